@@ -1,0 +1,1 @@
+"""Persisted autotuning for test suites."""

@@ -1,0 +1,213 @@
+"""What a cache holds: devices, problems, candidates and entries, as immutable data.
+
+Everything here is plain data with value equality. Times are in microseconds
+(``*_us``) or seconds (``*_seconds``), and say so in their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+Scalar = bool | int | float | str | None
+
+_INT64 = range(-(2**63), 2**63)
+_BY_NAME = attrgetter("name")
+
+
+class UnportableError(ValueError):
+    """An object has no form that means the same in another process."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A named value: a part of a key, of a fingerprint or of a candidate's params.
+
+    ``type`` tells what the value was where it is more than the plain scalar:
+    ``"dtype"``, ``"function"``, ``"digest"`` … A value of ``None`` is written
+    without a scalar. Values are compared as they are encoded, so ``True``,
+    ``1`` and ``1.0`` are three different values.
+    """
+
+    name: str
+    value: Scalar
+    type: str = ""
+
+    @property
+    def encoded(self) -> tuple[str, str, str, str]:
+        """The value as text: name, kind of scalar, scalar, type."""
+        value = self.value
+        return self.name, type(value).__name__, repr(value), self.type
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and self.encoded == other.encoded
+
+    def __hash__(self) -> int:
+        return hash(self.encoded)
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}"
+
+
+def plain_value(name: str, value: object, type: str = "") -> Value:
+    """Encode a scalar of Python as a :class:`Value`.
+
+    Integers beyond 64 bits are kept as text of type ``"int"``.
+
+    :raises UnportableError: for anything but None, bool, int, float (not NaN:
+        it never equals itself, so it could never be found again) and text that
+        UTF-8 can encode.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise UnportableError(f"{name} is text that UTF-8 cannot encode") from None
+        return Value(name, str(value), type)
+    if value is None or isinstance(value, bool):
+        return Value(name, value, type)
+    if isinstance(value, int):
+        number = int(value)
+        return Value(name, number, type) if number in _INT64 else Value(name, str(number), "int")
+    if isinstance(value, float) and value == value:
+        return Value(name, float(value), type)
+    raise UnportableError(f"{name} is a {_type_name(value)}, which has no stable form")
+
+
+def _type_name(value: object) -> str:
+    cls = value.__class__
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The type of processor that measurements hold for; not an index, not a host.
+
+    :param name: what its maker calls it, ``"NVIDIA H200"``.
+    :param arch: the architecture it is compiled for, ``"sm_90"``.
+    :param multiprocessors: how many it has (threads, for a CPU), 0 where the
+        number means nothing. It tells slices and power variants apart.
+    """
+
+    name: str
+    arch: str
+    multiprocessors: int = 0
+
+    @property
+    def id(self) -> str:
+        """The identity as one readable word; links entries to devices inside a file."""
+        arch = self.arch.replace("_", "")
+        words = [self.name, arch, str(self.multiprocessors) if self.multiprocessors else ""]
+        return "-".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words if word)
+
+    def __str__(self) -> str:
+        count = f", {self.multiprocessors} multiprocessors" if self.multiprocessors else ""
+        return f"{self.name} ({self.arch}{count})"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One configuration that a tuner may choose.
+
+    :param id: the tuner's own stable name for it, where it has one.
+    :param params: what is configured.
+    :param time_us: measured time in microseconds; None where it was not measured.
+    :param failed: why it cannot be used; empty where it can.
+    :param label: readable words about it, never compared.
+    """
+
+    id: str = ""
+    params: tuple[Value, ...] = ()
+    time_us: float | None = None
+    failed: str = ""
+    label: str = ""
+
+    def same_configuration(self, other: Candidate) -> bool:
+        """Whether both name one configuration, whatever was measured of it."""
+        return self.id == other.id and self.params == other.params
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.params)) or self.id or "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is tuned: tuner + kernel + key + device. The key is kept sorted by name."""
+
+    tuner: str
+    kernel: str
+    key: tuple[Value, ...]
+    device: Device
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", tuple(sorted(self.key, key=_BY_NAME)))
+
+    @property
+    def digest(self) -> str:
+        """32 hexadecimal digits that name this problem in any process, on any machine."""
+        device = (self.device.name, self.device.arch, self.device.multiprocessors)
+        parts = (self.tuner, self.kernel, tuple(value.encoded for value in self.key), device)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+    @property
+    def sort_key(self) -> tuple[object, ...]:
+        """Orders problems the same way in every process."""
+        key = tuple(value.encoded for value in self.key)
+        return self.tuner, self.kernel, self.device.id, key
+
+    def __str__(self) -> str:
+        key = f" ({', '.join(map(str, self.key))})" if self.key else ""
+        return f"{self.tuner}:{self.kernel}{key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A problem, what its choice rests on, the result, and what is told about it.
+
+    The result is a ``choice``, and where the tuner needs them every candidate's
+    measurement in ``candidates``, or the tuner's own bytes in ``native``.
+    ``label``, ``tuning_seconds`` and ``environment`` are told and never compared.
+
+    :param raw: the entry as a binary file held it, kept only where it has fields
+        that this version does not know, so that they are written back unchanged.
+    """
+
+    problem: Problem
+    fingerprint: tuple[Value, ...] = ()
+    choice: Candidate | None = None
+    candidates: tuple[Candidate, ...] = ()
+    native: bytes = b""
+    label: str = ""
+    tuning_seconds: float = 0.0
+    environment: str = ""
+    raw: bytes = field(default=b"", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fingerprint", tuple(sorted(self.fingerprint, key=_BY_NAME)))
+
+    @property
+    def sort_key(self) -> tuple[object, ...]:
+        """Orders entries by problem, then fingerprint, the same way in every process."""
+        return *self.problem.sort_key, tuple(value.encoded for value in self.fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A set of entries, at most one for each problem and fingerprint.
+
+    :param lossy: it was read from a file with fields that this version does not
+        know and its format cannot keep, so that file must not be rewritten.
+    :param unknown: fields of a newer version that a binary file held outside its
+        entries, as (device id, or "" for the file itself; serialised fields).
+    """
+
+    entries: tuple[Entry, ...] = ()
+    lossy: bool = False
+    unknown: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that the entries are of, sorted by id."""
+        return tuple(sorted({entry.problem.device for entry in self.entries}, key=attrgetter("id")))

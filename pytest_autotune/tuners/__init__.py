@@ -1,0 +1,1 @@
+"""Who tunes: one module for each tuner."""
