@@ -1,0 +1,66 @@
+"""What a call runs on, as one identity per type of processor.
+
+Asked for at a lookup, never at start-up, and never the cause of a CUDA context:
+initialising CUDA early freezes ``CUDA_VISIBLE_DEVICES`` and breaks suites that fork.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import lru_cache
+from typing import Any
+
+from pytest_autotune.cache.model import Device
+
+#: Triton's interpreter runs kernels as Python: no choice made there holds elsewhere.
+INTERPRETER = Device("Triton interpreter", "interpreter")
+
+
+def current_gpu() -> Device | None:
+    """The type of the GPU that torch launches on now in this thread.
+
+    None where torch has not been imported or has not initialised a GPU: then
+    nothing can have been launched through it.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return None
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return _cuda_device(torch.cuda.get_device_properties(torch.cuda.current_device()))
+    xpu: Any = getattr(torch, "xpu", None)
+    if xpu is not None and xpu.is_available() and xpu.is_initialized():
+        properties = xpu.get_device_properties(xpu.current_device())
+        return Device(properties.name, "xpu", getattr(properties, "gpu_eu_count", 0))
+    return None
+
+
+def _cuda_device(properties: Any) -> Device:
+    # ROCm's feature suffixes ("gfx942:sramecc+:xnack-") are settings of a machine, not a type.
+    hip_arch = getattr(properties, "gcnArchName", "")
+    arch = hip_arch.split(":")[0] if hip_arch.startswith("gfx") else f"sm_{properties.major}{properties.minor}"
+    return Device(properties.name, arch, properties.multi_processor_count)
+
+
+def current_gpu_uuid() -> str:
+    """The UUID of the physical GPU, or MIG slice, that torch launches on now; empty if unknown."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return ""
+    return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
+
+
+@lru_cache(maxsize=1)
+def cpu() -> Device:
+    """This CPU: its widest vector instructions and how many threads may run, not its model."""
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        flags = ""
+    words = set(flags.partition(":")[2].split())
+    for flag, name in (("amx_tile", "amx"), ("avx512f", "avx512"), ("avx2", "avx2"), ("sve", "sve"), ("asimd", "neon")):
+        if flag in words:
+            return Device("CPU", name, threads)
+    return Device("CPU", os.uname().machine if hasattr(os, "uname") else "unknown", threads)

@@ -1,0 +1,321 @@
+"""What the user asked for: command line and ini, parsed, validated, immutable.
+
+Nothing here touches the file system: xdist's workers parse the same command line
+in their own folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_autotune.tuners import TUNERS
+
+ON_MISS = ("tune", "error")
+ON_STALE = ("tune", "use", "error")
+REPORT_SUFFIXES = (".json",)
+WAIT_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class CacheArgument:
+    """A cache as the user named it: the text, and the folder it is relative to."""
+
+    text: str
+    base: Path
+
+    @property
+    def location(self) -> str:
+        """The absolute path as text; keeps a trailing slash, which means a folder of entries."""
+        path = str(self.base / self.text)
+        return path + "/" if self.text.endswith("/") else path
+
+
+@dataclass(frozen=True)
+class MissLimit:
+    """How many misses a run may have: a count, or a percentage of the problems looked up."""
+
+    text: str
+    count: int | None = None
+    percent: Decimal | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> MissLimit:
+        """Parse ``"5"`` or ``"2.5%"``.
+
+        :raises ValueError: for anything else, a negative number or more than 100 %.
+        """
+        text = text.strip()
+        problem = f"expected a count such as 0, or a percentage such as 5%, not {text!r}"
+        try:
+            if text.endswith("%"):
+                percent = Decimal(text[:-1].strip())
+                if not (percent.is_finite() and 0 <= percent <= 100):
+                    raise ValueError(problem)
+                return cls(text, percent=percent)
+            count = int(text)
+        except (InvalidOperation, ValueError):
+            raise ValueError(problem) from None
+        if count < 0:
+            raise ValueError(problem)
+        return cls(text, count=count)
+
+    def exceeded_by(self, misses: int, problems: int) -> bool:
+        """Whether ``misses`` out of ``problems`` is more than this allows; exact, never rounded."""
+        if self.percent is None:
+            assert self.count is not None
+            return misses > self.count
+        return Decimal(misses) * 100 > self.percent * problems
+
+    def compared(self, misses: int, problems: int) -> str:
+        """What was compared, in words: ``"3 > 2"`` or ``"3 of 20 > 5%"``."""
+        return f"{misses} > {self.text}" if self.percent is None else f"{misses} of {problems} > {self.text}"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything the user asked for."""
+
+    load: tuple[CacheArgument, ...] = ()
+    dump: CacheArgument | None = None
+    prune: bool = False
+    on_miss: str = "tune"
+    on_stale: str = "tune"
+    max_misses: MissLimit | None = None
+    reports: tuple[CacheArgument, ...] = ()
+    tuners: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    device_alias: tuple[tuple[str, str], ...] = ()
+    keep_candidates: bool = False
+    wait_timeout_s: float = WAIT_TIMEOUT_S
+
+    @property
+    def active(self) -> bool:
+        """Whether the user asked for anything to happen in this run."""
+        return bool(self.load or self.dump or self.reports)
+
+    @property
+    def updates(self) -> bool:
+        """Whether the dump path is also loaded: what is there is kept, what is missing is tuned."""
+        return self.dump is not None and any(_same_place(load, self.dump) for load in self.load)
+
+
+def _same_place(one: CacheArgument, other: CacheArgument) -> bool:
+    return Path(one.location).resolve() == Path(other.location).resolve()
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register the command-line options and ini values."""
+    group = parser.getgroup("autotune", "autotuning cache")
+    option = group.addoption
+    option(
+        "--autotune-load",
+        action="append",
+        metavar="PATH",
+        help="inject the choices of this cache (repeatable; the last one wins; empty: load nothing)",
+    )
+    option(
+        "--autotune-dump",
+        metavar="PATH",
+        help="write what was chosen in this run to PATH: .textproto, .pb, .yaml, .json, or a folder ending in /",
+    )
+    option(
+        "--autotune-prune",
+        action="store_true",
+        default=None,
+        help="with --autotune-dump: drop the entries that a complete run did not ask for",
+    )
+    option(
+        "--autotune-on-miss",
+        metavar="|".join(ON_MISS),
+        type=_one_of(ON_MISS),
+        help="what a lookup without a usable entry does (default: tune)",
+    )
+    option(
+        "--autotune-on-stale",
+        metavar="|".join(ON_STALE),
+        type=_one_of(ON_STALE),
+        help="what a stale entry does: tune, use its choice if still on offer, error (default: tune)",
+    )
+    option(
+        "--autotune-max-misses",
+        metavar="N|P%%",
+        type=_miss_limit,
+        help="fail the run when more than N problems, or P%% of them, were not hits",
+    )
+    option("--autotune-report", action="append", metavar="PATH", help="write a report of the run (.json; repeatable)")
+    option(
+        "--autotune-tuners", metavar="NAMES", help="act only on these tuners, separated by commas, matched by prefix"
+    )
+    ini = parser.addini
+    ini("autotune_load", "caches to load, relative to the ini file", type="args", default=[])
+    ini("autotune_dump", "where to write what was chosen, relative to the ini file")
+    ini("autotune_prune", "drop the entries that a complete run did not ask for", type="bool", default=False)
+    ini("autotune_on_miss", "tune or error")
+    ini("autotune_on_stale", "tune, use or error")
+    _add_number_ini(parser, "autotune_max_misses", "allowed misses: N or P%")
+    ini("autotune_report", "reports to write, relative to the ini file", type="args", default=[])
+    ini("autotune_tuners", "tuners to act on", type="args", default=[])
+    ini("autotune_ignore", "globs of tuner:kernel to leave alone, one on a line", type="linelist", default=[])
+    ini(
+        "autotune_device_alias",
+        "lines 'DEVICE = OTHER': DEVICE may use the entries of OTHER",
+        type="linelist",
+        default=[],
+    )
+    ini("autotune_keep_candidates", "keep every candidate's time in the dumped cache", type="bool", default=False)
+    _add_number_ini(parser, "autotune_wait_timeout", "seconds to wait for another worker's tuning or measurement")
+
+
+def _add_number_ini(parser: pytest.Parser, name: str, help: str) -> None:
+    """Register an ini value that may be a string or, in pytest's native TOML, an integer."""
+    add: Any = parser.addini
+    try:
+        add(name, help, type=("string", "int"))
+    except (AssertionError, TypeError, ValueError):  # pytest before 9.2 knows no unions
+        add(name, help)
+
+
+def _one_of(choices: tuple[str, ...]) -> Any:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"expected {' or '.join(choices)}, not {text!r}")
+        return text
+
+    return parse
+
+
+def _miss_limit(text: str) -> str:
+    # The text is kept: xdist serialises option values to send them to its workers.
+    try:
+        MissLimit.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Combine command line and ini values of this run.
+
+    :raises pytest.UsageError: for a value that makes no sense, in one line.
+    """
+    ini_base = config.inipath.parent if config.inipath else config.invocation_params.dir
+    reader = _Reader(config)
+    load = _arguments(reader, "load", config.invocation_params.dir, ini_base)
+    dump_text, from_ini = reader.text("dump")
+    dump = CacheArgument(dump_text, ini_base if from_ini else config.invocation_params.dir) if dump_text else None
+    reports = _arguments(reader, "report", config.invocation_params.dir, ini_base)
+    for report in reports:
+        if Path(report.text).suffix not in REPORT_SUFFIXES:
+            raise pytest.UsageError(
+                f"{reader.where('report')}: {report.text}: unknown kind of report (use a name that ends in {', '.join(REPORT_SUFFIXES)})"
+            )
+    prune = bool(config.getoption("autotune_prune")) or config.getini("autotune_prune")
+    if prune and dump is None:
+        raise pytest.UsageError(f"{reader.where('prune')}: nothing to prune without a dump (add --autotune-dump=PATH)")
+    return Options(
+        load=load,
+        dump=dump,
+        prune=prune,
+        on_miss=reader.choice("on_miss", ON_MISS),
+        on_stale=reader.choice("on_stale", ON_STALE),
+        max_misses=_limit(reader),
+        reports=reports,
+        tuners=_tuners(reader),
+        ignore=tuple(config.getini("autotune_ignore")),
+        device_alias=_aliases(config.getini("autotune_device_alias")),
+        keep_candidates=config.getini("autotune_keep_candidates"),
+        wait_timeout_s=_seconds(reader),
+    )
+
+
+class _Reader:
+    """Reads a value from the command line, else from the ini file."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def text(self, name: str) -> tuple[str, bool]:
+        """The value as text, and whether it came from the ini file."""
+        option = self.config.getoption(f"autotune_{name}", None)
+        if option is not None:
+            return str(option), False
+        return self.ini_text(name), True
+
+    def ini_text(self, name: str) -> str:
+        key = f"autotune_{name}"
+        try:
+            value = self.config.getini(key)
+        except (TypeError, pytest.UsageError):
+            # pytest 9.0 and 9.1 take no integer in native TOML for a value that may also be text.
+            value = self.config.inicfg[key]
+            value = getattr(value, "value", value)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise
+        return "" if value is None else str(value).strip()
+
+    def where(self, name: str) -> str:
+        """How the user spelt this option: its flag, or its ini name."""
+        given = self.config.getoption(f"autotune_{name}", None) is not None
+        return f"--autotune-{name.replace('_', '-')}" if given else f"autotune_{name} (ini)"
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        text = self.text(name)[0] or choices[0]
+        if text not in choices:
+            raise pytest.UsageError(f"{self.where(name)}: expected {' or '.join(choices)}, not {text!r}")
+        return text
+
+
+def _arguments(reader: _Reader, name: str, invocation: Path, ini_base: Path) -> tuple[CacheArgument, ...]:
+    given = reader.config.getoption(f"autotune_{name}", None)
+    if given is not None:
+        return tuple(CacheArgument(text, invocation) for text in given if text)
+    return tuple(CacheArgument(text, ini_base) for text in reader.config.getini(f"autotune_{name}") if text)
+
+
+def _limit(reader: _Reader) -> MissLimit | None:
+    text, _ = reader.text("max_misses")
+    if not text:
+        return None
+    try:
+        return MissLimit.parse(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"{reader.where('max_misses')}: {error}") from None
+
+
+def _tuners(reader: _Reader) -> tuple[str, ...] | None:
+    given = reader.config.getoption("autotune_tuners", None)
+    parts = given.split(",") if given is not None else reader.config.getini("autotune_tuners")
+    names = tuple(name for part in parts for name in part.replace(",", " ").split())
+    for name in names:
+        if name.split(".")[0] not in TUNERS:
+            raise pytest.UsageError(f"{reader.where('tuners')}: unknown tuner {name!r} (known: {', '.join(TUNERS)})")
+    return names or None
+
+
+def _aliases(lines: list[str]) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for line in lines:
+        device, separator, other = (part.strip() for part in line.partition("="))
+        if not (device and separator and other):
+            raise pytest.UsageError(f"autotune_device_alias (ini): expected 'DEVICE = OTHER DEVICE', not {line!r}")
+        pairs.append((device, other))
+    return tuple(pairs)
+
+
+def _seconds(reader: _Reader) -> float:
+    text = reader.ini_text("wait_timeout")
+    if not text:
+        return WAIT_TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise pytest.UsageError(f"autotune_wait_timeout (ini): expected a number of seconds, not {text!r}")
+    return seconds

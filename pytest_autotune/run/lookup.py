@@ -1,0 +1,146 @@
+"""What a tuner's request for a choice comes to: hit, stale, mismatch or miss, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Device, Entry, Problem, Value
+
+
+class Outcome(str, Enum):
+    """The outcome of one lookup, as reports spell it."""
+
+    HIT = "hit"
+    MISS = "miss"
+    MISMATCH = "mismatch"
+    STALE = "stale"
+    UNPORTABLE = "unportable"
+
+    @property
+    def badness(self) -> int:
+        """Where processes met different outcomes of one problem, the worst is told."""
+        return list(Outcome).index(self)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One problem that a process asked for, and what became of it.
+
+    :param outcome: None in a run that loaded nothing.
+    :param reason: why it is not a hit, in words.
+    :param test: the node id of the test that first asked; empty outside tests.
+    :param entry: the entry that was used, or the new one where a search took place.
+    :param tuned: a search took place in this process.
+    :param shared: the choice came from another worker's tuning in this run.
+    :param disturbed: something else may have run on the device while it was measured.
+    :param saved_seconds: the tuning that a hit made unnecessary, in seconds.
+    """
+
+    problem: Problem
+    fingerprint: tuple[Value, ...] = ()
+    outcome: Outcome | None = None
+    reason: str = ""
+    test: str = ""
+    label: str = ""
+    entry: Entry | None = None
+    tuned: bool = False
+    shared: bool = False
+    disturbed: bool = False
+    alias: str = ""
+
+    @property
+    def saved_seconds(self) -> float:
+        used = self.entry is not None and self.outcome is Outcome.HIT and not self.tuned
+        return self.entry.tuning_seconds if used and self.entry else 0.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the loaded entries say about one problem.
+
+    :param entry: the entry to use for a hit; for a stale problem the nearest one.
+    :param usable: the entry's choice is on offer, though its fingerprint may differ.
+    :param alias: the device whose entry is used in place of this one's.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    entry: Entry | None = None
+    usable: bool = False
+    alias: str = ""
+
+
+def find(
+    indexes: Sequence[EntryIndex],
+    problem: Problem,
+    fingerprint: tuple[Value, ...],
+    offered: Callable[[Entry], bool],
+    aliases: Mapping[str, str],
+) -> Finding:
+    """Look a problem up; earlier indexes take precedence.
+
+    :param offered: whether the tuner has the entry's choice among its candidates now.
+    :param aliases: device name -> name of a device whose entries it may use.
+    """
+    same_key = [entry for index in indexes for entry in index.same_key(problem)]
+    own = [entry for entry in same_key if entry.problem.device == problem.device]
+    alias = ""
+    if not own and (other := aliases.get(problem.device.name)):
+        own = [entry for entry in same_key if entry.problem.device.name == other]
+        alias = other if own else ""
+    if own:
+        return _among(own, tuple(sorted(fingerprint, key=lambda value: value.name)), offered, alias)
+    if same_key:
+        devices = _listed(sorted({str(entry.problem.device) for entry in same_key}))
+        return Finding(Outcome.MISMATCH, f"tuned on {devices}, running on {problem.device}", same_key[0])
+    kernel = [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
+    return Finding(Outcome.MISS, _nearest(problem, kernel))
+
+
+def _among(
+    entries: Sequence[Entry], fingerprint: tuple[Value, ...], offered: Callable[[Entry], bool], alias: str
+) -> Finding:
+    exact = [entry for entry in entries if entry.fingerprint == fingerprint]
+    for entry in exact:
+        if offered(entry):
+            return Finding(Outcome.HIT, "", entry, usable=True, alias=alias)
+    if exact:
+        reason = f"the choice {exact[0].choice} is no longer a candidate"
+        return Finding(Outcome.STALE, reason, exact[0], alias=alias)
+    usable = next((entry for entry in entries if offered(entry)), None)
+    nearest = usable or entries[0]
+    changed = sorted({value.name for value in set(nearest.fingerprint) ^ set(fingerprint)})
+    reason = f"{_listed(changed)} changed"
+    if usable is None:
+        reason += f", and the choice {nearest.choice} is no longer a candidate"
+    return Finding(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
+
+
+def _nearest(problem: Problem, entries: Iterable[Entry]) -> str:
+    """Say how the nearest entry of this kernel differs, or which key names its entries have."""
+    same_device = [entry for entry in entries if entry.problem.device == problem.device]
+    if not same_device:
+        return "no entry"
+    wanted = {value.name: value for value in problem.key}
+    differing: list[tuple[int, str]] = []
+    for entry in same_device:
+        has = {value.name: value for value in entry.problem.key}
+        if has.keys() == wanted.keys():
+            parts = [f"{name} {has[name].value} instead of {wanted[name].value}" for name in wanted if has[name] != wanted[name]]
+            differing.append((len(parts), _listed(parts)))
+    if differing:
+        return f"no entry; the nearest has {min(differing)[1]}"
+    names = _listed([value.name for value in same_device[0].problem.key]) or "no names"
+    return f"no entry with these key names; the entries of this kernel have {names}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words)
+
+
+def known_devices(indexes: Sequence[EntryIndex], tuner: str) -> frozenset[Device]:
+    """The devices that a tuner has entries for."""
+    return frozenset[Device]().union(*(index.devices(tuner) for index in indexes))

@@ -1,0 +1,267 @@
+"""TuningRun: the one door between a tuner and the cache, in one process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import NoReturn
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
+from pytest_autotune.run.coordination import Coordination
+from pytest_autotune.run.lookup import Finding, Lookup, Outcome, find
+
+_Key = tuple[Problem, tuple[Value, ...]]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a run does with its lookups.
+
+    :param dumping: what is chosen will be written down, so every search must be a real one.
+    :param on_miss: ``"tune"`` or ``"error"``.
+    :param on_stale: ``"tune"``, ``"use"`` or ``"error"``.
+    :param ignore: globs of ``tuner:kernel`` that are left alone.
+    :param aliases: device name -> name of a device whose entries it may use.
+    """
+
+    dumping: bool = False
+    on_miss: str = "tune"
+    on_stale: str = "tune"
+    ignore: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+def _raise(message: str) -> NoReturn:
+    raise LookupError(message)
+
+
+class TuningRun:
+    """What tuners in this process may use, and what they report.
+
+    :param indexes: the loaded caches, or None in a run that loads nothing.
+    :param log: called once for each problem that this process asked for.
+    :param refuse: raises, when the policy says that a lookup is an error.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        index: EntryIndex | None,
+        coordination: Coordination,
+        log: Callable[[Lookup], None],
+        refuse: Callable[[str], NoReturn] = _raise,
+    ) -> None:
+        self.policy = policy
+        self.current_test = ""
+        self.paused = False
+        self.notes: list[str] = []
+        self.environments: dict[str, str] = {}
+        self._index = index
+        self._extra: list[EntryIndex] = []
+        self._coordination = coordination
+        self._log = log
+        self._refuse = refuse
+        self._known: dict[_Key, Entry] = {}
+        self._open = 0
+        self._lock = threading.Lock()
+
+    @property
+    def indexes(self) -> Sequence[EntryIndex]:
+        """What is loaded now, the one that takes precedence first."""
+        return [*reversed(self._extra), *([self._index] if self._index is not None else [])]
+
+    def ignores(self, tuner: str, kernel: str) -> bool:
+        """Whether the user wants this kernel left alone."""
+        return any(fnmatchcase(f"{tuner}:{kernel}", glob) for glob in self.policy.ignore)
+
+    def note(self, text: str) -> None:
+        """Tell the user something, once, in the summary."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def add_cache(self, index: EntryIndex) -> None:
+        """Load one more cache, before all others, until :meth:`isolated` ends."""
+        self._extra.append(index)
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """Forget what was chosen and added, and afterwards what was chosen and added inside."""
+        known, extra = self._known, self._extra
+        self._known, self._extra = {}, list(extra)
+        try:
+            yield
+        finally:
+            self._known, self._extra = known, extra
+
+    @contextmanager
+    def added_caches_end(self) -> Iterator[None]:
+        """Forget, afterwards, the caches that were added inside."""
+        extra = self._extra
+        self._extra = list(extra)
+        try:
+            yield
+        finally:
+            self._extra = extra
+
+    @contextmanager
+    def tuning(
+        self,
+        problem: Problem,
+        fingerprint: Sequence[Value],
+        offered: Callable[[Entry], bool],
+        environment: str = "",
+        label: str = "",
+    ) -> Iterator[Tuning]:
+        """Open the door for one problem.
+
+        The tuner takes ``Tuning.entry`` while there is one, rejects what it cannot
+        use, and where nothing is left tunes as it always does and records what it
+        chose. Leaving without a record releases every claim.
+
+        :param offered: whether an entry's choice is among the candidates now.
+        :param environment: versions that matter to this tuner; told, never compared.
+        """
+        self.environments.setdefault(problem.tuner.split(".")[0], environment)
+        with ExitStack() as held:
+            tuning = Tuning(self, Lookup(problem, tuple(fingerprint), test=self.current_test, label=label), environment, held)
+            tuning._offers = self._offers(tuning, offered, held)
+            tuning._next_offer()
+            try:
+                yield tuning
+            finally:
+                self._close(tuning)
+
+    def unportable(self, problem: Problem, reason: str) -> None:
+        """Report a problem that has no form that could be written."""
+        lookup = Lookup(problem, (), Outcome.UNPORTABLE, reason, self.current_test)
+        self._log(lookup)
+        if self.indexes and self.policy.on_miss == "error":
+            self._refuse(refusal(lookup))
+
+    def observed(self, lookup: Lookup) -> None:
+        """Report a lookup that a tuner made inside itself."""
+        self._log(replace(lookup, test=lookup.test or self.current_test))
+
+    def _offers(self, tuning: Tuning, offered: Callable[[Entry], bool], held: ExitStack) -> Iterator[Entry]:
+        """Entries for this problem, the best first; between two, the tuner has rejected one."""
+        lookup = tuning.lookup
+        key = lookup.problem, lookup.fingerprint
+        known = self._known.get(key)
+        if known is not None and offered(known):
+            tuning.told = True
+            yield known
+            tuning.told = False
+        if self.indexes:
+            finding = find(self.indexes, lookup.problem, lookup.fingerprint, offered, self.policy.aliases)
+            tuning.lookup = lookup = self._judged(lookup, finding)
+            if finding.usable and (finding.outcome is Outcome.HIT or self.policy.on_stale == "use"):
+                assert finding.entry is not None
+                tuning.lookup = replace(lookup, entry=finding.entry)
+                yield finding.entry
+                tuning.lookup = self._judged(lookup, Finding(Outcome.STALE, tuning.rejection))
+        with self._lock:
+            nested, self._open = self._open > 0, self._open + 1
+        held.callback(self._leave)
+        # Waiting inside a tuning could wait for a worker that waits for this one.
+        claim = held.enter_context(self._coordination.claim(*key, wait=not nested))
+        tuning._claim = claim
+        if claim.result is not None and claim.result.entry is not None and offered(claim.result.entry):
+            mine, theirs = tuning.lookup, claim.result
+            tuning.lookup = replace(
+                theirs, test=mine.test, outcome=theirs.outcome, tuned=False, shared=True, disturbed=False
+            )
+            yield claim.result.entry
+            tuning.lookup = mine
+
+    def _judged(self, lookup: Lookup, finding: Finding) -> Lookup:
+        judged = replace(lookup, outcome=finding.outcome, reason=finding.reason, alias=finding.alias)
+        stale = finding.outcome is Outcome.STALE
+        forbidden = finding.outcome is not Outcome.HIT and self.policy.on_miss == "error"
+        if forbidden and not (stale and finding.usable and self.policy.on_stale == "use"):
+            self._log(judged)
+            self._refuse(refusal(judged))
+        if stale and self.policy.on_stale == "error":
+            self._log(judged)
+            self._refuse(refusal(judged))
+        return judged
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._open -= 1
+
+    def _close(self, tuning: Tuning) -> None:
+        lookup = tuning.lookup
+        if lookup.tuned or tuning.entry is not None:
+            entry = lookup.entry if lookup.tuned else tuning.entry
+            assert entry is not None
+            self._known[lookup.problem, lookup.fingerprint] = entry
+        if not tuning.told:
+            self._log(lookup)
+
+
+class Tuning:
+    """One open door: an entry to use, or a search to make and record."""
+
+    def __init__(self, run: TuningRun, lookup: Lookup, environment: str, held: ExitStack) -> None:
+        #: The entry to use; None where the tuner must search.
+        self.entry: Entry | None = None
+        self.lookup = lookup
+        #: Why the tuner could not use the last entry that it was given.
+        self.rejection = ""
+        #: This process asked for the problem before and has told of it.
+        self.told = False
+        self._run = run
+        self._environment = environment
+        self._held = held
+        self._offers: Iterator[Entry] = iter(())
+        self._claim: Claim | None = None
+        self._started = time.perf_counter()
+        self._waited = 0.0
+
+    def _next_offer(self) -> None:
+        self.entry = next(self._offers, None)
+        self._started, self._waited = time.perf_counter(), 0.0
+
+    def reject(self, reason: str) -> None:
+        """Say why ``entry`` cannot be used; afterwards ``entry`` is another one or None."""
+        self.rejection = reason
+        self._next_offer()
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Have the device to oneself, as far as other pytest processes go."""
+        asked = time.perf_counter()
+        with self._run._coordination.measuring() as undisturbed:
+            self._waited += time.perf_counter() - asked
+            if not undisturbed:
+                self.lookup = replace(self.lookup, disturbed=True)
+            yield
+
+    def record(
+        self, choice: Candidate | None, candidates: Sequence[Candidate] = (), native: bytes = b"", label: str = ""
+    ) -> Entry:
+        """Record what a search that really took place has chosen.
+
+        :param candidates: every candidate with its time in microseconds, or why it failed.
+        :returns: the new entry.
+        """
+        seconds = time.perf_counter() - self._started - self._waited
+        entry = Entry(
+            self.lookup.problem,
+            self.lookup.fingerprint,
+            choice,
+            tuple(candidates),
+            native,
+            label or self.lookup.label,
+            float(f"{seconds:.3g}"),
+            self._environment,
+        )
+        self.lookup = replace(self.lookup, entry=entry, tuned=True)
+        if self._claim is not None:
+            self._claim.publish(self.lookup)
+        return entry

@@ -1,0 +1,81 @@
+"""What crosses between processes, as text of ours and never a foreign object."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
+from pytest_autotune.cache.model import Entry
+from pytest_autotune.run.lookup import Lookup, Outcome
+
+_PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias")
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """What a process that ran tests tells of itself when it ends.
+
+    :param deselected: how many collected tests it did not run.
+    :param notes: lines for the summary.
+    :param unseen: kernels whose tuning never passed our door.
+    :param unhooked: tuner -> why it could not be hooked.
+    :param environments: tuner -> the versions that it ran under.
+    :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
+    :param waited_s: seconds spent waiting for other workers' tunings.
+    """
+
+    worker: str = ""
+    deselected: int = 0
+    notes: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    unhooked: tuple[tuple[str, str], ...] = ()
+    environments: tuple[tuple[str, str], ...] = ()
+    imported: tuple[str, ...] = ()
+    waited_s: float = 0.0
+
+
+def encode_lookup(lookup: Lookup) -> str:
+    """A lookup as one line of JSON."""
+    mapping: dict[str, Any] = {
+        "problem": entry_to_mapping(Entry(lookup.problem, lookup.fingerprint)),
+        "outcome": lookup.outcome.value if lookup.outcome else None,
+    }
+    mapping.update((name, value) for name in _PLAIN if (value := getattr(lookup, name)))
+    if lookup.entry is not None:
+        mapping["entry"] = entry_to_mapping(lookup.entry)
+    return json.dumps(mapping, separators=(",", ":"))
+
+
+def decode_lookup(text: str) -> Lookup:
+    """The reverse of :func:`encode_lookup`.
+
+    :raises ValueError: for text that is not one whole lookup, such as a torn line.
+    """
+    try:
+        mapping = json.loads(text)
+        asked = entry_from_mapping(mapping["problem"])
+        outcome = mapping["outcome"]
+        return Lookup(
+            asked.problem,
+            asked.fingerprint,
+            Outcome(outcome) if outcome else None,
+            entry=entry_from_mapping(mapping["entry"]) if "entry" in mapping else None,
+            **{name: mapping[name] for name in _PLAIN if name in mapping},
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a lookup: {error!r}") from None
+
+
+def encode_facts(facts: ProcessFacts) -> str:
+    """Facts as one line of JSON."""
+    return json.dumps(asdict(facts))
+
+
+def decode_facts(text: str) -> ProcessFacts:
+    """The reverse of :func:`encode_facts`."""
+    mapping = json.loads(text)
+    pairs = {name: tuple((str(a), str(b)) for a, b in mapping[name]) for name in ("unhooked", "environments")}
+    texts = {name: tuple(mapping[name]) for name in ("notes", "unseen", "imported")}
+    return ProcessFacts(**{**mapping, **pairs, **texts})
