@@ -42,10 +42,18 @@ class Value:
         return self.name, type(value).__name__, repr(value), self.type
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Value) and self.encoded == other.encoded
+        if self is other:
+            return True
+        if not isinstance(other, Value) or self.name != other.name or self.type != other.type:
+            return False
+        mine, theirs = self.value, other.value
+        if type(mine) is float:
+            return type(theirs) is float and repr(mine) == repr(theirs)
+        return type(mine) is type(theirs) and mine == theirs
 
     def __hash__(self) -> int:
-        return hash(self.encoded)
+        # Coarser than equality, and much cheaper: a problem is hashed at every lookup.
+        return hash((self.name, self.type, str(self.value)))
 
     def __str__(self) -> str:
         return f"{self.name}={self.value}"

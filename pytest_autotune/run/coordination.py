@@ -55,9 +55,7 @@ class SoleClaim:
 class Coordination(Protocol):
     """How this process goes together with others."""
 
-    def claim(
-        self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool
-    ) -> AbstractContextManager[Claim]:
+    def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> AbstractContextManager[Claim]:
         """Claim a problem; with ``wait``, first wait for a worker that tunes it now."""
 
     def measuring(self) -> AbstractContextManager[bool]:
@@ -126,9 +124,7 @@ class Alone:
     def __init__(self, gpu: GpuLock) -> None:
         self._gpu = gpu
 
-    def claim(
-        self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool
-    ) -> AbstractContextManager[Claim]:
+    def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> AbstractContextManager[Claim]:
         return nullcontext(SoleClaim())
 
     def measuring(self) -> AbstractContextManager[bool]:

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.wire import decode_lookup, encode_lookup
 
@@ -60,17 +62,61 @@ def read_journal(path: Path) -> Iterator[Lookup]:
 class RunFolder:
     """Where the processes of one dump run keep their journals.
 
-    :param base: the folder for all runs of this project.
+    :param base: the folder for the runs of this project.
     :param location: the absolute dump path; runs with one path belong together.
     """
 
     def __init__(self, base: Path, location: str) -> None:
-        self._runs = base / hashlib.sha256(location.encode()).hexdigest()[:16]
-        self.path = self._runs / f"run-{os.getpid()}-{os.urandom(4).hex()}"
-        self._lock = self._lock_of(self.path)
+        runs = base / hashlib.sha256(location.encode()).hexdigest()[:16]
+        runs.mkdir(parents=True, exist_ok=True)
+        #: Folders of runs with this dump path that were killed.
+        self.abandoned: list[Path] = []
+        self._locks: list[FileLock] = []
+        for folder in sorted(runs.iterdir()):
+            if self._hold(folder):
+                self.abandoned.append(folder)
+        #: This run's own folder.
+        self.path = runs / f"{os.getpid()}-{os.urandom(4).hex()}"
+        self.path.mkdir()
+        self._hold(self.path)
 
-    @staticmethod
-    def _lock_of(folder: Path) -> object:
-        from filelock import FileLock
+    def _hold(self, folder: Path) -> bool:
+        lock = FileLock(folder / "lock", timeout=0, thread_local=False)
+        try:
+            lock.acquire()
+        except (Timeout, OSError):
+            return False
+        self._locks.append(lock)
+        return True
 
-        return FileLock(folder / "lock", timeout=0, thread_local=False)
+    def journal(self, worker: str) -> Journal:
+        """The journal of one process of this run."""
+        return journal_of(self.path, worker)
+
+    def lookups(self) -> list[Lookup]:
+        """What the processes of this run have written so far."""
+        return _lookups([self.path])
+
+    def taken_over(self) -> list[Lookup]:
+        """What killed runs with this dump path had tuned."""
+        return [lookup for lookup in _lookups(self.abandoned) if lookup.tuned]
+
+    def close(self, *, written: bool) -> None:
+        """Let go of the folders; remove them when everything in them has been written to the cache."""
+        folders = [*self.abandoned, self.path]
+        if written:
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
+
+
+def journal_of(folder: Path, worker: str) -> Journal:
+    """The journal of one process in a run's folder."""
+    return Journal(folder / f"{worker or 'main'}-{os.getpid()}.jsonl")
+
+
+def _lookups(folders: list[Path]) -> list[Lookup]:
+    files = (file for folder in folders for file in sorted(folder.glob("*.jsonl")))
+    return [lookup for file in files for lookup in read_journal(file)]

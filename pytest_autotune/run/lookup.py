@@ -82,6 +82,7 @@ def find(
 ) -> Finding:
     """Look a problem up; earlier indexes take precedence.
 
+    :param fingerprint: sorted by name.
     :param offered: whether the tuner has the entry's choice among its candidates now.
     :param aliases: device name -> name of a device whose entries it may use.
     """
@@ -92,7 +93,7 @@ def find(
         own = [entry for entry in same_key if entry.problem.device.name == other]
         alias = other if own else ""
     if own:
-        return _among(own, tuple(sorted(fingerprint, key=lambda value: value.name)), offered, alias)
+        return _among(own, fingerprint, offered, alias)
     if same_key:
         devices = _listed(sorted({str(entry.problem.device) for entry in same_key}))
         return Finding(Outcome.MISMATCH, f"tuned on {devices}, running on {problem.device}", same_key[0])
@@ -129,7 +130,11 @@ def _nearest(problem: Problem, entries: Iterable[Entry]) -> str:
     for entry in same_device:
         has = {value.name: value for value in entry.problem.key}
         if has.keys() == wanted.keys():
-            parts = [f"{name} {has[name].value} instead of {wanted[name].value}" for name in wanted if has[name] != wanted[name]]
+            parts = [
+                f"{name} {has[name].value} instead of {wanted[name].value}"
+                for name in wanted
+                if has[name] != wanted[name]
+            ]
             differing.append((len(parts), _listed(parts)))
     if differing:
         return f"no entry; the nearest has {min(differing)[1]}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import NoReturn
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.run.coordination import Coordination
+from pytest_autotune.run.coordination import Claim, Coordination
 from pytest_autotune.run.lookup import Finding, Lookup, Outcome, find
 
 _Key = tuple[Problem, tuple[Value, ...]]
@@ -34,6 +34,12 @@ class Policy:
     on_stale: str = "tune"
     ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+def refusal(lookup: Lookup) -> str:
+    """What a user is told when a lookup is an error."""
+    outcome = lookup.outcome.value.upper() if lookup.outcome else "MISS"
+    return f"autotune: {outcome} {lookup.problem}: {lookup.reason}"
 
 
 def _raise(message: str) -> NoReturn:
@@ -67,6 +73,7 @@ class TuningRun:
         self._log = log
         self._refuse = refuse
         self._known: dict[_Key, Entry] = {}
+        self._is_isolated = False
         self._open = 0
         self._lock = threading.Lock()
 
@@ -85,18 +92,18 @@ class TuningRun:
             self.notes.append(text)
 
     def add_cache(self, index: EntryIndex) -> None:
-        """Load one more cache, before all others, until :meth:`isolated` ends."""
+        """Load one more cache, before all others, until :meth:`added_caches_end`."""
         self._extra.append(index)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Forget what was chosen and added, and afterwards what was chosen and added inside."""
-        known, extra = self._known, self._extra
-        self._known, self._extra = {}, list(extra)
+        """Know nothing of what was chosen before, by any worker, and afterwards nothing of what was chosen inside."""
+        known, was_isolated = self._known, self._is_isolated
+        self._known, self._is_isolated = {}, True
         try:
             yield
         finally:
-            self._known, self._extra = known, extra
+            self._known, self._is_isolated = known, was_isolated
 
     @contextmanager
     def added_caches_end(self) -> Iterator[None]:
@@ -128,10 +135,12 @@ class TuningRun:
         """
         self.environments.setdefault(problem.tuner.split(".")[0], environment)
         with ExitStack() as held:
-            tuning = Tuning(self, Lookup(problem, tuple(fingerprint), test=self.current_test, label=label), environment, held)
+            sorted_fingerprint = tuple(sorted(fingerprint, key=lambda value: value.name))
+            lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label)
+            tuning = Tuning(self._coordination, lookup, environment)
             tuning._offers = self._offers(tuning, offered, held)
-            tuning._next_offer()
             try:
+                tuning._next_offer()
                 yield tuning
             finally:
                 self._close(tuning)
@@ -149,46 +158,49 @@ class TuningRun:
 
     def _offers(self, tuning: Tuning, offered: Callable[[Entry], bool], held: ExitStack) -> Iterator[Entry]:
         """Entries for this problem, the best first; between two, the tuner has rejected one."""
-        lookup = tuning.lookup
-        key = lookup.problem, lookup.fingerprint
+        key = tuning.lookup.problem, tuning.lookup.fingerprint
         known = self._known.get(key)
         if known is not None and offered(known):
             tuning.told = True
             yield known
             tuning.told = False
         if self.indexes:
-            finding = find(self.indexes, lookup.problem, lookup.fingerprint, offered, self.policy.aliases)
-            tuning.lookup = lookup = self._judged(lookup, finding)
+            finding = find(self.indexes, *key, offered, self.policy.aliases)
+            self._judge(tuning, finding)
             if finding.usable and (finding.outcome is Outcome.HIT or self.policy.on_stale == "use"):
-                assert finding.entry is not None
-                tuning.lookup = replace(lookup, entry=finding.entry)
-                yield finding.entry
-                tuning.lookup = self._judged(lookup, Finding(Outcome.STALE, tuning.rejection))
+                yield tuning._take(finding.entry)
+                self._judge(tuning, Finding(Outcome.STALE, tuning.rejection))
         with self._lock:
             nested, self._open = self._open > 0, self._open + 1
         held.callback(self._leave)
+        if self._is_isolated:
+            return
         # Waiting inside a tuning could wait for a worker that waits for this one.
         claim = held.enter_context(self._coordination.claim(*key, wait=not nested))
         tuning._claim = claim
-        if claim.result is not None and claim.result.entry is not None and offered(claim.result.entry):
-            mine, theirs = tuning.lookup, claim.result
-            tuning.lookup = replace(
-                theirs, test=mine.test, outcome=theirs.outcome, tuned=False, shared=True, disturbed=False
-            )
-            yield claim.result.entry
+        shared = claim.result
+        if shared is not None and shared.entry is not None and offered(shared.entry):
+            mine = tuning.lookup
+            # The outcome is told as the first worker met it, so that the count is right even if that one dies.
+            tuning.lookup = replace(shared, test=mine.test, tuned=False, shared=True)
+            yield shared.entry
             tuning.lookup = mine
+        if claim.timed_out:
+            tuning.lookup = replace(tuning.lookup, disturbed=True)
 
-    def _judged(self, lookup: Lookup, finding: Finding) -> Lookup:
-        judged = replace(lookup, outcome=finding.outcome, reason=finding.reason, alias=finding.alias)
+    def _judge(self, tuning: Tuning, finding: Finding) -> None:
+        """Note what a lookup came to.
+
+        :raises BaseException: what ``refuse`` raises, where the policy says that it is an error.
+        """
+        judged = replace(tuning.lookup, outcome=finding.outcome, reason=finding.reason, alias=finding.alias, entry=None)
+        tuning.lookup = judged
         stale = finding.outcome is Outcome.STALE
-        forbidden = finding.outcome is not Outcome.HIT and self.policy.on_miss == "error"
-        if forbidden and not (stale and finding.usable and self.policy.on_stale == "use"):
-            self._log(judged)
+        used_anyway = stale and finding.usable and self.policy.on_stale == "use"
+        if finding.outcome is Outcome.HIT or used_anyway:
+            return
+        if self.policy.on_miss == "error" or (stale and self.policy.on_stale == "error"):
             self._refuse(refusal(judged))
-        if stale and self.policy.on_stale == "error":
-            self._log(judged)
-            self._refuse(refusal(judged))
-        return judged
 
     def _leave(self) -> None:
         with self._lock:
@@ -196,9 +208,8 @@ class TuningRun:
 
     def _close(self, tuning: Tuning) -> None:
         lookup = tuning.lookup
-        if lookup.tuned or tuning.entry is not None:
-            entry = lookup.entry if lookup.tuned else tuning.entry
-            assert entry is not None
+        entry = lookup.entry if lookup.tuned else tuning.entry
+        if entry is not None:
             self._known[lookup.problem, lookup.fingerprint] = entry
         if not tuning.told:
             self._log(lookup)
@@ -207,7 +218,7 @@ class TuningRun:
 class Tuning:
     """One open door: an entry to use, or a search to make and record."""
 
-    def __init__(self, run: TuningRun, lookup: Lookup, environment: str, held: ExitStack) -> None:
+    def __init__(self, coordination: Coordination, lookup: Lookup, environment: str) -> None:
         #: The entry to use; None where the tuner must search.
         self.entry: Entry | None = None
         self.lookup = lookup
@@ -215,17 +226,21 @@ class Tuning:
         self.rejection = ""
         #: This process asked for the problem before and has told of it.
         self.told = False
-        self._run = run
+        self._coordination = coordination
         self._environment = environment
-        self._held = held
         self._offers: Iterator[Entry] = iter(())
         self._claim: Claim | None = None
         self._started = time.perf_counter()
-        self._waited = 0.0
+        self._waited_s = 0.0
 
     def _next_offer(self) -> None:
         self.entry = next(self._offers, None)
-        self._started, self._waited = time.perf_counter(), 0.0
+        self._started, self._waited_s = time.perf_counter(), 0.0
+
+    def _take(self, entry: Entry | None) -> Entry:
+        assert entry is not None
+        self.lookup = replace(self.lookup, entry=entry)
+        return entry
 
     def reject(self, reason: str) -> None:
         """Say why ``entry`` cannot be used; afterwards ``entry`` is another one or None."""
@@ -236,8 +251,8 @@ class Tuning:
     def measuring(self) -> Iterator[None]:
         """Have the device to oneself, as far as other pytest processes go."""
         asked = time.perf_counter()
-        with self._run._coordination.measuring() as undisturbed:
-            self._waited += time.perf_counter() - asked
+        with self._coordination.measuring() as undisturbed:
+            self._waited_s += time.perf_counter() - asked
             if not undisturbed:
                 self.lookup = replace(self.lookup, disturbed=True)
             yield
@@ -250,7 +265,7 @@ class Tuning:
         :param candidates: every candidate with its time in microseconds, or why it failed.
         :returns: the new entry.
         """
-        seconds = time.perf_counter() - self._started - self._waited
+        seconds = time.perf_counter() - self._started - self._waited_s
         entry = Entry(
             self.lookup.problem,
             self.lookup.fingerprint,

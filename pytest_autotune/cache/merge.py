@@ -1,0 +1,163 @@
+"""Merging: caches and new measurements in, one cache and its disagreements out.
+
+Pure, and the same result for the same inputs in any order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+
+from pytest_autotune.cache.model import Cache, Candidate, Entry, Problem, Value
+
+#: Two times that differ by less than this share are the same time. It is about what two measurements
+#: of one kernel on an otherwise idle GPU differ by.
+NOISE = 0.03
+
+_Key = tuple[Problem, tuple[Value, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An entry that came from a search in this run.
+
+    :param origin: who measured it; told in disagreements.
+    :param disturbed: something else may have run on the device meanwhile.
+    """
+
+    entry: Entry
+    origin: str = ""
+    disturbed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """Several searches for one problem that did not choose the same candidate.
+
+    :param choices: (who, what was chosen), the one that was kept first.
+    """
+
+    problem: Problem
+    choices: tuple[tuple[str, Candidate], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The outcome of a merge; the counts are of entries."""
+
+    cache: Cache
+    disagreements: tuple[Disagreement, ...] = ()
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    removed: int = 0
+
+
+def merge(
+    base: Cache,
+    measured: Iterable[Measured] = (),
+    used: Iterable[Entry] = (),
+    drop: Callable[[Entry], bool] = lambda entry: False,
+    keep_candidates: bool = False,
+) -> Merged:
+    """Bring what a run has learned into the cache that is there.
+
+    - An entry that was used is added, or replaces the one with its fingerprint.
+    - A problem that was tuned again keeps, to the byte, the entry that was there
+      with the same fingerprint, while the old choice is within :data:`NOISE` of the
+      best time in the new measurement; otherwise the new entry replaces it. Entries
+      of that problem with other fingerprints go, unless they were used.
+    - Everything else stays.
+
+    :param base: what the file holds now.
+    :param measured: what was tuned; several of one problem are settled by rule:
+        undisturbed before disturbed, then the lower time, then the lower position of
+        the choice among the candidates, then the encoding.
+    :param used: loaded entries that tuners took.
+    :param drop: which of the entries that were there and nobody used or tuned to leave out.
+    :param keep_candidates: keep every candidate of a new entry that has a choice.
+    """
+    before = {_key(entry): entry for entry in base.entries}
+    after = dict(before)
+    kept: set[_Key] = set()
+    for entry in sorted(used, key=attrgetter("sort_key")):
+        after[_key(entry)] = entry
+        kept.add(_key(entry))
+    tuned: defaultdict[_Key, list[Measured]] = defaultdict(list)
+    for one in measured:
+        tuned[_key(one.entry)].append(one)
+    disagreements = []
+    for key in sorted(tuned, key=lambda key: tuned[key][0].entry.sort_key):
+        rivals = sorted(tuned[key], key=_preference)
+        best = rivals[0].entry
+        old = before.get(key)
+        # The file holds no candidates but where they are the result: keep what was there as it was.
+        after[key] = old if old is not None and _still_good(old, best) else _as_kept(best, keep_candidates)
+        kept.add(key)
+        if disagreement := _disagreement(rivals):
+            disagreements.append(disagreement)
+    retuned = {problem for problem, _ in tuned}
+    for key in before.keys() - kept:
+        if key[0] in retuned or drop(before[key]):
+            del after[key]
+    entries = tuple(sorted(after.values(), key=attrgetter("sort_key")))
+    common = before.keys() & after.keys()
+    changed = sum(before[key] != after[key] for key in common)
+    return Merged(
+        replace(base, entries=entries),
+        tuple(disagreements),
+        added=len(after.keys() - before.keys()),
+        changed=changed,
+        unchanged=len(common) - changed,
+        removed=len(before.keys() - after.keys()),
+    )
+
+
+def _key(entry: Entry) -> _Key:
+    return entry.problem, entry.fingerprint
+
+
+def best_time_us(entry: Entry) -> float:
+    """The lowest time that was measured for an entry, in microseconds; infinite if none was."""
+    times = [candidate.time_us for candidate in _measurements(entry) if candidate.time_us is not None]
+    return min(times, default=float("inf"))
+
+
+def _measurements(entry: Entry) -> Sequence[Candidate]:
+    return entry.candidates or ((entry.choice,) if entry.choice else ())
+
+
+def _position(entry: Entry) -> int:
+    choice = entry.choice
+    if choice is None:
+        return 0
+    same = (i for i, candidate in enumerate(entry.candidates) if candidate.same_configuration(choice))
+    return next(same, len(entry.candidates))
+
+
+def _preference(measured: Measured) -> tuple[object, ...]:
+    entry = measured.entry
+    told = (entry.native, repr(entry), measured.origin)
+    return measured.disturbed, best_time_us(entry), _position(entry), told
+
+
+def _still_good(old: Entry, new: Entry) -> bool:
+    """Whether the old choice is as good as the new one, by the new measurement."""
+    if old.choice is None or new.choice is None:
+        return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
+    times = (candidate.time_us for candidate in new.candidates if candidate.same_configuration(old.choice))
+    time_us = next(times, None)
+    return time_us is not None and time_us <= best_time_us(new) * (1 + NOISE)
+
+
+def _as_kept(entry: Entry, keep_candidates: bool) -> Entry:
+    return entry if keep_candidates or entry.choice is None else replace(entry, candidates=())
+
+
+def _disagreement(rivals: Sequence[Measured]) -> Disagreement | None:
+    choices = [(rival.origin, rival.entry.choice) for rival in rivals if rival.entry.choice is not None]
+    distinct = [next(group) for _, group in groupby(choices, key=lambda pair: (pair[1].id, pair[1].params))]
+    return Disagreement(rivals[0].entry.problem, tuple(choices)) if len(distinct) > 1 else None

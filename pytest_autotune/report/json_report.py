@@ -1,0 +1,84 @@
+"""The JSON face of a summary; its schema is documented in docs/reference.md."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pytest_autotune.cache.model import Candidate, Problem, Value
+from pytest_autotune.report.summary import Row, Summary
+
+FORMAT_VERSION = 1
+
+
+def to_json(summary: Summary) -> str:
+    """The summary as JSON text with a trailing newline."""
+    return json.dumps(to_mapping(summary), indent=1, ensure_ascii=False) + "\n"
+
+
+def to_mapping(summary: Summary) -> dict[str, Any]:
+    """The summary as plain values, in the order of the documented schema."""
+    dump = summary.dump
+    return {
+        "format_version": FORMAT_VERSION,
+        "complete": not summary.incomplete,
+        "incomplete_reason": summary.incomplete,
+        "counts": summary.counts,
+        "tuning_seconds": summary.tuning_seconds,
+        "saved_seconds": summary.saved_seconds,
+        "devices": [
+            {"id": on.id, "name": on.name, "arch": on.arch, "multiprocessors": on.multiprocessors}
+            for on in summary.devices
+        ],
+        "loaded": [{"path": path, "entries": entries} for path, entries in summary.loaded],
+        "dump": dump
+        and {
+            "path": dump.written_to or dump.path,
+            "added": dump.added,
+            "changed": dump.changed,
+            "unchanged": dump.unchanged,
+            "removed": dump.removed,
+            "error": dump.error,
+        },
+        "gate": {"failed": summary.gate.failure, "skipped": summary.gate.skipped},
+        "lookups": [_lookup(row) for row in summary.rows],
+        "unused": [_problem(entry.problem) for entry in summary.unused],
+        "unseen": list(summary.unseen),
+        "disagreements": len(summary.disagreements),
+        "notes": list(summary.notes),
+    }
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "tuner": problem.tuner,
+        "kernel": problem.kernel,
+        "key": _values(problem.key),
+        "device": problem.device.id,
+    }
+
+
+def _lookup(row: Row) -> dict[str, Any]:
+    return {
+        "outcome": row.outcome.value if row.outcome else None,
+        **_problem(row.problem),
+        "label": row.label,
+        "reason": row.reason,
+        "tests": list(row.tests),
+        "tuned": row.tuned,
+        "tuning_seconds": row.tuning_seconds,
+        "choice": _candidate(row.choice) if row.choice else None,
+        "candidates": [_candidate(candidate) for candidate in row.candidates],
+    }
+
+
+def _values(values: tuple[Value, ...]) -> dict[str, Any]:
+    return {value.name: value.value for value in values}
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    told: dict[str, Any] = {"params": _values(candidate.params)}
+    for name in ("id", "time_us", "failed", "label"):
+        if (value := getattr(candidate, name)) not in ("", None):
+            told[name] = value
+    return told

@@ -1,0 +1,226 @@
+"""One summary of a run; every report shows a face of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_autotune.cache.merge import Disagreement
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.wire import ProcessFacts
+
+#: The outcomes that count as misses: what a fresh cache would have covered.
+NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem of the run, from all processes that met it.
+
+    :param tests: the node ids of the tests that asked first, one per process at most.
+    :param tuned: a search took place.
+    :param tuning_seconds: what the search took; 0 where there was none.
+    """
+
+    problem: Problem
+    outcome: Outcome | None
+    reason: str = ""
+    label: str = ""
+    tests: tuple[str, ...] = ()
+    tuned: bool = False
+    tuning_seconds: float = 0.0
+    saved_seconds: float = 0.0
+    choice: Candidate | None = None
+    candidates: tuple[Candidate, ...] = ()
+    environment: str = ""
+    alias: str = ""
+
+
+@dataclass(frozen=True)
+class Dump:
+    """What became of the dump file; the counts are of entries.
+
+    :param path: as the user wrote it.
+    :param written_to: where it was written; another path where the file was locked.
+    :param error: why it could not be written; empty if it was.
+    """
+
+    path: str
+    written_to: str = ""
+    entries: int = 0
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    rewritten: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The verdict on the number of misses.
+
+    :param failure: why the run fails; empty when it passes.
+    :param skipped: why nothing was judged; empty when it was.
+    """
+
+    failure: str = ""
+    skipped: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run has to tell.
+
+    :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
+    :param incomplete: the first reason why unused entries were not looked for.
+    :param notes: lines of adapters and of the plugin itself.
+    :param unseen: kernels that were tuned behind our back.
+    :param workers: worker -> seconds that it waited for others' tunings.
+    :param taken_over: how many tunings of killed runs with this dump path were taken over.
+    """
+
+    loaded: tuple[tuple[str, int], ...] = ()
+    rows: tuple[Row, ...] = ()
+    unused: tuple[Entry, ...] = ()
+    incomplete: str = ""
+    notes: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    unhooked: tuple[tuple[str, str], ...] = ()
+    disagreements: tuple[Disagreement, ...] = ()
+    workers: Mapping[str, float] = field(default_factory=dict)
+    crashed: tuple[str, ...] = ()
+    taken_over: int = 0
+    dump: Dump | None = None
+    gate: Gate = field(default_factory=Gate)
+    environments: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of problems by outcome, and of those tuned, unused and unportable."""
+        by_outcome = Counter(row.outcome for row in self.rows)
+        counts = {outcome.value: by_outcome[outcome] for outcome in (Outcome.HIT, Outcome.MISS, Outcome.STALE)}
+        counts["mismatch"] = by_outcome[Outcome.MISMATCH]
+        counts["tuned"] = sum(row.tuned for row in self.rows)
+        counts["unused"] = len(self.unused)
+        counts["unportable"] = by_outcome[Outcome.UNPORTABLE]
+        return counts
+
+    @property
+    def misses(self) -> int:
+        """The number of problems that the loaded caches do not cover."""
+        return sum(row.outcome in NOT_COVERED for row in self.rows) + len(self.unseen)
+
+    @property
+    def problems(self) -> int:
+        """The number of problems that were looked up."""
+        return len(self.rows) + len(self.unseen)
+
+    @property
+    def tuning_seconds(self) -> float:
+        return round(sum(row.tuning_seconds for row in self.rows), 3)
+
+    @property
+    def saved_seconds(self) -> float:
+        return round(sum(row.saved_seconds for row in self.rows), 3)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that this run's problems are of."""
+        return tuple(sorted({row.problem.device for row in self.rows}, key=lambda device: device.id))
+
+    @property
+    def other_environments(self) -> dict[str, int]:
+        """How many hits rest on other versions than this run's; told as a hint, never judged."""
+        hints: Counter[str] = Counter()
+        for row in self.rows:
+            library, now = row.problem.tuner.split(".")[0], ""
+            now = self.environments.get(library, "")
+            if row.outcome is Outcome.HIT and minor_version(row.environment) != minor_version(now):
+                hints[row.environment.split(",")[0]] += 1
+        return dict(sorted(hints.items()))
+
+    @property
+    def devices_without_entries(self) -> tuple[Device, ...]:
+        """Devices of this run for which a mismatch tells that the caches have none of this tuner."""
+        covered = {row.problem.device for row in self.rows if row.outcome in (Outcome.HIT, Outcome.STALE, Outcome.MISS)}
+        met = {row.problem.device for row in self.rows if row.outcome is Outcome.MISMATCH}
+        return tuple(sorted(met - covered, key=lambda device: device.id))
+
+
+def minor_version(environment: str) -> str:
+    """The tuner's own library with major and minor version: ``"triton 3.6"``."""
+    return ".".join(environment.split(",")[0].split(".")[:2])
+
+
+def rows_of(lookups: Iterable[Lookup]) -> tuple[Row, ...]:
+    """One row per problem, sorted by problem; its outcome is the worst that any process met."""
+    by_problem: defaultdict[Problem, list[Lookup]] = defaultdict(list)
+    for lookup in lookups:
+        by_problem[lookup.problem].append(lookup)
+    rows = [_row(problem, met) for problem, met in by_problem.items()]
+    return tuple(sorted(rows, key=lambda row: row.problem.sort_key))
+
+
+def _row(problem: Problem, met: Sequence[Lookup]) -> Row:
+    worst = max(met, key=lambda lookup: (lookup.outcome.badness if lookup.outcome else -1, lookup.reason))
+    searches = [lookup for lookup in met if lookup.tuned or lookup.shared]
+    with_entry = searches or [lookup for lookup in met if lookup.entry is not None]
+    entry = with_entry[0].entry if with_entry else None
+    return Row(
+        problem,
+        worst.outcome,
+        worst.reason,
+        worst.label or (entry.label if entry else ""),
+        tuple(dict.fromkeys(lookup.test for lookup in met if lookup.test)),
+        bool(searches),
+        _searched_seconds(searches),
+        max((lookup.saved_seconds for lookup in met), default=0.0),
+        entry.choice if entry else None,
+        entry.candidates if entry else (),
+        entry.environment if entry else "",
+        next((lookup.alias for lookup in met if lookup.alias), ""),
+    )
+
+
+def _searched_seconds(searches: Sequence[Lookup]) -> float:
+    # What one worker took from another carries the same entry: one search, counted once.
+    entries: dict[tuple[Value, ...], set[Entry]] = defaultdict(set)
+    for lookup in searches:
+        if lookup.entry is not None:
+            entries[lookup.fingerprint].add(lookup.entry)
+    return sum(entry.tuning_seconds for same in entries.values() for entry in same)
+
+
+def unused_entries(
+    kept: Cache, lookups: Sequence[Lookup], facts: Sequence[ProcessFacts], environments: Mapping[str, str]
+) -> tuple[Entry, ...]:
+    """The entries that a complete run should have asked for and did not.
+
+    Such an entry is of a device seen in this run, of a tuner active in it, tuned under
+    the same minor version of that tuner's library, and its kernel was asked for or
+    its module imported. An entry of a problem that no entry could serve is not
+    unused: it is stale, and told as that.
+    """
+    exact = {(lookup.problem, lookup.fingerprint) for lookup in lookups}
+    exact |= {(lookup.entry.problem, lookup.entry.fingerprint) for lookup in lookups if lookup.entry is not None}
+    unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
+    devices = {lookup.problem.device for lookup in lookups}
+    kernels = {f"{lookup.problem.tuner}:{lookup.problem.kernel}" for lookup in lookups}
+    kernels.update(kernel for process in facts for kernel in process.imported)
+
+    def is_unused(entry: Entry) -> bool:
+        problem = entry.problem
+        now = environments.get(problem.tuner.split(".")[0])
+        return (
+            problem.device in devices
+            and now is not None
+            and minor_version(now) == minor_version(entry.environment)
+            and f"{problem.tuner}:{problem.kernel}" in kernels
+            and problem not in unserved
+            and (problem, entry.fingerprint) not in exact
+        )
+
+    return tuple(entry for entry in kept.entries if is_unused(entry))

@@ -1,0 +1,189 @@
+"""The terminal face of a summary, in pytest's own manner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pytest_autotune.cache.model import Problem
+from pytest_autotune.report.summary import Row, Summary
+from pytest_autotune.run.lookup import Outcome
+
+#: Rows of one kind that are shown without ``-v``.
+SHOWN = 10
+_ORDER = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the section.
+
+    :param word: its first word, shown in ``color``; may be empty.
+    :param color: a markup name of pytest's terminal writer; empty for none.
+    """
+
+    text: str
+    word: str = ""
+    color: str = ""
+
+
+def section(summary: Summary, verbosity: int, update: str = "") -> list[Line]:
+    """The lines of the section; none when there is nothing to say at this verbosity.
+
+    ``-qq`` tells only what fails the run, ``-q`` only counts and what mends them when
+    not all is well, ``-v`` every row and a table by tuner.
+
+    :param update: the option that brings the cache up to date, as a user would type it.
+    """
+    bad = bool(summary.misses or summary.unused or summary.unhooked or summary.notes or summary.gate.failure)
+    failed = bool(summary.gate.failure or (summary.dump and summary.dump.error))
+    if verbosity < -1:
+        return list(_dump_error(summary))
+    if verbosity < 0:
+        lines = [*_counts(summary, failed), *_hint(summary, update)] if bad else []
+        return [*lines, *_dump_error(summary)]
+    lines = []
+    if verbosity > 0:
+        lines += _by_tuner(summary)
+    lines += _rows(summary, verbosity, failed)
+    lines += _notes(summary, verbosity)
+    lines += _counts(summary, failed)
+    lines += _dump(summary)
+    lines += _dump_error(summary)
+    lines += _hint(summary, update)
+    if summary.gate.skipped:
+        lines.append(Line(summary.gate.skipped))
+    return lines
+
+
+def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
+    color = "red" if failed else "yellow"
+    for outcome in _ORDER:
+        rows = [row for row in summary.rows if row.outcome is outcome]
+        if outcome is Outcome.MISMATCH and verbosity <= 0 and summary.devices_without_entries:
+            for device in summary.devices_without_entries:
+                ours = [row for row in rows if row.problem.device == device]
+                rows = [row for row in rows if row.problem.device != device]
+                text = f" {_count(len(ours), 'problem')}: {ours[0].reason}"
+                yield Line(text, outcome.value.upper(), color)
+        shown = rows if verbosity > 0 else rows[:SHOWN]
+        for row in shown:
+            yield Line(f" {_where(row)}{described(row.problem, row.label)}: {row.reason}", outcome.value.upper(), color)
+            if verbosity > 1 and row.choice is not None and row.tuned:
+                yield Line(f"     tuned in {row.tuning_seconds:.1f}s: {row.choice}")
+        if len(rows) > len(shown):
+            noun = "mismatches" if outcome is Outcome.MISMATCH else {"miss": "misses"}.get(outcome.value, outcome.value)
+            yield Line(f"({len(rows) - len(shown)} more {noun} hidden.  Use -v to show them.)")
+    shown_unused = summary.unused if verbosity > 0 else summary.unused[:SHOWN]
+    for entry in shown_unused:
+        yield Line(f" {described(entry.problem)} - not requested by any test", "UNUSED", "yellow")
+    if len(summary.unused) > len(shown_unused):
+        yield Line(f"({len(summary.unused) - len(shown_unused)} more unused hidden.  Use -v to show them.)")
+    for kernel in summary.unseen:
+        yield Line(f" {kernel}: tuned behind pytest-autotune's back; neither loaded nor dumped", "UNSEEN", color)
+
+
+def _where(row: Row) -> str:
+    return f"{row.tests[0]} - " if row.tests else ""
+
+
+def described(problem: Problem, label: str = "") -> str:
+    """A problem as rows tell it: ``triton:lib.matmul (M=64, N=64)``."""
+    return f"{problem}; {label}" if label else str(problem)
+
+
+def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
+    for worker in summary.crashed:
+        yield Line(f"worker {worker} crashed; every tuning that it had finished was kept", color="yellow")
+    if summary.taken_over:
+        yield Line(f"took over {_count(summary.taken_over, 'tuning')} of an interrupted run with this dump path")
+    for note in summary.notes:
+        yield Line(note, color="yellow")
+    for environment, hits in summary.other_environments.items():
+        yield Line(f"{_count(hits, 'hit')}, tuned with {environment}")
+    for alias in sorted({f"{row.problem.device.name} used entries of {row.alias}" for row in summary.rows if row.alias}):
+        yield Line(f"{alias} (autotune_device_alias)")
+    if summary.disagreements:
+        yield Line(f"{_count(len(summary.disagreements), 'problem')} tuned more than once with different choices")
+    if verbosity > 0:
+        for disagreement in summary.disagreements:
+            choices = ", ".join(f"{who or 'main'} chose {choice}" for who, choice in disagreement.choices)
+            kept = disagreement.choices[0][0] or "main"
+            yield Line(f" {disagreement.problem}: {choices} - kept {kept}", "CONFLICT")
+        for worker, seconds in summary.workers.items():
+            if seconds >= 0.1:
+                yield Line(f"{worker} waited {seconds:.1f}s for other workers' tunings")
+        if summary.incomplete and (summary.loaded or summary.dump):
+            yield Line(f"unused entries not checked: {summary.incomplete}")
+
+
+def _by_tuner(summary: Summary) -> Iterator[Line]:
+    tuners = sorted({row.problem.tuner for row in summary.rows})
+    for tuner in tuners:
+        rows = [row for row in summary.rows if row.problem.tuner == tuner]
+        hits = sum(row.outcome is Outcome.HIT for row in rows)
+        tuned = sum(row.tuned for row in rows)
+        yield Line(f"{tuner:<18}{_count(hits, 'hit'):>10}{_count(len(rows) - hits, 'other'):>12}{tuned:>8} tuned")
+
+
+def _counts(summary: Summary, failed: bool) -> Iterator[Line]:
+    counts = summary.counts
+    color = "red" if failed else "yellow" if summary.misses or summary.unused else "green"
+    if not summary.loaded and not any(row.outcome for row in summary.rows):
+        if summary.rows:
+            seconds = f" in {summary.tuning_seconds:.1f}s" if summary.tuning_seconds else ""
+            yield Line(f"{_count(counts['tuned'], 'problem')} tuned{seconds}")
+        elif summary.dump is not None:
+            yield Line("no lookups: no autotuned kernel was called")
+        return
+    if not summary.rows and not summary.unseen:
+        yield Line("no lookups: no autotuned kernel was called")
+        return
+    parts = [_count(counts["hit"], "hit")]
+    parts += [_count(counts["miss"], "miss", "misses")] if counts["miss"] else []
+    parts += [f"{counts['stale']} stale"] if counts["stale"] else []
+    parts += [_count(counts["mismatch"], "GPU mismatch", "GPU mismatches")] if counts["mismatch"] else []
+    parts += [f"{counts['unportable']} unportable"] if counts["unportable"] else []
+    parts += [f"{len(summary.unseen)} unseen"] if summary.unseen else []
+    parts += [f"{counts['unused']} unused"] if counts["unused"] else []
+    tuned = f"; {counts['tuned']} tuned in {summary.tuning_seconds:.1f}s" if counts["tuned"] else ""
+    saved = f"; about {summary.saved_seconds:.1f}s of tuning saved" if summary.saved_seconds >= 0.1 else ""
+    yield Line(", ".join(parts) + tuned + saved, color=color)
+
+
+def _dump(summary: Summary) -> Iterator[Line]:
+    dump = summary.dump
+    if dump is None or dump.error:
+        return
+    entries = "1 entry" if dump.entries == 1 else f"{dump.entries} entries"
+    workers = f", {len(summary.workers)} workers" if len(summary.workers) > 1 else ""
+    if dump.written_to and dump.written_to != dump.path:
+        yield Line(
+            f"{dump.path} could not be locked or read; {entries} written to {dump.written_to}: compare and rename it",
+            color="yellow",
+        )
+    elif not dump.rewritten:
+        yield Line(f"{dump.path} is up to date ({entries}{workers})")
+    else:
+        numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
+        told = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
+        yield Line(f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}: {told}")
+
+
+def _dump_error(summary: Summary) -> Iterator[Line]:
+    if summary.dump is not None and summary.dump.error:
+        yield Line(f" {summary.dump.error}", "ERROR", "red")
+
+
+def _hint(summary: Summary, update: str) -> Iterator[Line]:
+    by_outcome: Mapping[str, int] = summary.counts
+    mendable = sum(by_outcome[name] for name in ("miss", "stale", "mismatch"))
+    dumped = summary.dump is not None and not summary.dump.error
+    if mendable and update and not dumped:
+        yield Line(f"Re-run with {update} to update the cache.")
+    if summary.unused and not dumped:
+        yield Line("Add --autotune-prune to an updating run to drop the unused entries.")
+
+
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"

@@ -1,0 +1,60 @@
+"""What passes between the controller and its workers under xdist: primitives only."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, MutableMapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+_KEY = "autotune"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the controller tells a worker when it starts.
+
+    :param groups: the loaded entries in binary form, or None when nothing is loaded.
+    :param known_kernels: kernels, as ``tuner:kernel``, of which the worker tells whether
+        it imported their module.
+    :param journal_folder: where to keep the journal; empty when nothing is dumped.
+    :param host: the controller's host; its paths mean nothing on another one.
+    :param run_id: the same for all workers of one run.
+    :param workers: how many workers the controller started.
+    """
+
+    groups: list[tuple[str, str, bytes]] | None = None
+    known_kernels: list[str] | None = None
+    journal_folder: str = ""
+    host: str = ""
+    run_id: str = ""
+    workers: int = 1
+
+    @property
+    def local_journal_folder(self) -> str:
+        """The journal's folder, where this process is on the controller's machine."""
+        return self.journal_folder if self.host == socket.gethostname() else ""
+
+
+def send_task(workerinput: MutableMapping[str, Any], task: Task) -> None:
+    """Put a task into what xdist sends to a worker."""
+    workerinput[_KEY] = asdict(task)
+
+
+def receive_task(workerinput: Mapping[str, Any]) -> Task:
+    """The task that the controller sent; an empty one where it sent none."""
+    task: dict[str, Any] = dict(workerinput.get(_KEY, {}))
+    if task.get("groups") is not None:
+        task["groups"] = [(str(tuner), str(kernel), bytes(data)) for tuner, kernel, data in task["groups"]]
+    return Task(**task)
+
+
+def send_results(workeroutput: MutableMapping[str, Any], lookups: list[str], facts: str) -> None:
+    """Put what no test report has carried into what xdist sends back."""
+    workeroutput[_KEY] = {"lookups": lookups, "facts": facts}
+
+
+def receive_results(node: Any) -> tuple[list[str], str] | None:
+    """The results of a worker; None when it died before it could send them."""
+    output: dict[str, Any] | None = getattr(node, "workeroutput", {}).get(_KEY)
+    return (list(output["lookups"]), str(output["facts"])) if output else None

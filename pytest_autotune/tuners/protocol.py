@@ -1,0 +1,41 @@
+"""What a tuner's adapter offers to the plugin, and what it may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Protocol
+
+from pytest_autotune.run.tuning_run import TuningRun
+
+
+class HookError(Exception):
+    """This version of a tuner cannot be hooked; the message says why, in a few words."""
+
+
+class Adapter(Protocol):
+    """Stands between one tuner and a :class:`TuningRun`.
+
+    An adapter is made once per process and run. It touches its library only after
+    :meth:`hook`, and an error inside it must leave the tuner alone, not fail a test.
+    """
+
+    @property
+    def module(self) -> str:
+        """The module whose import makes the tuner available."""
+
+    def hook(self, module: ModuleType, run: TuningRun) -> None:
+        """Hook the tuner; ``module`` has just been imported, or had been before.
+
+        :raises HookError: when this version's internals are not the ones known here.
+        """
+
+    def unhook(self) -> None:
+        """Restore what :meth:`hook` replaced."""
+
+    def isolated(self) -> AbstractContextManager[None]:
+        """Swap the tuner's own memory out, and back afterwards."""
+
+    def unseen(self) -> Iterable[str]:
+        """The names of kernels that were tuned without passing the run's door."""

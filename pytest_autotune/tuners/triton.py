@@ -1,0 +1,503 @@
+"""The adapter for ``triton.autotune``: Triton 3.4 and later.
+
+It touches two members of ``triton.runtime.autotuner.Autotuner``:
+``check_disk_cache``, which Triton calls when it has no choice in memory, with the
+candidates that are left after pruning and a function that benchmarks them; and
+``cache_results``, the switch that makes Triton call it. The launch of a kernel
+that has its choice is not touched. Under the interpreter without a GPU it also
+supplies the benchmarker that Triton lacks there (``do_bench``).
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import inspect
+import math
+import numbers
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from types import FunctionType, ModuleType
+from typing import Any
+
+from pytest_autotune import device
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, plain_value
+from pytest_autotune.run.tuning_run import Tuning, TuningRun
+from pytest_autotune.tuners.kernel_source import (
+    closure_cells,
+    digest,
+    python_function,
+    qualified_name,
+    source_digest,
+)
+from pytest_autotune.tuners.protocol import HookError
+
+NAME = "triton"
+#: Candidates this close to the fastest one are measured once more before one is chosen.
+CLOSE = 0.05
+_HOOKED_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
+_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call that found no choice in Triton's memory."""
+
+    autotuner: Any
+    tuning_key: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """Every argument by its name, with Triton's own ``grid`` and ``warmup`` among them."""
+        return {**dict(zip(self.autotuner.arg_names, self.args, strict=False)), **self.kwargs}
+
+    def arguments(self, config: Any) -> dict[str, Any]:
+        """What Triton's hooks get to see when ``config`` is used."""
+        return {**self.named, **config.all_kwargs()}
+
+
+class _AlwaysAsk:
+    """A data descriptor for ``cache_results``: it covers autotuners made before the hook, too.
+
+    The user's own setting stays where it was, in the instance.
+    """
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else True
+
+    def __set__(self, instance: Any, value: object) -> None:
+        instance.__dict__["cache_results"] = value
+
+
+class Adapter:
+    """Hooks ``triton.autotune``."""
+
+    module = "triton.runtime.autotuner"
+
+    def __init__(self) -> None:
+        self._run: TuningRun | None = None
+        self._autotuner_class: Any = None
+        self._original_check: Any = None
+        self._seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._devices: set[Device] = set()
+
+    def hook(self, module: ModuleType, run: TuningRun) -> None:
+        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+        autotuner_class = module.Autotuner
+        original = autotuner_class.__dict__.get("check_disk_cache")
+        if original is None:
+            raise HookError(f"triton {_triton_version()} has no Autotuner.check_disk_cache; triton >= 3.4 is needed")
+        if list(inspect.signature(original).parameters) != _HOOKED_PARAMETERS:
+            raise HookError(f"Autotuner.check_disk_cache of triton {_triton_version()} has another signature")
+        adapter = self
+
+        def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
+            return adapter._choose(self, tuning_key, configs, bench_fn)
+
+        self._run = run
+        self._autotuner_class = autotuner_class
+        self._original_check = original
+        autotuner_class.check_disk_cache = check_disk_cache
+        autotuner_class.cache_results = _AlwaysAsk()
+
+    def unhook(self) -> None:
+        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+        if self._autotuner_class is not None:
+            self._autotuner_class.check_disk_cache = self._original_check
+            del self._autotuner_class.cache_results
+            self._autotuner_class = None
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """Give every autotuner an empty memory, and its own back afterwards."""
+        swapped = []
+        for autotuner in self._autotuners():
+            if type(autotuner.__dict__.get("cache")) is dict:
+                swapped.append((autotuner, autotuner.cache))
+                autotuner.cache = {}
+        try:
+            yield
+        finally:
+            for autotuner, cache in swapped:
+                autotuner.cache = cache
+
+    def unseen(self) -> list[str]:
+        """Kernels of autotuners that hold choices and never came through the hook."""
+        names = []
+        for autotuner in self._autotuners():
+            if id(autotuner) not in self._seen and len(autotuner.configs) > 1 and self._was_tuned(autotuner):
+                function = python_function(autotuner)
+                kernel = qualified_name(function) if function else repr(autotuner)
+                names.append(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
+        return sorted(set(names))
+
+    def _autotuners(self) -> list[Any]:
+        if self._autotuner_class is None:
+            return []
+        # isinstance would ask proxies for their class, which may run code of theirs.
+        return [found for found in gc.get_objects() if issubclass(type(found), self._autotuner_class)]
+
+    def _was_tuned(self, autotuner: Any) -> bool:
+        try:
+            holds_choices = len(autotuner.cache) > 0
+        except TypeError:
+            holds_choices = True
+        if type(autotuner).run is self._autotuner_class.run:
+            # Triton >= 3.8 takes the only candidate left after pruning without asking: nothing was tuned.
+            return holds_choices and hasattr(autotuner, "bench_time")
+        return holds_choices
+
+    def _choose(self, autotuner: Any, tuning_key: Any, configs: Sequence[Any], bench_fn: Callable[[], None]) -> bool:
+        """Stand in for ``check_disk_cache``: put a choice into ``autotuner.cache``.
+
+        :returns: True when the choice was not benchmarked in this call.
+        """
+        run = self._run
+        assert run is not None
+        self._seen[id(autotuner)] = autotuner
+        function = python_function(autotuner)
+        if run.paused or function is None or run.ignores(NAME, qualified_name(function)):
+            return self._leave_alone(autotuner, tuning_key, configs, bench_fn)
+        try:
+            call = _Call(autotuner, tuning_key, *_arguments_of(bench_fn))
+        except LookupError:
+            run.note(f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was left alone")
+            return self._leave_alone(autotuner, tuning_key, configs, bench_fn)
+        if len(configs) == 1:
+            _adopt(call, configs[0], 0.0)
+            return True
+        try:
+            problem, fingerprint, offered = self._problem(call, function, configs)
+        except _Unportable as unportable:
+            run.unportable(unportable.problem, unportable.reason)
+            return self._leave_alone(autotuner, tuning_key, configs, bench_fn)
+        except Exception as error:  # an error of ours must not fail a test
+            run.note(f"triton: {qualified_name(function)} was left alone: {type(error).__name__}: {error}")
+            return self._leave_alone(autotuner, tuning_key, configs, bench_fn)
+
+        def on_offer(entry: Entry) -> bool:
+            return entry.choice is not None and entry.choice.params in offered
+
+        label = "measured in a CUDA graph" if getattr(autotuner, "use_cuda_graph", False) else ""
+        with run.tuning(problem, fingerprint, on_offer, environment(), label) as tuning:
+            while tuning.entry is not None and tuning.entry.choice is not None:
+                config = offered[tuning.entry.choice.params]
+                try:
+                    if not _interpreted(autotuner):
+                        _compile(call, config)
+                except Exception as error:
+                    reason = str(error).splitlines()[0] if str(error) else ""
+                    tuning.reject(f"the choice no longer compiles: {type(error).__name__}: {reason}")
+                    continue
+                _adopt(call, config, (tuning.entry.choice.time_us or 0.0) / 1000)
+                return True
+            if not run.policy.dumping and _owner_uses_disk_cache(autotuner):
+                return self._from_disk_cache(autotuner, tuning_key, configs, bench_fn)
+            self._tune(call, configs, bench_fn, tuning)
+            return False
+
+    def _leave_alone(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
+        """Do what Triton does without us."""
+        if _owner_uses_disk_cache(autotuner):
+            return self._from_disk_cache(autotuner, tuning_key, configs, bench_fn)
+        bench_fn()
+        return False
+
+    def _from_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
+        try:
+            return bool(self._original_check(autotuner, tuning_key, configs, bench_fn))
+        except TypeError:
+            # Triton writes the key as JSON after it has tuned, and fails for a dtype in it: the choice is there.
+            if tuning_key in autotuner.cache:
+                return False
+            raise
+
+    def _tune(self, call: _Call, configs: Sequence[Any], bench_fn: Callable[[], None], tuning: Tuning) -> None:
+        autotuner = call.autotuner
+        with tuning.measuring():
+            bench_fn()
+            timings: Mapping[Any, object] = autotuner.configs_timings
+            times_ms = {config: _median_ms(timings.get(config)) for config in configs}
+            best = autotuner.cache[call.tuning_key]
+            if not math.isfinite(times_ms.get(best, math.inf)):
+                assert self._run is not None
+                self._run.note(f"{tuning.lookup.problem}: every candidate failed; nothing was recorded")
+                return
+            if self._run is not None and self._run.policy.dumping and not _interpreted(autotuner):
+                best = _measured_again(call, times_ms, best)
+        candidates = [_candidate(config, times_ms[config]) for config in configs]
+        tuning.record(_candidate(best, times_ms[best]), candidates)
+
+    def _problem(
+        self, call: _Call, function: FunctionType, configs: Sequence[Any]
+    ) -> tuple[Problem, tuple[Value, ...], dict[tuple[Value, ...], Any]]:
+        """The problem of a call, what its choice rests on, and the candidates by their params.
+
+        :raises _Unportable: when a part of it has no stable form.
+        """
+        autotuner = call.autotuner
+        on = self._device(autotuner)
+        key: list[Value] = []
+        try:
+            for name, value in _key_values(call, function):
+                key.append(_key_value(name, value))
+            offered: dict[tuple[Value, ...], Any] = {}
+            for config in configs:
+                offered.setdefault(_params(config), config)
+            fingerprint = (
+                Value("source", source_digest(function, _constant), "digest"),
+                Value("search", digest("\n".join(sorted(_search_text(c) for c in autotuner.configs))), "digest"),
+            )
+        except UnportableError as error:
+            raise _Unportable(Problem(NAME, qualified_name(function), tuple(key), on), str(error)) from None
+        return Problem(NAME, qualified_name(function), tuple(key), on), fingerprint, offered
+
+    def _device(self, autotuner: Any) -> Device:
+        if _interpreted(autotuner):
+            return device.INTERPRETER
+        on = device.current_gpu() or _target_device()
+        self._devices.add(on)
+        if len(self._devices) == 2:
+            assert self._run is not None
+            self._run.note(
+                "triton: two types of GPU in one process, but Triton's memory of a choice ignores the device"
+            )
+        return on
+
+
+class _Unportable(Exception):
+    """A problem cannot be written; carries what can be told of it."""
+
+    def __init__(self, problem: Problem, reason: str) -> None:
+        super().__init__(reason)
+        self.problem = problem
+        self.reason = reason
+
+
+def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:
+    """Let autotuned kernels run under the interpreter on a machine without a GPU.
+
+    Triton asks its active driver for a benchmarker, and there is none. Where
+    there is one, or the kernel brings its own, nothing changes.
+
+    :param module: ``triton.runtime.autotuner``.
+    :returns: undoes it.
+    """
+    autotuner_class: Any = module.Autotuner
+    original = autotuner_class.__dict__.get("do_bench")
+    if not isinstance(original, cached_property):
+        return lambda: None
+    benchmarker = original.func
+
+    def do_bench(self: Any) -> Any:
+        try:
+            return benchmarker(self)
+        except RuntimeError:
+            if not _interpreted(self):
+                raise
+            return interpreter_benchmark
+
+    replacement = cached_property(do_bench)
+    replacement.__set_name__(autotuner_class, "do_bench")
+    autotuner_class.do_bench = replacement
+
+    def undo() -> None:
+        autotuner_class.do_bench = original
+
+    return undo
+
+
+def interpreter_benchmark(kernel_call: Callable[[], object], quantiles: Sequence[float] = ()) -> list[float]:
+    """The time of a call in milliseconds, once per quantile: the better of two, since each is slow."""
+    times = []
+    for _ in range(2):
+        started = time.perf_counter()
+        kernel_call()
+        times.append((time.perf_counter() - started) * 1000)
+    return [min(times)] * max(len(quantiles), 1)
+
+
+def environment() -> str:
+    """The versions that a choice of Triton may depend on."""
+    parts = [f"triton {_triton_version()}"]
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        parts.append(f"torch {torch.__version__.split('+')[0]}")
+        for name in ("cuda", "hip"):
+            if version := getattr(torch.version, name, None):
+                parts.append(f"{name} {version}")
+    return ", ".join(parts)
+
+
+def _triton_version() -> str:
+    return str(getattr(sys.modules.get("triton"), "__version__", "?"))
+
+
+def _arguments_of(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the call, which only the closure of the benchmark function holds.
+
+    :raises LookupError: when it is not the function that Triton is known to pass.
+    """
+    cells = closure_cells(bench_fn) if inspect.isfunction(bench_fn) else {}
+    args, kwargs = cells["args"], cells["kwargs"]
+    if not (isinstance(args, tuple) and isinstance(kwargs, dict)):
+        raise LookupError("args")
+    return args, kwargs
+
+
+def _owner_uses_disk_cache(autotuner: Any) -> bool:
+    # Triton 3.4 and 3.5 fail there when interpreting.
+    return bool(autotuner.__dict__.get("cache_results")) and not _interpreted(autotuner)
+
+
+def _interpreted(autotuner: Any) -> bool:
+    inner = autotuner
+    while not inspect.isfunction(inner):
+        if type(inner).__name__ == "InterpretedFunction":
+            return True
+        inner = inner.fn
+    return False
+
+
+def _target_device() -> Device:
+    """The device where torch has no GPU in use: what Triton's driver compiles for."""
+    driver: Any = sys.modules["triton.runtime.driver"].driver
+    target = driver.active.get_current_target()
+    arch = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":")[0]
+    return device.cpu() if target.backend == "cpu" else Device(str(target.backend), arch)
+
+
+def _compile(call: _Call, config: Any) -> None:
+    """Compile and load the kernel for one candidate, which the launch needs anyway."""
+    if config.pre_hook is not None:
+        config.pre_hook(call.arguments(config))  # may change what is compiled, such as a descriptor's block shape
+    kwargs = {**call.kwargs, "warmup": True}
+    kernel = call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
+    load = getattr(kernel, "_init_handles", None)
+    if load is not None:
+        load()
+
+
+def _adopt(call: _Call, config: Any, time_ms: float) -> None:
+    """Leave the autotuner as a benchmark would have left it that chose this candidate."""
+    autotuner = call.autotuner
+    autotuner.cache[call.tuning_key] = config
+    autotuner.configs_timings = {config: [time_ms] * 3}
+    autotuner.bench_time = 0.0
+    if not _stream_is_capturing():
+        autotuner.pre_hook(call.arguments(config), reset_only=True)
+
+
+def _stream_is_capturing() -> bool:
+    torch: Any = sys.modules.get("torch")
+    return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def _measured_again(call: _Call, times_ms: dict[Any, float], best: Any) -> Any:
+    """Measure the candidates that are close to the best once more, and keep the better of both times."""
+    autotuner = call.autotuner
+    leaders = [config for config, time_ms in times_ms.items() if time_ms <= times_ms[best] * (1 + CLOSE)]
+    if len(leaders) < 2:
+        return best
+    for config in leaders:
+        autotuner.nargs = dict(zip(autotuner.arg_names, call.args, strict=False))
+        again = _median_ms(autotuner._bench(*call.args, config=config, **call.kwargs))
+        times_ms[config] = min(times_ms[config], again)
+    best = min(leaders, key=lambda config: times_ms[config])
+    autotuner.cache[call.tuning_key] = best
+    # The last benchmark may have been another candidate's: what it left in the tensors must not differ.
+    autotuner.pre_hook(call.arguments(best), reset_only=True)
+    return best
+
+
+def _median_ms(timing: object) -> float:
+    """The median of what a benchmarker returned: [median, p20, p80], or a number, in milliseconds."""
+    median = timing[0] if isinstance(timing, (list, tuple)) and timing else timing
+    try:
+        time_ms = float(median)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.inf
+    return math.inf if math.isnan(time_ms) else time_ms
+
+
+def _candidate(config: Any, time_ms: float) -> Candidate:
+    if not math.isfinite(time_ms):
+        return Candidate(params=_params(config), failed="did not compile, or needs more than the device has")
+    return Candidate(params=_params(config), time_us=float(f"{time_ms * 1000:.4g}"))
+
+
+def _params(config: Any) -> tuple[Value, ...]:
+    return tuple(_value(name, value) for name, value in config.all_kwargs().items())
+
+
+def _search_text(config: Any) -> str:
+    return repr([value.encoded for value in _params(config)])
+
+
+def _key_values(call: _Call, function: FunctionType) -> Iterator[tuple[str, object]]:
+    """What a tuning depends on, by name: positions shift with defaults and keyword arguments."""
+    autotuner = call.autotuner
+    named = {name: value for name, value in call.named.items() if name in autotuner.arg_names}
+    for name in dict.fromkeys(autotuner.keys):
+        if name in named:
+            yield name, named[name]
+    for name, value in named.items():
+        if hasattr(value, "dtype"):
+            yield f"{name}.dtype", _DtypeName(str(value.dtype))
+    for name, value in closure_cells(function).items():
+        if python_function(value) is None and not isinstance(value, (ModuleType, type)):
+            yield f"closure.{name}", value
+
+
+class _DtypeName(str):
+    """The name of an argument's dtype, however its library spells it."""
+
+
+def _key_value(name: str, value: object) -> Value:
+    """Encode a part of a key as Triton compares it: True, 1 and 1.0 are one key there."""
+    value = _unwrapped(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, enum.Enum):
+        if isinstance(value, numbers.Integral) or float(value).is_integer():
+            return plain_value(name, int(value))
+        return plain_value(name, float(value))
+    return _value(name, value)
+
+
+def _unwrapped(value: Any) -> object:
+    """The value inside a ``tl.constexpr``."""
+    while type(value).__name__ == "constexpr" and hasattr(value, "value"):
+        value = value.value
+    return value
+
+
+def _value(name: str, value: object) -> Value:
+    """Encode any value that a key or a configuration may hold.
+
+    :raises UnportableError: for what has no stable form, such as a tensor.
+    """
+    value = _unwrapped(value)
+    if isinstance(value, _DtypeName) or type(value).__name__ == "dtype":
+        text = str(value).removeprefix("torch.")
+        return Value(name, _DTYPES.get(text, text), "dtype")
+    if isinstance(value, enum.Enum):
+        return Value(name, f"{type(value).__qualname__}.{value.name}", "enum")
+    if isinstance(value, (tuple, list)):
+        return Value(name, repr([_value("", part).encoded[1:] for part in value]), "tuple")
+    function = python_function(value)
+    if function is not None:
+        return Value(name, f"{qualified_name(function)}@{source_digest(function, _constant)}", "function")
+    return plain_value(name, value)
+
+
+def _constant(value: object) -> str | None:
+    """The text of a constant that a kernel uses, for its source digest; None for what is none."""
+    with suppress(UnportableError):
+        return repr(_value("", value).encoded)
+    return None
