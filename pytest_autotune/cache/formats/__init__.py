@@ -1,0 +1,91 @@
+"""Text, binary, YAML and JSON forms of a cache: bytes to :class:`Cache` and back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats import binary, mapping, text
+from pytest_autotune.cache.formats.mapping import entry_from_mapping, entry_to_mapping
+from pytest_autotune.cache.formats.schema import FORMAT_VERSION, Format, check_not_empty
+from pytest_autotune.cache.model import Cache
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Format",
+    "decode",
+    "encode",
+    "entry_from_mapping",
+    "entry_to_mapping",
+    "format_of",
+]
+
+_SUFFIXES = {
+    ".textproto": Format.TEXT,
+    ".txtpb": Format.TEXT,
+    ".pbtxt": Format.TEXT,
+    ".txt": Format.TEXT,
+    ".pb": Format.BINARY,
+    ".binpb": Format.BINARY,
+    ".yaml": Format.YAML,
+    ".yml": Format.YAML,
+    ".json": Format.JSON,
+}
+
+
+def format_of(path: PurePath) -> Format:
+    """The format that the path's suffix stands for.
+
+    :raises CacheError: for an unknown suffix, listing the known ones.
+    """
+    format = _SUFFIXES.get(path.suffix.lower())
+    if format is None:
+        suffix = f'the suffix "{path.suffix}" is unknown' if path.suffix else "has no suffix"
+        raise CacheError(str(path), suffix, f"one of {' '.join(_SUFFIXES)}, or a folder: {path}/")
+    return format
+
+
+def encode(cache: Cache, format: Format) -> bytes:
+    """The cache in a format: the same bytes for the same entries in any order.
+
+    :raises CacheError: for an entry that a reader would not take back.
+    """
+    try:
+        if format is Format.BINARY:
+            return binary.encode(cache)
+        if format is Format.TEXT:
+            return text.encode(cache).encode()
+        return (mapping.to_yaml(cache) if format is Format.YAML else mapping.to_json(cache)).encode()
+    except UnicodeEncodeError as error:
+        raise CacheError(error.object[:60].encode(errors="replace").decode(), "UTF-8 cannot encode this") from None
+
+
+def decode(data: bytes, format: Format, where: str) -> Cache:
+    """The cache that the bytes hold.
+
+    :param where: the path, for the error.
+    :raises CacheError: where they hold none, and nothing else, whatever the bytes.
+    """
+    if format is Format.BINARY:
+        return binary.decode(data, where)
+    check_not_empty(data, where)
+    try:
+        words = data.decode()
+        if "\0" in words or data[0] < 9:
+            raise CacheError(where, f"holds binary data, not {format.value}", "is it a .pb file?")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise CacheError(
+            f"{where}:{line}", f"is not {format.value}: not encoded in UTF-8", "is it a .pb file?"
+        ) from None
+    try:
+        if format is Format.TEXT:
+            return text.decode(words, where)
+        return mapping.from_yaml(words, where) if format is Format.YAML else mapping.from_json(words, where)
+    except CacheError:
+        conflict = re.search(r"^<{7}(?: |$)", words, re.MULTILINE)
+        if conflict is None:
+            raise
+        line = words.count("\n", 0, conflict.start()) + 1
+        raise CacheError(f"{where}:{line}", "an unresolved merge conflict", "resolve it in version control") from None

@@ -1,0 +1,455 @@
+"""YAML and JSON: a plain mapping that mirrors the protocol buffer, field by field."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats.schema import (
+    FORMAT_VERSION,
+    check_entry,
+    check_scalar,
+    check_version,
+    checked_devices,
+    device_ids,
+    in_order,
+    one_of_each,
+)
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
+
+Plain = dict[str, Any]
+_T = TypeVar("_T")
+
+_NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_UINT32 = range(2**32)
+_INT64 = range(-(2**63), 2**63)
+
+
+def entry_to_mapping(entry: Entry, device: str | None = None) -> Plain:
+    """The entry as JSON and YAML hold it.
+
+    :param device: the id that stands for its device; None: the device itself.
+    :raises CacheError: for an integer beyond 64 bits.
+    """
+    problem = entry.problem
+    plain: Plain = {"tuner": problem.tuner, "kernel": problem.kernel}
+    if problem.key:
+        plain["key"] = [_value_to(value) for value in problem.key]
+    plain["device"] = _device_to(problem.device) if device is None else device
+    if entry.fingerprint:
+        plain["fingerprint"] = [_value_to(value) for value in entry.fingerprint]
+    if entry.choice is not None:
+        plain["choice"] = _candidate_to(entry.choice)
+    if entry.candidates:
+        plain["candidates"] = [_candidate_to(candidate) for candidate in entry.candidates]
+    if entry.native:
+        plain["native"] = base64.b64encode(entry.native).decode()
+    if entry.label:
+        plain["label"] = entry.label
+    if entry.tuning_seconds:
+        plain["tuning_seconds"] = _number_to(entry.tuning_seconds)
+    if entry.environment:
+        plain["environment"] = entry.environment
+    return plain
+
+
+def _device_to(device: Device) -> Plain:
+    plain: Plain = {"name": device.name, "arch": device.arch, "multiprocessors": device.multiprocessors}
+    return {name: field for name, field in plain.items() if field}
+
+
+def _value_to(value: Value) -> Plain:
+    plain: Plain = {"name": value.name} if value.name else {}
+    scalar = value.value
+    if isinstance(scalar, bool):
+        plain["bool"] = scalar
+    elif isinstance(scalar, int):
+        check_scalar(value)
+        plain["int"] = scalar
+    elif isinstance(scalar, float):
+        plain["float"] = _number_to(scalar)
+    elif scalar is not None:
+        plain["text"] = scalar
+    if value.type:
+        plain["type"] = value.type
+    return plain
+
+
+def _candidate_to(candidate: Candidate) -> Plain:
+    plain: Plain = {"id": candidate.id} if candidate.id else {}
+    if candidate.params:
+        plain["params"] = [_value_to(value) for value in candidate.params]
+    if candidate.time_us is not None:
+        plain["time_us"] = _number_to(candidate.time_us)
+    if candidate.failed:
+        plain["failed"] = candidate.failed
+    if candidate.label:
+        plain["label"] = candidate.label
+    return plain
+
+
+def _number_to(number: float) -> float | str:
+    return float(number) if math.isfinite(number) else str(float(number))
+
+
+def _to_mapping(cache: Cache) -> Plain:
+    ids = device_ids(cache.devices)
+    return {
+        "format_version": FORMAT_VERSION,
+        "devices": [{"id": id, **_device_to(device)} for device, id in ids.items()],
+        "entries": [entry_to_mapping(entry, ids[entry.problem.device]) for entry in in_order(cache.entries)],
+    }
+
+
+def to_json(cache: Cache) -> str:
+    """The cache as JSON.
+
+    :raises CacheError: for an entry that a reader would not take back.
+    """
+    return json.dumps(_to_mapping(cache), indent=1, ensure_ascii=False) + "\n"
+
+
+# What YAML does not take literally, or takes for the end of a line.
+_NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+def to_yaml(cache: Cache) -> str:
+    """The cache as YAML: a line for each device and value, every text in quotes.
+
+    :raises CacheError: for an entry that a reader would not take back.
+    """
+    plain = _to_mapping(cache)
+    lines = [f"format_version: {plain['format_version']}"]
+    for name in ("devices", "entries"):
+        lines += _yaml_field(name, plain[name], "")
+    return "\n".join(lines) + "\n"
+
+
+def _yaml_field(name: str, field: object, indent: str) -> Iterator[str]:
+    if not isinstance(field, (dict, list)) or not field:
+        yield f"{indent}{name}: {_yaml_flow(field)}"
+    elif isinstance(field, dict):
+        yield f"{indent}{name}:"
+        for inner, value in field.items():
+            yield from _yaml_field(inner, value, indent + "  ")
+    else:
+        yield f"{indent}{name}:"
+        for item in field:
+            if name == "entries":
+                first, *others = (line for inner, value in item.items() for line in _yaml_field(inner, value, ""))
+                yield f"{indent}- {first}"
+                yield from (f"{indent}  {line}" for line in others)
+            else:
+                yield f"{indent}- {_yaml_flow(item)}"
+
+
+def _yaml_flow(field: object) -> str:
+    if isinstance(field, dict):
+        return f"{{{', '.join(f'{name}: {_yaml_flow(value)}' for name, value in field.items())}}}"
+    if isinstance(field, list):
+        return f"[{', '.join(map(_yaml_flow, field))}]"
+    if isinstance(field, float) and "e" in repr(field):
+        digits, exponent = repr(field).split("e")
+        return f"{digits if '.' in digits else digits + '.0'}e{exponent}"
+    return _NOT_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(field, ensure_ascii=False))
+
+
+class _Fields:
+    """The fields of one mapping in a file, each of the type asked for."""
+
+    def __init__(self, found: object, path: str, where: str) -> None:
+        if type(found) is not dict:
+            _refuse(found, path, "a mapping", where)
+        self._fields: Plain = dict(found)
+        self._path = path
+        self._where = where
+
+    def path(self, name: str) -> str:
+        return f"{self._path}.{name}" if self._path else name
+
+    def text(self, name: str) -> str:
+        found = self._fields.pop(name, "")
+        if type(found) is not str:
+            _refuse(found, self.path(name), "text", self._where)
+        return found
+
+    def integer(self, name: str, allowed: range) -> int:
+        found = self._fields.pop(name, 0)
+        if type(found) is not int or found not in allowed:
+            _refuse(found, self.path(name), f"an integer of {'64' if allowed is _INT64 else '32'} bits", self._where)
+        return found
+
+    def boolean(self, name: str) -> bool:
+        found = self._fields.pop(name)
+        if type(found) is not bool:
+            _refuse(found, self.path(name), "true or false", self._where)
+        return found
+
+    def number(self, name: str) -> float:
+        found = self._fields.pop(name)
+        if type(found) is int and abs(found) <= 2**53:
+            found = float(found)
+        if type(found) is str and found in _NON_FINITE:
+            found = _NON_FINITE[found]
+        elif type(found) is not float or not math.isfinite(found):
+            _refuse(found, self.path(name), 'a number, "inf", "-inf" or "nan"', self._where)
+        return float(found)
+
+    def data(self, name: str) -> bytes:
+        try:
+            return base64.b64decode(self.text(name), validate=True)
+        except (binascii.Error, ValueError):
+            raise CacheError(self._where, f"{self.path(name)} is not base64") from None
+
+    def each(self, name: str, read: Callable[[object, str], _T]) -> tuple[_T, ...]:
+        found = self._fields.pop(name, [])
+        if type(found) is not list:
+            _refuse(found, self.path(name), "a list", self._where)
+        path = self.path(name)
+        return tuple([read(item, f"{path}[{index}]") for index, item in enumerate(found)])
+
+    def pop(self, name: str) -> object:
+        return self._fields.pop(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    @property
+    def unknown(self) -> bool:
+        """Whether there are fields that nobody asked for."""
+        return bool(self._fields)
+
+
+def _refuse(found: object, path: str, wanted: str, where: str) -> NoReturn:
+    shown = "text in quotes" if wanted == "text" else wanted
+    kinds = {dict: "a mapping", list: "a list", str: "text", type(None): "null"}
+    what = kinds.get(type(found)) or str(found)[:40]
+    raise CacheError(where, f"{path or 'the file'}: {what} where {shown} belongs")
+
+
+class _Reader:
+    """Reads plain mappings; ``lossy`` tells whether fields were there that this version does not know."""
+
+    def __init__(self, where: str, devices: Mapping[str, Device] | None = None) -> None:
+        self.lossy = False
+        self._where = where
+        self._devices = devices or {}
+
+    def cache(self, plain: object) -> Cache:
+        fields = _Fields(plain, "", self._where)
+        check_version(fields.integer("format_version", _UINT32), self._where)
+        self._devices = checked_devices(fields.each("devices", self._device_row), self._where)
+        entries = fields.each("entries", self.entry)
+        self._done(fields)
+        return Cache(one_of_each(entries), lossy=self.lossy)
+
+    def entry(self, plain: object, path: str) -> Entry:
+        fields = _Fields(plain, path, self._where)
+        entry = Entry(
+            Problem(
+                fields.text("tuner"), fields.text("kernel"), fields.each("key", self._value), self._device_of(fields)
+            ),
+            fields.each("fingerprint", self._value),
+            self._candidate(fields.pop("choice"), fields.path("choice")) if "choice" in fields else None,
+            fields.each("candidates", self._candidate),
+            fields.data("native"),
+            fields.text("label"),
+            fields.number("tuning_seconds") if "tuning_seconds" in fields else 0.0,
+            fields.text("environment"),
+        )
+        self._done(fields)
+        return check_entry(entry, path, self._where)
+
+    def _device_of(self, fields: _Fields) -> Device:
+        path = fields.path("device")
+        found = fields.pop("device") if "device" in fields else ""
+        if type(found) is dict:
+            return self._device_row(found, path)[1]
+        if type(found) is not str:
+            _refuse(found, path, "text", self._where)
+        device = self._devices.get(found)
+        if device is None:
+            raise CacheError(self._where, f'{path}: no device has the id "{found}"')
+        return device
+
+    def _device_row(self, plain: object, path: str) -> tuple[str, Device]:
+        fields = _Fields(plain, path, self._where)
+        device = Device(fields.text("name"), fields.text("arch"), fields.integer("multiprocessors", _UINT32))
+        id = fields.text("id")
+        self._done(fields)
+        return id, device
+
+    def _value(self, plain: object, path: str) -> Value:
+        fields = _Fields(plain, path, self._where)
+        kinds = [kind for kind in ("bool", "int", "float", "text") if kind in fields]
+        if len(kinds) > 1:
+            raise CacheError(self._where, f"{path} has {' and '.join(kinds)}, one of which belongs there")
+        scalar: Scalar = None
+        if "bool" in kinds:
+            scalar = fields.boolean("bool")
+        elif "int" in kinds:
+            scalar = fields.integer("int", _INT64)
+        elif "float" in kinds:
+            scalar = fields.number("float")
+        elif kinds:
+            scalar = fields.text("text")
+        value = Value(fields.text("name"), scalar, fields.text("type"))
+        self._done(fields)
+        return value
+
+    def _candidate(self, plain: object, path: str) -> Candidate:
+        fields = _Fields(plain, path, self._where)
+        candidate = Candidate(
+            fields.text("id"),
+            fields.each("params", self._value),
+            fields.number("time_us") if "time_us" in fields else None,
+            fields.text("failed"),
+            fields.text("label"),
+        )
+        self._done(fields)
+        return candidate
+
+    def _done(self, fields: _Fields) -> None:
+        self.lossy = self.lossy or fields.unknown
+
+
+def entry_from_mapping(mapping: object, devices: Mapping[str, Device] | None = None, where: str = "entry") -> Entry:
+    """The entry that :func:`entry_to_mapping` gave; unknown fields are passed over.
+
+    :param devices: by id, for an entry that holds the id of its device.
+    :param where: the place it was read from, for the error.
+    :raises CacheError: for anything that is not an entry.
+    """
+    return _Reader(where, devices).entry(mapping, "entry")
+
+
+def from_json(text: str, where: str) -> Cache:
+    """The cache that the JSON text holds.
+
+    :raises CacheError: where it holds none, with line and column where it is no JSON.
+    """
+
+    def once(pairs: list[tuple[str, object]]) -> Plain:
+        plain = dict(pairs)
+        if len(plain) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise CacheError(where, f'the name "{twice}" stands twice in one object')
+        return plain
+
+    def no_constant(constant: str) -> NoReturn:
+        raise CacheError(where, f"{constant} is not JSON", 'write "inf", "-inf" or "nan"')
+
+    try:
+        plain = json.loads(text, object_pairs_hook=once, parse_constant=no_constant)
+    except json.JSONDecodeError as error:
+        raise CacheError(f"{where}:{error.lineno}:{error.colno}", f"is not JSON: {error.msg}") from None
+    except RecursionError:
+        raise CacheError(where, "is nested too deeply for a cache") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise CacheError(where, f"is not a cache: {error}") from None
+    return _cache_from(plain, text, where)
+
+
+def from_yaml(text: str, where: str) -> Cache:
+    """The cache that the YAML text holds.
+
+    :raises CacheError: where it holds none, with line and column where it is no YAML.
+    """
+    import yaml
+
+    try:
+        plain = _Events(yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), where).document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise CacheError(f"{where}{place}", f"is not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise CacheError(where, f"is not YAML: {error}") from None
+    return _cache_from(plain, text, where)
+
+
+_DEEPEST = 20
+_PLAIN_INT = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
+_PLAIN_FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
+_PLAIN_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+
+
+class _Events:
+    """Turns the events of a YAML parser into plain data: no tags, no aliases, no name twice.
+
+    Events, because libyaml composes nested nodes by recursion and crashes the
+    process when they are nested some thousand deep. What is not quoted is a
+    number, true, false, null or text: YAML 1.1 sees dates, octals and "yes".
+    """
+
+    def __init__(self, events: Iterator[Any], where: str) -> None:
+        self._events = events
+        self._where = where
+
+    def document(self) -> object:
+        """The one document of the stream."""
+        plain: object = None
+        documents = 0
+        for event in self._events:
+            if type(event).__name__ == "DocumentStartEvent":
+                documents += 1
+                if documents > 1:
+                    self._refuse(event, "a second YAML document")
+                plain = self._node(next(self._events), 0)
+        return plain
+
+    def _node(self, event: Any, depth: int) -> object:
+        kind = type(event).__name__
+        if kind == "AliasEvent":
+            self._refuse(event, "an alias of YAML: caches have none")
+        if depth > _DEEPEST:
+            self._refuse(event, "is nested too deeply for a cache")
+        if event.tag is not None:
+            self._refuse(event, f"the tag {event.tag} of YAML: caches have none")
+        if kind == "ScalarEvent":
+            return _plain_scalar(event.value) if event.implicit[0] else event.value
+        if kind == "SequenceStartEvent":
+            return [self._node(item, depth + 1) for item in self._until("SequenceEndEvent")]
+        plain: Plain = {}
+        for name_event in self._until("MappingEndEvent"):
+            name = self._node(name_event, depth + 1)
+            if type(name) is not str:
+                self._refuse(name_event, "a name that is not text")
+            if name in plain:
+                self._refuse(name_event, f'the name "{name}" stands twice in one mapping')
+            plain[name] = self._node(next(self._events), depth + 1)
+        return plain
+
+    def _until(self, end: str) -> Iterator[Any]:
+        for event in self._events:
+            if type(event).__name__ == end:
+                return
+            yield event
+
+    def _refuse(self, event: Any, found: str) -> NoReturn:
+        mark = event.start_mark
+        raise CacheError(f"{self._where}:{mark.line + 1}:{mark.column + 1}", found)
+
+
+def _plain_scalar(word: str) -> Scalar:
+    if word in _PLAIN_WORDS:
+        return _PLAIN_WORDS[word]
+    if _PLAIN_INT.fullmatch(word):
+        return int(word)
+    return float(word) if _PLAIN_FLOAT.fullmatch(word) else word
+
+
+def _cache_from(plain: object, text: str, where: str) -> Cache:
+    if "\\" in text:
+        try:
+            json.dumps(plain, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise CacheError(where, "an escape stands for half a character") from None
+    return _Reader(where).cache(plain)

@@ -1,0 +1,226 @@
+"""What holds for a cache in every format: its version, its checks and its order."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from itertools import pairwise, repeat
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Device, Entry, Problem, Value
+
+FORMAT_VERSION = 1
+
+_T = TypeVar("_T")
+
+_UINT32 = range(2**32)
+_INT64 = range(-(2**63), 2**63)
+_UPGRADE = "upgrade pytest-autotune"
+
+
+class Format(Enum):
+    """How a cache is written; the value is the word for it in messages."""
+
+    TEXT = "text"
+    BINARY = "binary"
+    YAML = "YAML"
+    JSON = "JSON"
+
+
+def check_not_empty(data: bytes, where: str) -> None:
+    """Refuse a file without anything in it.
+
+    :raises CacheError: then.
+    """
+    if not data.strip():
+        raise CacheError(where, "is empty", "remove it, or restore it from version control")
+
+
+def check_version(version: int, where: str) -> None:
+    """Refuse a file without a version, or of a version that is not known yet.
+
+    :raises CacheError: in both cases.
+    """
+    if version == FORMAT_VERSION:
+        return
+    if version <= 0:
+        raise CacheError(where, "has no format_version", "is it a cache of pytest-autotune?")
+    raise CacheError(
+        where, f"format_version {version} is newer than this pytest-autotune reads ({FORMAT_VERSION})", _UPGRADE
+    )
+
+
+def checked_devices(devices: Iterable[tuple[str, Device]], where: str) -> dict[str, Device]:
+    """The devices of a file by their id there.
+
+    :raises CacheError: for an empty or repeated id.
+    """
+    by_id: dict[str, Device] = {}
+    for index, (id, device) in enumerate(devices):
+        if not id:
+            raise CacheError(where, f"devices[{index}] has no id")
+        if id in by_id:
+            raise CacheError(where, f'devices[{index}]: the id "{id}" is used twice')
+        by_id[id] = device
+    return by_id
+
+
+def check_names(values: tuple[Value, ...], path: str, where: str) -> None:
+    """Refuse a name that stands twice in a key or fingerprint.
+
+    :raises CacheError: naming it.
+    """
+    names = [value.name for value in values]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise CacheError(where, f'{path}: the name "{twice}" is used twice')
+
+
+def check_entry(entry: Entry, path: str, where: str) -> Entry:
+    """The entry itself, once what every entry must have is there.
+
+    :raises CacheError: for an empty tuner or kernel, or a name that stands twice.
+    """
+    for part in ("tuner", "kernel"):
+        if not getattr(entry.problem, part):
+            raise CacheError(where, f"{path}.{part} is empty")
+    check_names(entry.problem.key, f"{path}.key", where)
+    check_names(entry.fingerprint, f"{path}.fingerprint", where)
+    return entry
+
+
+def check_scalar(value: Value) -> None:
+    """Refuse what no format can hold.
+
+    :raises CacheError: for an integer beyond 64 bits.
+    """
+    if isinstance(value.value, int) and value.value not in _INT64:
+        raise CacheError(value.name, f"{value.value} does not fit 64 bits")
+
+
+def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The entries, one for each problem and fingerprint.
+
+    Two sides of a version-control merge may both have added one. Of those the
+    faster stays, then the one that is encoded lower: whatever the order of the
+    lines, the same.
+    """
+    chosen: dict[tuple[Problem, tuple[Value, ...]], Entry] = {}
+    for entry in entries:
+        identity = entry.problem, entry.fingerprint
+        other = chosen.get(identity)
+        chosen[identity] = entry if other is None else min(entry, other, key=_preference)
+    return tuple(chosen.values())
+
+
+def _preference(entry: Entry) -> tuple[float, str, bytes]:
+    time_us = entry.choice.time_us if entry.choice else None
+    return math.inf if time_us is None or math.isnan(time_us) else time_us, repr(entry), entry.raw
+
+
+def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
+    """An id for each device, unique inside one file and the same in any order of the devices.
+
+    :raises CacheError: for a number of multiprocessors that does not fit 32 bits.
+    """
+    ids: dict[Device, str] = {}
+    used: set[str] = set()
+    for device in sorted(set(devices), key=_device_order):
+        if device.multiprocessors not in _UINT32:
+            raise CacheError(device.name, f"{device.multiprocessors} multiprocessors do not fit 32 bits")
+        base = id = device.id or "device"
+        number = 2
+        while id in used:
+            id = f"{base}-{number}"
+            number += 1
+        used.add(id)
+        ids[device] = id
+    return ids
+
+
+def _device_order(device: Device) -> tuple[str, str, str, int]:
+    return device.id, device.name, device.arch, device.multiprocessors
+
+
+def in_order(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries as a file holds them: checked, sorted, one for each problem and fingerprint.
+
+    The order is that of ``Entry.sort_key``; devices that share an id are told
+    apart by what else they are.
+
+    :raises CacheError: for an entry that a reader would not take back.
+    """
+    sort_key = _SortKey()
+    keyed = sorted(((sort_key(entry), entry) for entry in entries), key=itemgetter(0))
+    ordered = [entry for _, entry in keyed]
+    if any(one[0] == next_one[0] for one, next_one in pairwise(keyed)):
+        return list(one_of_each(ordered))
+    return ordered
+
+
+class _SortKey:
+    """Remembers what it computed of a device and of a value: a file repeats both."""
+
+    def __init__(self) -> None:
+        self._devices: dict[Device, tuple[str, str, str, int]] = {}
+        self._values: dict[object, tuple[str, str, str, str]] = {}
+
+    def __call__(self, entry: Entry) -> tuple[object, ...]:
+        problem = entry.problem
+        device = self._devices.get(problem.device)
+        if device is None:
+            device = self._devices[problem.device] = _device_order(problem.device)
+        key = [self._encoded(value) for value in problem.key]
+        fingerprint = [self._encoded(value) for value in entry.fingerprint]
+        distinct = len({value[0] for value in key}) == len(key) and (
+            len({value[0] for value in fingerprint}) == len(fingerprint)
+        )
+        if not (distinct and problem.tuner and problem.kernel):
+            check_entry(entry, "entry", str(problem))
+        return problem.tuner, problem.kernel, device[0], key, fingerprint, device
+
+    def _encoded(self, value: Value) -> tuple[str, str, str, str]:
+        scalar = value.value
+        if scalar.__class__ is float:  # 0.0 and -0.0 are one key of a dict
+            return value.encoded
+        memory = value.name, scalar, scalar.__class__, value.type
+        encoded = self._values.get(memory)
+        if encoded is None:
+            encoded = self._values[memory] = value.encoded
+        return encoded
+
+
+def many(cls: type[_T], first: Sequence[object], *columns: Iterable[object]) -> list[_T]:
+    """One object for each row of the columns, which stand in the order of the fields.
+
+    A frozen dataclass assigns through ``object.__setattr__``, and the model
+    sorts what it is given; files of many entries, already sorted, take half the
+    time when the slots are set a column at a time.
+
+    :param first: the first column, which gives the number of objects.
+    """
+    objects: list[_T] = list(map(_NEW, repeat(cls, len(first))))
+    for slot, column in zip(cls.__slots__, (first, *columns), strict=True):  # type: ignore[attr-defined]
+        deque(map(cls.__dict__[slot].__set__, objects, column), maxlen=0)
+    return objects
+
+
+_NEW: Any = object.__new__
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without garbage collection: a million objects that stay are looked at again and again, in vain."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,492 @@
+"""The text format: our own printer, our own reader of what it prints, and protobuf's for everything else.
+
+The printer is ours so that a file has the same bytes under every version of
+protobuf. The reader is ours because protobuf's takes a minute where this one
+takes a second; it accepts a line only if printing it again gives that very
+line, and leaves any file in which something is different to protobuf.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice, pairwise, repeat
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats import binary
+from pytest_autotune.cache.formats.schema import (
+    FORMAT_VERSION,
+    check_scalar,
+    checked_devices,
+    device_ids,
+    in_order,
+    many,
+    one_of_each,
+    uncollected,
+)
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
+
+_HEADER = (
+    "# proto-file: pytest_autotune/cache/autotune_cache.proto\n"
+    "# proto-message: pytest_autotune.AutotuneCache\n"
+    f"format_version: {FORMAT_VERSION}\n"
+)
+
+# Quotes and control characters, and what hides or reorders the text around it.
+_SPECIAL = re.compile(r'[\\"\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffe\uffff]')
+_SHORT = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_LONG = {short[1:]: special for special, short in _SHORT.items()}
+_BYTES = [_SHORT.get(chr(b)) or (chr(b) if 0x20 <= b < 0x7F else f"\\{b:03o}") for b in range(256)]
+_ESCAPE = re.compile(r"\\([\\\"nrt]|[0-3][0-7]{2})")
+
+
+def quote(text: str) -> str:
+    """The text as a string of protobuf's text format."""
+    return f'"{_SPECIAL.sub(_escape, text)}"'
+
+
+def _escape(match: re.Match[str]) -> str:
+    special = match[0]
+    return _SHORT.get(special) or "".join(f"\\{byte:03o}" for byte in special.encode())
+
+
+def _quote_bytes(data: bytes) -> str:
+    return f'"{"".join(map(_BYTES.__getitem__, data))}"'
+
+
+def encode(cache: Cache) -> str:
+    """The cache as text.
+
+    :raises CacheError: for an entry that a reader would not take back.
+    """
+    with uncollected():
+        return "".join(_parts(cache))
+
+
+def _parts(cache: Cache) -> Iterator[str]:
+    ids = device_ids(cache.devices)
+    quoted_ids = {device: quote(id) for device, id in ids.items()}
+    yield _HEADER
+    yield from (f"devices {{ {_device_fields(id, device)} }}\n" for device, id in ids.items())
+    values = _Values()
+    strings: dict[str, str] = {}
+    for entry in in_order(cache.entries):
+        yield from _entry_lines(entry, quoted_ids, values, strings)
+
+
+def _device_fields(id: str, device: Device) -> str:
+    texts = (("id", id), ("name", device.name), ("arch", device.arch))
+    fields = [f"{name}: {quote(text)}" for name, text in texts if text]
+    if device.multiprocessors:
+        fields.append(f"multiprocessors: {device.multiprocessors}")
+    return " ".join(fields)
+
+
+def _entry_lines(entry: Entry, ids: dict[Device, str], values: _Values, strings: dict[str, str]) -> Iterator[str]:
+    def quoted(text: str) -> str:
+        known = strings.get(text)
+        if known is None:
+            known = strings[text] = quote(text)
+        return known
+
+    problem = entry.problem
+    yield f"entries {{\n  tuner: {quoted(problem.tuner)}\n  kernel: {quoted(problem.kernel)}\n"
+    for value in problem.key:
+        yield f"  key {values.text(value)}\n"
+    yield f"  device: {ids[problem.device]}\n"
+    for value in entry.fingerprint:
+        yield f"  fingerprint {values.text(value)}\n"
+    if entry.choice is not None:
+        yield f"  choice {_candidate(entry.choice, values)}\n"
+    for candidate in entry.candidates:
+        yield f"  candidates {_candidate(candidate, values)}\n"
+    if entry.native:
+        yield f"  native: {_quote_bytes(entry.native)}\n"
+    if entry.label:
+        yield f"  label: {quote(entry.label)}\n"
+    if entry.tuning_seconds:
+        yield f"  tuning_seconds: {float(entry.tuning_seconds)!r}\n"
+    if entry.environment:
+        yield f"  environment: {quoted(entry.environment)}\n"
+    yield "}\n"
+
+
+def _candidate(candidate: Candidate, values: _Values) -> str:
+    fields = [f"id: {quote(candidate.id)} "] if candidate.id else []
+    fields += [f"params {values.text(value)} " for value in candidate.params]
+    if candidate.time_us is not None:
+        fields.append(f"time_us: {float(candidate.time_us)!r} ")
+    if candidate.failed:
+        fields.append(f"failed: {quote(candidate.failed)} ")
+    if candidate.label:
+        fields.append(f"label: {quote(candidate.label)} ")
+    return f"{{ {''.join(fields)}}}"
+
+
+class _Values:
+    """Prints values, each once: a file repeats them."""
+
+    def __init__(self) -> None:
+        self._texts: dict[object, str] = {}
+
+    def text(self, value: Value) -> str:
+        scalar = value.value
+        if scalar.__class__ is float:  # 0.0 and -0.0 are one key of a dict
+            return _value(value)
+        memory = value.name, scalar, scalar.__class__, value.type
+        text = self._texts.get(memory)
+        if text is None:
+            text = self._texts[memory] = _value(value)
+        return text
+
+
+def _value(value: Value) -> str:
+    check_scalar(value)
+    fields = [f"name: {quote(value.name)} "] if value.name else []
+    scalar = value.value
+    if isinstance(scalar, bool):
+        fields.append(f"bool: {str(scalar).lower()} ")
+    elif isinstance(scalar, int):
+        fields.append(f"int: {scalar} ")
+    elif isinstance(scalar, float):
+        fields.append(f"float: {scalar!r} ")
+    elif scalar is not None:
+        fields.append(f"text: {quote(scalar)} ")
+    if value.type:
+        fields.append(f"type: {quote(value.type)} ")
+    return f"{{ {''.join(fields)}}}"
+
+
+# Unrolled: with one repetition for each character, a long string costs a hundred times its size.
+_STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+_VALUE = re.compile(
+    rf"\{{ (?:name: ({_STRING}) )?(?:(bool|int|float): ([^ ]+) |text: ({_STRING}) )?(?:type: ({_STRING}) )?\}}"
+)
+_ANY_VALUE = rf"\{{ (?:name: {_STRING} )?(?:(?:bool|int|float): [^ ]+ |text: {_STRING} )?(?:type: {_STRING} )?\}}"
+_CONFIGURATION = re.compile(rf"(?:id: ({_STRING}) )?((?:params {_ANY_VALUE} )*)")
+_CANDIDATE = re.compile(
+    rf"((?:id: {_STRING} )?(?:params {_ANY_VALUE} )*)"
+    rf"(?:time_us: ([^ ]+) )?(?:failed: ({_STRING}) )?(?:label: ({_STRING}) )?"
+)
+# Entries are read by columns, these many at a time: it spares a call for each field, and memory.
+_AT_ONCE = 1000
+_NAME = attrgetter("name")
+_TOP = re.compile(rf"(?:#.*\n)*format_version: {FORMAT_VERSION}\n")
+# A text cannot span lines, so a line that starts like this is no part of one.
+_NOTHING = re.compile(r"^[ \t]*(?:#.*)?\n", re.MULTILINE)
+_DEVICE = re.compile(
+    rf"devices \{{ id: ({_STRING}) (?:name: ({_STRING}) )?(?:arch: ({_STRING}) )?(?:multiprocessors: ([0-9]+) )?\}}\n"
+)
+_ENTRY = re.compile(
+    r"entries \{\n"
+    r'(  tuner: (".*")\n'
+    r'  kernel: (".*")\n'
+    r"((?:  key \{ .*\n)*)"
+    r'  device: (".*")\n'
+    r"((?:  fingerprint \{ .*\n)*))"
+    r"(?:  choice \{ (.*)\}\n)?"
+    r"((?:  candidates \{ .*\n)*)"
+    r'(?:  native: (".*")\n)?'
+    r'(?:  label: (".*")\n)?'
+    r"(?:  tuning_seconds: (.*)\n)?"
+    r'(?:  environment: (".*")\n)?'
+    r"\}\n"
+)
+
+
+def decode(text: str, where: str) -> Cache:
+    """The cache that the text holds.
+
+    :raises CacheError: where it holds none, with line and column.
+    """
+    with uncollected():
+        for lines in (text, _NOTHING.sub("", text.replace("\r\n", "\n"))):
+            try:
+                return _Reader(where).cache(lines)
+            except _UnfamiliarError:
+                pass
+    return _with_protobuf(text, where)
+
+
+class _UnfamiliarError(Exception):
+    """This is not as the printer writes it."""
+
+
+# One group of every match: text, or None where the group took no part.
+Column: TypeAlias = "tuple[Any, ...]"
+
+
+class _Reader:
+    """Reads what the printer writes, many entries at a time, and every line once however often the file repeats it."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._strings = _Strings({None: ""})
+        self._lines = _Lines()
+        self._configurations = _Configurations(self._lines)
+        self._fingerprints: dict[str, tuple[Value, ...]] = {}
+        self._sorted_names: set[tuple[str, ...]] = set()
+
+    def cache(self, text: str) -> Cache:
+        top = _TOP.match(text)
+        if top is None:
+            raise _UnfamiliarError
+        position = top.end()
+        rows: list[tuple[str, Device]] = []
+        while row := _DEVICE.match(text, position):
+            rows.append(self._device(row))
+            position = row.end()
+        devices = {quote(id): device for id, device in checked_devices(rows, self._where).items()}
+
+        entries: list[Entry] = []
+        identities: set[int] = set()
+        found = _ENTRY.finditer(text, position)
+        while some := list(islice(found, _AT_ONCE)):
+            for entry in some:
+                if entry.start() != position:
+                    raise _UnfamiliarError
+                position = entry.end()
+            columns = list(zip(*[entry.groups() for entry in some], strict=True))
+            identities.update(map(hash, columns[0]))
+            entries += self._entries(devices, *columns[1:])
+        if position != len(text):
+            raise _UnfamiliarError
+        if len(identities) < len(entries) or len(set(devices.values())) < len(devices):
+            return Cache(one_of_each(entries))
+        return Cache(tuple(entries))
+
+    def _device(self, row: re.Match[str]) -> tuple[str, Device]:
+        id, name, arch, multiprocessors = row.groups()
+        count = int(multiprocessors[:11]) if multiprocessors else 0
+        device = Device(self._strings[name], self._strings[arch], count)
+        if count >= 2**32 or row[0] != f"devices {{ {_device_fields(self._strings[id], device)} }}\n":
+            raise _UnfamiliarError
+        return self._strings[id], device
+
+    def _entries(
+        self,
+        devices: dict[str, Device],
+        tuner: Column,
+        kernel: Column,
+        key: Column,
+        device: Column,
+        fingerprint: Column,
+        choice: Column,
+        candidates: Column,
+        native: Column,
+        label: Column,
+        tuning_seconds: Column,
+        environment: Column,
+    ) -> list[Entry]:
+        if not devices.keys() >= set(device) or '""' in tuner or '""' in kernel:
+            raise _UnfamiliarError  # protobuf's way has the words for what is wrong
+        known = self._strings.__getitem__
+        return many(
+            Entry,
+            many(
+                Problem,
+                list(map(known, tuner)),
+                map(known, kernel),
+                map(self._values, key),
+                map(devices.__getitem__, device),
+            ),
+            map(self._fingerprint, fingerprint),
+            self._choices(choice),
+            map(self._candidates, candidates),
+            [_unquoted_bytes(quoted) if quoted else b"" for quoted in native],
+            [_unquoted(quoted) if quoted else "" for quoted in label],
+            _floats([seconds or "0.0" for seconds in tuning_seconds]),
+            map(known, environment),
+            repeat(b""),
+        )
+
+    def _values(self, lines: str) -> tuple[Value, ...]:
+        values = tuple(map(self._lines.__getitem__, lines.split("\n")[:-1]))
+        names = tuple(map(_NAME, values))
+        if names not in self._sorted_names:
+            if any(one >= following for one, following in pairwise(names)):
+                raise _UnfamiliarError
+            self._sorted_names.add(names)
+        return values
+
+    def _fingerprint(self, lines: str) -> tuple[Value, ...]:
+        values = self._fingerprints.get(lines)
+        if values is None:
+            values = self._fingerprints[lines] = self._values(lines)
+        return values
+
+    def _choices(self, column: Column) -> list[Candidate | None]:
+        try:
+            return self._measured(column)
+        except _UnfamiliarError:  # not all of them are only a configuration and a time
+            return [None if fields is None else self._candidate(fields) for fields in column]
+
+    def _measured(self, column: Column) -> list[Candidate | None]:
+        if None in column:
+            raise _UnfamiliarError
+        parts = [fields.rpartition("time_us: ") for fields in column if fields is not None]
+        if not all(part[2].endswith(" ") for part in parts):
+            raise _UnfamiliarError
+        known = [self._configurations[part[0]] for part in parts]
+        return many(
+            Candidate,
+            [id for id, _ in known],
+            [params for _, params in known],
+            _floats([part[2][:-1] for part in parts]),
+            repeat(""),
+            repeat(""),
+        )
+
+    def _candidates(self, lines: str) -> tuple[Candidate, ...]:
+        if not lines:
+            return ()
+        start = len("  candidates { ")
+        rows = lines.split("\n")[:-1]
+        if not all(row.endswith("}") for row in rows):
+            raise _UnfamiliarError
+        return tuple([self._candidate(row[start:-1]) for row in rows])
+
+    def _candidate(self, fields: str) -> Candidate:
+        match = _CANDIDATE.fullmatch(fields)
+        if match is None:
+            raise _UnfamiliarError
+        configuration, time_us, failed, label = match.groups()
+        id, params = self._configurations[configuration]
+        return Candidate(
+            id,
+            params,
+            _floats([time_us])[0] if time_us else None,
+            _unquoted(failed) if failed else "",
+            _unquoted(label) if label else "",
+        )
+
+
+class _Strings(dict["str | None", str]):
+    """Text by how it stands in the file."""
+
+    def __missing__(self, quoted: str) -> str:
+        text = self[quoted] = _unquoted(quoted)
+        return text
+
+
+class _Lines(dict[str, Value]):
+    """Values by the line that holds them."""
+
+    def __missing__(self, line: str) -> Value:
+        value = self[line] = _read_value(line[line.index("{") :])
+        return value
+
+
+class _Configurations(dict[str, "tuple[str, tuple[Value, ...]]"]):
+    """A candidate's id and params by how they stand in the file."""
+
+    def __init__(self, values: dict[str, Value]) -> None:
+        super().__init__()
+        self._values = values
+
+    def __missing__(self, fields: str) -> tuple[str, tuple[Value, ...]]:
+        match = _CONFIGURATION.fullmatch(fields)
+        if match is None:
+            raise _UnfamiliarError
+        id, params = match.groups()
+        values = tuple([self._values[param] for param in re.findall(_ANY_VALUE, params)])
+        configuration = self[fields] = (_unquoted(id) if id else "", values)
+        return configuration
+
+
+def _floats(texts: list[str]) -> list[float]:
+    try:
+        numbers = list(map(float, texts))
+    except ValueError:
+        raise _UnfamiliarError from None
+    if list(map(repr, numbers)) != texts:
+        raise _UnfamiliarError
+    return numbers
+
+
+def _read_value(fields: str) -> Value:
+    match = _VALUE.fullmatch(fields)
+    if match is None:
+        raise _UnfamiliarError
+    name, kind, number, text, type = match.groups()
+    scalar: Scalar = None
+    try:
+        if kind == "bool":
+            scalar = number == "true"
+        elif kind == "int":
+            scalar = int(number[:21])
+        elif kind == "float":
+            scalar = float(number)
+        elif text:
+            scalar = _unquoted(text)
+        value = Value(_unquoted(name) if name else "", scalar, _unquoted(type) if type else "")
+        same = _value(value) == fields
+    except (ValueError, CacheError):
+        raise _UnfamiliarError from None
+    if not same:
+        raise _UnfamiliarError
+    return value
+
+
+def _unquoted(quoted: str) -> str:
+    inner = quoted[1:-1]
+    if "\\" in inner:
+        try:
+            inner = _unescaped(inner).decode()
+        except UnicodeDecodeError:
+            raise _UnfamiliarError from None
+    if quote(inner) != quoted:
+        raise _UnfamiliarError
+    return inner
+
+
+def _unquoted_bytes(quoted: str) -> bytes:
+    data = _unescaped(quoted[1:-1])
+    if _quote_bytes(data) != quoted:
+        raise _UnfamiliarError
+    return data
+
+
+def _unescaped(text: str) -> bytes:
+    return _ESCAPE.sub(_plain, text).encode("utf-8", "surrogateescape")
+
+
+def _plain(match: re.Match[str]) -> str:
+    escape = match[1]
+    if escape in _LONG:
+        return _LONG[escape]
+    byte = int(escape, 8)
+    return chr(byte) if byte < 0x80 else chr(0xDC00 + byte)
+
+
+def _with_protobuf(text: str, where: str) -> Cache:
+    from google.protobuf import text_format
+
+    from pytest_autotune.cache import autotune_cache_pb2
+
+    pb2: binary.Module = autotune_cache_pb2
+    lossy = False
+    try:
+        message = text_format.Parse(text, pb2.AutotuneCache())
+    except Exception:
+        # Whatever it was, without the unknown fields the parser gets to what is really wrong.
+        try:
+            message = text_format.Parse(text, pb2.AutotuneCache(), allow_unknown_field=True)
+        except text_format.ParseError as error:
+            raise _located(error, where) from None
+        except RecursionError:
+            raise CacheError(where, "is nested too deeply for a cache") from None
+        except Exception as error:  # a foreign parser at work on foreign bytes
+            raise CacheError(where, f"is not the text of a cache: {error}") from None
+        lossy = True
+    cache = binary.from_message(message, where)
+    return Cache(cache.entries, lossy=lossy)
+
+
+def _located(error: Exception, where: str) -> CacheError:
+    found = re.sub(r"^\d+:\d+ : ", "", str(error))
+    line, column = (getattr(error, name, lambda: None)() for name in ("GetLine", "GetColumn"))
+    place = "".join(f":{number}" for number in (line, column) if number)
+    return CacheError(f"{where}{place}", found)
