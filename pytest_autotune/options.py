@@ -7,6 +7,7 @@ in their own folder.
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -32,8 +33,12 @@ class CacheArgument:
     @property
     def location(self) -> str:
         """The absolute path as text; keeps a trailing slash, which means a folder of entries."""
-        path = str(self.base / self.text)
+        path = str(self.base / os.path.expanduser(self.text))
         return path + "/" if self.text.endswith("/") else path
+
+    def same_place(self, other: CacheArgument) -> bool:
+        """Whether both name one file or folder."""
+        return os.path.realpath(self.location) == os.path.realpath(other.location)
 
 
 @dataclass(frozen=True)
@@ -102,11 +107,7 @@ class Options:
     @property
     def updates(self) -> bool:
         """Whether the dump path is also loaded: what is there is kept, what is missing is tuned."""
-        return self.dump is not None and any(_same_place(load, self.dump) for load in self.load)
-
-
-def _same_place(one: CacheArgument, other: CacheArgument) -> bool:
-    return Path(one.location).resolve() == Path(other.location).resolve()
+        return self.dump is not None and any(load.same_place(self.dump) for load in self.load)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -212,9 +213,9 @@ def read_options(config: pytest.Config) -> Options:
     reports = _arguments(reader, "report", config.invocation_params.dir, ini_base)
     for report in reports:
         if Path(report.text).suffix not in REPORT_SUFFIXES:
-            raise pytest.UsageError(
-                f"{reader.where('report')}: {report.text}: unknown kind of report (use a name that ends in {', '.join(REPORT_SUFFIXES)})"
-            )
+            known = ", ".join(REPORT_SUFFIXES)
+            problem = f"unknown kind of report (use a name that ends in {known})"
+            raise pytest.UsageError(f"{reader.where('report')}: {report.text}: {problem}")
     prune = bool(config.getoption("autotune_prune")) or config.getini("autotune_prune")
     if prune and dump is None:
         raise pytest.UsageError(f"{reader.where('prune')}: nothing to prune without a dump (add --autotune-dump=PATH)")

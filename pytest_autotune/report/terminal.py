@@ -101,7 +101,9 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
         yield Line(note, color="yellow")
     for environment, hits in summary.other_environments.items():
         yield Line(f"{_count(hits, 'hit')}, tuned with {environment}")
-    for alias in sorted({f"{row.problem.device.name} used entries of {row.alias}" for row in summary.rows if row.alias}):
+    for alias in sorted(
+        {f"{row.problem.device.name} used entries of {row.alias}" for row in summary.rows if row.alias}
+    ):
         yield Line(f"{alias} (autotune_device_alias)")
     if summary.disagreements:
         yield Line(f"{_count(len(summary.disagreements), 'problem')} tuned more than once with different choices")

@@ -46,17 +46,18 @@ class Journal:
                 os.close(descriptor)
 
 
-def read_journal(path: Path) -> Iterator[Lookup]:
-    """The whole lines of a journal; a line that was cut off by a kill is left out."""
+def read_journal(path: Path) -> Iterator[str]:
+    """The whole lines of a journal, each an encoded lookup; one that a kill has cut off is left out."""
     try:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except OSError:
         return
     for line in text.splitlines():
         try:
-            yield decode_lookup(line)
+            decode_lookup(line)
         except ValueError:
             continue
+        yield line
 
 
 class RunFolder:
@@ -93,13 +94,13 @@ class RunFolder:
         """The journal of one process of this run."""
         return journal_of(self.path, worker)
 
-    def lookups(self) -> list[Lookup]:
-        """What the processes of this run have written so far."""
-        return _lookups([self.path])
+    def lines(self) -> list[tuple[str, str]]:
+        """What the processes of this run have written so far: (process, encoded lookup)."""
+        return _lines([self.path])
 
     def taken_over(self) -> list[Lookup]:
         """What killed runs with this dump path had tuned."""
-        return [lookup for lookup in _lookups(self.abandoned) if lookup.tuned]
+        return [lookup for _, line in _lines(self.abandoned) if (lookup := decode_lookup(line)).tuned]
 
     def close(self, *, written: bool) -> None:
         """Let go of the folders; remove them when everything in them has been written to the cache."""
@@ -114,9 +115,9 @@ class RunFolder:
 
 def journal_of(folder: Path, worker: str) -> Journal:
     """The journal of one process in a run's folder."""
-    return Journal(folder / f"{worker or 'main'}-{os.getpid()}.jsonl")
+    return Journal(folder / f"{worker}-{os.getpid()}.jsonl")
 
 
-def _lookups(folders: list[Path]) -> list[Lookup]:
-    files = (file for folder in folders for file in sorted(folder.glob("*.jsonl")))
-    return [lookup for file in files for lookup in read_journal(file)]
+def _lines(folders: list[Path]) -> list[tuple[str, str]]:
+    files = [file for folder in folders for file in sorted(folder.glob("*.jsonl"))]
+    return [(file.name.partition("-")[0], line) for file in files for line in read_journal(file)]

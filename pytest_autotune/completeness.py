@@ -1,0 +1,82 @@
+"""Whether a run was complete: only then can an entry be called unused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_autotune.run.wire import ProcessFacts
+
+_SELECTING = {
+    "keyword": "-k",
+    "markexpr": "-m",
+    "lf": "--lf",
+    "last_failed": "--lf",
+    "stepwise": "--sw",
+    "ignore": "--ignore",
+    "ignore_glob": "--ignore-glob",
+    "deselect": "--deselect",
+    "pyargs": "--pyargs",
+    "splits": "--splits",
+    "num_shards": "--num-shards",
+}
+_NO_SHARDS = {"num_shards": 1}
+
+
+class Completeness:
+    """Watches a run for the first reason why not every test can be said to have run whole."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._failed = ""
+        self._skipped = ""
+        self._collection_error = ""
+
+    def saw(self, report: pytest.TestReport) -> None:
+        """Note the report of a phase of a test."""
+        if report.failed:
+            self._failed = self._failed or report.nodeid
+        elif report.skipped:
+            self._skipped = self._skipped or report.nodeid
+
+    def saw_collection(self, report: pytest.CollectReport) -> None:
+        """Note the report of a collector."""
+        if report.failed:
+            self._collection_error = self._collection_error or report.nodeid
+        elif report.skipped:
+            self._skipped = self._skipped or report.nodeid
+
+    def reason(
+        self, session: pytest.Session, exitstatus: int, crashed: Sequence[str], facts: Sequence[ProcessFacts]
+    ) -> str:
+        """The first reason why the run was not complete; empty when it was."""
+        if exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop:
+            return "the run was interrupted"
+        if exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+            return "an internal error ended the run"
+        if crashed:
+            return f"worker {crashed[0]} crashed"
+        if self._collection_error:
+            return f"{self._collection_error} could not be collected"
+        if selection := self._selection():
+            return selection
+        deselected = max((process.deselected for process in facts), default=0)
+        if deselected:
+            return "1 test deselected" if deselected == 1 else f"{deselected} tests deselected"
+        if self._failed:
+            return f"{self._failed} failed"
+        if self._skipped:
+            return f"{self._skipped} was skipped"
+        if session.shouldfail:
+            return "the run stopped early"
+        return ""
+
+    def _selection(self) -> str:
+        if self._config.args_source is pytest.Config.ArgsSource.ARGS:
+            return f"only {' '.join(self._config.args)} was asked for"
+        for option, flag in _SELECTING.items():
+            value = self._config.getoption(option, None)
+            if value and value != _NO_SHARDS.get(option):
+                return f"{flag} selects tests"
+        return ""

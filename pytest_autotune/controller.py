@@ -1,0 +1,359 @@
+"""The hooks of the process where a run comes together: xdist's controller, or the only process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.merge import Measured, Merged, merge
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.completeness import Completeness
+from pytest_autotune.options import CacheArgument, Options
+from pytest_autotune.process import REPORT_ATTRIBUTE, TestProcess
+from pytest_autotune.report import json_report, terminal
+from pytest_autotune.report.summary import Dump, Gate, Summary, rows_of, unused_entries
+from pytest_autotune.run.coordination import shared_folder
+from pytest_autotune.run.journal import RunFolder
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.wire import ProcessFacts, decode_facts, decode_lookup
+from pytest_autotune.run.workers import Task, receive_results, send_task
+
+
+class Controller:
+    """Reads what is loaded, collects what was looked up, writes the dump, judges and tells.
+
+    :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
+    """
+
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        self._config = config
+        self._options = options
+        self._process: TestProcess | None = None
+        self._lookups: dict[str, tuple[str, Lookup]] = {}
+        self._facts: dict[str, ProcessFacts] = {}
+        self._crashed: list[str] = []
+        self._completeness = Completeness(config)
+        self._summary: Summary | None = None
+        self.run_id = uuid.uuid4().hex
+        self._check_reports()
+        #: What PATH of the dump holds now.
+        self._before = self._read_dump()
+        self.folder = self._open_folder() if options.dump is not None else None
+        self._caches = self._read_loaded()
+        #: What is loaded; None when nothing is.
+        self.index = EntryIndex.of([cache for _, cache in self._caches]) if self._caches else None
+
+    @property
+    def known_kernels(self) -> list[str]:
+        """Kernels, as ``tuner:kernel``, that the caches of this run have entries for."""
+        caches = [cache for _, cache in self._caches] + [self._before]
+        problems = (entry.problem for cache in caches for entry in cache.entries)
+        return sorted({f"{problem.tuner}:{problem.kernel}" for problem in problems})
+
+    def serve(self, process: TestProcess) -> None:
+        """Collect from a process that runs the tests itself."""
+        self._process = process
+
+    def _check_reports(self) -> None:
+        for report in self._options.reports:
+            folder = Path(report.location)
+            if folder.is_dir():
+                raise pytest.UsageError(f"--autotune-report: {report.text}: is a directory (name a file)")
+
+    def _read_dump(self) -> Cache:
+        if self._options.dump is None:
+            return Cache()
+        path = _store_path(self._options.dump)
+        try:
+            stores.check_writable(path)
+            return stores.read(path, missing_ok=True)
+        except CacheError as error:
+            raise pytest.UsageError(f"--autotune-dump: {error}") from None
+
+    def _open_folder(self) -> RunFolder | None:
+        assert self._options.dump is not None
+        cache = getattr(self._config, "cache", None)
+        base = (
+            cache.mkdir("autotune") if cache is not None else Path(tempfile.gettempdir()) / "pytest-autotune-journals"
+        )
+        try:
+            return RunFolder(base, str(Path(self._options.dump.location).resolve()))
+        except OSError:  # a read-only tree: then a killed run loses what it has tuned
+            return None
+
+    def _read_loaded(self) -> list[tuple[str, Cache]]:
+        caches = []
+        for argument in self._options.load:
+            path = _store_path(argument)
+            is_dump = self._options.dump is not None and argument.same_place(self._options.dump)
+            try:
+                cache = self._before if is_dump else stores.read(path)
+            except CacheError as error:
+                raise pytest.UsageError(f"--autotune-load: {error}") from None
+            if is_dump and self.folder is not None:
+                cache = merge(cache, _measured(("", lookup) for lookup in self.folder.taken_over())).cache
+            caches.append((argument.text, cache))
+        return caches
+
+    def pytest_report_header(self) -> list[str]:
+        parts = [f"load {path} ({_entries(len(cache.entries))})" for path, cache in self._caches]
+        if self._options.dump is not None:
+            parts.append(f"dump {self._options.dump.text}")
+        lines = [f"autotune: {', '.join(parts)}"] if parts else []
+        lossy = [path for path, cache in self._caches if cache.lossy]
+        return lines + [f"autotune: {path} has fields of a newer version: upgrade pytest-autotune" for path in lossy]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        task = Task(
+            groups=self.index.groups() if self.index is not None else None,
+            known_kernels=self.known_kernels,
+            journal_folder=str(self.folder.path) if self.folder is not None else "",
+            host=socket.gethostname(),
+            run_id=self.run_id,
+            workers=node.workerinput["workercount"],
+        )
+        send_task(node.workerinput, task)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        worker = node.gateway.id
+        results = receive_results(node)
+        if results is None:
+            if error and worker not in self._crashed:
+                self._crashed.append(worker)
+            return
+        lookups, facts = results
+        self._collect(worker, lookups)
+        self._facts[worker] = decode_facts(facts)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._completeness.saw(report)
+        worker = getattr(getattr(report, "node", None), "gateway", None)
+        self._collect(getattr(worker, "id", ""), getattr(report, REPORT_ATTRIBUTE, []))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._completeness.saw_collection(report)
+
+    def _collect(self, worker: str, lookups: Sequence[str]) -> None:
+        # A rerun test reports what it asked again; a journal repeats what a report has brought.
+        for text in lookups:
+            self._lookups.setdefault(text, (worker, decode_lookup(text)))
+
+    # The innermost wrapper: before reports such as JUnit's are written, and after a Ctrl-C only
+    # when xdist has stopped its workers, which may still be tuning when the hook is called.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
+        interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
+        if not interrupted:
+            self._finish(session, exitstatus)
+        result = yield
+        if interrupted:
+            self._finish(session, exitstatus)
+        return result
+
+    def _finish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self._config.option.collectonly:
+            self._close(written=False)
+            return
+        if self._process is not None:
+            self._collect("", self._process.take_unsent())
+            self._facts[""] = self._process.facts()
+        if self.folder is not None:
+            self._collect_journals(self.folder)
+        summary = self._summarise(session, exitstatus)
+        summary = self._dump(summary)
+        summary = replace(summary, gate=self._judge(summary, exitstatus))
+        summary = self._write_reports(summary)
+        self._summary = summary
+        self._add_junit_properties(summary)
+        failure = summary.gate.failure or (summary.dump.error if summary.dump else "")
+        if failure:
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            session.shouldfail = session.shouldfail or failure
+        self._close(written=summary.dump is not None and not summary.dump.error)
+
+    def _collect_journals(self, folder: RunFolder) -> None:
+        known = {lookup.entry for _, lookup in self._lookups.values()}
+        for worker, text in folder.lines():
+            lookup = decode_lookup(text)
+            if lookup.entry not in known:
+                self._lookups.setdefault(text, (worker, lookup))
+
+    def _close(self, *, written: bool) -> None:
+        if self.folder is not None:
+            self.folder.close(written=written)
+            self.folder = None
+        shutil.rmtree(claims_folder(self.run_id), ignore_errors=True)
+
+    def _summarise(self, session: pytest.Session, exitstatus: int) -> Summary:
+        lookups = [lookup for _, lookup in self._lookups.values()]
+        facts = [self._facts[worker] for worker in sorted(self._facts)]
+        environments = {tuner: versions for process in facts for tuner, versions in process.environments}
+        incomplete = self._completeness.reason(session, exitstatus, self._crashed, facts)
+        kept = merge(self._before, used=[e for _, cache in self._caches for e in cache.entries]).cache
+        workers = {process.worker: process.waited_s for process in facts if process.worker}
+        return Summary(
+            loaded=tuple((path, len(cache.entries)) for path, cache in self._caches),
+            rows=rows_of(lookups),
+            unused=() if incomplete else unused_entries(kept, lookups, facts, environments),
+            incomplete=incomplete,
+            notes=tuple(dict.fromkeys(note for process in facts for note in process.notes)),
+            unseen=tuple(sorted({kernel for process in facts for kernel in process.unseen})),
+            unhooked=tuple(sorted({pair for process in facts for pair in process.unhooked})),
+            workers=workers,
+            crashed=tuple(sorted(self._crashed)),
+            environments=environments,
+        )
+
+    def _dump(self, summary: Summary) -> Summary:
+        """Bring the dump file up to date; what it says is in the summary that is returned."""
+        if self._options.dump is None:
+            return summary
+        path = _store_path(self._options.dump)
+        lookups = list(self._lookups.values())
+        asked = {lookup.problem for _, lookup in lookups}
+        taken_over = [] if self.folder is None else self.folder.taken_over()
+        taken_over = [lookup for lookup in taken_over if lookup.problem not in asked]
+        measured = [*_measured(lookups), *_measured(("an interrupted run", lookup) for lookup in taken_over)]
+        used = [lookup.entry for _, lookup in lookups if lookup.entry is not None and _was_used(lookup)]
+        drop = {(entry.problem, entry.fingerprint) for entry in summary.unused} if self._options.prune else set()
+        merged = Merged(Cache())
+
+        def change(now: Cache) -> Cache:
+            nonlocal merged
+            merged = merge(
+                now,
+                measured,
+                used,
+                lambda entry: (entry.problem, entry.fingerprint) in drop,
+                self._options.keep_candidates,
+            )
+            return merged.cache
+
+        try:
+            updated = stores.update(path, change)
+        except CacheError as error:
+            kept = "; what was tuned is kept for the next run with this dump path" if self.folder is not None else ""
+            return replace(summary, dump=Dump(self._options.dump.text, error=f"--autotune-dump: {error}{kept}"))
+        same_file = updated.written_to == updated.path
+        dump = Dump(
+            self._options.dump.text,
+            written_to=self._options.dump.text if same_file else str(updated.written_to),
+            entries=len(merged.cache.entries),
+            added=merged.added,
+            changed=merged.changed,
+            unchanged=merged.unchanged,
+            removed=merged.removed,
+            rewritten=updated.changed,
+        )
+        unused = () if self._options.prune else summary.unused
+        return replace(
+            summary, dump=dump, disagreements=merged.disagreements, taken_over=len(taken_over), unused=unused
+        )
+
+    def _judge(self, summary: Summary, exitstatus: int) -> Gate:
+        limit = self._options.max_misses
+        if limit is None:
+            return Gate()
+        if not summary.loaded and not any(row.outcome for row in summary.rows):
+            return Gate(skipped="autotune cache misses not judged: nothing was loaded")
+        if self._options.updates:
+            return Gate(skipped="autotune cache misses not judged: this run updates the cache that it loads")
+        if exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
+            return Gate(skipped="autotune cache misses not judged: the run was interrupted")
+        wanted = self._options.tuners or ()
+        unhooked = [tuner for tuner, _ in summary.unhooked if any(name.split(".")[0] == tuner for name in wanted)]
+        if unhooked:
+            return Gate(failure=f"requested tuner could not be hooked: {', '.join(unhooked)}")
+        if limit.exceeded_by(summary.misses, summary.problems):
+            compared = limit.compared(summary.misses, summary.problems)
+            return Gate(failure=f"maximum allowed autotune cache misses exceeded: {compared}")
+        return Gate()
+
+    def _write_reports(self, summary: Summary) -> Summary:
+        for report in self._options.reports:
+            path = Path(report.location)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json_report.to_json(summary), encoding="utf-8")
+            except OSError as error:
+                failure = f"--autotune-report: {report.text}: cannot be written: {error.strerror or error}"
+                summary = replace(summary, gate=replace(summary.gate, failure=summary.gate.failure or failure))
+        return summary
+
+    def _add_junit_properties(self, summary: Summary) -> None:
+        try:
+            from _pytest.junitxml import xml_key
+        except ImportError:
+            return
+        junit = self._config.stash.get(xml_key, None)
+        if junit is not None:
+            for name, count in summary.counts.items():
+                junit.add_global_property(f"autotune_{name}", count)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._summary is None:
+            return
+        lines = terminal.section(self._summary, self._config.get_verbosity(), self._update_option())
+        if not lines:
+            return
+        terminalreporter.write_sep("=", "autotune cache")
+        for line in lines:
+            markup = {line.color: True} if line.color else {}
+            if line.word:
+                terminalreporter.write(line.word, **markup)
+                terminalreporter.write_line(line.text)
+            else:
+                terminalreporter.write_line(line.text, **markup)
+
+    def _update_option(self) -> str:
+        if not self._options.load:
+            return ""
+        path = self._options.load[-1].text
+        if self._config.getoption("autotune_load", None) is None:
+            path = os.path.relpath(self._options.load[-1].location, self._config.invocation_params.dir)
+        return f"--autotune-dump={path}"
+
+    def pytest_unconfigure(self) -> None:
+        self._close(written=False)
+
+
+def claims_folder(run_id: str) -> Path:
+    """Where the workers of one run on this machine share what they tune."""
+    return shared_folder() / f"run-{run_id}"
+
+
+def _store_path(argument: CacheArgument) -> stores.CachePath:
+    return stores.cache_path(argument.text, argument.base)
+
+
+def _measured(lookups: Any) -> list[Measured]:
+    """What was measured; a choice that was shared stands for the search of a worker that may have died."""
+    found: dict[Entry, Measured] = {}
+    for worker, lookup in lookups:
+        if lookup.entry is not None and (lookup.tuned or lookup.shared):
+            one = Measured(lookup.entry, worker, lookup.disturbed)
+            if lookup.tuned or lookup.entry not in found:
+                found[lookup.entry] = one
+    return list(found.values())
+
+
+def _was_used(lookup: Lookup) -> bool:
+    return lookup.outcome is Outcome.HIT and not lookup.tuned and not lookup.shared
+
+
+def _entries(number: int) -> str:
+    return "1 entry" if number == 1 else f"{number} entries"

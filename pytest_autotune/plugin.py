@@ -1,0 +1,103 @@
+"""The pytest face: it wires the parts together and holds no logic of its own.
+
+A suite that asks for nothing pays nothing: whatever is not needed to parse the
+options is imported when the first option, marker or fixture asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_autotune.options import Options, add_options, read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_autotune.controller import Controller
+    from pytest_autotune.process import CacheFixture, TestProcess
+
+_MARKER = "autotune_cache"
+_process: pytest.StashKey[TestProcess] = pytest.StashKey()
+_controller: pytest.StashKey[Controller] = pytest.StashKey()
+_undo: pytest.StashKey[list[Callable[[], None]]] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "autotune_cache(load=PATH, enabled=True): load one more autotuning cache for this test, relative to its "
+        "file; enabled=False leaves the tuners alone in it",
+    )
+    options = read_options(config)
+    if config.option.help:
+        return
+    if _is_interpreting():
+        _supply_interpreter_benchmark(config)
+    if options.active or "autotune" in getattr(config, "workerinput", ()):
+        _start(config, options)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    for undo in config.stash.get(_undo, []):
+        undo()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _process not in config.stash and any(_asks_for_cache(item) for item in items):
+        _start(config, read_options(config))
+
+
+def _asks_for_cache(item: pytest.Item) -> bool:
+    return item.get_closest_marker(_MARKER) is not None or "autotune_cache" in getattr(item, "fixturenames", ())
+
+
+def _is_interpreting() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+
+
+def _supply_interpreter_benchmark(config: pytest.Config) -> None:
+    import wrapt
+
+    undo = config.stash.setdefault(_undo, [])
+
+    def supply(module: Any) -> None:
+        from pytest_autotune.tuners.triton import supply_interpreter_benchmark
+
+        undo.append(supply_interpreter_benchmark(module))
+
+    wrapt.register_post_import_hook(supply, "triton.runtime.autotuner")
+
+
+def _start(config: pytest.Config, options: Options) -> None:
+    """Begin a run in this process."""
+    from pytest_autotune.start import start
+
+    controller, process = start(config, options)
+    if controller is not None:
+        config.stash[_controller] = controller
+    if process is not None:
+        config.stash[_process] = process
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Begin the run on xdist's controller where only a marker, which a worker has met, asks for one."""
+    node: Any = getattr(report, "node", None)
+    if node is not None and hasattr(report, "autotune_lookups") and _controller not in node.config.stash:
+        _start(node.config, read_options(node.config))
+        node.config.stash[_controller].pytest_runtest_logreport(report)
+
+
+@pytest.fixture
+def autotune_cache(request: pytest.FixtureRequest) -> CacheFixture:
+    """The loaded autotuning caches, and what this test looked up in them."""
+    from pytest_autotune.process import CacheFixture
+
+    return CacheFixture(request.config.stash[_process], request.node)

@@ -1,0 +1,244 @@
+"""The hooks of a process that runs tests: a worker, or the only process of a run."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.options import Options
+from pytest_autotune.run.coordination import AmongWorkers, Coordination
+from pytest_autotune.run.journal import Journal
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.run.wire import ProcessFacts, encode_facts, encode_lookup
+from pytest_autotune.run.workers import send_results
+from pytest_autotune.tuners.hooks import Hooks
+
+MARKER = "autotune_cache"
+#: The attribute of a test report that carries what was looked up while the test ran.
+REPORT_ATTRIBUTE = "autotune_lookups"
+
+
+class TestProcess:
+    """Hooks the tuners, knows which test runs, and hands on what is looked up.
+
+    :param index: what is loaded; None when nothing is.
+    :param journal: where finished tunings are kept until the run ends; None when nothing is dumped.
+    :param known_kernels: kernels, as ``tuner:kernel``, that the caches of this run have entries for.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        options: Options,
+        index: EntryIndex | None,
+        coordination: Coordination,
+        journal: Journal | None,
+        known_kernels: Sequence[str],
+    ) -> None:
+        policy = Policy(
+            dumping=options.dump is not None,
+            on_miss=options.on_miss,
+            on_stale=options.on_stale,
+            ignore=options.ignore,
+            aliases=dict(options.device_alias),
+        )
+        self.run = TuningRun(policy, index, coordination, self._log, self._refuse)
+        self.hooks = Hooks(self.run, options.tuners)
+        #: What was looked up in the current test.
+        self.in_this_test: list[Lookup] = []
+        self._config = config
+        self._coordination = coordination
+        self._journal = journal
+        self._known_kernels = known_kernels
+        self._unsent: list[Lookup] = []
+        self._deselected = 0
+        self._refused = ""
+
+    def _log(self, lookup: Lookup) -> None:
+        self.in_this_test.append(lookup)
+        self._unsent.append(lookup)
+        if self._journal is not None and lookup.tuned:
+            try:
+                self._journal.append(lookup)
+            except OSError as error:
+                self.run.note(f"the journal of this run cannot be written, so a kill would lose tunings: {error}")
+
+    def _refuse(self, message: str) -> NoReturn:
+        self._refused = message
+        pytest.fail(message, pytrace=False)
+
+    def take_unsent(self) -> list[str]:
+        """What was looked up since this was last asked, as text."""
+        lookups, self._unsent = self._unsent, []
+        return [encode_lookup(lookup) for lookup in lookups]
+
+    def facts(self) -> ProcessFacts:
+        """What this process tells of itself when it ends."""
+        workerinput = getattr(self._config, "workerinput", {})
+        return ProcessFacts(
+            worker=workerinput.get("workerid", ""),
+            deselected=self._deselected,
+            notes=tuple(self.run.notes),
+            unseen=tuple(self.hooks.unseen()),
+            unhooked=tuple(self.hooks.unhooked.items()),
+            environments=tuple(self.run.environments.items()),
+            imported=tuple(kernel for kernel in self._known_kernels if _module_is_imported(kernel.partition(":")[2])),
+            waited_s=self._coordination.waited_s if isinstance(self._coordination, AmongWorkers) else 0.0,
+        )
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
+        # Shard plugins drop items without calling pytest_deselected: count what is gone.
+        collected = len(items)
+        yield
+        self._deselected += collected - len(items)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self.run.current_test = item.nodeid
+        self.in_this_test = []
+        try:
+            with ExitStack() as stack:
+                if item.get_closest_marker(MARKER) is not None:
+                    stack.enter_context(self.hooks.isolated())
+                    stack.enter_context(self.run.isolated())
+                stack.enter_context(self.run.added_caches_end())
+                self.run.paused = not _enabled(item)
+                return (yield)
+        finally:
+            self.run.current_test = ""
+            self.run.paused = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        for path in _marked_caches(item):
+            self.load(item, path)
+
+    def load(self, item: pytest.Item, path: str) -> None:
+        """Load one more cache for this test; the path is relative to the test's file.
+
+        A cache that cannot be read fails the test with one line.
+        """
+        try:
+            cache = stores.read(stores.cache_path(path, item.path.parent))
+        except CacheError as error:
+            pytest.fail(str(error), pytrace=False)
+        self.run.add_cache(EntryIndex.of([cache]))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if self._refused and report.outcome != "failed":
+            report.outcome = "failed"  # the library under test has swallowed the error
+            report.longrepr = self._refused
+        self._refused = ""
+        if self._unsent:
+            setattr(report, REPORT_ATTRIBUTE, self.take_unsent())
+        return report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        workeroutput: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
+        if workeroutput is not None:
+            send_results(workeroutput, self.take_unsent(), encode_facts(self.facts()))
+
+    def pytest_unconfigure(self) -> None:
+        self.hooks.uninstall()
+
+
+def _enabled(item: pytest.Item) -> bool:
+    for mark in item.iter_markers(MARKER):
+        if "enabled" in mark.kwargs:
+            return bool(mark.kwargs["enabled"])
+    return True
+
+
+def _marked_caches(item: pytest.Item) -> Iterator[str]:
+    """The caches that markers name, the nearest one last, since the last one wins."""
+    for mark in reversed(list(item.iter_markers(MARKER))):
+        unknown = set(mark.kwargs) - {"load", "enabled"}
+        if mark.args or unknown:
+            found = ", ".join([*map(repr, mark.args), *sorted(unknown)])
+            pytest.fail(f"marker {MARKER}: expected load=PATH or enabled=False, not {found}", pytrace=False)
+        load = mark.kwargs.get("load", ())
+        yield from map(str, [load] if isinstance(load, (str, Path)) else load)
+
+
+def _module_is_imported(kernel: str) -> bool:
+    """Whether the module that should define a kernel, by its qualified name, was imported here."""
+    parts = kernel.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        module = sys.modules.get(".".join(parts[:end]))
+        if module is not None:
+            rest_is_module = (
+                hasattr(module, "__path__") and end < len(parts) - 1 and _submodule_exists(parts[: end + 1])
+            )
+            return not rest_is_module
+    return False
+
+
+def _submodule_exists(parts: list[str]) -> bool:
+    try:
+        return importlib.util.find_spec(".".join(parts)) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+class CacheFixture:
+    """What the ``autotune_cache`` fixture gives to a test.
+
+    The problems are those that this test was the first to ask for in its process.
+    """
+
+    def __init__(self, process: TestProcess, item: pytest.Item) -> None:
+        self._process = process
+        self._item = item
+
+    def _with(self, outcome: Outcome) -> tuple[Lookup, ...]:
+        return tuple(lookup for lookup in self._process.in_this_test if lookup.outcome is outcome)
+
+    @property
+    def hits(self) -> tuple[Lookup, ...]:
+        """What a loaded cache had."""
+        return self._with(Outcome.HIT)
+
+    @property
+    def misses(self) -> tuple[Lookup, ...]:
+        """What no loaded cache had."""
+        return self._with(Outcome.MISS)
+
+    @property
+    def stale(self) -> tuple[Lookup, ...]:
+        """What a loaded cache had for other code or other candidates."""
+        return self._with(Outcome.STALE)
+
+    @property
+    def mismatches(self) -> tuple[Lookup, ...]:
+        """What loaded caches had for other devices only."""
+        return self._with(Outcome.MISMATCH)
+
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """The entries that are loaded now, the ones that take precedence first."""
+        return tuple(entry for index in self._process.run.indexes for entry in index)
+
+    def load(self, path: str | Path) -> None:
+        """Load one more cache until this test ends.
+
+        :param path: relative to the test's file.
+        """
+        self._process.load(self._item, str(path))

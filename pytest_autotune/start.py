@@ -1,0 +1,55 @@
+"""Begins a run in one process: as a worker, as the controller, or as both in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.controller import Controller, claims_folder
+from pytest_autotune.options import Options
+from pytest_autotune.process import TestProcess
+from pytest_autotune.run.coordination import Alone, AmongWorkers, Coordination, GpuLock
+from pytest_autotune.run.journal import journal_of
+from pytest_autotune.run.workers import receive_task
+
+
+def start(config: pytest.Config, options: Options) -> tuple[Controller | None, TestProcess | None]:
+    """Register the hooks that this process needs.
+
+    :returns: the part where the run comes together, None in a worker; and the part
+        that runs tests, None on a controller.
+    :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
+    """
+    workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if workerinput is not None:
+        return None, _register(config, _worker(config, options, workerinput))
+    controller = Controller(config, options)
+    config.pluginmanager.register(controller, "autotune-controller")
+    if config.getoption("dist", "no") != "no":
+        return controller, None
+    journal = controller.folder.journal("main") if controller.folder is not None else None
+    coordination = Alone(GpuLock(options.wait_timeout_s))
+    process = TestProcess(config, options, controller.index, coordination, journal, controller.known_kernels)
+    controller.serve(process)
+    return controller, _register(config, process)
+
+
+def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]) -> TestProcess:
+    task = receive_task(workerinput)
+    index = EntryIndex.from_groups(task.groups) if task.groups is not None else None
+    folder = task.local_journal_folder
+    journal = journal_of(Path(folder), workerinput["workerid"]) if folder else None
+    gpu = GpuLock(options.wait_timeout_s)
+    coordination: Coordination = Alone(gpu)
+    if task.run_id:
+        coordination = AmongWorkers(claims_folder(task.run_id), options.wait_timeout_s, gpu)
+    return TestProcess(config, options, index, coordination, journal, task.known_kernels or ())
+
+
+def _register(config: pytest.Config, process: TestProcess) -> TestProcess:
+    process.hooks.install()
+    config.pluginmanager.register(process, "autotune-process")
+    return process

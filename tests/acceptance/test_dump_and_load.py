@@ -1,0 +1,151 @@
+"""The main job: a run dumps what was chosen, later runs load it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Suite
+
+FORMATS = ["cache.textproto", "cache.txtpb", "cache.pb", "cache.yaml", "cache.json", "cache/"]
+
+
+def test_a_dump_run_tunes_every_problem_and_writes_it_down(suite: Suite, section) -> None:
+    result = suite.write().dump()
+
+    result.assert_outcomes(passed=4)
+    assert len(suite.tunings) == 4
+    assert suite.cache.read_text().count("entries {") == 4
+    assert any("4 entries written to cache.textproto" in line and "4 added" in line for line in section(result))
+
+
+def test_a_load_run_tunes_nothing_and_chooses_the_same(suite: Suite, section) -> None:
+    suite.write().dump()
+
+    result = suite.load()
+
+    result.assert_outcomes(passed=4)
+    assert suite.tunings == []
+    assert section(result)[0].startswith("4 hits")
+
+
+def test_a_loaded_choice_is_used_though_another_would_be_measured_as_faster(suite: Suite) -> None:
+    suite.write().dump()
+    text = suite.cache.read_text()
+    suite.cache.write_text(text.replace('text: "a"', 'text: "b"'))
+
+    result = suite.load()
+
+    result.assert_outcomes(passed=1, failed=3)
+
+
+def test_loading_never_changes_the_loaded_file(suite: Suite) -> None:
+    suite.write().dump()
+    before = suite.cache.read_bytes()
+    suite.write(test_lib="def test_other(tune): tune('lib.other')")
+
+    suite.load()
+
+    assert suite.cache.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_dumps_and_loads(serial_suite: Suite, name: str) -> None:
+    serial_suite.write().run(f"--autotune-dump={name}")
+
+    result = serial_suite.run(f"--autotune-load={name}", "--autotune-max-misses=0")
+
+    assert result.ret == 0
+    assert serial_suite.tunings == []
+
+
+def test_a_dump_is_the_same_bytes_in_any_order_of_tests_and_workers(suite: Suite) -> None:
+    suite.write().dump()
+    first = suite.cache.read_text()
+    suite.cache.unlink()
+    reversed_order = "\ndef pytest_collection_modifyitems(items): items.reverse()\n"
+    suite.pytester.path.joinpath("conftest.py").open("a").write(reversed_order)
+
+    suite.dump()
+
+    def without_times(text: str) -> list[str]:
+        return [line for line in text.splitlines() if "tuning_seconds" not in line]
+
+    assert without_times(suite.cache.read_text()) == without_times(first)
+
+
+def test_an_update_keeps_what_is_there_and_tunes_only_what_is_missing(suite: Suite, section) -> None:
+    suite.write().dump()
+    before = suite.cache.read_text()
+    suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more', N=1)")
+
+    result = suite.run("--autotune-load=cache.textproto", "--autotune-dump=cache.textproto")
+
+    assert suite.tunings == ["lib.more [('N', 1)]"]
+    assert set(before.splitlines()) <= set(suite.cache.read_text().splitlines())
+    assert any("1 added, 4 unchanged" in line for line in section(result))
+
+
+def test_an_update_of_a_missing_or_empty_file_starts_a_new_cache(serial_suite: Suite) -> None:
+    both = ["--autotune-load=cache.textproto", "--autotune-dump=cache.textproto"]
+
+    assert serial_suite.write().run(*both).ret == 0
+    assert serial_suite.cache.read_text().count("entries {") == 4
+
+    serial_suite.cache.write_text("")
+    assert serial_suite.run(*both).ret == 0
+    assert serial_suite.cache.read_text().count("entries {") == 4
+
+
+def test_a_second_dump_of_an_unchanged_suite_leaves_the_file_alone(suite: Suite, section) -> None:
+    suite.write().dump()
+    before = suite.cache.stat()
+
+    result = suite.dump()
+
+    assert suite.cache.stat().st_mtime_ns == before.st_mtime_ns
+    assert any("cache.textproto is up to date (4 entries" in line for line in section(result))
+
+
+def test_a_dump_keeps_the_entries_of_problems_that_this_run_did_not_meet(suite: Suite) -> None:
+    suite.write(test_a="def test_a(tune): tune('lib.a')", test_b="def test_b(tune): tune('lib.b')").dump()
+
+    suite.dump("test_a.py")
+
+    assert 'kernel: "lib.b"' in suite.cache.read_text()
+
+
+def test_the_entries_of_one_device_survive_a_dump_on_another(suite: Suite) -> None:
+    suite.write().dump(TOY_DEVICE="First GPU")
+    suite.dump(TOY_DEVICE="Second GPU")
+
+    text = suite.cache.read_text()
+
+    assert text.count("entries {") == 8
+    assert suite.load("--autotune-max-misses=0", TOY_DEVICE="First GPU").ret == 0
+    assert suite.load("--autotune-max-misses=0", TOY_DEVICE="Second GPU").ret == 0
+
+
+def test_the_last_of_several_loaded_caches_wins(suite: Suite) -> None:
+    suite.write().run("--autotune-dump=one.textproto")
+    one = suite.folder / "one.textproto"
+    (suite.folder / "two.textproto").write_text(one.read_text().replace('text: "a"', 'text: "b"'))
+
+    assert suite.run("--autotune-load=two.textproto", "--autotune-load=one.textproto").ret == 0
+    assert suite.run("--autotune-load=one.textproto", "--autotune-load=two.textproto").ret == 1
+
+
+def test_a_problem_asked_for_again_in_one_run_is_tuned_once(suite: Suite) -> None:
+    suite.write(test_a="\n".join(f"def test_{i}(tune): tune('lib.a', N=1)" for i in range(6)))
+
+    suite.dump()
+
+    assert suite.tunings == ["lib.a [('N', 1)]"]
+
+
+def test_without_options_nothing_of_the_plugin_is_active(suite: Suite, section) -> None:
+    result = suite.write().run()
+
+    result.assert_outcomes(passed=4)
+    assert section(result) == []
+    result.stdout.no_fnmatch_line("autotune:*")
+    assert suite.tunings == []

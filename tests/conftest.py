@@ -1,0 +1,158 @@
+"""What the tests share: a suite with a toy tuner, run by a real pytest, with and without xdist."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOY_TUNER = '''
+import os
+import pytest
+from pytest_autotune import plugin
+from pytest_autotune.cache.model import Candidate, Device, Problem, Value
+
+pytest_plugins = os.environ.get("TOY_PLUGINS", "").split()
+
+
+@pytest.fixture
+def tune(request):
+    """Choose the fastest of some named candidates, through the plugin where it is active."""
+
+    def tune(kernel, times={"a": 10.0, "b": 20.0}, source="one", tuner="toy", environment="toy 1.0", **key):
+        candidates = [Candidate(params=(Value("config", name),), time_us=time) for name, time in times.items()]
+        best = min(candidates, key=lambda candidate: candidate.time_us)
+        process = request.config.stash.get(plugin._process, None)
+        if process is None or process.run.paused:
+            return best.params[0].value
+        device = Device(os.environ.get("TOY_DEVICE", "Toy GPU"), "toy", 4)
+        problem = Problem(tuner, kernel, tuple(Value(name, value) for name, value in key.items()), device)
+        fingerprint = [Value("source", source, "digest"), Value("search", ",".join(times), "digest")]
+
+        def offered(entry):
+            return any(entry.choice.same_configuration(candidate) for candidate in candidates)
+
+        with process.run.tuning(problem, fingerprint, offered, environment) as tuning:
+            if tuning.entry is not None:
+                return tuning.entry.choice.params[0].value
+            with tuning.measuring():
+                with open(os.path.join(os.environ["TOY_LOG"]), "a") as log:
+                    log.write(f"{kernel} {sorted(key.items())}\\n")
+            tuning.record(best, candidates)
+            return best.params[0].value
+
+    return tune
+'''
+
+SUITE = """
+import pytest
+
+@pytest.mark.parametrize("m", [16, 32, 64])
+def test_matmul(tune, m):
+    assert tune("lib.matmul", M=m, N=8) == "a"
+
+def test_softmax(tune):
+    assert tune("lib.softmax", N=8, times={"x": 3.0, "y": 2.0}) == "y"
+"""
+
+
+class Suite:
+    """A small suite in a folder of its own, and what its runs leave behind."""
+
+    def __init__(self, pytester: pytest.Pytester, distribution: list[str]) -> None:
+        self.pytester = pytester
+        self.distribution = distribution
+        self.folder = pytester.path
+        self.log = pytester.path / "tunings.log"
+        self.cache = pytester.path / "cache.textproto"
+
+    def write(self, **files: str) -> Suite:
+        """Write test modules, ``name=text``, and the toy tuner beside them."""
+        self.pytester.makeconftest(TOY_TUNER)
+        self.pytester.makepyfile(**(files or {"test_lib": SUITE}))
+        return self
+
+    def run(self, *args: str, **environment: str) -> pytest.RunResult:
+        """Run pytest on the suite, and count its tunings afresh."""
+        self.log.unlink(missing_ok=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TOY_LOG", str(self.log))
+            # What else is installed for the tests would make every process of theirs start slowly.
+            patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            return self.pytester.runpytest("-ppytest_autotune.plugin", *self.distribution, *args)
+
+    def dump(self, *args: str, **environment: str) -> pytest.RunResult:
+        return self.run("--autotune-dump=cache.textproto", *args, **environment)
+
+    def load(self, *args: str, **environment: str) -> pytest.RunResult:
+        return self.run("--autotune-load=cache.textproto", *args, **environment)
+
+    def report(self, *args: str, **environment: str) -> dict[str, Any]:
+        """Run with a JSON report and return it."""
+        self.run("--autotune-report=report.json", *args, **environment)
+        return json.loads((self.folder / "report.json").read_text())  # type: ignore[no-any-return]
+
+    @property
+    def tunings(self) -> list[str]:
+        """What the last run really tuned, one line per search."""
+        return sorted(self.log.read_text().splitlines()) if self.log.exists() else []
+
+
+def _has_xdist() -> bool:
+    try:
+        import xdist  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+DISTRIBUTIONS = {"serial": [], "n0": ["-pxdist", "-n0"], "n2": ["-pxdist", "-n2"]} if _has_xdist() else {"serial": []}
+
+
+@pytest.fixture(params=list(DISTRIBUTIONS))
+def suite(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    """A suite that a test runs without xdist's workers, with none and with two."""
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    return Suite(pytester, DISTRIBUTIONS[request.param])
+
+
+@pytest.fixture
+def serial_suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    """A suite for what does not depend on how tests are distributed."""
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    return Suite(pytester, [])
+
+
+@pytest.fixture
+def section() -> Callable[[pytest.RunResult], list[str]]:
+    """The lines of the section ``autotune cache`` of a run's output."""
+
+    def lines(result: pytest.RunResult) -> list[str]:
+        found: list[str] = []
+        inside = False
+        for line in result.outlines:
+            if line.startswith("====") or line.startswith("!!!!"):
+                inside = " autotune cache " in line
+            elif inside:
+                found.append(line)
+        return found
+
+    return lines
+
+
+@pytest.fixture
+def gpu() -> None:
+    """Skip where there is no GPU to tune on."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU that torch can use")
+
+
+REPOSITORY = Path(__file__).parent.parent
+os.environ.setdefault("COLUMNS", "100")

@@ -1,0 +1,681 @@
+"""The Triton adapter, hooked into the installed Triton; kernels run under its interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import autotuner as autotuner_module
+
+from pytest_autotune import device
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Candidate, Entry
+from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.triton import Adapter, supply_interpreter_benchmark
+
+CONFIGS = [16, 64]
+
+
+class Session:
+    """One run of a process: its lookups, and what it measured."""
+
+    def __init__(self, entries: tuple[Entry, ...] | None, **policy: Any) -> None:
+        self.lookups: list[Lookup] = []
+        index = None if entries is None else EntryIndex.of([Cache(entries)])
+        self.run = TuningRun(Policy(**policy), index, Alone(GpuLock(1.0)), self.lookups.append)
+        self.adapter = Adapter()
+        self.adapter.hook(autotuner_module, self.run)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(lookup.entry for lookup in self.lookups if lookup.entry is not None)
+
+    @property
+    def outcomes(self) -> list[str | None]:
+        return [lookup.outcome and lookup.outcome.value for lookup in self.lookups]
+
+
+@pytest.fixture(autouse=True)
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    undo = supply_interpreter_benchmark(autotuner_module)
+    yield
+    undo()
+
+
+@pytest.fixture
+def session() -> Iterator[Any]:
+    """Begins a run; beginning another ends the one before, as a new process would."""
+    begun: list[Session] = []
+
+    def begin(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Session:
+        if begun:
+            begun[-1].adapter.unhook()
+        begun.append(Session(entries, **policy))
+        return begun[-1]
+
+    yield begin
+    begun[-1].adapter.unhook()
+
+
+class Bench:
+    """A benchmarker that prefers one block size and counts its calls."""
+
+    def __init__(self, best: int = 64, launches: bool = True) -> None:
+        self.best = best
+        self.launches = launches
+        self.calls = 0
+
+    def __call__(self, kernel_call: Any, quantiles: Any = None) -> list[float]:
+        self.calls += 1
+        if self.launches:
+            kernel_call()
+        position = (self.calls - 1) % len(CONFIGS)
+        time_ms = 1.0 if CONFIGS[position] == self.best else 2.0
+        return [time_ms, time_ms, time_ms]
+
+
+def configs(blocks: list[int] = CONFIGS, **options: Any) -> list[Any]:
+    return [triton.Config({"BLOCK": block}, **options) for block in blocks]
+
+
+def copy_kernel(bench: Any = None, blocks: list[int] = CONFIGS, key: Any = ("n",), **options: Any) -> Any:
+    """A kernel that copies ``n`` numbers; each call makes another kernel under the same name."""
+
+    @triton.autotune(configs=configs(blocks), key=list(key), do_bench=bench, **options)
+    @triton.jit
+    def copy(x, y, n, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
+
+    return copy
+
+
+def grid(meta: dict[str, Any]) -> tuple[int]:
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+def call(kernel: Any, n: Any = 100, x: Any = None) -> Any:
+    x = torch.arange(128.0) if x is None else x
+    y = torch.zeros_like(x)
+    kernel[grid](x, y, n)
+    assert torch.equal(y[: int(n)], x[: int(n)])
+    return kernel.best_config.kwargs["BLOCK"]
+
+
+def test_a_tuning_is_recorded_with_every_candidate_and_its_seconds(session) -> None:
+    first = session(dumping=True)
+    call(copy_kernel(Bench()))
+
+    (lookup,) = first.lookups
+    assert lookup.tuned
+    assert lookup.problem.kernel.endswith("copy_kernel.<locals>.copy")
+    assert lookup.problem.device == device.INTERPRETER
+    assert [value.encoded for value in lookup.problem.key] == [
+        ("n", "int", "100", ""),
+        ("x.dtype", "str", "'fp32'", "dtype"),
+        ("y.dtype", "str", "'fp32'", "dtype"),
+    ]
+    assert [candidate.time_us for candidate in lookup.entry.candidates] == [2000.0, 1000.0]
+    assert str(lookup.entry.choice).startswith("BLOCK=64")
+    assert lookup.entry.tuning_seconds > 0
+    assert lookup.entry.environment.startswith(f"triton {triton.__version__}, torch ")
+
+
+def test_a_loaded_choice_is_taken_without_measuring(session) -> None:
+    recorded = session(dumping=True)
+    call(copy_kernel(Bench(best=16)))
+    loaded = session(recorded.entries)
+    bench = Bench(best=64)
+
+    assert call(copy_kernel(bench)) == 16
+    assert bench.calls == 0
+    assert loaded.outcomes == ["hit"]
+
+
+def test_the_live_candidate_is_handed_over_so_that_its_pre_hook_runs(session) -> None:
+    hooked: list[int] = []
+
+    def kernel() -> Any:
+        made = copy_kernel(Bench())
+        for config in made.configs:
+            config.pre_hook = lambda arguments: hooked.append(arguments["BLOCK"])
+        return made
+
+    recorded = session(dumping=True)
+    call(kernel())
+    session(recorded.entries)
+    hooked.clear()
+    loaded = kernel()
+
+    call(loaded)
+
+    assert hooked == [64]
+    assert loaded.best_config is loaded.configs[1]
+
+
+def accumulate_kernel(bench: Any) -> Any:
+    @triton.autotune(configs=configs(), key=["n"], reset_to_zero=["y"], do_bench=bench)
+    @triton.jit
+    def accumulate(x, y, n, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.atomic_add(y + offsets, tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
+
+    return accumulate
+
+
+def test_a_loaded_run_zeroes_what_the_tuning_run_zeroed(session) -> None:
+    def first_call() -> Any:
+        y = torch.full((128,), 5.0)
+        accumulate_kernel(Bench())[grid](torch.ones(128), y, 128)
+        return y
+
+    recorded = session(dumping=True)
+    tuned = first_call()
+    session(recorded.entries)
+    loaded = first_call()
+
+    assert torch.equal(tuned, torch.ones(128))
+    assert torch.equal(loaded, tuned)
+
+
+def test_a_hit_leaves_the_autotuner_as_a_tuning_would(session, monkeypatch, capsys) -> None:
+    recorded = session(dumping=True)
+    call(copy_kernel(Bench()))
+    session(recorded.entries)
+    monkeypatch.setenv("TRITON_PRINT_AUTOTUNING", "1")
+    kernel = copy_kernel(Bench())
+
+    call(kernel)
+
+    assert kernel.bench_time == 0.0
+    assert list(kernel.configs_timings) == [kernel.best_config]
+    assert "Triton autotuning" not in capsys.readouterr().out
+
+
+def test_a_choice_that_is_no_longer_a_candidate_is_stale_and_tuned(session) -> None:
+    recorded = session(dumping=True)
+    call(copy_kernel(Bench(best=64)))
+    loaded = session(recorded.entries)
+
+    assert call(copy_kernel(None, blocks=[16, 32])) in (16, 32)
+    assert loaded.outcomes == ["stale"]
+    assert loaded.lookups[0].tuned
+    assert "search changed" in loaded.lookups[0].reason
+    assert "BLOCK=64" in loaded.lookups[0].reason
+
+
+def test_pruning_that_removes_the_choice_makes_it_stale(session) -> None:
+    recorded = session(dumping=True)
+    call(copy_kernel(Bench(best=64)))
+    loaded = session(recorded.entries)
+    pruned = {"early_config_prune": lambda configs, nargs, **kwargs: [c for c in configs if c.kwargs["BLOCK"] != 64]}
+
+    kernel = copy_kernel(None, blocks=CONFIGS, prune_configs_by=pruned)
+
+    assert call(kernel) == 16
+    # Triton >= 3.8 takes the only candidate that is left without asking anybody.
+    assert loaded.outcomes == [] or loaded.lookups[0].outcome is Outcome.STALE
+
+
+def test_a_single_candidate_after_pruning_is_neither_measured_nor_counted(session) -> None:
+    first = session(dumping=True)
+    bench = Bench()
+    pruned = {"early_config_prune": lambda configs, nargs, **kwargs: configs[:1]}
+
+    assert call(copy_kernel(bench, prune_configs_by=pruned)) == 16
+    assert bench.calls == 0
+    assert first.lookups == []
+
+
+def test_a_single_candidate_autotuner_is_not_counted(session) -> None:
+    first = session(dumping=True)
+
+    call(copy_kernel(None, blocks=[16]))
+
+    assert first.lookups == []
+    assert first.adapter.unseen() == []
+
+
+def test_kernels_decorated_before_the_hook_are_covered(session) -> None:
+    kernel = copy_kernel(Bench())
+    first = session(dumping=True)
+
+    call(kernel)
+
+    assert len(first.entries) == 1
+
+
+def test_subclasses_that_end_in_super_run_are_covered(session) -> None:
+    class Cached(autotuner_module.Autotuner):
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            return super().run(*args, **kwargs)
+
+    first = session(dumping=True)
+    stock = copy_kernel(Bench())
+    kernel = Cached(stock.fn, stock.arg_names, configs(), ["n"], None, None, do_bench=Bench())
+
+    call(kernel)
+
+    assert len(first.entries) == 1
+
+
+def test_an_autotuner_that_replaces_run_is_told_as_unseen(session) -> None:
+    class OwnRun(autotuner_module.Autotuner):
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            self.cache["mine"] = self.configs[0]
+            return self.fn.run(*args, **kwargs, **self.configs[0].all_kwargs())
+
+    first = session(dumping=True)
+    stock = copy_kernel(Bench())
+    kernel = OwnRun(stock.fn, stock.arg_names, configs(), ["n"], None, None)
+    y = torch.zeros(128)
+    kernel[grid](torch.ones(128), y, 100)
+
+    (told,) = first.adapter.unseen()
+    assert "copy_kernel.<locals>.copy" in told
+    assert "OwnRun" in told
+
+
+def test_an_autotuner_tuned_before_the_hook_is_told_as_unseen(session) -> None:
+    kernel = copy_kernel(Bench())
+    call(kernel)
+
+    first = session(dumping=True)
+
+    assert any("copy_kernel.<locals>.copy" in told for told in first.adapter.unseen())
+    assert kernel.cache
+
+
+@pytest.mark.parametrize("order", ["heuristics outside", "heuristics inside"])
+def test_heuristics_on_either_side_are_covered(session, order: str) -> None:
+    heuristics = triton.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})
+
+    def kernel(bench: Any) -> Any:
+        @triton.jit
+        def copy(x, y, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+            offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
+
+        if order == "heuristics outside":
+            return heuristics(triton.autotune(configs(), key=["n", "EVEN"], do_bench=bench)(copy))
+        return triton.autotune(configs(), key=["n"], do_bench=bench)(heuristics(copy))
+
+    def run(made: Any) -> None:
+        made[grid](torch.ones(128), torch.zeros(128), 100)
+
+    recorded = session(dumping=True)
+    run(kernel(Bench()))
+    loaded = session(recorded.entries)
+    bench = Bench()
+    run(kernel(bench))
+
+    assert bench.calls == 0
+    assert loaded.outcomes == ["hit"]
+    keys = [value.name for value in recorded.lookups[0].problem.key]
+    assert ("EVEN" in keys) == (order == "heuristics outside")
+
+
+@pytest.mark.parametrize(
+    ("value", "encoded"),
+    [
+        (None, ("flag", "NoneType", "None", "")),
+        (True, ("flag", "int", "1", "")),
+        (1, ("flag", "int", "1", "")),
+        (1.0, ("flag", "int", "1", "")),
+        (0.5, ("flag", "float", "0.5", "")),
+        ("relu", ("flag", "str", "'relu'", "")),
+        (tl.float16, ("flag", "str", "'fp16'", "dtype")),
+        (torch.bfloat16, ("flag", "str", "'bf16'", "dtype")),
+        (tl.constexpr(3), ("flag", "int", "3", "")),
+        ((1, 2), None),
+    ],
+)
+def test_every_kind_of_key_value_is_recorded_and_found_again(session, value: Any, encoded: Any) -> None:
+    def kernel(bench: Any) -> Any:
+        @triton.autotune(configs=configs(), key=["n", "flag"], do_bench=bench)
+        @triton.jit
+        def copy(x, y, n, flag: tl.constexpr, BLOCK: tl.constexpr):
+            offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
+
+        return copy
+
+    recorded = session(dumping=True)
+    kernel(Bench())[grid](torch.ones(128), torch.zeros(128), 100, value)
+    loaded = session(recorded.entries)
+    kernel(Bench())[grid](torch.ones(128), torch.zeros(128), 100, value)
+
+    (part,) = [part for part in recorded.lookups[0].problem.key if part.name == "flag"]
+    assert encoded is None or part.encoded == encoded
+    assert loaded.outcomes == ["hit"]
+
+
+def test_true_one_and_one_point_zero_are_one_problem_as_they_are_to_triton(session) -> None:
+    @triton.jit
+    def nothing(n: tl.constexpr, BLOCK: tl.constexpr):
+        pass
+
+    first = session(dumping=True)
+    for n in (True, 1, 1.0):
+        triton.autotune(configs(), key=["n"], do_bench=Bench())(nothing)[(1,)](n)
+
+    assert len({lookup.problem for lookup in first.lookups}) == 1
+
+
+def test_a_key_without_a_stable_form_is_unportable_and_never_written(session) -> None:
+    first = session(dumping=True)
+    kernel = copy_kernel(Bench(), key=("n", "x"))
+
+    assert call(kernel) == 64
+
+    (lookup,) = first.lookups
+    assert lookup.outcome is Outcome.UNPORTABLE
+    assert lookup.reason == "x is a torch.Tensor, which has no stable form"
+    assert lookup.entry is None
+
+
+def test_an_empty_tuning_key_is_recorded_and_found_again(session) -> None:
+    def kernel(bench: Any) -> Any:
+        @triton.autotune(configs=configs(), key=[], do_bench=bench)
+        @triton.jit
+        def nothing(n, BLOCK: tl.constexpr):
+            pass
+
+        return nothing
+
+    recorded = session(dumping=True)
+    kernel(Bench())[(1,)](7)
+    loaded = session(recorded.entries)
+    kernel(Bench())[(1,)](7)
+
+    assert recorded.lookups[0].problem.key == ()
+    assert loaded.outcomes == ["hit"]
+
+
+def test_arguments_by_position_and_by_keyword_are_one_problem(session) -> None:
+    first = session(dumping=True)
+    x, y = torch.ones(128), torch.zeros(128)
+    copy_kernel(Bench())[grid](x, y, 100)
+    copy_kernel(Bench())[grid](y=y, x=x, n=100)
+
+    assert len({lookup.problem for lookup in first.lookups}) == 1
+
+
+def test_kernels_of_a_factory_share_a_name_and_are_told_apart_by_their_closure(session) -> None:
+    def make(scale: float, bench: Any) -> Any:
+        @triton.autotune(configs=configs(), key=["n"], do_bench=bench)
+        @triton.jit
+        def scaled(x, y, n, BLOCK: tl.constexpr):
+            offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n) * scale, mask=offsets < n)
+
+        return scaled
+
+    def run(kernel: Any) -> None:
+        # The interpreter knows no closures: it fails at the launch, after the tuning.
+        with contextlib.suppress(triton.runtime.errors.InterpreterError):
+            kernel[grid](torch.ones(128), torch.zeros(128), 100)
+
+    recorded = session(dumping=True)
+    for scale, best in ((2.0, 16), (3.0, 64)):
+        run(make(scale, Bench(best, launches=False)))
+    loaded = session(recorded.entries)
+    kernels = [make(scale, Bench()) for scale in (2.0, 3.0)]
+    for kernel in kernels:
+        run(kernel)
+
+    assert loaded.outcomes == ["hit", "hit"]
+    assert [kernel.best_config.kwargs["BLOCK"] for kernel in kernels] == [16, 64]
+
+
+def test_one_function_under_two_candidate_lists_has_two_entries(session) -> None:
+    base = copy_kernel(None).fn
+    lists = [[16, 64], [32, 64]]
+
+    def kernels() -> list[Any]:
+        return [triton.autotune(configs(blocks), key=["n"], do_bench=Bench(best=64))(base) for blocks in lists]
+
+    recorded = session(dumping=True)
+    for kernel in kernels():
+        call(kernel)
+    loaded = session(recorded.entries)
+    for kernel in kernels():
+        call(kernel)
+
+    assert len({entry.problem for entry in recorded.entries}) == 1
+    assert len({entry.fingerprint for entry in recorded.entries}) == 2
+    assert loaded.outcomes == ["hit", "hit"]
+
+
+def test_the_order_of_the_candidates_does_not_matter(session) -> None:
+    base = copy_kernel(None).fn
+    recorded = session(dumping=True)
+    call(triton.autotune(configs([16, 64]), key=["n"], do_bench=Bench())(base))
+    loaded = session(recorded.entries)
+    call(triton.autotune(configs([64, 16]), key=["n"], do_bench=Bench())(base))
+
+    assert loaded.outcomes == ["hit"]
+
+
+def test_a_changed_list_of_candidates_is_seen_even_if_it_changes_at_run_time(session) -> None:
+    recorded = session(dumping=True)
+    call(copy_kernel(Bench()))
+    loaded = session(recorded.entries)
+    kernel = copy_kernel(Bench())
+    kernel.configs = configs([16, 64, 128])
+
+    call(kernel)
+
+    assert loaded.outcomes == ["stale"]
+
+
+def test_changed_key_names_are_a_miss_that_says_which_names_the_entries_have(session) -> None:
+    recorded = session(dumping=True)
+    call(copy_kernel(Bench()))
+    loaded = session(recorded.entries)
+
+    call(copy_kernel(Bench(), key=()))
+
+    assert loaded.outcomes == ["miss"]
+    assert "the entries of this kernel have n, x.dtype, y.dtype" in loaded.lookups[0].reason
+
+
+def test_a_tuning_in_which_every_candidate_failed_is_not_recorded(session) -> None:
+    first = session(dumping=True)
+    kernel = copy_kernel(lambda kernel_call, quantiles: [float("inf")] * 3)
+
+    call(kernel)
+
+    assert first.entries == ()
+    assert "every candidate failed" in first.run.notes[0]
+
+
+def test_a_failed_candidate_is_recorded_as_failed_and_does_not_win(session) -> None:
+    times = iter([[float("inf")] * 3, [2.0, 2.0, 2.0]])
+    first = session(dumping=True)
+
+    assert call(copy_kernel(lambda kernel_call, quantiles: next(times))) == 64
+
+    failed, chosen = first.entries[0].candidates
+    assert failed.failed
+    assert failed.time_us is None
+    assert chosen.time_us == 2000.0
+
+
+def test_a_benchmarker_may_return_a_single_number(session) -> None:
+    first = session(dumping=True)
+    times = iter([2.0, 1.0])
+
+    assert call(copy_kernel(lambda kernel_call, quantiles: next(times))) == 64
+    assert first.entries[0].choice.time_us == 1000.0
+
+
+def test_an_exception_while_tuning_reaches_the_test_and_records_nothing(session) -> None:
+    def broken(kernel_call: Any, quantiles: Any) -> Any:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    first = session(dumping=True)
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        call(copy_kernel(broken))
+    assert [lookup.tuned for lookup in first.lookups] == [False]
+    assert call(copy_kernel(Bench())) == 64
+
+
+@pytest.mark.parametrize("dumping", [True, False])
+def test_the_owners_disk_cache_is_used_only_where_nothing_is_dumped(session, monkeypatch, dumping: bool) -> None:
+    asked: list[Any] = []
+
+    def disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
+        asked.append(tuning_key)
+        bench_fn()
+        raise TypeError("Object of type dtype is not JSON serializable")
+
+    monkeypatch.setattr(autotuner_module.Autotuner, "check_disk_cache", disk_cache)
+    monkeypatch.setattr("pytest_autotune.tuners.triton._interpreted", lambda autotuner: False)
+    monkeypatch.setattr("pytest_autotune.tuners.triton._target_device", lambda: device.INTERPRETER)
+    session((), dumping=dumping)
+    kernel = copy_kernel(Bench())
+    kernel.cache_results = True
+
+    assert call(kernel) == 64
+    assert bool(asked) is not dumping
+
+
+def test_the_owners_setting_of_the_disk_cache_survives_the_hook(session) -> None:
+    before = copy_kernel(None)
+    first = session(dumping=True)
+    during = copy_kernel(None)
+    during.cache_results = True
+    first.adapter.unhook()
+
+    assert before.cache_results is False
+    assert during.cache_results is True
+    assert "cache_results" not in autotuner_module.Autotuner.__dict__
+
+
+def test_unhooking_restores_what_was_there(session) -> None:
+    original = autotuner_module.Autotuner.check_disk_cache
+    first = session(dumping=True)
+    assert autotuner_module.Autotuner.check_disk_cache is not original
+    first.adapter.unhook()
+
+    assert autotuner_module.Autotuner.check_disk_cache is original
+
+
+def test_another_signature_is_refused_by_name(session) -> None:
+    class Autotuner:
+        def check_disk_cache(self, tuning_key: Any, configs: Any) -> None: ...
+
+    with pytest.raises(HookError, match="has another signature"):
+        Adapter().hook(SimpleNamespace(Autotuner=Autotuner), session().run)  # type: ignore[arg-type]
+
+
+def test_a_triton_without_the_hook_point_is_refused_with_the_version_that_has_it(session) -> None:
+    with pytest.raises(HookError, match=r"triton >= 3\.4 is needed"):
+        Adapter().hook(SimpleNamespace(Autotuner=type("Autotuner", (), {})), session().run)  # type: ignore[arg-type]
+
+
+def test_an_unknown_kind_of_benchmark_function_is_left_alone_and_told(session) -> None:
+    first = session((), dumping=True)
+    kernel = copy_kernel(Bench())
+    ran: list[bool] = []
+
+    used = kernel.check_disk_cache(("key",), kernel.configs, lambda: ran.append(True))
+
+    assert ran == [True]
+    assert used is False
+    assert "was left alone" in first.run.notes[0]
+
+
+def test_ignored_kernels_are_left_alone(session) -> None:
+    first = session((), dumping=True, ignore=("triton:*copy",))
+
+    call(copy_kernel(Bench()))
+
+    assert first.lookups == []
+    assert first.adapter.unseen() == []
+
+
+def test_an_isolated_test_sees_none_of_the_memory_before_it_and_leaves_none(session) -> None:
+    first = session(dumping=True)
+    bench = Bench()
+    kernel = copy_kernel(bench)
+    call(kernel)
+    before = dict(kernel.cache)
+
+    with first.adapter.isolated(), first.run.isolated():
+        assert kernel.cache == {}
+        call(kernel)
+        call(kernel, n=50)
+
+    assert kernel.cache == before
+    assert bench.calls == 6
+
+
+def test_an_entry_of_another_device_is_a_mismatch_that_names_both(session) -> None:
+    recorded = session(dumping=True)
+    call(copy_kernel(Bench()))
+    (entry,) = recorded.entries
+    gpu = device.Device("NVIDIA H200", "sm_90", 132)
+    problem = type(entry.problem)(entry.problem.tuner, entry.problem.kernel, entry.problem.key, gpu)
+    loaded = session((Entry(problem, entry.fingerprint, entry.choice),))
+
+    call(copy_kernel(Bench()))
+
+    assert loaded.outcomes == ["mismatch"]
+    assert loaded.lookups[0].reason == (
+        "tuned on NVIDIA H200 (sm_90, 132 multiprocessors), running on Triton interpreter (interpreter)"
+    )
+
+
+def test_the_interpreter_tunes_without_a_gpu_or_a_benchmarker(session) -> None:
+    first = session(dumping=True)
+
+    call(copy_kernel(None, blocks=[16, 128]))
+
+    assert [candidate.time_us > 0 for candidate in first.entries[0].candidates] == [True, True]
+
+
+def test_autotuners_can_still_be_pickled_while_hooked(session) -> None:
+    session(dumping=True)
+    config = copy_kernel(Bench()).configs[0]
+
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_a_stale_choice_that_is_still_offered_is_used_where_the_user_says_so(session) -> None:
+    recorded = session(dumping=True)
+    call(copy_kernel(Bench(best=16)))
+    loaded = session(recorded.entries, on_stale="use")
+    kernel = copy_kernel(Bench(best=64))
+    kernel.configs = [*kernel.configs, *configs([128])]
+
+    assert call(kernel) == 16
+    assert loaded.outcomes == ["stale"]
+    assert not loaded.lookups[0].tuned
+
+
+def test_candidates_are_params_in_tritons_own_order() -> None:
+    from pytest_autotune.tuners.triton import _candidate
+
+    candidate = _candidate(triton.Config({"BLOCK": 16}, num_warps=8, num_stages=2), 0.0123456)
+
+    assert isinstance(candidate, Candidate)
+    assert str(candidate) == "BLOCK=16, num_warps=8, num_ctas=1, num_stages=2"
+    assert candidate.time_us == 12.35
