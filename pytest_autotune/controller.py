@@ -84,11 +84,9 @@ class Controller:
     def _open_folder(self) -> RunFolder | None:
         assert self._options.dump is not None
         cache = getattr(self._config, "cache", None)
-        base = (
-            cache.mkdir("autotune") if cache is not None else Path(tempfile.gettempdir()) / "pytest-autotune-journals"
-        )
         try:
-            return RunFolder(base, str(Path(self._options.dump.location).resolve()))
+            base = cache.mkdir("autotune") if cache is not None else shared_folder() / "journals"
+            return RunFolder(base, os.path.realpath(self._options.dump.location))
         except OSError:  # a read-only tree: then a killed run loses what it has tuned
             return None
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from pytest_autotune import device
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.index import EntryIndex
@@ -34,6 +35,7 @@ class TestProcess:
     :param index: what is loaded; None when nothing is.
     :param journal: where finished tunings are kept until the run ends; None when nothing is dumped.
     :param known_kernels: kernels, as ``tuner:kernel``, that the caches of this run have entries for.
+    :param workers: how many processes of this run share the machine.
     """
 
     __test__ = False
@@ -46,6 +48,7 @@ class TestProcess:
         coordination: Coordination,
         journal: Journal | None,
         known_kernels: Sequence[str],
+        workers: int = 1,
     ) -> None:
         policy = Policy(
             dumping=options.dump is not None,
@@ -53,6 +56,7 @@ class TestProcess:
             on_stale=options.on_stale,
             ignore=options.ignore,
             aliases=dict(options.device_alias),
+            compile_threads=max(device.cpu().multiprocessors // workers, 1),
         )
         self.run = TuningRun(policy, index, coordination, self._log, self._refuse)
         self.hooks = Hooks(self.run, options.tuners)

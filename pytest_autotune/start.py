@@ -46,7 +46,7 @@ def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]
     coordination: Coordination = Alone(gpu)
     if task.run_id:
         coordination = AmongWorkers(claims_folder(task.run_id), options.wait_timeout_s, gpu)
-    return TestProcess(config, options, index, coordination, journal, task.known_kernels or ())
+    return TestProcess(config, options, index, coordination, journal, task.known_kernels or (), task.workers)
 
 
 def _register(config: pytest.Config, process: TestProcess) -> TestProcess:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem
@@ -132,6 +132,11 @@ class EntryIndex:
             find = self._find_devices.get(tuner)
             self._devices[tuner] = frozenset(find() if find else ())
         return self._devices[tuner]
+
+    def __iter__(self) -> Iterator[Entry]:
+        """The entries, in precedence order within a kernel; it decodes them all."""
+        for group in self._groups.values():
+            yield from group.entries
 
     def __len__(self) -> int:
         """The number of entries; it decodes them all."""

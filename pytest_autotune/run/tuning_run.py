@@ -27,6 +27,7 @@ class Policy:
     :param on_stale: ``"tune"``, ``"use"`` or ``"error"``.
     :param ignore: globs of ``tuner:kernel`` that are left alone.
     :param aliases: device name -> name of a device whose entries it may use.
+    :param compile_threads: how many candidates this process may compile at a time.
     """
 
     dumping: bool = False
@@ -34,6 +35,7 @@ class Policy:
     on_stale: str = "tune"
     ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    compile_threads: int = 1
 
 
 def refusal(lookup: Lookup) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 
@@ -32,7 +32,19 @@ class Hooks:
             if self._wanted is None or any(wanted.split(".")[0] == name for wanted in self._wanted):
                 adapter: Adapter = importlib.import_module(module).Adapter()
                 self._adapters[name] = adapter
-                when_imported(adapter.module, self, lambda hooks, library, name=name: hooks._hook(name, library))
+                self._hook_when_imported(name, adapter.module)
+
+    def _hook_when_imported(self, name: str, module: str) -> None:
+        import wrapt
+
+        # wrapt keeps its hooks for the life of the process: they must not keep a run alive.
+        reference = weakref.ref(self)
+
+        def hook(library: ModuleType) -> None:
+            if (hooks := reference()) is not None:
+                hooks._hook(name, library)
+
+        wrapt.register_post_import_hook(hook, module)
 
     def _hook(self, name: str, library: ModuleType) -> None:
         adapter = self._adapters.get(name)
@@ -63,19 +75,3 @@ class Hooks:
     def unseen(self) -> list[str]:
         """``tuner:kernel`` of what was tuned without passing the run's door."""
         return [f"{name}:{kernel}" for name, adapter in self._adapters.items() for kernel in adapter.unseen()]
-
-
-def when_imported(module: str, owner: Hooks, then: Callable[[Hooks, ModuleType], None]) -> None:
-    """Call ``then`` when a module is imported, at once if it is there; never after ``owner`` is gone.
-
-    wrapt keeps its hooks for the life of the process, so they must not keep a run alive.
-    """
-    import wrapt
-
-    reference = weakref.ref(owner)
-
-    def hook(library: ModuleType) -> None:
-        if (hooks := reference()) is not None:
-            then(hooks, library)
-
-    wrapt.register_post_import_hook(hook, module)

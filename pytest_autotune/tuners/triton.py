@@ -19,7 +19,8 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType, ModuleType
@@ -191,7 +192,7 @@ class Adapter:
                 config = offered[tuning.entry.choice.params]
                 try:
                     if not _interpreted(autotuner):
-                        _compile(call, config)
+                        _compile_and_load(call, config)
                 except Exception as error:
                     reason = str(error).splitlines()[0] if str(error) else ""
                     tuning.reject(f"the choice no longer compiles: {type(error).__name__}: {reason}")
@@ -220,17 +221,19 @@ class Adapter:
             raise
 
     def _tune(self, call: _Call, configs: Sequence[Any], bench_fn: Callable[[], None], tuning: Tuning) -> None:
+        assert self._run is not None
         autotuner = call.autotuner
+        if not _interpreted(autotuner):
+            _compile_ahead(call, configs, self._run.policy.compile_threads)
         with tuning.measuring():
             bench_fn()
             timings: Mapping[Any, object] = autotuner.configs_timings
             times_ms = {config: _median_ms(timings.get(config)) for config in configs}
             best = autotuner.cache[call.tuning_key]
             if not math.isfinite(times_ms.get(best, math.inf)):
-                assert self._run is not None
                 self._run.note(f"{tuning.lookup.problem}: every candidate failed; nothing was recorded")
                 return
-            if self._run is not None and self._run.policy.dumping and not _interpreted(autotuner):
+            if self._run.policy.dumping and not _interpreted(autotuner):
                 best = _measured_again(call, times_ms, best)
         candidates = [_candidate(config, times_ms[config]) for config in configs]
         tuning.record(_candidate(best, times_ms[best]), candidates)
@@ -374,13 +377,41 @@ def _target_device() -> Device:
     return device.cpu() if target.backend == "cpu" else Device(str(target.backend), arch)
 
 
-def _compile(call: _Call, config: Any) -> None:
-    """Compile and load the kernel for one candidate, which the launch needs anyway."""
+def _compile(call: _Call, config: Any) -> Any:
+    """Compile the kernel for one candidate, without a launch."""
     if config.pre_hook is not None:
         config.pre_hook(call.arguments(config))  # may change what is compiled, such as a descriptor's block shape
     kwargs = {**call.kwargs, "warmup": True}
-    kernel = call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
-    load = getattr(kernel, "_init_handles", None)
+    return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
+
+
+def _compile_ahead(call: _Call, configs: Sequence[Any], threads: int) -> None:
+    """Compile the candidates before the GPU is held, in parallel where this Triton can.
+
+    What fails here fails again in the benchmark, which knows what to do about it.
+    """
+    with ExitStack() as stack:
+        mode = _async_compile_mode()
+        if mode is not None and threads > 1:
+            pool = stack.enter_context(ThreadPoolExecutor(threads, "pytest-autotune-compile"))
+            stack.enter_context(mode(pool, ignore_errors=True))
+        for config in configs:
+            with suppress(Exception):
+                _compile(call, config)
+
+
+def _async_compile_mode() -> Any:
+    """Triton's mode for compiling in a pool: since 3.6 without leaving itself active after an error."""
+    module: Any = sys.modules.get("triton.runtime._async_compile")
+    mode = getattr(module, "AsyncCompileMode", None)
+    if mode is None or "ignore_errors" not in inspect.signature(mode).parameters:
+        return None
+    return mode if module.active_mode.get() is None else None
+
+
+def _compile_and_load(call: _Call, config: Any) -> None:
+    """Compile and load the kernel for one candidate, which the launch needs anyway."""
+    load = getattr(_compile(call, config), "_init_handles", None)
     if load is not None:
         load()
 
@@ -463,10 +494,11 @@ class _DtypeName(str):
 def _key_value(name: str, value: object) -> Value:
     """Encode a part of a key as Triton compares it: True, 1 and 1.0 are one key there."""
     value = _unwrapped(value)
-    if isinstance(value, numbers.Real) and not isinstance(value, enum.Enum):
-        if isinstance(value, numbers.Integral) or float(value).is_integer():
-            return plain_value(name, int(value))
-        return plain_value(name, float(value))
+    if isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum):
+        return plain_value(name, int(value))
+    if isinstance(value, numbers.Real):
+        number = float(value)
+        return plain_value(name, int(number) if number.is_integer() else number)
     return _value(name, value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from itertools import pairwise, repeat
@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Device, Entry, Problem, Scalar, Value
 
 FORMAT_VERSION = 1
 
@@ -156,44 +156,48 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
 
     :raises CacheError: for an entry that a reader would not take back.
     """
-    sort_key = _SortKey()
-    keyed = sorted(((sort_key(entry), entry) for entry in entries), key=itemgetter(0))
+    encoded = Encoded(lambda value: value.encoded)
+    orders: dict[Device, tuple[str, str, str, int]] = {}
+    checked: set[tuple[str, ...]] = set()
+    keyed = []
+    for entry in entries:
+        problem = entry.problem
+        order = orders.get(problem.device)
+        if order is None:
+            order = orders[problem.device] = _device_order(problem.device)
+        key, fingerprint = encoded.each(problem.key), encoded.each(entry.fingerprint)
+        names = (problem.tuner, problem.kernel, *[value[0] for value in key], "", *[value[0] for value in fingerprint])
+        if names not in checked:
+            check_entry(entry, "entry", str(problem))
+            checked.add(names)
+        keyed.append(((problem.tuner, problem.kernel, order[0], key, fingerprint, order), entry))
+    keyed.sort(key=itemgetter(0))
     ordered = [entry for _, entry in keyed]
-    if any(one[0] == next_one[0] for one, next_one in pairwise(keyed)):
+    if any(one[0] == following[0] for one, following in pairwise(keyed)):
         return list(one_of_each(ordered))
     return ordered
 
 
-class _SortKey:
-    """Remembers what it computed of a device and of a value: a file repeats both."""
+class Encoded(dict[Any, _T]):
+    """What is made of values, made once for all that are equal: a file repeats them.
 
-    def __init__(self) -> None:
-        self._devices: dict[Device, tuple[str, str, str, int]] = {}
-        self._values: dict[object, tuple[str, str, str, str]] = {}
+    Looked up by a value's parts, because a value's own hash is several times slower.
+    """
 
-    def __call__(self, entry: Entry) -> tuple[object, ...]:
-        problem = entry.problem
-        device = self._devices.get(problem.device)
-        if device is None:
-            device = self._devices[problem.device] = _device_order(problem.device)
-        key = [self._encoded(value) for value in problem.key]
-        fingerprint = [self._encoded(value) for value in entry.fingerprint]
-        distinct = len({value[0] for value in key}) == len(key) and (
-            len({value[0] for value in fingerprint}) == len(fingerprint)
-        )
-        if not (distinct and problem.tuner and problem.kernel):
-            check_entry(entry, "entry", str(problem))
-        return problem.tuner, problem.kernel, device[0], key, fingerprint, device
+    def __init__(self, encode: Callable[[Value], _T]) -> None:
+        super().__init__()
+        self._encode = encode
 
-    def _encoded(self, value: Value) -> tuple[str, str, str, str]:
-        scalar = value.value
-        if scalar.__class__ is float:  # 0.0 and -0.0 are one key of a dict
-            return value.encoded
-        memory = value.name, scalar, scalar.__class__, value.type
-        encoded = self._values.get(memory)
-        if encoded is None:
-            encoded = self._values[memory] = value.encoded
-        return encoded
+    def each(self, values: tuple[Value, ...]) -> list[_T]:
+        """What is made of each of the values."""
+        return [self[value.name, value.value, value.value.__class__, value.type] for value in values]
+
+    def __missing__(self, parts: tuple[str, Scalar, type, str]) -> _T:
+        name, scalar, _, type = parts
+        made = self._encode(Value(name, scalar, type))
+        if scalar.__class__ is not float or scalar:  # 0.0 and -0.0 are one key of a dict
+            self[parts] = made
+        return made
 
 
 def many(cls: type[_T], first: Sequence[object], *columns: Iterable[object]) -> list[_T]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache as remember
 from itertools import islice, pairwise, repeat
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import binary
 from pytest_autotune.cache.formats.schema import (
     FORMAT_VERSION,
+    Encoded,
     check_scalar,
     checked_devices,
     device_ids,
@@ -70,10 +72,8 @@ def _parts(cache: Cache) -> Iterator[str]:
     quoted_ids = {device: quote(id) for device, id in ids.items()}
     yield _HEADER
     yield from (f"devices {{ {_device_fields(id, device)} }}\n" for device, id in ids.items())
-    values = _Values()
-    strings: dict[str, str] = {}
-    for entry in in_order(cache.entries):
-        yield from _entry_lines(entry, quoted_ids, values, strings)
+    printer = _Printer(quoted_ids)
+    yield from map(printer.entry, in_order(cache.entries))
 
 
 def _device_fields(id: str, device: Device) -> str:
@@ -84,62 +84,45 @@ def _device_fields(id: str, device: Device) -> str:
     return " ".join(fields)
 
 
-def _entry_lines(entry: Entry, ids: dict[Device, str], values: _Values, strings: dict[str, str]) -> Iterator[str]:
-    def quoted(text: str) -> str:
-        known = strings.get(text)
-        if known is None:
-            known = strings[text] = quote(text)
-        return known
+class _Printer:
+    """Prints every value and text once, however often the entries repeat it."""
 
-    problem = entry.problem
-    yield f"entries {{\n  tuner: {quoted(problem.tuner)}\n  kernel: {quoted(problem.kernel)}\n"
-    for value in problem.key:
-        yield f"  key {values.text(value)}\n"
-    yield f"  device: {ids[problem.device]}\n"
-    for value in entry.fingerprint:
-        yield f"  fingerprint {values.text(value)}\n"
-    if entry.choice is not None:
-        yield f"  choice {_candidate(entry.choice, values)}\n"
-    for candidate in entry.candidates:
-        yield f"  candidates {_candidate(candidate, values)}\n"
-    if entry.native:
-        yield f"  native: {_quote_bytes(entry.native)}\n"
-    if entry.label:
-        yield f"  label: {quote(entry.label)}\n"
-    if entry.tuning_seconds:
-        yield f"  tuning_seconds: {float(entry.tuning_seconds)!r}\n"
-    if entry.environment:
-        yield f"  environment: {quoted(entry.environment)}\n"
-    yield "}\n"
+    def __init__(self, ids: dict[Device, str]) -> None:
+        self._devices = {device: f"  device: {id}\n" for device, id in ids.items()}
+        self._keys = Encoded(lambda value: f"  key {_value(value)}\n")
+        self._fingerprints = Encoded(lambda value: f"  fingerprint {_value(value)}\n")
+        self._params = Encoded(lambda value: f"params {_value(value)} ")
+        self._quoted = remember(quote)
 
+    def entry(self, entry: Entry) -> str:
+        problem = entry.problem
+        lines = [
+            f"entries {{\n  tuner: {self._quoted(problem.tuner)}\n  kernel: {self._quoted(problem.kernel)}\n",
+            *self._keys.each(problem.key),
+            self._devices[problem.device],
+            *self._fingerprints.each(entry.fingerprint),
+        ]
+        if entry.choice is not None:
+            lines.append(f"  choice {{ {self._candidate(entry.choice)}}}\n")
+        lines += [f"  candidates {{ {self._candidate(candidate)}}}\n" for candidate in entry.candidates]
+        if entry.native:
+            lines.append(f"  native: {_quote_bytes(entry.native)}\n")
+        if entry.label:
+            lines.append(f"  label: {quote(entry.label)}\n")
+        if entry.tuning_seconds:
+            lines.append(f"  tuning_seconds: {float(entry.tuning_seconds)!r}\n")
+        if entry.environment:
+            lines.append(f"  environment: {self._quoted(entry.environment)}\n")
+        lines.append("}\n")
+        return "".join(lines)
 
-def _candidate(candidate: Candidate, values: _Values) -> str:
-    fields = [f"id: {quote(candidate.id)} "] if candidate.id else []
-    fields += [f"params {values.text(value)} " for value in candidate.params]
-    if candidate.time_us is not None:
-        fields.append(f"time_us: {float(candidate.time_us)!r} ")
-    if candidate.failed:
-        fields.append(f"failed: {quote(candidate.failed)} ")
-    if candidate.label:
-        fields.append(f"label: {quote(candidate.label)} ")
-    return f"{{ {''.join(fields)}}}"
-
-
-class _Values:
-    """Prints values, each once: a file repeats them."""
-
-    def __init__(self) -> None:
-        self._texts: dict[object, str] = {}
-
-    def text(self, value: Value) -> str:
-        scalar = value.value
-        if scalar.__class__ is float:  # 0.0 and -0.0 are one key of a dict
-            return _value(value)
-        memory = value.name, scalar, scalar.__class__, value.type
-        text = self._texts.get(memory)
-        if text is None:
-            text = self._texts[memory] = _value(value)
-        return text
+    def _candidate(self, candidate: Candidate) -> str:
+        params = "".join(self._params.each(candidate.params))
+        id = f"id: {quote(candidate.id)} " if candidate.id else ""
+        time_us = "" if candidate.time_us is None else f"time_us: {float(candidate.time_us)!r} "
+        failed = f"failed: {quote(candidate.failed)} " if candidate.failed else ""
+        label = f"label: {quote(candidate.label)} " if candidate.label else ""
+        return f"{id}{params}{time_us}{failed}{label}"
 
 
 def _value(value: Value) -> str:
@@ -202,11 +185,14 @@ def decode(text: str, where: str) -> Cache:
     :raises CacheError: where it holds none, with line and column.
     """
     with uncollected():
-        for lines in (text, _NOTHING.sub("", text.replace("\r\n", "\n"))):
-            try:
-                return _Reader(where).cache(lines)
-            except _UnfamiliarError:
-                pass
+        try:
+            return _Reader(where).cache(text)
+        except _UnfamiliarError:
+            pass
+        try:
+            return _Reader(where).cache(_NOTHING.sub("", text.replace("\r\n", "\n")))
+        except _UnfamiliarError:
+            pass
     return _with_protobuf(text, where)
 
 
