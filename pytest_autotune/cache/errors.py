@@ -19,4 +19,6 @@ class CacheError(Exception):
 
     def __str__(self) -> str:
         remedy = f" ({self.remedy})" if self.remedy else ""
-        return " ".join(f"{self.where}: {self.found}{remedy}".split())
+        line = " ".join(f"{self.where}: {self.found}{remedy}".split())
+        # What was found in a file may be made to move a terminal's cursor.
+        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)

@@ -97,7 +97,7 @@ def read_index(path: AnyPath, missing_ok: bool = False) -> EntryIndex:
     target = _parsed(path)
     if not _is_folder(target) and format_of(target.path) is Format.BINARY:
         data = _bytes_of(target.path, str(target), missing_ok)
-        if data.strip() or not missing_ok:
+        if not missing_ok or (data and not data.isspace()):
             return EntryIndex.of_binary(data, str(target))
     return EntryIndex.of([read(target, missing_ok)])
 
@@ -178,7 +178,7 @@ def _os_errors(target: CachePath) -> Iterator[None]:
 def _read_file(target: CachePath, missing_ok: bool) -> tuple[Cache, bytes]:
     format = format_of(target.path)
     data = _bytes_of(target.path, str(target), missing_ok)
-    if missing_ok and not data.strip():
+    if missing_ok and (not data or data.isspace()):
         return Cache(), data
     return decode(data, format, str(target)), data
 
@@ -193,7 +193,7 @@ def _bytes_of(path: Path, where: str, missing_ok: bool) -> bytes:
         if status.st_size > MAX_BYTES:
             raise CacheError(where, f"is larger than {MAX_BYTES // 2**20} MiB: not a cache")
         return path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if missing_ok:
             return b""
         raise CacheError(where, "no such file", f"create it with --autotune-dump={where}") from None

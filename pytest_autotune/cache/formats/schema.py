@@ -38,7 +38,7 @@ def check_not_empty(data: bytes, where: str) -> None:
 
     :raises CacheError: then.
     """
-    if not data.strip():
+    if not data or data.isspace():
         raise CacheError(where, "is empty", "remove it, or restore it from version control")
 
 

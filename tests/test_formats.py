@@ -1,0 +1,449 @@
+"""Text, binary, YAML and JSON: what they look like, that they say the same, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import PurePath
+
+import pytest
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats import (
+    Format,
+    decode,
+    encode,
+    entry_from_mapping,
+    entry_to_mapping,
+    format_of,
+)
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+
+H200 = Device("NVIDIA H200", "sm_90", 132)
+MI300 = Device("AMD Instinct MI300X", "gfx942", 304)
+
+MATMUL = Entry(
+    Problem("triton", "lib.ops.matmul", (Value("M", 1024), Value("a_ptr.dtype", "fp16", "dtype")), H200),
+    (Value("source", "5f2c91d0a7b3", "digest"), Value("search", "c0ffee123456", "digest")),
+    Candidate(params=(Value("BLOCK_M", 64), Value("num_warps", 4)), time_us=10.4),
+    tuning_seconds=5.3,
+    environment="triton 3.6.0, torch 2.11.0, cuda 13.0",
+)
+TEMPLATE = Entry(
+    Problem("inductor.template", "mm", (Value("hint", None, "none"), Value("on", True), Value("alpha", -0.0)), MI300),
+    candidates=(
+        Candidate("extern", (), 12.0, label="aten"),
+        Candidate("", (Value("x", math.inf), Value("y", 1e-05)), None, failed='out of "shared" memory\n\u202e\x1b[0m'),
+        Candidate(),
+    ),
+)
+XLA = Entry(Problem("xla", "hlo", (), H200), native=bytes(range(256)), label="fusion(größe, 名前)", choice=Candidate())
+CACHE = Cache((TEMPLATE, MATMUL, XLA))
+
+MATMUL_TEXT = """\
+# proto-file: pytest_autotune/cache/autotune_cache.proto
+# proto-message: pytest_autotune.AutotuneCache
+format_version: 1
+devices { id: "nvidia-h200-sm90-132" name: "NVIDIA H200" arch: "sm_90" multiprocessors: 132 }
+entries {
+  tuner: "triton"
+  kernel: "lib.ops.matmul"
+  key { name: "M" int: 1024 }
+  key { name: "a_ptr.dtype" text: "fp16" type: "dtype" }
+  device: "nvidia-h200-sm90-132"
+  fingerprint { name: "search" text: "c0ffee123456" type: "digest" }
+  fingerprint { name: "source" text: "5f2c91d0a7b3" type: "digest" }
+  choice { params { name: "BLOCK_M" int: 64 } params { name: "num_warps" int: 4 } time_us: 10.4 }
+  tuning_seconds: 5.3
+  environment: "triton 3.6.0, torch 2.11.0, cuda 13.0"
+}
+"""
+MATMUL_YAML = """\
+format_version: 1
+devices:
+- {id: "nvidia-h200-sm90-132", name: "NVIDIA H200", arch: "sm_90", multiprocessors: 132}
+entries:
+- tuner: "triton"
+  kernel: "lib.ops.matmul"
+  key:
+  - {name: "M", int: 1024}
+  - {name: "a_ptr.dtype", text: "fp16", type: "dtype"}
+  device: "nvidia-h200-sm90-132"
+  fingerprint:
+  - {name: "search", text: "c0ffee123456", type: "digest"}
+  - {name: "source", text: "5f2c91d0a7b3", type: "digest"}
+  choice:
+    params:
+    - {name: "BLOCK_M", int: 64}
+    - {name: "num_warps", int: 4}
+    time_us: 10.4
+  tuning_seconds: 5.3
+  environment: "triton 3.6.0, torch 2.11.0, cuda 13.0"
+"""
+
+every_format = pytest.mark.parametrize("format", Format, ids=lambda format: format.value)
+mapping_formats = pytest.mark.parametrize("format", [Format.JSON, Format.YAML], ids=lambda format: format.value)
+
+
+def refusal(data: bytes | str, format: Format) -> str:
+    """The one line that decoding comes to."""
+    with pytest.raises(CacheError) as caught:
+        decode(data.encode() if isinstance(data, str) else data, format, "cache")
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def matmul_with(**fields: object) -> str:
+    """A cache in JSON whose entry has other fields."""
+    plain = json.loads(encode(Cache((MATMUL,)), Format.JSON))
+    plain["entries"][0].update(fields)
+    return json.dumps(plain)
+
+
+# What is written
+
+
+def test_text_is_the_layout_of_the_design():
+    assert encode(Cache((MATMUL,)), Format.TEXT).decode() == MATMUL_TEXT
+
+
+def test_yaml_has_a_line_for_each_device_and_value():
+    assert encode(Cache((MATMUL,)), Format.YAML).decode() == MATMUL_YAML
+
+
+def test_json_mirrors_the_protocol_buffer():
+    plain = json.loads(encode(Cache((MATMUL,)), Format.JSON))
+    assert list(plain) == ["format_version", "devices", "entries"]
+    assert plain["entries"][0]["key"] == [
+        {"name": "M", "int": 1024},
+        {"name": "a_ptr.dtype", "text": "fp16", "type": "dtype"},
+    ]
+    assert encode(Cache((MATMUL,)), Format.JSON).endswith(b"}\n")
+
+
+@every_format
+def test_what_is_written_is_read_back(format):
+    assert set(decode(encode(CACHE, format), format, "cache").entries) == set(CACHE.entries)
+
+
+@every_format
+def test_the_order_of_entries_does_not_show(format):
+    assert encode(Cache(CACHE.entries[::-1]), format) == encode(CACHE, format)
+
+
+@every_format
+def test_an_empty_cache_is_a_file(format):
+    assert decode(encode(Cache(), format), format, "cache") == Cache()
+
+
+@every_format
+def test_scalars_of_different_kinds_stay_different(format):
+    values = [True, 1, 1.0, "1", None, -0.0, 0.0, 2**63 - 1, -(2**63), math.inf, -math.inf, math.nan, 1e16, 5e-324, ""]
+    key = tuple(Value(f"v{index:02}", value) for index, value in enumerate(values))
+    entry = Entry(Problem("t", "k", key, H200))
+    assert decode(encode(Cache((entry,)), format), format, "cache").entries[0].problem.key == key
+
+
+@every_format
+def test_devices_whose_names_give_one_id_get_two(format):
+    devices = [Device("Toy GPU", "a_1"), Device("toy gpu", "a1"), Device("Toy/GPU", "a1"), Device("Toy GPU", "a1", 2)]
+    cache = Cache(tuple(Entry(Problem("t", "k", (), device), label=device.name) for device in devices))
+    data = encode(cache, format)
+    assert set(decode(data, format, "cache").entries) == set(cache.entries)
+    assert encode(Cache(cache.entries[::-1]), format) == data
+
+
+@every_format
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Entry(Problem("", "k", (), H200)),
+        Entry(Problem("t", "", (), H200)),
+        Entry(Problem("t", "k", (Value("M", 1), Value("M", 2)), H200)),
+        Entry(Problem("t", "k", (Value("M", 2**63),), H200)),
+        Entry(Problem("t", "k", (), H200), choice=Candidate(params=(Value("M", -(2**70)),))),
+        Entry(Problem("t", "k", (), Device("d", "a", 2**32))),
+        Entry(Problem("t", "k", (), H200), label="\ud800"),
+    ],
+    ids=["tuner", "kernel", "names", "key", "param", "multiprocessors", "surrogate"],
+)
+def test_what_no_reader_would_take_back_is_not_written(entry, format):
+    with pytest.raises(CacheError):
+        encode(Cache((entry,)), format)
+
+
+@every_format
+def test_of_two_entries_for_one_problem_the_faster_stays(format):
+    slower = replace(MATMUL, choice=Candidate(params=(Value("BLOCK_M", 32),), time_us=11.0))
+    untimed = replace(MATMUL, choice=Candidate(params=(Value("BLOCK_M", 16),)))
+    assert decode(encode(Cache((slower, MATMUL, untimed)), format), format, "cache").entries == (MATMUL,)
+
+
+def test_of_two_entries_in_a_merged_file_the_faster_stays_in_any_order():
+    block = MATMUL_TEXT[MATMUL_TEXT.index("entries {") :]
+    other = block.replace("time_us: 10.4", "time_us: 9.5").replace("int: 64", "int: 128")
+    head = MATMUL_TEXT[: -len(block)]
+    for text in (head + block + other, head + other + block, head + " " + other + block):
+        (entry,) = decode(text.encode(), Format.TEXT, "cache").entries
+        assert entry.choice.time_us == 9.5
+
+
+# What is read
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("  key", "\n   # tuned by hand\n\tkey"),
+        lambda text: text.split("\n", 2)[2],
+        lambda text: text.replace('"lib.ops.matmul"', "'lib.ops' '.matmul'"),
+        lambda text: text.replace("key {", "key: <").replace("1024 }", "0x400 >").replace('"dtype" }', '"dtype" >'),
+        lambda text: text.replace("\n", " ").replace("# proto-file", "\n# proto-file").replace(" format", "\nformat"),
+    ],
+    ids=["crlf", "comments", "no header", "other quotes", "other brackets", "one line"],
+)
+def test_text_written_by_hand_says_the_same(edit):
+    assert decode(edit(MATMUL_TEXT).encode(), Format.TEXT, "cache") == Cache((MATMUL,))
+
+
+def test_entries_share_their_values():
+    other = replace(MATMUL, problem=replace(MATMUL.problem, kernel="other"))
+    for format in (Format.TEXT, Format.BINARY):
+        one, two = decode(encode(Cache((MATMUL, other)), format), format, "cache").entries
+        assert one.problem.key[0] is two.problem.key[0]
+        assert one.choice.params[0] is two.choice.params[0]
+
+
+def test_a_journal_line_is_an_entry_with_its_device_inside():
+    for entry in CACHE.entries:
+        line = json.dumps(entry_to_mapping(entry))
+        assert entry_from_mapping(json.loads(line)) == entry
+
+
+def test_a_damaged_journal_line_is_refused_in_words():
+    with pytest.raises(CacheError, match=r"entry\.kernel is empty"):
+        entry_from_mapping({"tuner": "t", "device": {"name": "d"}})
+    with pytest.raises(CacheError, match=r'entry\.device: no device has the id ""'):
+        entry_from_mapping({"tuner": "t", "kernel": "k"})
+
+
+# Newer versions
+
+
+@every_format
+def test_a_newer_version_is_refused_with_what_to_do(format):
+    data = encode(Cache((MATMUL,)), format)
+    newer = b"\x08\x02" + data[2:] if format is Format.BINARY else data.replace(b"on: 1", b"on: 2")
+    newer = newer.replace(b'on": 1', b'on": 2')
+    expected = "format_version 2 is newer than this pytest-autotune reads (1) (upgrade pytest-autotune)"
+    assert refusal(newer, format) == f"cache: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("data", "format"),
+    [
+        ("entries { }", Format.TEXT),
+        (b"\x1a\x00", Format.BINARY),
+        ("entries: []", Format.YAML),
+        ("{}", Format.JSON),
+        ('{"format_version": 0}', Format.JSON),
+    ],
+)
+def test_a_file_without_a_version_is_refused(data, format):
+    assert "has no format_version" in refusal(data, format)
+
+
+@pytest.mark.parametrize(
+    ("data", "format"),
+    [
+        (MATMUL_TEXT.replace("  device:", "  colour: { red: 1 }\n  device:"), Format.TEXT),
+        (MATMUL_TEXT.replace("int: 64 }", "int: 64 size: 3 }"), Format.TEXT),
+        (MATMUL_YAML.replace("  device:", "  colour: {red: 1}\n  device:"), Format.YAML),
+        (MATMUL_YAML.replace("int: 64", "int: 64, size: 3"), Format.YAML),
+        (matmul_with(colour={"red": [1]}), Format.JSON),
+        (matmul_with().replace('"arch"', '"vendor": "NVIDIA", "arch"'), Format.JSON),
+    ],
+)
+def test_unknown_fields_make_a_cache_that_must_not_be_rewritten(data, format):
+    cache = decode(data.encode(), format, "cache")
+    assert cache.lossy
+    assert cache.entries == (MATMUL,)
+
+
+def test_binary_keeps_unknown_fields_of_the_file_its_devices_and_its_entries():
+    unknown = b"\xa2\x06\x03new"  # field 100, text
+    from pytest_autotune.cache import autotune_cache_pb2 as pb2
+
+    message = pb2.AutotuneCache.FromString(encode(Cache((MATMUL, TEMPLATE)), Format.BINARY))
+    message.MergeFromString(unknown)
+    message.devices[1].MergeFromString(unknown)
+    message.entries[1].choice.params[0].MergeFromString(unknown)
+    data = message.SerializeToString(deterministic=True)
+
+    cache = decode(data, Format.BINARY, "cache")
+    assert not cache.lossy
+    assert [id for id, _ in cache.unknown] == ["", "nvidia-h200-sm90-132"]
+    assert encode(cache, Format.BINARY) == data
+    assert encode(cache, Format.BINARY).count(b"new") == 3
+
+    retuned = replace(cache.entries[1], tuning_seconds=1.0)
+    again = encode(replace(cache, entries=(cache.entries[0], retuned)), Format.BINARY)
+    assert decode(again, Format.BINARY, "cache").entries[1].tuning_seconds == 1.0
+
+
+# What is refused
+
+
+@every_format
+@pytest.mark.parametrize("data", [b"", b" \n\t"])
+def test_an_empty_file_is_refused(data, format):
+    assert "is empty" in refusal(data, format)
+
+
+@pytest.mark.parametrize("format", [Format.TEXT, Format.YAML, Format.JSON])
+def test_binary_data_in_a_file_named_as_text_is_told(format):
+    assert "is it a .pb file?" in refusal(encode(CACHE, Format.BINARY), format)
+
+
+@pytest.mark.parametrize("format", [Format.TEXT, Format.YAML, Format.JSON])
+def test_text_in_a_file_named_as_binary_is_told(format):
+    assert "holds text, not binary data" in refusal(encode(CACHE, format), Format.BINARY)
+
+
+@pytest.mark.parametrize(
+    ("data", "format", "place"),
+    [
+        (MATMUL_TEXT.replace("time_us: 10.4", "time_us: ten"), Format.TEXT, "cache:13:"),
+        (MATMUL_YAML.replace("  key:", "  key: ]"), Format.YAML, "cache:7:"),
+        (encode(Cache((MATMUL,)), Format.JSON).decode().replace(": 1024", ": ,"), Format.JSON, "cache:18:"),
+    ],
+)
+def test_a_syntax_error_is_told_with_its_line(data, format, place):
+    assert refusal(data, format).startswith(place)
+
+
+@pytest.mark.parametrize("format", [Format.TEXT, Format.YAML, Format.JSON])
+def test_a_merge_conflict_is_called_one(format):
+    lines = encode(Cache((MATMUL,)), format).decode().splitlines(keepends=True)
+    lines[3:3] = ["<<<<<<< HEAD\n", "=======\n", ">>>>>>> main\n"]
+    assert refusal("".join(lines), format).startswith("cache:4: an unresolved merge conflict")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('device: "nv', 'device: "xx', 'entries[0].device: no device has the id "xxidia-h200-sm90-132"'),
+        ('tuner: "triton"', 'tuner: ""', "entries[0].tuner is empty"),
+        ('kernel: "lib.ops.matmul"', "", "entries[0].kernel is empty"),
+        ("a_ptr.dtype", "M", 'entries[0].key: the name "M" is used twice'),
+        ("devices {", "devices { id: 'nvidia-h200-sm90-132' }\ndevices {", '"nvidia-h200-sm90-132" is used twice'),
+        ('id: "nvidia-h200-sm90-132"', "", "devices[0] has no id"),
+    ],
+)
+def test_text_that_breaks_the_model_is_refused(old, new, expected):
+    assert expected in refusal(MATMUL_TEXT.replace(old, new, 1), Format.TEXT)
+
+
+@mapping_formats
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"key": [{"name": "M", "int": True}]}, "entries[0].key[0].int: True where an integer of 64 bits belongs"),
+        ({"key": [{"name": "M", "int": 1.0}]}, "entries[0].key[0].int: 1.0 where an integer"),
+        ({"key": [{"name": "M", "int": 2**63}]}, "entries[0].key[0].int: 9223372036854775808 where an integer"),
+        ({"key": [{"name": "M", "int": 1, "text": ""}]}, "entries[0].key[0] has int and text"),
+        ({"key": [{"name": "M", "float": "1.5"}]}, "entries[0].key[0].float: text where a number"),
+        ({"key": [{"name": "M", "bool": 1}]}, "entries[0].key[0].bool: 1 where true or false belongs"),
+        ({"key": {"M": 1}}, "entries[0].key: a mapping where a list belongs"),
+        ({"key": [None]}, "entries[0].key[0]: null where a mapping belongs"),
+        ({"tuner": 3}, "entries[0].tuner: 3 where text in quotes belongs"),
+        ({"native": "no base64"}, "entries[0].native is not base64"),
+        ({"choice": []}, "entries[0].choice: a list where a mapping belongs"),
+        ({"device": "other"}, 'entries[0].device: no device has the id "other"'),
+    ],
+)
+def test_a_mapping_that_breaks_the_model_is_refused_with_its_path(fields, expected, format):
+    assert expected in refusal(matmul_with(**fields), format)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("a: &x [1]\nb: *x", "an alias"),
+        ("!!python/object/apply:os.system [echo]", "the tag"),
+        ("format_version: !!int 1", "the tag"),
+        ("format_version: 1\nformat_version: 1", "stands twice"),
+        ("format_version: 1\n---\nformat_version: 1", "a second YAML document"),
+        ("- 1", "a list where a mapping belongs"),
+        ("1: 2", "a name that is not text"),
+        ("format_version: 1\nentries: [{tuner: 2024-01-01}]", "entries[0].device"),
+        ("[" * 100_000, "nested too deeply"),
+        ("- " * 100_000, "nested too deeply"),
+        ("{a: " * 100_000, "nested too deeply"),
+        ("a: \x07", "is not YAML"),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_yaml_is_data_and_only_that(data, expected):
+    assert expected in refusal(data, Format.YAML)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ('{"format_version": 1, "format_version": 1}', "stands twice"),
+        ('{"format_version": NaN}', "NaN is not JSON"),
+        ('{"format_version": ' + "9" * 5000 + "}", "cache"),
+        ('{"format_version": 1, "x": "\\ud800"}', "half a character"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "a list where a mapping belongs"),
+    ],
+    ids=["twice", "nan", "digits", "surrogate", "nested", "list"],
+)
+def test_json_is_strict(data, expected):
+    assert expected in refusal(data, Format.JSON)
+
+
+def test_text_nested_without_end_is_refused():
+    assert refusal("format_version: 1\nfuture " + "{ a " * 50_000, Format.TEXT)
+
+
+# Names and imports
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        ("a.textproto", Format.TEXT),
+        ("a.b.TXTPB", Format.TEXT),
+        ("a.pbtxt", Format.TEXT),
+        ("a.txt", Format.TEXT),
+        ("a.pb", Format.BINARY),
+        ("a.binpb", Format.BINARY),
+        ("a.yaml", Format.YAML),
+        ("a.yml", Format.YAML),
+        ("a.json", Format.JSON),
+    ],
+)
+def test_the_suffix_tells_the_format(name, format):
+    assert format_of(PurePath(name)) is format
+
+
+@pytest.mark.parametrize("name", ["cache", "cache.toml", ".json"])
+def test_another_suffix_is_refused_with_the_known_ones(name):
+    with pytest.raises(CacheError, match=r"\.textproto .*\.pb .*\.yaml .*\.json"):
+        format_of(PurePath(name))
+
+
+def test_importing_the_cache_modules_imports_neither_protobuf_nor_yaml():
+    names = ("model", "errors", "index", "stores", "formats")
+    program = "; ".join(
+        [*(f"import pytest_autotune.cache.{name}" for name in names), "import sys; print(*sys.modules)"]
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"yaml", "google.protobuf", "pytest", "torch"} & set(loaded)

@@ -1,0 +1,173 @@
+"""Any cache comes back from every format; any bytes come to a cache or to one line of error.
+
+``AUTOTUNE_FUZZ=20`` runs twenty times as many examples.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats import Format, decode, encode, text
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+
+MORE = int(os.environ.get("AUTOTUNE_FUZZ", "1"))
+
+
+def examples(count: int) -> settings:
+    return settings(
+        max_examples=count * MORE, deadline=None, derandomize=MORE == 1, suppress_health_check=list(HealthCheck)
+    )
+
+
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
+    [
+        '"',
+        "\\",
+        "\\n",
+        "\n",
+        "\r\n",
+        "time_us: 1.0 ",
+        "} params { ",
+        "# no comment",
+        "\u2028",
+        "\x85",
+        "é",
+        "名",
+        "yes",
+        "~",
+    ]
+)
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | words
+values = st.builds(Value, words, scalars, st.sampled_from(["", "dtype", "digest"]) | words)
+distinct = st.lists(values, max_size=4, unique_by=lambda value: value.name).map(tuple)
+times = st.floats(allow_nan=False)
+candidates = st.builds(
+    Candidate,
+    st.just("") | words,
+    st.lists(values, max_size=3).map(tuple),
+    st.none() | times,
+    st.just("") | words,
+    st.just("") | words,
+)
+devices = st.builds(Device, words, words, st.integers(0, 2**32 - 1)) | st.builds(
+    Device, st.sampled_from(["Toy GPU", "toy-gpu", "Toy GPU 2"]), st.just(""), st.sampled_from([0, 2])
+)
+names = words.filter(bool)
+entries = st.builds(
+    Entry,
+    st.builds(Problem, names, names, distinct, devices),
+    distinct,
+    st.none() | candidates,
+    st.lists(candidates, max_size=3).map(tuple),
+    st.binary(max_size=20),
+    words,
+    times,
+    words,
+)
+caches = st.lists(entries, max_size=4, unique_by=lambda entry: (entry.problem, entry.fingerprint)).map(
+    lambda entries: Cache(tuple(entries))
+)
+
+
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.value)
+@examples(60)
+@given(cache=caches, order=st.randoms())
+def test_any_cache_comes_back_and_its_bytes_do_not_tell_the_order(format, cache, order):
+    data = encode(cache, format)
+    assert set(decode(data, format, "cache").entries) == set(cache.entries)
+    shuffled = list(cache.entries)
+    order.shuffle(shuffled)
+    assert encode(Cache(tuple(shuffled)), format) == data
+
+
+@examples(100)
+@given(cache=caches)
+def test_our_reader_knows_all_that_our_printer_writes_and_protobuf_reads_the_same(cache):
+    written = text.encode(cache)
+    ours = text._Reader("cache").cache(written)
+    assert repr(ours) == repr(text._with_protobuf(written, "cache"))
+    assert text.encode(ours) == written
+
+
+WORDS = """
+    " ' \\ { } < > [ ] # : , ; - 0 1 e5 . inf nan true t 99999999999999999999 1e999 0x10 010 1.0f -0 +1 1_0 \\377 \\x41
+    \\u00e9 \\400 \\? é &a *a !!str --- <<: null {} [] \ufeff \0 \x7f [a.b/c]{}
+    """
+LINES = 'entries {\n|}\n|devices { }\n|format_version: 1\n|choice { }\n|  key { }\n|  label: ""\n|\n|# a\n'
+FIELDS = '|  | |\r|\u2028|? |- |name: "M" |int: 5 |text: "x" |time_us: 1.5 |new: 1 '
+tokens = st.sampled_from([*WORDS.split(), *LINES.split("|"), *FIELDS.split("|")])
+
+
+@st.composite
+def mutants(draw, format):
+    """The bytes of a cache with some edits; half of them move whole lines."""
+    data = encode(draw(caches.filter(lambda cache: cache.entries)), format)
+    for _ in range(draw(st.integers(1, 3))):
+        if format is not Format.BINARY and draw(st.booleans()):
+            lines = data.splitlines(keepends=True)
+            start, stop = sorted(draw(st.integers(0, len(lines))) for _ in range(2))
+            target = draw(st.integers(0, len(lines)))
+            moved = lines[start:stop] if draw(st.booleans()) else []
+            data = b"".join([*lines[:target], *moved, *lines[target:]] if moved else lines[:start] + lines[stop:])
+        else:
+            start = draw(st.integers(0, len(data)))
+            stop = min(len(data), start + draw(st.sampled_from([0, 0, 1, 1, 2, 5])))
+            piece = draw(tokens).encode() if format is not Format.BINARY else draw(st.binary(max_size=3))
+            data = data[:start] + piece + data[stop:]
+    return data
+
+
+def decoded(data: bytes, format: Format) -> Cache | None:
+    """The cache, or None where it is refused in one line; anything else fails the test."""
+    try:
+        return decode(data, format, "cache")
+    except CacheError as error:
+        message = str(error)
+    assert message.startswith("cache")
+    assert message.isprintable()
+    return None
+
+
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.value)
+@examples(100)
+@given(data=st.data())
+def test_a_damaged_file_comes_to_a_cache_that_can_be_written_or_to_one_line(format, data):
+    cache = decoded(data.draw(mutants(format)), format)
+    if cache is not None:
+        encode(cache, format)
+
+
+@examples(400)
+@given(data=mutants(Format.TEXT))
+def test_what_our_reader_accepts_protobuf_accepts_and_reads_the_same(data):
+    try:
+        written = data.decode()
+        ours = text._Reader("cache").cache(written)
+    except (UnicodeDecodeError, text._UnfamiliarError, CacheError):
+        return
+    assert repr(ours) == repr(text._with_protobuf(written, "cache"))
+
+
+@examples(80)
+@given(cache=caches.filter(lambda cache: cache.entries), data=st.data())
+def test_comments_and_blank_lines_change_nothing(cache, data):
+    lines = re.findall(r".*\n", text.encode(cache))
+    for _ in range(3):
+        lines.insert(
+            data.draw(st.integers(0, len(lines))), data.draw(st.sampled_from(["\n", "# a\n", "  # entries {\n"]))
+        )
+    written = "".join(lines)
+    assert repr(text.decode(written, "cache")) == repr(text.decode(text.encode(cache), "cache"))
+
+
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.value)
+@examples(100)
+@given(data=st.binary(max_size=200) | st.lists(tokens, max_size=30).map(lambda words: "".join(words).encode()))
+def test_any_bytes_come_to_a_cache_or_to_one_line(format, data):
+    decoded(data, format)

@@ -1,0 +1,123 @@
+"""Looking entries up: precedence, any device, and what crosses to another process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+
+H200 = Device("NVIDIA H200", "sm_90", 132)
+MI300 = Device("AMD Instinct MI300X", "gfx942", 304)
+
+
+def entry(kernel: str, m: object = 1, device: Device = H200, tuner: str = "triton", time_us: float = 1.0) -> Entry:
+    problem = Problem(tuner, kernel, (Value("M", m), Value("a", None)), device)
+    return Entry(problem, (Value("source", "one"),), Candidate(params=(Value("BLOCK", 64),), time_us=time_us))
+
+
+CACHE = Cache(
+    (entry("add"), entry("add", device=MI300), entry("add", 2), entry("mul"), entry("hlo", tuner="xla", device=MI300))
+)
+
+
+def crossed(index: EntryIndex) -> EntryIndex:
+    return EntryIndex.from_groups(index.groups())
+
+
+@pytest.fixture(params=["caches", "binary", "groups of caches", "groups of binary"])
+def index(request) -> EntryIndex:
+    data = encode(CACHE, Format.BINARY)
+    index = EntryIndex.of_binary(data, "cache.pb") if "binary" in request.param else EntryIndex.of([CACHE])
+    return crossed(index) if "groups" in request.param else index
+
+
+def test_same_key_finds_the_entries_of_every_device(index):
+    assert set(index.same_key(entry("add").problem)) == {entry("add"), entry("add", device=MI300)}
+    assert index.same_key(entry("add", 2, MI300).problem) == (entry("add", 2),)
+
+
+def test_same_key_compares_keys_as_they_are_encoded(index):
+    assert index.same_key(entry("add", 1.0).problem) == ()
+    assert index.same_key(entry("add", True).problem) == ()
+
+
+def test_what_is_not_there_is_empty(index):
+    assert index.same_key(entry("sub").problem) == ()
+    assert index.of_kernel("xla", "add") == ()
+    assert index.devices("inductor") == frozenset()
+
+
+def test_of_kernel_finds_every_key(index):
+    assert set(index.of_kernel("triton", "add")) == set(CACHE.entries[:3])
+
+
+def test_tuners_devices_and_length_are_told(index):
+    assert index.tuners() == {"triton", "xla"}
+    assert index.devices("triton") == {H200, MI300}
+    assert index.devices("xla") == {MI300}
+    assert len(index) == 5
+
+
+def test_groups_are_plain_data_and_the_same_after_crossing(index):
+    groups = index.groups()
+    assert {type(part) for group in groups for part in group} == {str, bytes}
+    assert crossed(index).groups() == groups
+
+
+def test_the_last_cache_comes_first():
+    slow, fast = entry("add", time_us=9.0), entry("add", time_us=1.0)
+    for index in (
+        EntryIndex.of([Cache((fast,)), Cache((slow,))]),
+        crossed(EntryIndex.of([Cache((fast,)), Cache((slow,))])),
+    ):
+        assert [found.choice.time_us for found in index.same_key(fast.problem)] == [9.0, 1.0]
+
+
+def test_an_empty_index_is_one():
+    for index in (EntryIndex.of([]), EntryIndex.of([Cache()]), crossed(EntryIndex.of([]))):
+        assert len(index) == 0
+        assert index.tuners() == frozenset()
+
+
+def test_damaged_bytes_are_refused_at_once():
+    with pytest.raises(CacheError, match=r"^cache\.pb: "):
+        EntryIndex.of_binary(encode(CACHE, Format.BINARY)[:-3], "cache.pb")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [({"device": "other"}, 'no device has the id "other"'), ({"tuner": ""}, "tuner is empty")],
+)
+def test_entries_that_break_the_model_are_refused_at_once(change, expected):
+    from pytest_autotune.cache import autotune_cache_pb2 as pb2
+
+    message = pb2.AutotuneCache.FromString(encode(CACHE, Format.BINARY))
+    for name, value in change.items():
+        setattr(message.entries[0], name, value)
+    with pytest.raises(CacheError, match=expected):
+        EntryIndex.of_binary(message.SerializeToString(), "cache.pb")
+
+
+def test_a_worker_imports_protobuf_only_when_it_looks_something_up():
+    program = """if True:
+        import sys
+        from pytest_autotune.cache.index import EntryIndex
+        index = EntryIndex.from_groups(eval(sys.argv[1]))
+        index.tuners()
+        assert "google.protobuf" not in sys.modules
+        assert len(index.of_kernel("triton", "add")) == 3
+        """
+    groups = repr(EntryIndex.of([CACHE]).groups())
+    subprocess.run([sys.executable, "-c", program, groups], check=True)
+
+
+def test_an_entry_that_was_replaced_is_found_as_it_is():
+    changed = replace(entry("add"), label="told")
+    assert EntryIndex.of([Cache((changed,))]).same_key(changed.problem)[0].label == "told"

@@ -1,0 +1,371 @@
+"""Files and folders of caches: what is read, what is refused, and that nothing is ever lost or half written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.stores import CachePath, cache_path, check_writable, read, read_index, update
+
+H200 = Device("NVIDIA H200", "sm_90", 132)
+
+
+def entry(kernel: str, time_us: float = 1.0) -> Entry:
+    return Entry(Problem("triton", kernel, (Value("M", 1),), H200), choice=Candidate(time_us=time_us))
+
+
+def adding(*entries: Entry):
+    """A change that puts the entries in the place of those with the same problem."""
+
+    def change(cache: Cache) -> Cache:
+        problems = {entry.problem: entry for entry in (*cache.entries, *entries)}
+        return Cache(tuple(problems.values()), cache.lossy, cache.unknown)
+
+    return change
+
+
+def refusal(action, *args) -> str:
+    with pytest.raises(CacheError) as caught:
+        action(*args)
+    return str(caught.value)
+
+
+def litter(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if name.endswith((".lock", ".tmp"))]
+
+
+every_store = pytest.mark.parametrize("name", ["c.textproto", "c.pb", "c.yaml", "c.json", "c/"])
+
+
+# Reading
+
+
+@every_store
+def test_what_was_kept_is_read(tmp_path, name):
+    path = f"{tmp_path}/new/{name}"
+    updated = update(path, adding(entry("add"), entry("mul")))
+    assert updated.changed
+    assert updated.written_to == updated.path == Path(path)
+    assert set(read(path).entries) == set(updated.cache.entries) == {entry("add"), entry("mul")}
+    assert len(read_index(path)) == 2
+    assert litter(tmp_path / "new") == []
+
+
+@every_store
+def test_what_is_missing_is_told_with_how_to_create_it(tmp_path, name):
+    path = f"{tmp_path}/{name}"
+    assert refusal(read, path).endswith(f"{'folder' if name == 'c/' else 'file'} ({_create(name)}={path})")
+    assert read(path, missing_ok=True) == Cache()
+    assert len(read_index(path, missing_ok=True)) == 0
+
+
+def _create(name: str) -> str:
+    return f"create {'one' if name == 'c/' else 'it'} with --autotune-dump"
+
+
+@pytest.mark.parametrize("name", ["c.textproto", "c.pb"])
+def test_an_empty_file_is_a_cache_only_where_it_may_be_missing(tmp_path, name):
+    path = tmp_path / name
+    path.touch()
+    assert "is empty" in refusal(read, path)
+    assert "is empty" in refusal(read_index, path)
+    assert read(path, missing_ok=True) == Cache()
+    check_writable(path)
+    assert update(path, adding(entry("add"))).written_to == path
+
+
+def test_a_folder_a_pipe_and_a_giant_are_no_caches(tmp_path, monkeypatch):
+    (tmp_path / "a.pb").mkdir()
+    os.mkfifo(tmp_path / "b.pb")
+    (tmp_path / "c.pb").write_bytes(b"12345")
+    monkeypatch.setattr(stores, "MAX_BYTES", 4)
+    assert "is a folder, not a cache" in refusal(read, tmp_path / "a.pb")
+    assert "is not a file" in refusal(read, tmp_path / "b.pb")
+    assert "is larger than" in refusal(read, tmp_path / "c.pb")
+
+
+def test_a_message_shows_the_path_as_it_was_typed(tmp_path):
+    path = cache_path("caches/a.pb", tmp_path)
+    assert path == CachePath(tmp_path / "caches/a.pb", folder=False)
+    assert refusal(read, path).startswith("caches/a.pb: no such file")
+    assert cache_path("caches/", tmp_path) == CachePath(tmp_path / "caches", folder=True)
+
+
+# Folders
+
+
+def test_a_folder_keeps_one_file_for_each_problem(tmp_path):
+    folder = tmp_path / "kept"
+    update(f"{folder}/", adding(entry("add"), entry("mul")))
+    names = {stores.MARKER, *(f"{entry(kernel).problem.digest}.textproto" for kernel in ("add", "mul"))}
+    assert set(os.listdir(folder)) == names
+    assert set(read(folder).entries) == {entry("add"), entry("mul")}
+
+
+def test_only_the_changed_files_of_a_folder_are_written_and_dropped_ones_removed(tmp_path):
+    folder = tmp_path / "kept"
+    update(f"{folder}/", adding(entry("add"), entry("mul"), entry("sub")))
+    (folder / "README").write_text("ours")
+    before = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    updated = update(folder, lambda _: Cache((entry("add"), entry("mul", 2.0))))
+    after = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    assert updated.changed
+    changed, dropped = (f"{entry(kernel).problem.digest}.textproto" for kernel in ("mul", "sub"))
+    assert {name for name in before if before[name] != after.get(name)} == {changed, dropped}
+    assert dropped not in after
+    assert not update(folder, lambda cache: cache).changed
+
+
+def test_a_folder_with_other_things_in_it_is_refused(tmp_path):
+    (tmp_path / "test_a.py").write_text("def test(): pass")
+    path = f"{tmp_path}/"
+    for action in (check_writable, lambda path: update(path, adding(entry("add")))):
+        assert "is a folder with other things in it" in refusal(action, path)
+    assert "is no folder of pytest-autotune" in refusal(read, path)
+    assert os.listdir(tmp_path) == ["test_a.py"]
+
+
+def test_a_damaged_file_in_a_folder_is_named_and_kept(tmp_path):
+    folder = tmp_path / "kept"
+    update(f"{folder}/", adding(entry("add")))
+    damaged = folder / f"{entry('add').problem.digest}.textproto"
+    damaged.write_text("<<<<<<< HEAD\n")
+    assert f"{damaged.name}:1: an unresolved merge conflict" in refusal(check_writable, folder)
+    updated = update(folder, adding(entry("mul")))
+    assert updated.written_to == tmp_path / "kept.new"
+    assert read(updated.written_to).entries == (entry("mul"),)
+    assert damaged.read_text() == "<<<<<<< HEAD\n"
+
+
+# Updating
+
+
+@every_store
+def test_nothing_is_written_where_the_bytes_are_the_same(tmp_path, name):
+    path = f"{tmp_path}/{name}"
+    update(path, adding(entry("add")))
+    files = {file: file.stat() for file in tmp_path.rglob("*") if file.is_file()}
+    assert not update(path, adding(entry("add"))).changed
+    assert {file: file.stat().st_mtime_ns for file in files} == {file: old.st_mtime_ns for file, old in files.items()}
+
+
+def test_the_mode_of_a_file_is_kept_and_a_new_one_has_the_umask(tmp_path):
+    path = tmp_path / "c.pb"
+    old = os.umask(0o027)
+    try:
+        update(path, adding(entry("add")))
+        assert path.stat().st_mode & 0o777 == 0o640
+        path.chmod(0o604)
+        update(path, adding(entry("mul")))
+        assert path.stat().st_mode & 0o777 == 0o604
+    finally:
+        os.umask(old)
+
+
+def test_a_symbolic_link_stays_one(tmp_path):
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "c.textproto"
+    link.symlink_to("real/kept.txt")
+    check_writable(link)
+    assert update(link, adding(entry("add"))).written_to == link
+    assert link.is_symlink()
+    assert read(tmp_path / "real/kept.txt").entries == (entry("add"),)
+
+
+def test_an_error_in_the_change_leaves_everything_as_it_was(tmp_path):
+    path = tmp_path / "c.pb"
+    update(path, adding(entry("add")))
+
+    def fail(cache: Cache) -> Cache:
+        raise KeyError("change")
+
+    with pytest.raises(KeyError):
+        update(path, fail)
+    assert os.listdir(tmp_path) == ["c.pb"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"damaged",
+        encode(Cache((entry("add"),)), Format.TEXT).replace(b"version: 1", b"version: 2"),
+        encode(Cache((entry("add"),)), Format.TEXT).replace(b"  tuner", b"  future: 1\n  tuner"),
+    ],
+    ids=["damaged", "newer", "lossy"],
+)
+def test_what_must_not_be_overwritten_is_refused_before_and_kept_after_a_run(tmp_path, content):
+    path = tmp_path / "c.txt"
+    path.write_bytes(content)
+    assert refusal(check_writable, path).startswith(str(path))
+    assert update(path, adding(entry("mul"))).written_to == tmp_path / "c.txt.new"
+    second = update(path, adding(entry("sub"))).written_to
+    assert second == tmp_path / "c.txt.new2"
+    assert path.read_bytes() == content
+    assert b'"sub"' in second.read_bytes()
+
+
+def test_without_the_lock_the_cache_is_written_beside(tmp_path):
+    path = tmp_path / "c.textproto"
+    update(path, adding(entry("add")))
+    with stores._locked(tmp_path / ".c.textproto.lock", 0) as held:
+        assert held
+        updated = update(path, adding(entry("mul")), lock_timeout_s=0.1)
+    assert updated.written_to == tmp_path / "c.textproto.new"
+    assert read(path).entries == (entry("add"),)
+    assert set(updated.cache.entries) == {entry("add"), entry("mul")}
+    assert litter(tmp_path) == []
+
+
+def test_unknown_fields_of_a_binary_file_outlive_an_update(tmp_path):
+    path = tmp_path / "c.pb"
+    update(path, adding(entry("add")))
+    path.write_bytes(path.read_bytes() + b"\xa2\x06\x03new")
+    check_writable(path)
+    update(path, adding(entry("mul")))
+    assert b"\xa2\x06\x03new" in path.read_bytes()
+    assert len(read(path).entries) == 2
+
+
+# Being writable
+
+
+def test_checking_leaves_nothing_behind(tmp_path):
+    for name in ("a.pb", "deep/er/a.pb", "folder/", "deep/folder/"):
+        check_writable(f"{tmp_path}/{name}")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_could_not_be_written_is_told_before(tmp_path):
+    (tmp_path / "a.pb").mkdir()
+    (tmp_path / "file").touch()
+    assert "is a folder, not a cache" in refusal(check_writable, tmp_path / "a.pb")
+    assert "is not a folder" in refusal(check_writable, tmp_path / "file" / "sub" / "a.pb")
+    assert "is not a folder" in refusal(check_writable, f"{tmp_path}/file/")
+    assert "the suffix" in refusal(check_writable, tmp_path / "a.toml")
+
+
+@contextmanager
+def small_disk(folder: Path):
+    folder.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"cannot mount a small disk: {error}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@every_store
+def test_a_full_disk_is_told_and_the_old_cache_intact(tmp_path, name):
+    with small_disk(tmp_path / "disk") as disk:
+        path = f"{disk}/{name}"
+        update(path, adding(entry("add")))
+        with open(disk / "filler", "wb", buffering=0) as filler, suppress(OSError):
+            while filler.write(bytes(1024)):
+                pass
+        message = refusal(update, path, adding(*(entry(f"kernel_{i}") for i in range(500))))
+        assert message == f"{path}: cannot be written: No space left on device"
+        assert read(path).entries == (entry("add"),)
+        assert litter(disk) == []
+
+
+def test_a_read_only_folder_is_told_before_and_after(tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        update(disk / "c.pb", adding(entry("add")))
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        for path in (disk / "c.pb", disk / "new.pb", disk / "sub/new.pb", f"{disk}/sub/"):
+            assert "read-only" in refusal(check_writable, path).lower()
+            assert "Read-only file system" in refusal(update, path, adding(entry("mul")))
+        assert read(disk / "c.pb").entries == (entry("add"),)
+
+
+# Other processes
+
+WRITER = """if True:
+    import os, sys, time
+    from pytest_autotune.cache import stores
+    from pytest_autotune.cache.model import Cache, Device, Entry, Problem
+
+    def entries(kernel, count):
+        return tuple(Entry(Problem("t", f"{kernel}_{i}", (), Device("d", "a"))) for i in range(count))
+    """
+
+
+def writer(program: str, *args: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER + program, *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("name", ["c.textproto", "c.pb"])
+def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path, name):
+    path = tmp_path / name
+    update(path, adding(entry("add")))
+    old = path.read_bytes()
+    process = writer(
+        """
+    def stuck(descriptor):
+        print("half", flush=True)
+        time.sleep(60)
+    os.fsync = stuck
+    stores.update(sys.argv[1], lambda cache: Cache((*cache.entries, *entries("new", 100))))
+    """,
+        path,
+    )
+    assert process.stdout.readline() == "half\n"
+    assert litter(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert path.read_bytes() == old
+    update(path, adding(entry("mul")), lock_timeout_s=5)
+    assert os.listdir(tmp_path) == [name]
+    assert len(read(path).entries) == 2
+
+
+def test_processes_killed_at_any_moment_leave_a_whole_file(tmp_path):
+    path = tmp_path / "c.textproto"
+    update(path, adding(entry("add")))
+    process = None
+    for delay in (0.0, 0.01, 0.02, 0.03, 0.05):
+        process = writer(
+            """
+    print("ready", flush=True)
+    for i in range(10_000):
+        stores.update(sys.argv[1], lambda cache: Cache((*cache.entries[:1], *entries(f"new_{i}", 50))))
+    """,
+            path,
+        )
+        process.stdout.readline()
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+        assert len(read(path).entries) in (1, 51)
+    assert update(path, adding(entry("mul")), lock_timeout_s=5).written_to == path
+    assert os.listdir(tmp_path) == ["c.textproto"]
+
+
+@pytest.mark.parametrize("name", ["c.textproto", "c/"])
+def test_processes_that_update_one_path_lose_nothing(tmp_path, name):
+    path = f"{tmp_path}/{name}"
+    program = """
+    for i in range(15):
+        new = entries(f"{sys.argv[2]}_{i}", 1)
+        updated = stores.update(sys.argv[1], lambda cache: Cache(cache.entries + new))
+        assert updated.written_to == updated.path
+    """
+    processes = [writer(program, path, number) for number in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert len(read(path).entries) == 45
+    assert litter(tmp_path) == []
