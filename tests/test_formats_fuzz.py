@@ -143,7 +143,7 @@ def test_a_damaged_file_comes_to_a_cache_that_can_be_written_or_to_one_line(form
         encode(cache, format)
 
 
-@examples(400)
+@examples(300)
 @given(data=mutants(Format.TEXT))
 def test_what_our_reader_accepts_protobuf_accepts_and_reads_the_same(data):
     try:
@@ -154,7 +154,7 @@ def test_what_our_reader_accepts_protobuf_accepts_and_reads_the_same(data):
     assert repr(ours) == repr(text._with_protobuf(written, "cache"))
 
 
-@examples(80)
+@examples(60)
 @given(cache=caches.filter(lambda cache: cache.entries), data=st.data())
 def test_comments_and_blank_lines_change_nothing(cache, data):
     lines = re.findall(r".*\n", text.encode(cache))

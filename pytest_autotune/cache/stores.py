@@ -329,12 +329,12 @@ def _locked(lock: Path, timeout_s: float) -> Iterator[bool]:
 def _check_folder(folder: Path, where: str) -> None:
     """Refuse what is there and is no folder store: someone wrote ``--autotune-dump tests/``."""
     try:
-        names = [] if (folder / MARKER).is_file() else os.listdir(folder)
-    except FileNotFoundError:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise CacheError(where, f"cannot be used: {error.strerror}") from None
-    if any(not name.startswith(MARKER) for name in names):
+    if MARKER not in names and any(MARKER not in name for name in names):
         raise CacheError(where, "is a folder with other things in it", "name a new or an empty folder")
 
 
@@ -359,10 +359,10 @@ def _read_folder(folder: Path, where: str, missing_ok: bool) -> Cache:
 
 
 def _update_folder(target: CachePath, change: Callable[[Cache], Cache], lock_timeout_s: float) -> Updated:
-    _check_folder(target.path, str(target))
     folder = _real(target.path)
-    _make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / f"{MARKER}.lock", lock_timeout_s) as held:
+        _check_folder(folder, str(target))
         try:
             cache = _read_folder(folder, str(target), missing_ok=True)
             replaceable = held and not cache.lossy
@@ -372,17 +372,13 @@ def _update_folder(target: CachePath, change: Callable[[Cache], Cache], lock_tim
         if replaceable:
             return Updated(target.path, target.path, _write_folder(folder, cache), cache)
     beside = _unused_name(folder)
-    _make_folder(beside)
+    beside.mkdir()
     return Updated(target.path, beside, _write_folder(beside, cache), cache)
 
 
-def _make_folder(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def _write_folder(folder: Path, cache: Cache) -> bool:
     if not (folder / MARKER).exists():
         _replace(folder / MARKER, _MARKER_TEXT)
-
-
-def _write_folder(folder: Path, cache: Cache) -> bool:
     problems: dict[str, list[Entry]] = {}
     for entry in cache.entries:
         problems.setdefault(f"{entry.problem.digest}.textproto", []).append(entry)
