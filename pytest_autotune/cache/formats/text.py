@@ -173,7 +173,7 @@ _ENTRY = re.compile(
     r"((?:  candidates \{ .*\n)*)"
     r'(?:  native: (".*")\n)?'
     r'(?:  label: (".*")\n)?'
-    r"(?:  tuning_seconds: (.*)\n)?"
+    r"(?:  tuning_seconds: (.+)\n)?"
     r'(?:  environment: (".*")\n)?'
     r"\}\n"
 )
