@@ -165,7 +165,7 @@ PIECES = [*STRINGS, *WORDS.split(), *LINES.split("|"), *FIELDS.split("|")]
 
 
 def mutant(chance: random.Random) -> str:
-    """Text with one to three tokens, or lines, taken away, doubled, or replaced by another of the file or by a piece."""
+    """Text with up to three tokens or lines taken away, doubled, or replaced by another one or by a piece."""
     base = chance.choice(BASES)
     parts = TOKEN.findall(base) if chance.random() < 0.7 else base.splitlines(keepends=True)
     for _ in range(chance.choice([1, 1, 1, 2, 3])):
