@@ -1,0 +1,152 @@
+"""Merging what a run has learned into the cache that is there."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.merge import NOISE, Measured, merge
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+
+GPU = Device("NVIDIA H200", "sm_90", 132)
+
+
+def candidate(name: str, time_us: float | None = None) -> Candidate:
+    return Candidate(params=(Value("BLOCK", name),), time_us=time_us, failed="" if time_us else "out of memory")
+
+
+def entry(kernel: str = "k", times: dict[str, float] | None = None, source: str = "s", device: Device = GPU) -> Entry:
+    candidates = tuple(candidate(name, time_us) for name, time_us in (times or {"a": 10.0, "b": 20.0}).items())
+    best = min(candidates, key=lambda one: one.time_us or float("inf"))
+    problem = Problem("triton", kernel, (Value("M", 64),), device)
+    return Entry(problem, (Value("source", source, "digest"),), best, candidates, tuning_seconds=1.0)
+
+
+def kept(one: Entry) -> Entry:
+    """An entry as a file holds it."""
+    return replace(one, candidates=())
+
+
+def chosen(cache: Cache) -> list[str]:
+    return [str(one.choice) for one in cache.entries]
+
+
+def test_new_entries_are_added_without_their_candidates() -> None:
+    merged = merge(Cache(), [Measured(entry())])
+
+    assert merged.cache.entries == (kept(entry()),)
+    assert (merged.added, merged.changed, merged.unchanged, merged.removed) == (1, 0, 0, 0)
+
+
+def test_candidates_are_kept_on_request() -> None:
+    assert merge(Cache(), [Measured(entry())], keep_candidates=True).cache.entries == (entry(),)
+
+
+def test_candidates_that_are_the_result_are_always_kept() -> None:
+    result = replace(entry(), choice=None)
+
+    assert merge(Cache(), [Measured(result)]).cache.entries == (result,)
+
+
+@pytest.mark.parametrize(("slower_by", "stays"), [(0.0, True), (NOISE * 0.9, True), (NOISE * 1.1, False)])
+def test_the_committed_choice_stays_while_it_is_not_slower_by_more_than_noise(slower_by: float, stays: bool) -> None:
+    committed = kept(entry(times={"a": 9.0, "b": 20.0}))
+    again = entry(times={"a": 10.0 * (1 + slower_by), "b": 10.0})
+
+    merged = merge(Cache((committed,)), [Measured(again)])
+
+    assert merged.cache.entries == ((committed,) if stays else (kept(again),))
+    assert (merged.unchanged, merged.changed) == ((1, 0) if stays else (0, 1))
+
+
+def test_a_committed_choice_that_failed_this_time_is_replaced() -> None:
+    committed = kept(entry(times={"a": 9.0, "b": 20.0}))
+    again = replace(entry(times={"b": 30.0}), candidates=(candidate("a"), candidate("b", 30.0)))
+
+    assert chosen(merge(Cache((committed,)), [Measured(again)]).cache) == ["BLOCK=b"]
+
+
+def test_entries_of_a_tuned_problem_with_other_fingerprints_go_unless_they_were_used() -> None:
+    old, used, new = (kept(entry(source=source)) for source in ("old", "used", "new"))
+
+    merged = merge(Cache((old, used)), [Measured(entry(source="new"))], [used])
+
+    assert merged.cache.entries == (new, used)
+    assert merged.removed == 1
+
+
+def test_what_the_run_did_not_meet_stays() -> None:
+    other_kernel, other_device = entry("other"), entry(device=Device("NVIDIA A100", "sm_80", 108))
+
+    merged = merge(Cache((other_kernel, other_device)), [Measured(entry())])
+
+    assert set(merged.cache.entries) == {other_kernel, other_device, kept(entry())}
+
+
+def test_a_used_entry_of_another_file_is_added_or_replaces_the_one_there() -> None:
+    there = kept(entry(times={"a": 10.0, "b": 20.0}))
+    used = kept(entry(times={"a": 20.0, "b": 10.0}))
+
+    assert merge(Cache(), used=[used]).cache.entries == (used,)
+    assert merge(Cache((there,)), used=[used]).cache.entries == (used,)
+
+
+def test_what_is_to_be_dropped_goes_unless_it_was_used_or_tuned() -> None:
+    dropped, used = kept(entry("dropped")), kept(entry("used"))
+
+    merged = merge(Cache((dropped, used)), used=[used], drop=lambda entry: True)
+
+    assert merged.cache.entries == (used,)
+
+
+def test_of_two_measurements_the_lower_time_wins() -> None:
+    slow, fast = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
+
+    merged = merge(Cache(), [Measured(slow, "gw0"), Measured(fast, "gw1")])
+
+    assert chosen(merged.cache) == ["BLOCK=b"]
+    assert [who for who, _ in merged.disagreements[0].choices] == ["gw1", "gw0"]
+
+
+def test_an_undisturbed_measurement_wins_over_a_faster_disturbed_one() -> None:
+    alone, disturbed = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
+
+    merged = merge(Cache(), [Measured(disturbed, "gw0", disturbed=True), Measured(alone, "gw1")])
+
+    assert chosen(merged.cache) == ["BLOCK=a"]
+
+
+def test_of_equal_times_the_lower_position_wins() -> None:
+    first = entry(times={"a": 10.0, "b": 11.0})
+    second = replace(first, candidates=(candidate("a", 11.0), candidate("b", 10.0)), choice=candidate("b", 10.0))
+
+    assert chosen(merge(Cache(), [Measured(second), Measured(first)]).cache) == ["BLOCK=a"]
+
+
+def test_measurements_that_agree_are_no_disagreement() -> None:
+    assert merge(Cache(), [Measured(entry(), "gw0"), Measured(entry(times={"a": 9.0}), "gw1")]).disagreements == ()
+
+
+def test_the_same_records_in_any_order_give_the_same_bytes() -> None:
+    rng = random.Random(3)
+    measured = [
+        Measured(entry(f"k{i % 7}", {"a": rng.uniform(9, 11), "b": rng.uniform(9, 11)}, f"s{i % 2}"), f"gw{i % 4}")
+        for i in range(60)
+    ]
+    base = Cache(tuple(kept(entry(f"k{i}")) for i in range(9)))
+    used = [one for one in base.entries[:3]]
+    results = set()
+    for _ in range(5):
+        rng.shuffle(measured)
+        rng.shuffle(used)
+        merged = merge(base, measured, used)
+        results.add((encode(merged.cache, Format.TEXT), merged.disagreements))
+
+    assert len(results) == 1
+
+
+def test_fields_of_a_newer_version_outside_the_entries_survive() -> None:
+    assert merge(Cache(unknown=(("", b"new"),)), [Measured(entry())]).cache.unknown == (("", b"new"),)

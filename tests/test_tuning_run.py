@@ -1,0 +1,201 @@
+"""The door between a tuner and the cache."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.coordination import Alone, GpuLock, SoleClaim
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.tuning_run import Policy, TuningRun
+
+GPU = Device("GPU", "arch", 1)
+FAST = Candidate(params=(Value("BLOCK", 16),), time_us=1.0)
+SLOW = Candidate(params=(Value("BLOCK", 32),), time_us=2.0)
+
+
+class Refused(BaseException):
+    pass
+
+
+def refuse(message: str) -> NoReturn:
+    raise Refused(message)
+
+
+def problem(kernel: str = "k", device: Device = GPU, **key: Any) -> Problem:
+    return Problem("toy", kernel, tuple(Value(name, value) for name, value in key.items()), device)
+
+
+def a_run(entries: tuple[Entry, ...] | None = None, coordination: Any = None, **policy: Any) -> tuple[TuningRun, list]:
+    lookups: list[Lookup] = []
+    index = None if entries is None else EntryIndex.of([Cache(entries)])
+    alone = coordination or Alone(GpuLock(1.0))
+    return TuningRun(Policy(**policy), index, alone, lookups.append, refuse), lookups
+
+
+def open_door(run: TuningRun, asked: Problem | None = None, source: str = "s", **options: Any) -> Any:
+    return run.tuning(asked or problem(), [Value("source", source)], options.pop("offered", lambda entry: True))
+
+
+def tune(run: TuningRun, asked: Problem | None = None, **options: Any) -> Entry:
+    with open_door(run, asked, **options) as tuning:
+        return tuning.entry or tuning.record(FAST, [FAST, SLOW])
+
+
+def test_leaving_without_a_record_reports_the_miss_and_nothing_tuned() -> None:
+    run, lookups = a_run(())
+
+    with pytest.raises(ZeroDivisionError), open_door(run):
+        1 / 0  # noqa: B018
+
+    assert [(lookup.outcome, lookup.tuned, lookup.entry) for lookup in lookups] == [(Outcome.MISS, False, None)]
+
+
+def test_a_problem_asked_for_again_gets_the_same_entry_and_is_told_once() -> None:
+    run, lookups = a_run()
+
+    assert tune(run) is tune(run)
+    assert len(lookups) == 1
+
+
+def test_a_rejected_entry_makes_the_problem_stale_with_the_tuners_reason() -> None:
+    recorded, _ = a_run()
+    run, lookups = a_run((tune(recorded),))
+
+    with open_door(run) as tuning:
+        assert tuning.entry is not None
+        tuning.reject("the choice no longer compiles")
+        assert tuning.entry is None
+        tuning.record(SLOW)
+
+    assert lookups[0].outcome is Outcome.STALE
+    assert lookups[0].reason == "the choice no longer compiles"
+    assert lookups[0].entry.choice == SLOW
+
+
+def test_an_error_on_a_miss_is_raised_before_the_tuner_is_asked_and_is_told_once() -> None:
+    run, lookups = a_run((), on_miss="error")
+
+    with pytest.raises(Refused, match="MISS toy:k: no entry"), open_door(run):
+        pytest.fail("the tuner was asked")
+
+    assert [lookup.outcome for lookup in lookups] == [Outcome.MISS]
+
+
+def test_an_error_on_a_stale_entry_found_out_by_the_tuner_is_told_once() -> None:
+    recorded, _ = a_run()
+    run, lookups = a_run((tune(recorded),), on_stale="error")
+
+    with pytest.raises(Refused, match="STALE toy:k: broken"), open_door(run) as tuning:
+        tuning.reject("broken")
+
+    assert [lookup.outcome for lookup in lookups] == [Outcome.STALE]
+
+
+def test_the_nearest_entry_is_told_by_the_parts_of_the_key_that_differ() -> None:
+    recorded, _ = a_run()
+    entries = tuple(tune(recorded, problem(M=m, N=n)) for m, n in ((16, 16), (64, 64)))
+    run, lookups = a_run(entries)
+
+    tune(run, problem(M=64, N=128))
+
+    assert lookups[0].reason == "no entry; the nearest has N 64 instead of 128"
+
+
+def test_an_alias_may_use_the_entries_of_another_device() -> None:
+    recorded, _ = a_run()
+    run, lookups = a_run((tune(recorded),), aliases={"Other": "GPU"})
+
+    tune(run, problem(device=Device("Other", "arch", 2)))
+
+    assert lookups[0].outcome is Outcome.HIT
+    assert lookups[0].alias == "GPU"
+
+
+def test_inside_isolation_nothing_from_before_is_known_and_nothing_is_left() -> None:
+    run, _ = a_run()
+    before = tune(run)
+
+    with run.isolated():
+        inside = tune(run)
+
+    assert inside is not before
+    assert tune(run) is before
+
+
+def test_threads_that_ask_at_once_are_all_served_and_told_of() -> None:
+    run, lookups = a_run()
+    barrier = threading.Barrier(8)
+
+    def ask(number: int) -> None:
+        barrier.wait()
+        tune(run, problem(M=number % 4))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+
+    assert {lookup.problem for lookup in lookups} == {problem(M=number) for number in range(4)}
+
+
+class Claims:
+    """A coordination that notes who may wait."""
+
+    def __init__(self) -> None:
+        self.waits: list[bool] = []
+
+    @contextmanager
+    def claim(self, problem: Problem, fingerprint: Any, *, wait: bool) -> Iterator[SoleClaim]:
+        self.waits.append(wait)
+        yield SoleClaim()
+
+    @contextmanager
+    def measuring(self) -> Iterator[bool]:
+        yield True
+
+
+def test_a_tuning_inside_a_tuning_never_waits_for_other_workers() -> None:
+    claims = Claims()
+    run, _ = a_run(coordination=claims)
+
+    with open_door(run, problem(M=1)) as outer:
+        tune(run, problem(M=2))
+        outer.record(FAST)
+    tune(run, problem(M=3))
+
+    assert claims.waits == [True, False, True]
+
+
+def test_a_hit_claims_nothing() -> None:
+    recorded, _ = a_run()
+    claims = Claims()
+    run, _ = a_run((tune(recorded),), claims)
+
+    tune(run)
+
+    assert claims.waits == []
+
+
+def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
+    class Busy(Claims):
+        @contextmanager
+        def measuring(self) -> Iterator[bool]:
+            threading.Event().wait(0.3)
+            yield False
+
+    run, lookups = a_run(coordination=Busy())
+    with open_door(run) as tuning:
+        with tuning.measuring():
+            pass
+        entry = tuning.record(FAST)
+
+    assert entry.tuning_seconds < 0.25
+    assert lookups[0].disturbed
