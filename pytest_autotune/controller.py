@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import uuid
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pytest_autotune import device
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.index import EntryIndex
@@ -67,9 +69,12 @@ class Controller:
 
     def _check_reports(self) -> None:
         for report in self._options.reports:
-            folder = Path(report.location)
-            if folder.is_dir():
-                raise pytest.UsageError(f"--autotune-report: {report.text}: is a directory (name a file)")
+            path = Path(report.location)
+            if path.is_dir():
+                raise pytest.UsageError(f"{report.given}: {report.typed}: is a directory (name a file)")
+            folder = next(folder for folder in path.parents if os.path.lexists(folder))
+            if not folder.is_dir():
+                raise pytest.UsageError(f"{report.given}: {report.typed}: cannot be written: {folder} is not a folder")
 
     def _read_dump(self) -> Cache:
         if self._options.dump is None:
@@ -79,7 +84,7 @@ class Controller:
             stores.check_writable(path)
             return stores.read(path, missing_ok=True)
         except CacheError as error:
-            raise pytest.UsageError(f"--autotune-dump: {error}") from None
+            raise pytest.UsageError(f"{self._options.dump.given}: {error}") from None
 
     def _open_folder(self) -> RunFolder | None:
         assert self._options.dump is not None
@@ -98,19 +103,28 @@ class Controller:
             try:
                 cache = self._before if is_dump else stores.read(path)
             except CacheError as error:
-                raise pytest.UsageError(f"--autotune-load: {error}") from None
+                raise pytest.UsageError(f"{argument.given}: {error}") from None
             if is_dump and self.folder is not None:
                 cache = merge(cache, _measured(("", lookup) for lookup in self.folder.taken_over())).cache
-            caches.append((argument.text, cache))
+            caches.append((argument.typed, cache))
         return caches
 
     def pytest_report_header(self) -> list[str]:
         parts = [f"load {path} ({_entries(len(cache.entries))})" for path, cache in self._caches]
         if self._options.dump is not None:
-            parts.append(f"dump {self._options.dump.text}")
+            parts.append(f"dump {self._options.dump.typed}")
         lines = [f"autotune: {', '.join(parts)}"] if parts else []
         lossy = [path for path, cache in self._caches if cache.lossy]
         return lines + [f"autotune: {path} has fields of a newer version: upgrade pytest-autotune" for path in lossy]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
+        if self._options.spread_gpus:
+            gpus = device.visible_nvidia_gpus()
+            if not gpus:
+                raise pytest.UsageError("--autotune-spread-gpus: no NVIDIA GPU is visible (nvidia-smi lists none)")
+            for number, spec in enumerate(specs):
+                spec.env.setdefault("CUDA_VISIBLE_DEVICES", gpus[number % len(gpus)])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -176,8 +190,7 @@ class Controller:
         summary = self._write_reports(summary)
         self._summary = summary
         self._add_junit_properties(summary)
-        failure = summary.gate.failure or (summary.dump.error if summary.dump else "")
-        if failure:
+        if failure := next(iter([*filter(None, [summary.gate.failure]), *summary.errors]), ""):
             if session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
             session.shouldfail = session.shouldfail or failure
@@ -205,9 +218,11 @@ class Controller:
         workers = {process.worker: process.waited_s for process in facts if process.worker}
         return Summary(
             loaded=tuple((path, len(cache.entries)) for path, cache in self._caches),
+            covered={tuner: self.index.devices(tuner) for tuner in self.index.tuners()} if self.index else {},
             rows=rows_of(lookups),
             unused=() if incomplete else unused_entries(kept, lookups, facts, environments),
             incomplete=incomplete,
+            pruning=self._options.prune and self._options.dump is not None,
             notes=tuple(dict.fromkeys(note for process in facts for note in process.notes)),
             unseen=tuple(sorted({kernel for process in facts for kernel in process.unseen})),
             unhooked=tuple(sorted({pair for process in facts for pair in process.unhooked})),
@@ -245,11 +260,12 @@ class Controller:
             updated = stores.update(path, change)
         except CacheError as error:
             kept = "; what was tuned is kept for the next run with this dump path" if self.folder is not None else ""
-            return replace(summary, dump=Dump(self._options.dump.text, error=f"--autotune-dump: {error}{kept}"))
+            told = f"{self._options.dump.given}: {error}{kept}"
+            return replace(summary, dump=Dump(self._options.dump.typed, error=told), errors=(*summary.errors, told))
         same_file = updated.written_to == updated.path
         dump = Dump(
-            self._options.dump.text,
-            written_to=self._options.dump.text if same_file else str(updated.written_to),
+            self._options.dump.typed,
+            written_to=self._options.dump.typed if same_file else str(updated.written_to),
             entries=len(merged.cache.entries),
             added=merged.added,
             changed=merged.changed,
@@ -266,20 +282,23 @@ class Controller:
         limit = self._options.max_misses
         if limit is None:
             return Gate()
+        why_not = ""
         if not summary.loaded and not any(row.outcome for row in summary.rows):
-            return Gate(skipped="autotune cache misses not judged: nothing was loaded")
-        if self._options.updates:
-            return Gate(skipped="autotune cache misses not judged: this run updates the cache that it loads")
-        if exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
-            return Gate(skipped="autotune cache misses not judged: the run was interrupted")
-        wanted = self._options.tuners or ()
-        unhooked = [tuner for tuner, _ in summary.unhooked if any(name.split(".")[0] == tuner for name in wanted)]
-        if unhooked:
-            return Gate(failure=f"requested tuner could not be hooked: {', '.join(unhooked)}")
+            why_not = "nothing was loaded"
+        elif self._options.updates:
+            why_not = "this run updates the cache that it loads"
+        elif exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
+            why_not = "the run was interrupted"
+        if why_not:
+            return Gate(limit.text, skipped=f"autotune cache misses not judged: {why_not}")
+        # Who loads a tuner's entries wants it hooked; else the gate would pass for want of lookups.
+        wanted = {name.split(".")[0] for name in self._options.tuners or summary.covered}
+        if unhooked := [tuner for tuner, _ in summary.unhooked if tuner in wanted]:
+            return Gate(limit.text, failure=f"requested tuner could not be hooked: {', '.join(unhooked)}")
         if limit.exceeded_by(summary.misses, summary.problems):
             compared = limit.compared(summary.misses, summary.problems)
-            return Gate(failure=f"maximum allowed autotune cache misses exceeded: {compared}")
-        return Gate()
+            return Gate(limit.text, failure=f"maximum allowed autotune cache misses exceeded: {compared}")
+        return Gate(limit.text)
 
     def _write_reports(self, summary: Summary) -> Summary:
         for report in self._options.reports:
@@ -288,8 +307,8 @@ class Controller:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json_report.to_json(summary), encoding="utf-8")
             except OSError as error:
-                failure = f"--autotune-report: {report.text}: cannot be written: {error.strerror or error}"
-                summary = replace(summary, gate=replace(summary.gate, failure=summary.gate.failure or failure))
+                told = f"{report.given}: {report.typed}: cannot be written: {error.strerror or error}"
+                summary = replace(summary, errors=(*summary.errors, told))
         return summary
 
     def _add_junit_properties(self, summary: Summary) -> None:
@@ -305,7 +324,7 @@ class Controller:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._summary is None:
             return
-        lines = terminal.section(self._summary, self._config.get_verbosity(), self._update_option())
+        lines = terminal.section(self._summary, self._config.get_verbosity(), self._update_options())
         if not lines:
             return
         terminalreporter.write_sep("=", "autotune cache")
@@ -317,13 +336,17 @@ class Controller:
             else:
                 terminalreporter.write_line(line.text, **markup)
 
-    def _update_option(self) -> str:
-        if not self._options.load:
+    def _update_options(self) -> str:
+        """What to type for a run that tunes what is missing and keeps the rest."""
+        options = self._options
+        if not options.load:
             return ""
-        path = self._options.load[-1].text
-        if self._config.getoption("autotune_load", None) is None:
-            path = os.path.relpath(self._options.load[-1].location, self._config.invocation_params.dir)
-        return f"--autotune-dump={path}"
+        dump = options.dump or options.load[-1]
+        typed = [f"--autotune-load={load.typed}" for load in options.load if load.given.startswith("--")]
+        typed += [f"--autotune-dump={dump.typed}"] if dump.given.startswith("--") or dump is not options.dump else []
+        typed += ["--autotune-on-miss=tune"] if options.on_miss != "tune" else []
+        typed += ["--autotune-on-stale=tune"] if options.on_stale != "tune" else []
+        return shlex.join(typed)
 
     def pytest_unconfigure(self) -> None:
         self._close(written=False)
@@ -335,7 +358,7 @@ def claims_folder(run_id: str) -> Path:
 
 
 def _store_path(argument: CacheArgument) -> stores.CachePath:
-    return stores.cache_path(argument.text, argument.base)
+    return replace(stores.cache_path(argument.text, argument.base), shown=argument.typed)
 
 
 def _measured(lookups: Any) -> list[Measured]:

@@ -7,6 +7,7 @@ initialising CUDA early freezes ``CUDA_VISIBLE_DEVICES`` and breaks suites that 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from functools import lru_cache
 from typing import Any
@@ -48,6 +49,18 @@ def current_gpu_uuid() -> str:
     if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return ""
     return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
+
+
+def visible_nvidia_gpus() -> list[str]:
+    """What ``CUDA_VISIBLE_DEVICES`` may name now, one word for each GPU; asks the driver and makes no context."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [word.strip() for word in visible.split(",") if word.strip()]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
 
 
 @lru_cache(maxsize=1)

@@ -6,8 +6,8 @@ in their own folder.
 
 from __future__ import annotations
 
-import argparse
 import os
+import warnings
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -21,14 +21,23 @@ ON_MISS = ("tune", "error")
 ON_STALE = ("tune", "use", "error")
 REPORT_SUFFIXES = (".json",)
 WAIT_TIMEOUT_S = 120.0
+_NUMBERS = ("autotune_max_misses", "autotune_wait_timeout")
 
 
 @dataclass(frozen=True)
 class CacheArgument:
-    """A cache as the user named it: the text, and the folder it is relative to."""
+    """A path as the user named it.
+
+    :param text: what was written.
+    :param base: the folder that it is relative to.
+    :param given: where it was written: a flag, or the name of an ini value.
+    :param typed: how the same path is typed on the command line of this run.
+    """
 
     text: str
     base: Path
+    given: str
+    typed: str
 
     @property
     def location(self) -> str:
@@ -97,12 +106,14 @@ class Options:
     ignore: tuple[str, ...] = ()
     device_alias: tuple[tuple[str, str], ...] = ()
     keep_candidates: bool = False
+    spread_gpus: bool = False
     wait_timeout_s: float = WAIT_TIMEOUT_S
 
     @property
     def active(self) -> bool:
         """Whether the user asked for anything to happen in this run."""
-        return bool(self.load or self.dump or self.reports)
+        # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
+        return bool(self.load or self.dump or self.reports or self.max_misses or self.spread_gpus)
 
     @property
     def updates(self) -> bool:
@@ -134,24 +145,26 @@ def add_options(parser: pytest.Parser) -> None:
     option(
         "--autotune-on-miss",
         metavar="|".join(ON_MISS),
-        type=_one_of(ON_MISS),
         help="what a lookup without a usable entry does (default: tune)",
     )
     option(
         "--autotune-on-stale",
         metavar="|".join(ON_STALE),
-        type=_one_of(ON_STALE),
         help="what a stale entry does: tune, use its choice if still on offer, error (default: tune)",
     )
     option(
         "--autotune-max-misses",
-        metavar="N|P%%",
-        type=_miss_limit,
+        metavar="N|P%",
         help="fail the run when more than N problems, or P%% of them, were not hits",
     )
     option("--autotune-report", action="append", metavar="PATH", help="write a report of the run (.json; repeatable)")
     option(
         "--autotune-tuners", metavar="NAMES", help="act only on these tuners, separated by commas, matched by prefix"
+    )
+    option(
+        "--autotune-spread-gpus",
+        action="store_true",
+        help="under xdist, let worker i see only GPU i mod n of the n NVIDIA GPUs",
     )
     ini = parser.addini
     ini("autotune_load", "caches to load, relative to the ini file", type="args", default=[])
@@ -174,30 +187,12 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _add_number_ini(parser: pytest.Parser, name: str, help: str) -> None:
-    """Register an ini value that may be a string or, in pytest's native TOML, an integer."""
+    """Register an ini value that may be a string or, in pytest's native TOML, a number."""
     add: Any = parser.addini
     try:
-        add(name, help, type=("string", "int"))
+        add(name, help, type=str | int | float)
     except (AssertionError, TypeError, ValueError):  # pytest before 9.2 knows no unions
         add(name, help)
-
-
-def _one_of(choices: tuple[str, ...]) -> Any:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise argparse.ArgumentTypeError(f"expected {' or '.join(choices)}, not {text!r}")
-        return text
-
-    return parse
-
-
-def _miss_limit(text: str) -> str:
-    # The text is kept: xdist serialises option values to send them to its workers.
-    try:
-        MissLimit.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -205,60 +200,78 @@ def read_options(config: pytest.Config) -> Options:
 
     :raises pytest.UsageError: for a value that makes no sense, in one line.
     """
-    ini_base = config.inipath.parent if config.inipath else config.invocation_params.dir
     reader = _Reader(config)
-    load = _arguments(reader, "load", config.invocation_params.dir, ini_base)
-    dump_text, from_ini = reader.text("dump")
-    dump = CacheArgument(dump_text, ini_base if from_ini else config.invocation_params.dir) if dump_text else None
-    reports = _arguments(reader, "report", config.invocation_params.dir, ini_base)
+    dump = next(iter(reader.paths("dump")), None)
+    reports = reader.paths("report")
     for report in reports:
         if Path(report.text).suffix not in REPORT_SUFFIXES:
             known = ", ".join(REPORT_SUFFIXES)
             problem = f"unknown kind of report (use a name that ends in {known})"
-            raise pytest.UsageError(f"{reader.where('report')}: {report.text}: {problem}")
-    prune = bool(config.getoption("autotune_prune")) or config.getini("autotune_prune")
+            raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
+    prune = bool(config.getoption("autotune_prune"))
     if prune and dump is None:
-        raise pytest.UsageError(f"{reader.where('prune')}: nothing to prune without a dump (add --autotune-dump=PATH)")
+        raise pytest.UsageError("--autotune-prune: nothing to prune without a dump (add --autotune-dump=PATH)")
     return Options(
-        load=load,
+        load=reader.paths("load"),
         dump=dump,
-        prune=prune,
+        prune=prune or reader.ini("prune"),
         on_miss=reader.choice("on_miss", ON_MISS),
         on_stale=reader.choice("on_stale", ON_STALE),
         max_misses=_limit(reader),
         reports=reports,
         tuners=_tuners(reader),
-        ignore=tuple(config.getini("autotune_ignore")),
-        device_alias=_aliases(config.getini("autotune_device_alias")),
-        keep_candidates=config.getini("autotune_keep_candidates"),
+        ignore=tuple(reader.ini("ignore")),
+        device_alias=_aliases(reader.ini("device_alias")),
+        keep_candidates=reader.ini("keep_candidates"),
+        spread_gpus=bool(config.getoption("autotune_spread_gpus")),
         wait_timeout_s=_seconds(reader),
     )
 
 
 class _Reader:
-    """Reads a value from the command line, else from the ini file."""
+    """Reads a value from the command line, else from the ini file.
+
+    An empty value on the command line undoes what the ini file says.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
 
-    def text(self, name: str) -> tuple[str, bool]:
-        """The value as text, and whether it came from the ini file."""
+    def text(self, name: str) -> str:
+        """The value as text; empty where there is none."""
         option = self.config.getoption(f"autotune_{name}", None)
-        if option is not None:
-            return str(option), False
-        return self.ini_text(name), True
+        value = self.ini(name) if option is None else option
+        return "" if value is None else str(value).strip()
 
-    def ini_text(self, name: str) -> str:
+    def paths(self, name: str) -> tuple[CacheArgument, ...]:
+        """The paths that a value names."""
+        config, where, here = self.config, self.where(name), self.config.invocation_params.dir
+        given = config.getoption(f"autotune_{name}", None)
+        base = here if given is not None or config.inipath is None else config.inipath.parent
+        value = self.ini(name) if given is None else given
+        texts = [value] if isinstance(value, str) else value or ()
+        return tuple(CacheArgument(text, base, where, _typed(text, base, here)) for text in texts if text)
+
+    def ini(self, name: str) -> Any:
+        """The ini value.
+
+        :raises pytest.UsageError: for a value that pytest cannot convert.
+        """
         key = f"autotune_{name}"
         try:
-            value = self.config.getini(key)
-        except (TypeError, pytest.UsageError):
-            # pytest 9.0 and 9.1 take no integer in native TOML for a value that may also be text.
+            return self.config.getini(key)
+        except (TypeError, ValueError, pytest.UsageError) as error:
+            if key in _NUMBERS and (number := self._native_number(key)) is not None:
+                return number
+            raise pytest.UsageError(f"{key} (ini): {error}") from None
+
+    def _native_number(self, key: str) -> float | None:
+        # pytest 9.0 and 9.1 take no number in native TOML for a value that may also be text.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             value = self.config.inicfg[key]
-            value = getattr(value, "value", value)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise
-        return "" if value is None else str(value).strip()
+        value = getattr(value, "value", value)
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def where(self, name: str) -> str:
         """How the user spelt this option: its flag, or its ini name."""
@@ -266,21 +279,21 @@ class _Reader:
         return f"--autotune-{name.replace('_', '-')}" if given else f"autotune_{name} (ini)"
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        text = self.text(name)[0] or choices[0]
+        text = self.text(name) or choices[0]
         if text not in choices:
             raise pytest.UsageError(f"{self.where(name)}: expected {' or '.join(choices)}, not {text!r}")
         return text
 
 
-def _arguments(reader: _Reader, name: str, invocation: Path, ini_base: Path) -> tuple[CacheArgument, ...]:
-    given = reader.config.getoption(f"autotune_{name}", None)
-    if given is not None:
-        return tuple(CacheArgument(text, invocation) for text in given if text)
-    return tuple(CacheArgument(text, ini_base) for text in reader.config.getini(f"autotune_{name}") if text)
+def _typed(text: str, base: Path, here: Path) -> str:
+    """How a path that is relative to ``base`` is typed in the folder ``here``."""
+    if base == here or text.startswith("~") or os.path.isabs(text):
+        return text
+    return os.path.relpath(base / text, here) + ("/" if text.endswith("/") else "")
 
 
 def _limit(reader: _Reader) -> MissLimit | None:
-    text, _ = reader.text("max_misses")
+    text = reader.text("max_misses")
     if not text:
         return None
     try:
@@ -291,7 +304,7 @@ def _limit(reader: _Reader) -> MissLimit | None:
 
 def _tuners(reader: _Reader) -> tuple[str, ...] | None:
     given = reader.config.getoption("autotune_tuners", None)
-    parts = given.split(",") if given is not None else reader.config.getini("autotune_tuners")
+    parts = given.split(",") if given is not None else reader.ini("tuners")
     names = tuple(name for part in parts for name in part.replace(",", " ").split())
     for name in names:
         if name.split(".")[0] not in TUNERS:
@@ -310,7 +323,7 @@ def _aliases(lines: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _seconds(reader: _Reader) -> float:
-    text = reader.ini_text("wait_timeout")
+    text = reader.text("wait_timeout")
     if not text:
         return WAIT_TIMEOUT_S
     try:

@@ -23,12 +23,13 @@ pytest_plugins = os.environ.get("TOY_PLUGINS", "").split()
 def tune(request):
     """Choose the fastest of some named candidates, through the plugin where it is active."""
 
-    def tune(kernel, times={"a": 10.0, "b": 20.0}, source="one", tuner="toy", environment="toy 1.0", **key):
+    def tune(kernel, times={"a": 10.0, "b": 20.0}, source="one", tuner="toy", environment="toy 1.0", during=None, **key):
         candidates = [Candidate(params=(Value("config", name),), time_us=time) for name, time in times.items()]
         best = min(candidates, key=lambda candidate: candidate.time_us)
         process = request.config.stash.get(plugin._process, None)
         if process is None or process.run.paused:
             return best.params[0].value
+        process._coordination._gpu._uuid = lambda: os.environ.get("TOY_GPU", "")
         device = Device(os.environ.get("TOY_DEVICE", "Toy GPU"), "toy", 4)
         problem = Problem(tuner, kernel, tuple(Value(name, value) for name, value in key.items()), device)
         fingerprint = [Value("source", source, "digest"), Value("search", ",".join(times), "digest")]
@@ -42,6 +43,8 @@ def tune(request):
             with tuning.measuring():
                 with open(os.path.join(os.environ["TOY_LOG"]), "a") as log:
                     log.write(f"{kernel} {sorted(key.items())}\\n")
+                if during is not None:
+                    during()
             tuning.record(best, candidates)
             return best.params[0].value
 

@@ -13,12 +13,16 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.wire import decode_lookup, encode_lookup
+
+
+_BEING_MADE = "new-"
 
 
 class Journal:
@@ -68,18 +72,22 @@ class RunFolder:
     """
 
     def __init__(self, base: Path, location: str) -> None:
-        runs = base / hashlib.sha256(location.encode()).hexdigest()[:16]
-        runs.mkdir(parents=True, exist_ok=True)
+        self._runs = base / hashlib.sha256(location.encode()).hexdigest()[:16]
+        self._runs.mkdir(parents=True, exist_ok=True)
         #: Folders of runs with this dump path that were killed.
         self.abandoned: list[Path] = []
         self._locks: list[FileLock] = []
-        for folder in sorted(runs.iterdir()):
-            if self._hold(folder):
+        for folder in sorted(self._runs.iterdir()):
+            if not folder.name.startswith(_BEING_MADE) and self._hold(folder):
                 self.abandoned.append(folder)
+        name = f"{os.getpid()}-{os.urandom(4).hex()}"
         #: This run's own folder.
-        self.path = runs / f"{os.getpid()}-{os.urandom(4).hex()}"
-        self.path.mkdir()
-        self._hold(self.path)
+        self.path = self._runs / name
+        # It gets its name when its lock is held: no other run may take it for an abandoned one.
+        being_made = self._runs / f"{_BEING_MADE}{name}"
+        being_made.mkdir(parents=True)
+        self._hold(being_made)
+        being_made.rename(self.path)
 
     def _hold(self, folder: Path) -> bool:
         lock = FileLock(folder / "lock", timeout=0, thread_local=False)
@@ -104,13 +112,14 @@ class RunFolder:
 
     def close(self, *, written: bool) -> None:
         """Let go of the folders; remove them when everything in them has been written to the cache."""
-        folders = [*self.abandoned, self.path]
-        if written:
-            for folder in folders:
+        for folder in [*self.abandoned, self.path]:
+            if written or not any(folder.glob("*.jsonl")):
                 shutil.rmtree(folder, ignore_errors=True)
         for lock in self._locks:
             lock.release()
         self._locks.clear()
+        with suppress(OSError):
+            self._runs.rmdir()
 
 
 def journal_of(folder: Path, worker: str) -> Journal:

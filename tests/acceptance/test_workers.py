@@ -1,0 +1,296 @@
+"""Under xdist: each problem is tuned once, measured alone, and the result is a serial run's."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Suite
+
+pytest.importorskip("xdist")
+
+SHARED = """
+import pytest, time
+
+@pytest.mark.parametrize("i", range(8))
+def test_shared(tune, i):
+    for m in (1, 2, 3):
+        assert tune("lib.shared", M=m, during=lambda: time.sleep(0.1)) == "a"
+"""
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    return Suite(pytester, ["-pxdist", "-n3"])
+
+
+@pytest.mark.parametrize("dist", ["load", "loadscope", "loadfile", "loadgroup", "worksteal", "each"])
+def test_a_problem_that_every_worker_needs_is_tuned_once(suite: Suite, dist: str) -> None:
+    suite.write(test_shared=SHARED)
+
+    result = suite.dump(f"--dist={dist}")
+
+    assert result.ret == 0
+    assert suite.tunings == [f"lib.shared [('M', {m})]" for m in (1, 2, 3)]
+
+
+def test_what_one_worker_tuned_counts_once(suite: Suite) -> None:
+    suite.write(test_shared=SHARED)
+    (suite.folder / "empty.textproto").write_text("format_version: 1\n")
+
+    report = suite.report("--autotune-load=empty.textproto")
+
+    assert report["counts"] == {
+        "hit": 0, "miss": 3, "stale": 0, "mismatch": 0, "tuned": 3, "unused": 0, "unportable": 0
+    }  # fmt: skip
+    assert len(suite.tunings) == 3
+
+
+def _comparable(report: dict[str, Any]) -> dict[str, Any]:
+    """A report without what may differ between two runs: tests, seconds and paths."""
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without(part) for key, part in value.items() if "seconds" not in key and key != "tests"}
+        return [without(part) for part in value] if isinstance(value, list) else value
+
+    found: dict[str, Any] = without(report)
+    return found
+
+
+MIXED = """
+import pytest
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4])
+def test_hit(tune, m): tune("lib.hit", M=m)
+
+@pytest.mark.parametrize("m", [1, 2])
+def test_stale(tune, m): tune("lib.stale", M=m, source="{source}")
+
+def test_miss(tune): tune("lib.{miss}", M=1)
+"""
+
+
+def test_report_and_junit_equal_those_of_a_serial_run(suite: Suite) -> None:
+    suite.write(test_mixed=MIXED.format(source="old", miss="before"))
+    suite.dump()
+    suite.write(test_mixed=MIXED.format(source="new", miss="now"))
+    found = []
+    for distribution in ([], ["-pxdist", "-n0"], ["-pxdist", "-n2"], ["-pxdist", "-n3", "--dist=worksteal"]):
+        suite.distribution = distribution
+        report = suite.report("--autotune-load=cache.textproto", "--junitxml=junit.xml")
+        properties = re.findall(r'name="(autotune_\w+)" value="(\d+)"', (suite.folder / "junit.xml").read_text())
+        found.append((_comparable(report), properties))
+
+    assert found[0][0]["counts"]["hit"] == 4
+    assert found[0][0]["counts"]["stale"] == 2
+    assert found[0][0]["counts"]["miss"] == 1
+    assert all(one == found[0] for one in found[1:])
+
+
+OVERLAP = """
+import os, pytest, time
+
+@pytest.mark.parametrize("i", range(6))
+def test_measure(tune, i):
+    def measure():
+        with open(os.environ["TOY_LOG"] + ".times", "a") as file:
+            start = time.monotonic()
+            time.sleep(0.1)
+            file.write(f"{start} {time.monotonic()}\\n")
+    tune("lib.measured", I=i, during=measure)
+"""
+
+
+def _overlaps(log: Path) -> int:
+    spans = sorted(tuple(map(float, line.split())) for line in Path(f"{log}.times").read_text().splitlines())
+    return sum(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:], strict=False))
+
+
+def test_no_two_measurements_overlap_on_one_gpu(suite: Suite) -> None:
+    suite.write(test_overlap=OVERLAP).dump(TOY_GPU="GPU-one")
+
+    assert len(suite.tunings) == 6
+    assert _overlaps(suite.log) == 0
+
+
+def test_measurements_on_several_gpus_do_not_wait_for_each_other(suite: Suite) -> None:
+    own_gpu = "\nimport os\nos.environ['TOY_GPU'] = 'GPU-' + os.environ.get('PYTEST_XDIST_WORKER', '')\n"
+    suite.write(test_overlap=own_gpu + OVERLAP).dump()
+
+    assert _overlaps(suite.log) > 0
+
+
+def test_a_worker_that_waits_says_so_with_v(suite: Suite, section) -> None:
+    suite.write(test_shared=SHARED.replace("0.1", "0.5"))
+
+    result = suite.dump("-v")
+
+    assert any(re.fullmatch(r"gw\d waited [\d.]+s for other workers' tunings", line) for line in section(result))
+
+
+def test_a_worker_that_is_stopped_is_waited_for_no_longer_than_the_time_out(suite: Suite) -> None:
+    stopped = """
+        import os, signal, pytest, time
+
+        def stop():
+            if not os.path.exists("stopped"):
+                open("stopped", "w").close()
+                if os.fork() == 0:
+                    time.sleep(4)
+                    os.kill(os.getppid(), signal.SIGCONT)
+                    os._exit(0)
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        @pytest.mark.parametrize("i", range(3))
+        def test_shared(tune, i):
+            started = time.monotonic()
+            tune("lib.shared", during=stop)
+            with open(f"took-{i}", "w") as file:
+                file.write(str(time.monotonic() - started))
+    """
+    suite.write(test_stopped=stopped)
+
+    result = suite.dump("-oautotune_wait_timeout=1", TOY_GPU="GPU-stopped")
+
+    assert result.ret == 0
+    took = [float(path.read_text()) for path in suite.folder.glob("took-*")]
+    assert min(took) < 3.5
+    assert suite.cache.read_text().count("entries {") == 1
+
+
+def test_a_nested_tuning_does_not_wait_for_a_worker_that_may_wait_for_it(suite: Suite) -> None:
+    nested = """
+        import pytest, time
+
+        @pytest.mark.parametrize("names", ["ab", "ba", "ab", "ba"])
+        def test_nested(tune, names):
+            outer, inner = names
+            def search():
+                time.sleep(0.5)
+                tune(f"lib.{inner}")
+            tune(f"lib.{outer}", during=search)
+    """
+    suite.write(test_nested=nested)
+
+    result = suite.dump("-oautotune_wait_timeout=60")
+
+    assert result.ret == 0
+    assert result.duration < 20
+    assert suite.cache.read_text().count("entries {") == 2
+
+
+def test_ranks_of_a_distributed_run_never_wait_for_each_other(suite: Suite) -> None:
+    suite.write(test_shared=SHARED)
+
+    suite.dump("--dist=each", WORLD_SIZE="2", TOY_GPU="GPU-ranks")
+
+    assert len(suite.tunings) == 9
+
+
+def test_a_child_that_lives_on_does_not_keep_the_claim_of_a_killed_worker(suite: Suite) -> None:
+    forking = """
+        import os, signal, pytest, time
+
+        def fork_and_die():
+            if not os.path.exists("died"):
+                open("died", "w").close()
+                if os.fork() == 0:
+                    for descriptor in os.listdir("/proc/self/fd"):  # all but locks: xdist waits for its own pipe
+                        try:
+                            if not os.readlink(f"/proc/self/fd/{descriptor}").endswith(".lock"):
+                                os.close(int(descriptor))
+                        except OSError:
+                            pass
+                    time.sleep(30)
+                    os._exit(0)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        @pytest.mark.parametrize("i", range(3))
+        def test_shared(tune, i):
+            tune("lib.shared", during=fork_and_die)
+    """
+    suite.write(test_forking=forking)
+
+    result = suite.dump("-oautotune_wait_timeout=60", "--max-worker-restart=2", TOY_GPU="GPU-forked")
+
+    assert result.duration < 25
+    assert suite.cache.read_text().count("entries {") == 1
+
+
+def test_workers_that_share_no_folder_with_the_controller_load_and_dump(suite: Suite) -> None:
+    suite.write().dump()
+    elsewhere = suite.folder / "elsewhere"
+    elsewhere.mkdir()
+    remote = f"popen//chdir={elsewhere}//python={sys.executable}"
+    suite.distribution = ["-pxdist", "-d", f"--tx={remote}", f"--tx={remote}", f"--rsyncdir={suite.folder}/test_lib.py",
+                          f"--rsyncdir={suite.folder}/conftest.py"]  # fmt: skip
+
+    result = suite.load("--autotune-max-misses=0", "-Wignore")
+
+    assert result.ret == 0
+    assert suite.tunings == []
+
+
+def test_workers_never_open_the_users_paths(suite: Suite) -> None:
+    suite.write().dump()
+    watch = """
+import sys
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        def hook(event, args):
+            if event == "open" and str(args[0]).endswith(("cache.textproto", "out.textproto")):
+                raise SystemExit(f"a worker opened {args[0]}")
+        sys.addaudithook(hook)
+"""
+    (suite.folder / "conftest.py").write_text((suite.folder / "conftest.py").read_text() + watch)
+
+    assert suite.load("--autotune-dump=out.textproto").ret == 0
+
+
+def test_a_suites_own_choice_of_gpus_for_its_workers_is_left_alone(suite: Suite, monkeypatch) -> None:
+    suite.write(test_env="import os\ndef test_env(): assert os.environ['CUDA_VISIBLE_DEVICES'] == '5'")
+
+    assert suite.dump(CUDA_VISIBLE_DEVICES="5").ret == 0
+
+
+def test_gpus_are_spread_over_the_workers_on_request(suite: Suite) -> None:
+    seen = "import os, pytest\n@pytest.mark.parametrize('i', range(9))\ndef test_env(i):\n    name = os.environ"
+    seen += "['PYTEST_XDIST_WORKER']\n    open('gpu-' + name, 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    suite.write(test_env=seen)
+
+    result = suite.run("--autotune-spread-gpus", "--dist=each", CUDA_VISIBLE_DEVICES="4,6")
+
+    assert result.ret == 0
+    assert [(suite.folder / f"gpu-gw{i}").read_text() for i in range(3)] == ["4", "6", "4"]
+
+
+def test_spreading_over_no_gpu_is_an_error_in_one_line(suite: Suite) -> None:
+    result = suite.write().run("--autotune-spread-gpus", CUDA_VISIBLE_DEVICES="")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --autotune-spread-gpus: no NVIDIA GPU is visible*"])
+
+
+def test_disagreements_between_workers_are_counted_and_shown_with_v(suite: Suite, section) -> None:
+    disagreeing = """
+        import os
+        def test_one(tune):
+            fast = "a" if os.environ["PYTEST_XDIST_WORKER"] == "gw0" else "b"
+            times = {"a": 10.0, "b": 20.0} if fast == "a" else {"a": 19.0, "b": 9.0}
+            tune("lib.flaky", times=times)
+    """
+    suite.write(test_flaky=disagreeing)
+
+    result = suite.dump("-v", "--dist=each", WORLD_SIZE="3")
+
+    lines = section(result)
+    assert any(line.startswith("CONFLICT toy:lib.flaky: gw") and "kept gw" in line for line in lines)
+    assert json.dumps(lines).count("CONFLICT") == 1
+    assert 'text: "b"' in suite.cache.read_text()
