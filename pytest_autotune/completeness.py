@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import pytest
@@ -38,14 +39,15 @@ class Completeness:
         if report.failed:
             self._failed = self._failed or report.nodeid
         elif report.skipped:
-            self._skipped = self._skipped or report.nodeid
+            what = "failed as expected" if hasattr(report, "wasxfail") else "was skipped"
+            self._skipped = self._skipped or f"{report.nodeid} {what}"
 
     def saw_collection(self, report: pytest.CollectReport) -> None:
         """Note the report of a collector."""
         if report.failed:
             self._collection_error = self._collection_error or report.nodeid
         elif report.skipped:
-            self._skipped = self._skipped or report.nodeid
+            self._skipped = self._skipped or f"{report.nodeid} was skipped"
 
     def reason(
         self, session: pytest.Session, exitstatus: int, crashed: Sequence[str], facts: Sequence[ProcessFacts]
@@ -67,16 +69,20 @@ class Completeness:
         if self._failed:
             return f"{self._failed} failed"
         if self._skipped:
-            return f"{self._skipped} was skipped"
+            return self._skipped
         if session.shouldfail:
             return "the run stopped early"
         return ""
 
     def _selection(self) -> str:
-        if self._config.args_source is pytest.Config.ArgsSource.ARGS:
-            return f"only {' '.join(self._config.args)} was asked for"
+        config = self._config
+        if config.args_source is pytest.Config.ArgsSource.ARGS:
+            return f"only {' '.join(config.args)} was asked for"
+        here, root = config.invocation_params.dir, config.rootpath
+        if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and here != root:
+            return f"only {os.path.relpath(here, root)} was asked for"
         for option, flag in _SELECTING.items():
-            value = self._config.getoption(option, None)
+            value = config.getoption(option, None)
             if value and value != _NO_SHARDS.get(option):
                 return f"{flag} selects tests"
         return ""

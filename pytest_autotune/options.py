@@ -190,7 +190,7 @@ def _add_number_ini(parser: pytest.Parser, name: str, help: str) -> None:
     """Register an ini value that may be a string or, in pytest's native TOML, a number."""
     add: Any = parser.addini
     try:
-        add(name, help, type=str | int | float)
+        add(name, help, type=str | int | float, default=None)
     except (AssertionError, TypeError, ValueError):  # pytest before 9.2 knows no unions
         add(name, help)
 

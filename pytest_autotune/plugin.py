@@ -35,9 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "autotune_cache(load=PATH, enabled=True): load one more autotuning cache for this test, relative to its "
         "file; enabled=False leaves the tuners alone in it",
     )
-    options = read_options(config)
     if config.option.help:
         return
+    options = read_options(config)
     if _is_interpreting():
         _supply_interpreter_benchmark(config)
     if options.active or "autotune" in getattr(config, "workerinput", ()):

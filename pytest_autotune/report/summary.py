@@ -62,10 +62,12 @@ class Dump:
 class Gate:
     """The verdict on the number of misses.
 
+    :param limit: what is allowed, as the user wrote it; empty where nothing is to be judged.
     :param failure: why the run fails; empty when it passes.
     :param skipped: why nothing was judged; empty when it was.
     """
 
+    limit: str = ""
     failure: str = ""
     skipped: str = ""
 
@@ -75,7 +77,10 @@ class Summary:
     """What a run has to tell.
 
     :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
+    :param covered: tuner -> the devices that the loaded caches have entries for.
     :param incomplete: the first reason why unused entries were not looked for.
+    :param pruning: the unused entries were to be dropped.
+    :param errors: what the user asked for and did not get; any fails the run.
     :param notes: lines of adapters and of the plugin itself.
     :param unseen: kernels that were tuned behind our back.
     :param workers: worker -> seconds that it waited for others' tunings.
@@ -85,7 +90,10 @@ class Summary:
     loaded: tuple[tuple[str, int], ...] = ()
     rows: tuple[Row, ...] = ()
     unused: tuple[Entry, ...] = ()
+    covered: Mapping[str, frozenset[Device]] = field(default_factory=dict)
     incomplete: str = ""
+    pruning: bool = False
+    errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     unhooked: tuple[tuple[str, str], ...] = ()
@@ -132,22 +140,31 @@ class Summary:
         return tuple(sorted({row.problem.device for row in self.rows}, key=lambda device: device.id))
 
     @property
-    def other_environments(self) -> dict[str, int]:
-        """How many hits rest on other versions than this run's; told as a hint, never judged."""
-        hints: Counter[str] = Counter()
+    def other_environments(self) -> dict[tuple[str, str], int]:
+        """(tuned with, this run's) -> how many hits; told as a hint, never judged."""
+        hints: Counter[tuple[str, str]] = Counter()
         for row in self.rows:
-            library, now = row.problem.tuner.split(".")[0], ""
-            now = self.environments.get(library, "")
-            if row.outcome is Outcome.HIT and minor_version(row.environment) != minor_version(now):
-                hints[row.environment.split(",")[0]] += 1
+            then, now = row.environment, self.environments.get(row.problem.tuner.split(".")[0], "")
+            if row.outcome is Outcome.HIT and then and now and minor_version(then) != minor_version(now):
+                hints[then.split(",")[0], now.split(",")[0]] += 1
         return dict(sorted(hints.items()))
 
     @property
-    def devices_without_entries(self) -> tuple[Device, ...]:
-        """Devices of this run for which a mismatch tells that the caches have none of this tuner."""
-        covered = {row.problem.device for row in self.rows if row.outcome in (Outcome.HIT, Outcome.STALE, Outcome.MISS)}
-        met = {row.problem.device for row in self.rows if row.outcome is Outcome.MISMATCH}
-        return tuple(sorted(met - covered, key=lambda device: device.id))
+    def without_any_entry(self) -> dict[tuple[str, Device], tuple[Row, ...]]:
+        """The rows of each tuner and device for which the loaded caches have no entry at all.
+
+        A device that takes another's entries has some, and so has one that a test's own cache serves.
+        """
+        by_device: defaultdict[tuple[str, Device], list[Row]] = defaultdict(list)
+        for row in self.rows:
+            by_device[row.problem.tuner, row.problem.device].append(row)
+        return {
+            (tuner, device): tuple(rows)
+            for (tuner, device), rows in by_device.items()
+            if self.loaded
+            and device not in self.covered.get(tuner, ())
+            and all(row.outcome in (Outcome.MISS, Outcome.MISMATCH) for row in rows)
+        }
 
 
 def minor_version(environment: str) -> str:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_autotune.cache.model import Problem
+from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.report.summary import Row, Summary
 from pytest_autotune.run.lookup import Outcome
 
 #: Rows of one kind that are shown without ``-v``.
 SHOWN = 10
 _ORDER = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)
+_NOUNS = {
+    Outcome.HIT: ("hit", "hits"),
+    Outcome.MISS: ("miss", "misses"),
+    Outcome.STALE: ("stale", "stale"),
+    Outcome.MISMATCH: ("GPU mismatch", "GPU mismatches"),
+    Outcome.UNPORTABLE: ("unportable", "unportable"),
+}
 
 
 @dataclass(frozen=True)
@@ -33,15 +40,18 @@ def section(summary: Summary, verbosity: int, update: str = "") -> list[Line]:
     ``-qq`` tells only what fails the run, ``-q`` only counts and what mends them when
     not all is well, ``-v`` every row and a table by tuner.
 
-    :param update: the option that brings the cache up to date, as a user would type it.
+    :param update: the options that bring the cache up to date, as a user would type them.
     """
+    nothing_judged = bool(summary.gate.limit and not summary.problems)
     bad = bool(summary.misses or summary.unused or summary.unhooked or summary.notes or summary.gate.failure)
-    failed = bool(summary.gate.failure or (summary.dump and summary.dump.error))
+    failed = bool(summary.gate.failure or summary.errors)
+    errors = [Line(f" {error}", "ERROR", "red") for error in summary.errors]
+    skipped = [Line(summary.gate.skipped)] if summary.gate.skipped else []
     if verbosity < -1:
-        return list(_dump_error(summary))
+        return errors
     if verbosity < 0:
-        lines = [*_counts(summary, failed), *_hint(summary, update)] if bad else []
-        return [*lines, *_dump_error(summary)]
+        lines = [*_counts(summary, failed), *_hint(summary, update)] if bad or nothing_judged else []
+        return [*lines, *errors, *skipped]
     lines = []
     if verbosity > 0:
         lines += _by_tuner(summary)
@@ -49,38 +59,47 @@ def section(summary: Summary, verbosity: int, update: str = "") -> list[Line]:
     lines += _notes(summary, verbosity)
     lines += _counts(summary, failed)
     lines += _dump(summary)
-    lines += _dump_error(summary)
+    lines += errors
     lines += _hint(summary, update)
-    if summary.gate.skipped:
-        lines.append(Line(summary.gate.skipped))
-    return lines
+    return [*lines, *skipped]
 
 
 def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
     color = "red" if failed else "yellow"
+    told: set[Row] = set()
+    if verbosity <= 0:
+        for (tuner, device), same in summary.without_any_entry.items():
+            if len(same) > 1:
+                told.update(same)
+                yield _told_once(summary, tuner, device, same, color)
     for outcome in _ORDER:
-        rows = [row for row in summary.rows if row.outcome is outcome]
-        if outcome is Outcome.MISMATCH and verbosity <= 0 and summary.devices_without_entries:
-            for device in summary.devices_without_entries:
-                ours = [row for row in rows if row.problem.device == device]
-                rows = [row for row in rows if row.problem.device != device]
-                text = f" {_count(len(ours), 'problem')}: {ours[0].reason}"
-                yield Line(text, outcome.value.upper(), color)
+        rows = [row for row in summary.rows if row.outcome is outcome and row not in told]
         shown = rows if verbosity > 0 else rows[:SHOWN]
         for row in shown:
             yield Line(f" {_where(row)}{described(row.problem, row.label)}: {row.reason}", outcome.value.upper(), color)
             if verbosity > 1 and row.choice is not None and row.tuned:
                 yield Line(f"     tuned in {row.tuning_seconds:.1f}s: {row.choice}")
         if len(rows) > len(shown):
-            noun = "mismatches" if outcome is Outcome.MISMATCH else {"miss": "misses"}.get(outcome.value, outcome.value)
-            yield Line(f"({len(rows) - len(shown)} more {noun} hidden.  Use -v to show them.)")
+            yield _hidden(len(rows) - len(shown), *_NOUNS[outcome])
     shown_unused = summary.unused if verbosity > 0 else summary.unused[:SHOWN]
     for entry in shown_unused:
         yield Line(f" {described(entry.problem)} - not requested by any test", "UNUSED", "yellow")
     if len(summary.unused) > len(shown_unused):
-        yield Line(f"({len(summary.unused) - len(shown_unused)} more unused hidden.  Use -v to show them.)")
+        yield _hidden(len(summary.unused) - len(shown_unused), "unused", "unused")
     for kernel in summary.unseen:
         yield Line(f" {kernel}: tuned behind pytest-autotune's back; neither loaded nor dumped", "UNSEEN", color)
+
+
+def _told_once(summary: Summary, tuner: str, device: Device, rows: Sequence[Row], color: str) -> Line:
+    word = "MISMATCH" if any(row.outcome is Outcome.MISMATCH for row in rows) else "MISS"
+    others = sorted(map(str, summary.covered.get(tuner, ())))
+    has = f"; those for {', '.join(others)} do not hold here" if others else ""
+    return Line(f" {len(rows)} problems of {tuner} - no entries for {device}{has}", word, color)
+
+
+def _hidden(number: int, singular: str, plural: str) -> Line:
+    them = "it" if number == 1 else "them"
+    return Line(f"({number} more {singular if number == 1 else plural} hidden.  Use -v to show {them}.)")
 
 
 def _where(row: Row) -> str:
@@ -94,13 +113,14 @@ def described(problem: Problem, label: str = "") -> str:
 
 def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
     for worker in summary.crashed:
-        yield Line(f"worker {worker} crashed; every tuning that it had finished was kept", color="yellow")
+        kept = "every tuning that it had finished was kept" if summary.dump else "its last test may be missing here"
+        yield Line(f"worker {worker} crashed; {kept}", color="yellow")
     if summary.taken_over:
         yield Line(f"took over {_count(summary.taken_over, 'tuning')} of an interrupted run with this dump path")
     for note in summary.notes:
         yield Line(note, color="yellow")
-    for environment, hits in summary.other_environments.items():
-        yield Line(f"{_count(hits, 'hit')}, tuned with {environment}")
+    for (then, now), hits in summary.other_environments.items():
+        yield Line(f"{_count(hits, 'hit')}, tuned with {then}; this run has {now}")
     for alias in sorted(
         {f"{row.problem.device.name} used entries of {row.alias}" for row in summary.rows if row.alias}
     ):
@@ -115,17 +135,20 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
         for worker, seconds in summary.workers.items():
             if seconds >= 0.1:
                 yield Line(f"{worker} waited {seconds:.1f}s for other workers' tunings")
-        if summary.incomplete and (summary.loaded or summary.dump):
-            yield Line(f"unused entries not checked: {summary.incomplete}")
+    if summary.incomplete and summary.pruning:
+        yield Line(f"nothing was pruned, the run was not complete: {summary.incomplete}", color="yellow")
+    elif summary.incomplete and verbosity > 0 and (summary.loaded or summary.dump):
+        yield Line(f"unused entries not checked: {summary.incomplete}")
 
 
 def _by_tuner(summary: Summary) -> Iterator[Line]:
     tuners = sorted({row.problem.tuner for row in summary.rows})
     for tuner in tuners:
         rows = [row for row in summary.rows if row.problem.tuner == tuner]
-        hits = sum(row.outcome is Outcome.HIT for row in rows)
+        parts = _outcomes(rows) if any(row.outcome for row in rows) else []
         tuned = sum(row.tuned for row in rows)
-        yield Line(f"{tuner:<18}{_count(hits, 'hit'):>10}{_count(len(rows) - hits, 'other'):>12}{tuned:>8} tuned")
+        parts += [f"{tuned} tuned"] if tuned else []
+        yield Line(f"{tuner:<18} {', '.join(parts)}")
 
 
 def _counts(summary: Summary, failed: bool) -> Iterator[Line]:
@@ -141,16 +164,18 @@ def _counts(summary: Summary, failed: bool) -> Iterator[Line]:
     if not summary.rows and not summary.unseen:
         yield Line("no lookups: no autotuned kernel was called")
         return
-    parts = [_count(counts["hit"], "hit")]
-    parts += [_count(counts["miss"], "miss", "misses")] if counts["miss"] else []
-    parts += [f"{counts['stale']} stale"] if counts["stale"] else []
-    parts += [_count(counts["mismatch"], "GPU mismatch", "GPU mismatches")] if counts["mismatch"] else []
-    parts += [f"{counts['unportable']} unportable"] if counts["unportable"] else []
+    parts = _outcomes(summary.rows)
     parts += [f"{len(summary.unseen)} unseen"] if summary.unseen else []
     parts += [f"{counts['unused']} unused"] if counts["unused"] else []
     tuned = f"; {counts['tuned']} tuned in {summary.tuning_seconds:.1f}s" if counts["tuned"] else ""
     saved = f"; about {summary.saved_seconds:.1f}s of tuning saved" if summary.saved_seconds >= 0.1 else ""
     yield Line(", ".join(parts) + tuned + saved, color=color)
+
+
+def _outcomes(rows: Sequence[Row]) -> list[str]:
+    numbers = {outcome: sum(row.outcome is outcome for row in rows) for outcome in _NOUNS}
+    told = [outcome for outcome in _NOUNS if numbers[outcome] or outcome is Outcome.HIT]
+    return [_count(numbers[outcome], *_NOUNS[outcome]) for outcome in told]
 
 
 def _dump(summary: Summary) -> Iterator[Line]:
@@ -172,19 +197,16 @@ def _dump(summary: Summary) -> Iterator[Line]:
         yield Line(f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}: {told}")
 
 
-def _dump_error(summary: Summary) -> Iterator[Line]:
-    if summary.dump is not None and summary.dump.error:
-        yield Line(f" {summary.dump.error}", "ERROR", "red")
-
-
 def _hint(summary: Summary, update: str) -> Iterator[Line]:
-    by_outcome: Mapping[str, int] = summary.counts
-    mendable = sum(by_outcome[name] for name in ("miss", "stale", "mismatch"))
+    if not update:
+        return
+    counts = summary.counts
     dumped = summary.dump is not None and not summary.dump.error
-    if mendable and update and not dumped:
-        yield Line(f"Re-run with {update} to update the cache.")
-    if summary.unused and not dumped:
-        yield Line("Add --autotune-prune to an updating run to drop the unused entries.")
+    prune = "add --autotune-prune to drop the unused entries." if summary.unused else ""
+    if not dumped and (counts["miss"] or counts["stale"] or counts["mismatch"]):
+        yield Line(f"Re-run with {update} to update the cache{'; ' + prune if prune else '.'}")
+    elif prune:
+        yield Line(f"Re-run with {update} and {prune}")
 
 
 def _count(number: int, singular: str, plural: str = "") -> str:
