@@ -21,8 +21,8 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import Measured, Merged, merge
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.completeness import Completeness
-from pytest_autotune.options import CacheArgument, Options
-from pytest_autotune.process import REPORT_ATTRIBUTE, TestProcess
+from pytest_autotune.options import Options
+from pytest_autotune.process import REPORT_ATTRIBUTE, TestProcess, store_path
 from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.summary import Dump, Gate, Summary, rows_of, unused_entries
 from pytest_autotune.run.coordination import shared_folder
@@ -79,7 +79,7 @@ class Controller:
     def _read_dump(self) -> Cache:
         if self._options.dump is None:
             return Cache()
-        path = _store_path(self._options.dump)
+        path = store_path(self._options.dump)
         try:
             stores.check_writable(path)
             return stores.read(path, missing_ok=True)
@@ -98,7 +98,7 @@ class Controller:
     def _read_loaded(self) -> list[tuple[str, Cache]]:
         caches = []
         for argument in self._options.load:
-            path = _store_path(argument)
+            path = store_path(argument)
             is_dump = self._options.dump is not None and argument.same_place(self._options.dump)
             try:
                 cache = self._before if is_dump else stores.read(path)
@@ -235,7 +235,7 @@ class Controller:
         """Bring the dump file up to date; what it says is in the summary that is returned."""
         if self._options.dump is None:
             return summary
-        path = _store_path(self._options.dump)
+        path = store_path(self._options.dump)
         lookups = list(self._lookups.values())
         asked = {lookup.problem for _, lookup in lookups}
         taken_over = [] if self.folder is None else self.folder.taken_over()
@@ -355,10 +355,6 @@ class Controller:
 def claims_folder(run_id: str) -> Path:
     """Where the workers of one run on this machine share what they tune."""
     return shared_folder() / f"run-{run_id}"
-
-
-def _store_path(argument: CacheArgument) -> stores.CachePath:
-    return replace(stores.cache_path(argument.text, argument.base), shown=argument.typed)
 
 
 def _measured(lookups: Any) -> list[Measured]:

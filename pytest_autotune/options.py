@@ -250,7 +250,7 @@ class _Reader:
         base = here if given is not None or config.inipath is None else config.inipath.parent
         value = self.ini(name) if given is None else given
         texts = [value] if isinstance(value, str) else value or ()
-        return tuple(CacheArgument(text, base, where, _typed(text, base, here)) for text in texts if text)
+        return tuple(path_argument(text, base, where, here) for text in texts if text)
 
     def ini(self, name: str) -> Any:
         """The ini value.
@@ -285,11 +285,12 @@ class _Reader:
         return text
 
 
-def _typed(text: str, base: Path, here: Path) -> str:
-    """How a path that is relative to ``base`` is typed in the folder ``here``."""
-    if base == here or text.startswith("~") or os.path.isabs(text):
-        return text
-    return os.path.relpath(base / text, here) + ("/" if text.endswith("/") else "")
+def path_argument(text: str, base: Path, given: str, here: Path) -> CacheArgument:
+    """A path that is relative to ``base``, for a run that was started in the folder ``here``."""
+    typed = text
+    if base != here and not text.startswith("~") and not os.path.isabs(text):
+        typed = os.path.relpath(base / text, here) + ("/" if text.endswith("/") else "")
+    return CacheArgument(text, base, given, typed)
 
 
 def _limit(reader: _Reader) -> MissLimit | None:

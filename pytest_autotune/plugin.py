@@ -100,4 +100,6 @@ def autotune_cache(request: pytest.FixtureRequest) -> CacheFixture:
     """The loaded autotuning caches, and what this test looked up in them."""
     from pytest_autotune.process import CacheFixture
 
+    if _process not in request.config.stash:
+        pytest.fail("autotune_cache was asked for after the run began: name it as an argument", pytrace=False)
     return CacheFixture(request.config.stash[_process], request.node)

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +16,7 @@ from pytest_autotune import device
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.options import Options
+from pytest_autotune.options import CacheArgument, Options, path_argument
 from pytest_autotune.run.coordination import AmongWorkers, Coordination
 from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -69,6 +70,8 @@ class TestProcess:
         self._unsent: list[Lookup] = []
         self._deselected = 0
         self._refused = ""
+        self._test_ends = ExitStack()
+        self._is_isolated = False
 
     def _log(self, lookup: Lookup) -> None:
         self.in_this_test.append(lookup)
@@ -114,16 +117,23 @@ class TestProcess:
         self.run.current_test = item.nodeid
         self.in_this_test = []
         try:
-            with ExitStack() as stack:
+            with ExitStack() as self._test_ends:
+                self._is_isolated = False
                 if item.get_closest_marker(MARKER) is not None:
-                    stack.enter_context(self.hooks.isolated())
-                    stack.enter_context(self.run.isolated())
-                stack.enter_context(self.run.added_caches_end())
+                    self._isolate()
+                self._test_ends.enter_context(self.run.added_caches_end())
                 self.run.paused = not _enabled(item)
                 return (yield)
         finally:
             self.run.current_test = ""
             self.run.paused = False
+
+    def _isolate(self) -> None:
+        """Until this test ends, let nothing that was chosen before answer in the place of a cache."""
+        if not self._is_isolated:
+            self._is_isolated = True
+            self._test_ends.enter_context(self.hooks.isolated())
+            self._test_ends.enter_context(self.run.isolated())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -135,10 +145,12 @@ class TestProcess:
 
         A cache that cannot be read fails the test with one line.
         """
+        self._isolate()
+        argument = path_argument(path, item.path.parent, MARKER, item.config.invocation_params.dir)
         try:
-            cache = stores.read(stores.cache_path(path, item.path.parent))
+            cache = stores.read(store_path(argument))
         except CacheError as error:
-            pytest.fail(str(error), pytrace=False)
+            pytest.fail(f"{argument.given}: {error}", pytrace=False)
         self.run.add_cache(EntryIndex.of([cache]))
 
     @pytest.hookimpl(wrapper=True)
@@ -162,6 +174,11 @@ class TestProcess:
 
     def pytest_unconfigure(self) -> None:
         self.hooks.uninstall()
+
+
+def store_path(argument: CacheArgument) -> stores.CachePath:
+    """The same path as the stores take it."""
+    return replace(stores.cache_path(argument.text, argument.base), shown=argument.typed)
 
 
 def _enabled(item: pytest.Item) -> bool:
