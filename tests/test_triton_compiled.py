@@ -227,6 +227,46 @@ def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, thread
     assert compiled_while_held == [False] * 4
 
 
+def test_every_candidate_is_looked_at_briefly_and_only_those_that_may_win_are_measured_in_full(
+    run, absent_gpu, monkeypatch
+) -> None:
+    measured: list[tuple[int, float]] = []
+    brief_ms = {16: 1.0, 32: 1.2, 64: 9.0}
+    full_ms = {16: 1.3, 32: 1.1, 64: 9.0}
+    block: list[int] = []
+
+    def do_bench(kernel_call: Any, warmup: float = 25, rep: float = 100, quantiles: Any = None) -> list[float]:
+        kernel_call()
+        time_ms = (brief_ms if rep < 100 else full_ms)[block[-1]]
+        measured.append((block[-1], rep))
+        return [time_ms] * 3
+
+    monkeypatch.setattr(absent_gpu, "get_benchmarker", lambda: do_bench)
+    kernel = product_kernel([config(16), config(32), config(64)])
+    for one in kernel.configs:
+        one.pre_hook = lambda arguments: block.append(arguments["BLOCK"])
+    lookups = run(dumping=True)
+
+    call(kernel)
+
+    assert measured == [(16, 10), (32, 10), (64, 10), (16, 100), (32, 100)]
+    assert [candidate.time_us for candidate in lookups[0].entry.candidates] == [1300.0, 1100.0, 9000.0]
+    assert kernel.best_config.kwargs["BLOCK"] == 32
+    assert kernel.do_bench is do_bench
+
+
+def test_candidates_that_are_close_are_measured_once_more_and_the_lower_time_counts(run, absent_gpu) -> None:
+    times = iter([1.00, 1.02, 0.99, 0.95])
+    absent_gpu.get_benchmarker = lambda: lambda kernel_call, quantiles: [next(times)] * 3
+    lookups = run(dumping=True)
+    kernel = product_kernel([config(16), config(32)])
+
+    call(kernel)
+
+    assert [candidate.time_us for candidate in lookups[0].entry.candidates] == [990.0, 950.0]
+    assert kernel.best_config.kwargs["BLOCK"] == 32
+
+
 def test_a_candidate_that_does_not_compile_does_not_hinder_the_others(run) -> None:
     lookups = run(dumping=True, compile_threads=4)
 

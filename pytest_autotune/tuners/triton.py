@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -39,6 +39,11 @@ from pytest_autotune.tuners.kernel_source import (
 from pytest_autotune.tuners.protocol import HookError
 
 NAME = "triton"
+#: How long the first look at a candidate warms up and measures, in milliseconds. Triton's own are 25 and 100.
+BRIEF_WARMUP_MS = 3
+BRIEF_MS = 10
+#: Candidates within this share of the fastest one at the first look are measured in full.
+MAY_WIN = 0.25
 #: Candidates this close to the fastest one are measured once more before one is chosen.
 CLOSE = 0.05
 _HOOKED_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
@@ -226,15 +231,16 @@ class Adapter:
         if not _interpreted(autotuner):
             _compile_ahead(call, configs, self._run.policy.compile_threads)
         with tuning.measuring():
-            bench_fn()
+            with _brief_benchmark(autotuner) as was_brief:
+                bench_fn()
             timings: Mapping[Any, object] = autotuner.configs_timings
             times_ms = {config: _median_ms(timings.get(config)) for config in configs}
             best = autotuner.cache[call.tuning_key]
             if not math.isfinite(times_ms.get(best, math.inf)):
                 self._run.note(f"{tuning.lookup.problem}: every candidate failed; nothing was recorded")
                 return
-            if self._run.policy.dumping and not _interpreted(autotuner):
-                best = _measured_again(call, times_ms, best)
+            if not _interpreted(autotuner):
+                best = _measured_again(call, times_ms, best, was_brief)
         candidates = [_candidate(config, times_ms[config]) for config in configs]
         tuning.record(_candidate(best, times_ms[best]), candidates)
 
@@ -431,19 +437,48 @@ def _stream_is_capturing() -> bool:
     return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
-def _measured_again(call: _Call, times_ms: dict[Any, float], best: Any) -> Any:
-    """Measure the candidates that are close to the best once more, and keep the better of both times."""
+@contextmanager
+def _brief_benchmark(autotuner: Any) -> Iterator[bool]:
+    """Let Triton's own benchmark take a first, short look at every candidate; yields whether it does.
+
+    Most candidates lose by far. Those that may win are measured in full afterwards,
+    so the choice rests on the same measurement as without the plugin. A benchmark
+    that the kernel brings itself is used as it is.
+    """
+    benchmark = autotuner.do_bench
+    own = autotuner._do_bench is not None
+    if own or _interpreted(autotuner) or not {"warmup", "rep"} <= inspect.signature(benchmark).parameters.keys():
+        yield False
+        return
+    autotuner.do_bench = partial(benchmark, warmup=BRIEF_WARMUP_MS, rep=BRIEF_MS)
+    try:
+        yield True
+    finally:
+        autotuner.do_bench = benchmark
+
+
+def _measured_again(call: _Call, times_ms: dict[Any, float], best: Any, was_brief: bool) -> Any:
+    """Measure those that may be the best in full, and those that are close to it then once more.
+
+    :param times_ms: updated in place; of two full measurements the lower one counts.
+    :returns: the best of them.
+    """
     autotuner = call.autotuner
-    leaders = [config for config, time_ms in times_ms.items() if time_ms <= times_ms[best] * (1 + CLOSE)]
-    if len(leaders) < 2:
-        return best
-    for config in leaders:
+
+    def measure(config: Any) -> float:
         autotuner.nargs = dict(zip(autotuner.arg_names, call.args, strict=False))
-        again = _median_ms(autotuner._bench(*call.args, config=config, **call.kwargs))
-        times_ms[config] = min(times_ms[config], again)
-    best = min(leaders, key=lambda config: times_ms[config])
+        return _median_ms(autotuner._bench(*call.args, config=config, **call.kwargs))
+
+    leaders = [config for config, time_ms in times_ms.items() if time_ms <= times_ms[best] * (1 + MAY_WIN)]
+    if was_brief:
+        times_ms.update({config: measure(config) for config in leaders})
+        best = min(leaders, key=lambda config: times_ms[config])
+    leaders = [config for config in leaders if times_ms[config] <= times_ms[best] * (1 + CLOSE)]
+    if len(leaders) > 1:
+        times_ms.update({config: min(times_ms[config], measure(config)) for config in leaders})
+        best = min(leaders, key=lambda config: times_ms[config])
     autotuner.cache[call.tuning_key] = best
-    # The last benchmark may have been another candidate's: what it left in the tensors must not differ.
+    # The last measurement may have been another candidate's: what it left in the tensors must not differ.
     autotuner.pre_hook(call.arguments(best), reset_only=True)
     return best
 

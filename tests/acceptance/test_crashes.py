@@ -1,0 +1,268 @@
+"""Nothing that was tuned is lost, whatever ends a worker, the run or the controller."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Suite
+
+CRASHING = """
+import os, pathlib, signal, time
+import pytest
+
+FAULT, PLACE = os.environ.get("FAULT"), os.environ.get("PLACE")
+
+def fail_at(place):
+    if place == PLACE and not os.path.exists("failed-once"):
+        open("failed-once", "w").close()
+        if FAULT == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if FAULT == "exit":
+            os._exit(3)
+        if FAULT == "interrupt":
+            os.kill(os.getpgrp(), signal.SIGINT)  # the process that was started
+            time.sleep(1)
+        if FAULT == "error":
+            raise RuntimeError("a device-side assert was triggered")
+        if FAULT == "hang":
+            time.sleep(60)
+
+def finish(tune, name, **options):
+    tune(f"lib.{name}", **options)
+    with open("finished", "a") as file:
+        file.write(f"lib.{name}\\n")
+
+@pytest.fixture
+def place(tune, request):
+    i = request.node.callspec.params["i"]
+    finish(tune, f"setup{i}")
+    if i == 3:
+        fail_at("set-up")
+    yield
+    finish(tune, f"teardown{i}")
+    if i == 3:
+        fail_at("tear-down")
+
+@pytest.mark.parametrize("i", range(6))
+def test_some(tune, place, i):
+    finish(tune, f"call{i}")
+    if i == 3:
+        fail_at("call")
+        tune("lib.unfinished", during=lambda: fail_at("tuning"))
+"""
+
+
+def finished(suite: Suite) -> set[str]:
+    """The kernels whose tuning had finished, over all runs."""
+    path = suite.folder / "finished"
+    return set(path.read_text().split()) if path.exists() else set()
+
+
+def written(suite: Suite) -> set[str]:
+    """The kernels in the cache, without the one whose tuning is broken off."""
+    text = suite.cache.read_text() if suite.cache.exists() else ""
+    return set(re.findall(r'kernel: "([^"]*)"', text)) - {"lib.unfinished"}
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    pytest.importorskip("xdist")
+    return Suite(pytester, ["-pxdist", "-n2"])
+
+
+PLACES = ["set-up", "call", "tuning", "tear-down"]
+
+
+@pytest.mark.parametrize("restart", [[], ["--max-worker-restart=0"]], ids=["restart", "no restart"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("fault", ["kill", "exit"])
+def test_every_finished_tuning_of_a_worker_that_dies_is_in_the_file(
+    suite: Suite, section, fault: str, place: str, restart: list[str]
+) -> None:
+    suite.write(test_crashing=CRASHING)
+
+    result = suite.dump(*restart, FAULT=fault, PLACE=place)
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert finished(suite)
+    assert written(suite) == finished(suite)
+    assert any(re.match(r"worker gw\d crashed", line) for line in section(result))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("ending", [["-x"], ["--maxfail=1"], []])
+def test_every_finished_tuning_before_an_error_is_in_the_file(serial_suite: Suite, place: str, ending) -> None:
+    serial_suite.write(test_crashing=CRASHING)
+
+    serial_suite.dump(*ending, FAULT="error", PLACE=place)
+
+    assert len(finished(serial_suite)) >= 10
+    assert written(serial_suite) == finished(serial_suite)
+
+
+@pytest.mark.parametrize("distribution", [[], ["-pxdist", "-n2"]], ids=["serial", "n2"])
+@pytest.mark.parametrize("place", ["call", "tuning"])
+def test_every_finished_tuning_before_a_ctrl_c_is_in_the_file(suite: Suite, place: str, distribution) -> None:
+    suite.write(test_crashing=CRASHING)
+    suite.distribution = distribution
+
+    process = start(suite, FAULT="interrupt", PLACE=place)
+
+    assert process.wait(60) == pytest.ExitCode.INTERRUPTED
+    assert finished(suite)
+    assert written(suite) == finished(suite)
+
+
+def start(suite: Suite, *args: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Start a dump run as a process that can be killed."""
+    command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", *suite.distribution]
+    return subprocess.Popen(
+        [*command, "--autotune-dump=cache.textproto", *args],
+        cwd=suite.folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TOY_LOG": str(suite.log), **environment},
+        stdout=(suite.folder / "output").open("wb"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def wait_for(path: Path, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} did not appear"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("distribution", [[], ["-pxdist", "-n2"]], ids=["serial", "n2"])
+def test_the_next_run_takes_over_what_a_killed_run_had_tuned(suite: Suite, section, distribution: list[str]) -> None:
+    suite.write(test_crashing=CRASHING)
+    suite.distribution = distribution
+    process = start(suite, FAULT="hang", PLACE="call")
+    wait_for(suite.folder / "failed-once")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = finished(suite)
+    assert before
+    assert written(suite) == set()
+
+    (suite.folder / "test_crashing.py").unlink()
+    suite.pytester.makepyfile(test_other="def test_other(tune): tune('lib.other')")
+    result = suite.dump()
+
+    assert written(suite) == before | {"lib.other"}
+    assert any(line.startswith(f"took over {len(before)} tunings") for line in section(result))
+    assert not list((suite.folder / ".pytest_cache").rglob("*.jsonl"))
+
+
+def test_an_update_after_a_killed_run_does_not_tune_again_what_was_tuned(suite: Suite) -> None:
+    suite.write(test_crashing=CRASHING)
+    process = start(suite, FAULT="hang", PLACE="call")
+    wait_for(suite.folder / "failed-once")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = finished(suite)
+
+    suite.run("--autotune-load=cache.textproto", "--autotune-dump=cache.textproto")
+
+    assert not {line.split()[0] for line in suite.tunings} & before
+    assert written(suite) == finished(suite)
+
+
+def test_a_test_that_a_timeout_kills_loses_only_its_own_tuning(suite: Suite) -> None:
+    pytest.importorskip("pytest_timeout")
+    suite.write(test_crashing=CRASHING)
+
+    for method in ("signal", "thread"):
+        (suite.folder / "failed-once").unlink(missing_ok=True)
+        suite.dump("-ppytest_timeout", "--timeout=2", f"--timeout-method={method}", FAULT="hang", PLACE="tuning")
+
+        assert written(suite) == finished(suite)
+
+
+def test_an_internal_error_of_a_worker_loses_nothing_that_was_tuned(suite: Suite) -> None:
+    suite.write(test_crashing=CRASHING)
+    broken = """
+import os
+def pytest_runtest_teardown(item):
+    if "[4]" in item.nodeid:
+        os.environ["BROKEN"] = "1"
+def pytest_runtest_logreport(report):
+    if os.environ.get("BROKEN"):
+        raise RuntimeError("an error of some plugin")
+"""
+    (suite.folder / "conftest.py").write_text((suite.folder / "conftest.py").read_text() + broken)
+
+    suite.dump()
+    if written(suite) != finished(suite):  # the run may be over before it can write: the next one takes over
+        suite.dump("--deselect=test_crashing.py")
+
+    assert written(suite) >= finished(suite)
+
+
+def test_what_was_in_the_file_before_a_crash_is_still_there(suite: Suite) -> None:
+    suite.write(test_before="def test_before(tune): tune('lib.before')").dump()
+    before = suite.cache.read_text()
+    (suite.folder / "test_before.py").unlink()
+    suite.pytester.makepyfile(test_crashing=CRASHING)
+
+    suite.dump(FAULT="kill", PLACE="call")
+
+    assert set(before.splitlines()) <= set(suite.cache.read_text().splitlines())
+
+
+def test_two_runs_that_dump_to_one_path_at_once_lose_nothing(suite: Suite) -> None:
+    suite.distribution = []
+    names = ["a", "b", "c"]
+    suite.write(**{f"test_{name}": f"def test_it(tune): tune('lib.{name}')" for name in names})
+
+    processes = [start(suite, f"test_{name}.py") for name in names]
+
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert written(suite) == {f"lib.{name}" for name in names}
+    assert [path.name for path in suite.folder.iterdir() if "cache.textproto" in path.name] == ["cache.textproto"]
+
+
+def test_a_full_disk_at_the_end_fails_the_run_and_the_next_one_writes_what_was_tuned(suite: Suite) -> None:
+    suite.distribution = []
+    disk = suite.folder / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        suite.write(
+            test_full="""
+                import os
+                def test_full(tune):
+                    tune("lib.full")
+                    if not os.path.exists("disk/ballast") and not os.path.exists("emptied"):
+                        with open("disk/ballast", "wb", buffering=0) as file:
+                            try:
+                                while True:
+                                    file.write(b"x" * 4096)
+                            except OSError:
+                                pass
+            """
+        )
+        failed = suite.run("--autotune-dump=disk/cache.textproto")
+        (disk / "ballast").unlink()
+        (suite.folder / "emptied").touch()
+        (suite.folder / "test_full.py").write_text("def test_nothing(): pass")
+        mended = suite.run("--autotune-dump=disk/cache.textproto")
+        text = (disk / "cache.textproto").read_text()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+    assert failed.ret == pytest.ExitCode.TESTS_FAILED
+    failed.stdout.fnmatch_lines(["ERROR --autotune-dump: disk/cache.textproto: *No space left*next run*"])
+    assert mended.ret == 0
+    assert 'kernel: "lib.full"' in text
