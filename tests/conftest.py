@@ -27,7 +27,7 @@ def tune(request):
         candidates = [Candidate(params=(Value("config", name),), time_us=time) for name, time in times.items()]
         best = min(candidates, key=lambda candidate: candidate.time_us)
         process = request.config.stash.get(plugin._process, None)
-        if process is None or process.run.paused:
+        if process is None or process.run.paused or process.run.ignores(tuner, kernel):
             return best.params[0].value
         process._coordination._gpu._uuid = lambda: os.environ.get("TOY_GPU", "")
         device = Device(os.environ.get("TOY_DEVICE", "Toy GPU"), "toy", 4)
@@ -49,6 +49,12 @@ def tune(request):
             return best.params[0].value
 
     return tune
+
+
+@pytest.fixture
+def door(request):
+    """The door between tuners and caches, for what the toy tuner does not do."""
+    return request.config.stash[plugin._process].run
 '''
 
 SUITE = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -98,7 +98,10 @@ def find(
         devices = _listed(sorted({str(entry.problem.device) for entry in same_key}))
         return Finding(Outcome.MISMATCH, f"tuned on {devices}, running on {problem.device}", same_key[0])
     kernel = [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
-    return Finding(Outcome.MISS, _nearest(problem, kernel))
+    usable = [entry for entry in kernel if entry.problem.device == problem.device]
+    if not usable:
+        usable = [entry for entry in kernel if entry.problem.device.name == aliases.get(problem.device.name)]
+    return Finding(Outcome.MISS, _nearest(problem, usable))
 
 
 def _among(
@@ -120,14 +123,13 @@ def _among(
     return Finding(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
 
 
-def _nearest(problem: Problem, entries: Iterable[Entry]) -> str:
+def _nearest(problem: Problem, entries: Sequence[Entry]) -> str:
     """Say how the nearest entry of this kernel differs, or which key names its entries have."""
-    same_device = [entry for entry in entries if entry.problem.device == problem.device]
-    if not same_device:
+    if not entries:
         return "no entry"
     wanted = {value.name: value for value in problem.key}
     differing: list[tuple[int, str]] = []
-    for entry in same_device:
+    for entry in entries:
         has = {value.name: value for value in entry.problem.key}
         if has.keys() == wanted.keys():
             parts = [
@@ -138,7 +140,7 @@ def _nearest(problem: Problem, entries: Iterable[Entry]) -> str:
             differing.append((len(parts), _listed(parts)))
     if differing:
         return f"no entry; the nearest has {min(differing)[1]}"
-    names = _listed([value.name for value in same_device[0].problem.key]) or "no names"
+    names = _listed([value.name for value in entries[0].problem.key]) or "no names"
     return f"no entry with these key names; the entries of this kernel have {names}"
 
 

@@ -1,0 +1,308 @@
+"""``--autotune-max-misses``: the verdict on a committed cache that no longer covers the suite."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Suite
+
+EXCEEDED = "maximum allowed autotune cache misses exceeded"
+NOT_JUDGED = "autotune cache misses not judged"
+
+
+@pytest.fixture
+def outdated(serial_suite: Suite) -> Suite:
+    """A suite whose cache has 8 hits and 12 problems that are none: 8 misses and 4 stale ones."""
+    return make_outdated(serial_suite)
+
+
+def make_outdated(suite: Suite) -> Suite:
+    test = "import pytest\n@pytest.mark.parametrize('m', range(20))\ndef test_op(tune, m): tune('lib.op', M={m}{more})"
+    suite.write(test_op=test.format(m="m % 12", more="")).dump()
+    return suite.write(test_op=test.format(m="m", more=", source='two' if 8 <= m < 12 else 'one'"))
+
+
+def verdict(result: pytest.RunResult) -> list[str]:
+    """What pytest says between exclamation marks."""
+    return [line.strip("! ") for line in result.outlines if line.startswith("!!!")]
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ("0", "12 > 0"),
+        ("11", "12 > 11"),
+        ("12", None),
+        ("100", None),
+        ("0%", "12 of 20 > 0%"),
+        ("59.999999999999999%", "12 of 20 > 59.999999999999999%"),
+        ("60%", None),
+        ("60.0 %", None),
+        ("100%", None),
+    ],
+)
+def test_the_comparison_is_exact_and_told_as_it_was_made(outdated: Suite, limit: str, told: str | None) -> None:
+    result = outdated.load(f"--autotune-max-misses={limit}")
+
+    assert result.ret == (1 if told else 0)
+    assert verdict(result) == ([f"{EXCEEDED}: {told}"] if told else [])
+    result.assert_outcomes(passed=20)
+
+
+INI_FORMS = {
+    "pytest.ini": "[pytest]\nautotune_max_misses = {value}\n",
+    "tox.ini": "[pytest]\nautotune_max_misses = {value}\n",
+    "setup.cfg": "[tool:pytest]\nautotune_max_misses = {value}\n",
+    "pyproject.toml": "[tool.pytest.ini_options]\nautotune_max_misses = {toml}\n",
+}
+NATIVE_FORMS = {
+    "pytest.toml": "[pytest]\nautotune_max_misses = {toml}\n",
+    "pyproject.toml": "[tool.pytest]\nautotune_max_misses = {toml}\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *INI_FORMS.items(),
+        *(
+            pytest.param(*form, marks=pytest.mark.skipif(pytest.version_tuple < (9,), reason="native TOML: pytest 9"))
+            for form in NATIVE_FORMS.items()
+        ),
+    ],
+)
+@pytest.mark.parametrize(("value", "told"), [(11, "12 > 11"), (12, ""), ("10%", "12 of 20 > 10%")])
+@pytest.mark.filterwarnings("error")
+def test_the_ini_value_works_in_every_kind_of_ini_file(
+    outdated: Suite, name: str, text: str, value: int | str, told: str
+) -> None:
+    if name.endswith(".toml") and sys.version_info < (3, 11):
+        pytest.importorskip("tomli")
+    toml = f'"{value}"' if isinstance(value, str) else value
+    (outdated.folder / name).write_text(text.format(value=value, toml=toml))
+
+    result = outdated.load()
+
+    assert result.ret == bool(told)
+    assert verdict(result) == ([f"{EXCEEDED}: {told}"] if told else [])
+
+
+def test_the_command_line_replaces_the_ini_and_an_empty_value_switches_it_off(outdated: Suite) -> None:
+    outdated.pytester.makeini("[pytest]\nautotune_max_misses = 0\n")
+
+    assert outdated.load().ret == 1
+    assert outdated.load("--autotune-max-misses=12").ret == 0
+    assert outdated.load("--autotune-max-misses=").ret == 0
+
+
+@pytest.mark.parametrize("args", [["-pno:terminal"], ["--no-summary"], ["-q"], ["-qq"], ["-v"], ["--tb=no"]])
+def test_the_exit_status_is_1_however_little_is_shown(outdated: Suite, args: list[str]) -> None:
+    result = outdated.load("--autotune-max-misses=10", *args)
+
+    assert result.ret == 1
+    assert verdict(result) == ([] if args == ["-pno:terminal"] else [f"{EXCEEDED}: 12 > 10"])
+
+
+def test_the_gate_holds_without_pytests_cache(outdated: Suite) -> None:
+    assert outdated.load("--autotune-max-misses=10", "-pno:cacheprovider").ret == 1
+
+
+def test_options_may_come_from_the_environment(outdated: Suite) -> None:
+    result = outdated.run(PYTEST_ADDOPTS="--autotune-load=cache.textproto --autotune-max-misses=10")
+
+    assert verdict(result) == [f"{EXCEEDED}: 12 > 10"]
+
+
+def test_another_exit_status_stays_as_it_is(outdated: Suite) -> None:
+    (outdated.folder / "test_fails.py").write_text("def test_fails(): assert 0")
+    (outdated.folder / "test_empty.py").write_text("")
+
+    assert outdated.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
+    empty = outdated.load("--autotune-max-misses=0", "test_empty.py")
+    assert empty.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert outdated.load("--autotune-max-misses=0", "nothing.py").ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_the_verdict_is_the_same_however_tests_are_distributed(suite: Suite) -> None:
+    result = make_outdated(suite).load("--autotune-max-misses=10")
+
+    assert result.ret == 1
+    assert verdict(result) == [f"{EXCEEDED}: 12 > 10"]
+    result.stdout.fnmatch_lines(["8 hits, 8 misses, 4 stale; 12 tuned*"])
+
+
+def test_a_part_of_the_suite_is_judged_by_what_it_asked_for(outdated: Suite) -> None:
+    assert outdated.load("--autotune-max-misses=0", "-k", "test_op and 0").ret == 1
+    assert outdated.load("--autotune-max-misses=0", "test_op.py::test_op[3]").ret == 0
+
+
+@pytest.mark.parametrize("args", [[], ["-q"]])
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ([], "nothing was loaded"),
+        (["--autotune-load="], "nothing was loaded"),
+        (["--autotune-dump=new.textproto"], "nothing was loaded"),
+        (["--autotune-load=cache.textproto", "--autotune-dump=./cache.textproto"], "this run updates the cache*"),
+    ],
+)
+def test_a_run_that_is_not_judged_says_so_in_one_line(
+    outdated: Suite, section, options: list[str], why: str, args: list[str]
+) -> None:
+    result = outdated.run("--autotune-max-misses=0", *options, *args)
+
+    assert result.ret == 0
+    assert len([line for line in section(result) if line.startswith(NOT_JUDGED)]) == 1
+    result.stdout.fnmatch_lines([f"{NOT_JUDGED}: {why}"])
+
+
+def test_a_dump_to_another_path_is_judged(outdated: Suite) -> None:
+    assert outdated.load("--autotune-max-misses=0", "--autotune-dump=other.textproto").ret == 1
+
+
+def test_an_interrupted_run_is_not_judged(outdated: Suite) -> None:
+    (outdated.folder / "test_zz.py").write_text("import pytest\ndef test_stop(): pytest.exit('enough')")
+
+    result = outdated.load("--autotune-max-misses=0")
+
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines([f"{NOT_JUDGED}: the run was interrupted"])
+
+
+def test_no_lookup_at_all_passes_visibly(suite: Suite, section) -> None:
+    suite.write().dump()
+    (suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
+
+    for args in ([], ["-q"]):
+        result = suite.load("--autotune-max-misses=0", *args)
+
+        assert result.ret == 0
+        assert section(result)[:1] == ["no lookups: no autotuned kernel was called"]
+
+
+UNPORTABLE = """
+from pytest_autotune.cache.model import Device, Problem
+
+def test_unportable(door):
+    problem = Problem("toy", "lib.lists", (), Device("Toy GPU", "toy", 4))
+    for _ in range(2):
+        door.unportable(problem, "M is a list, which has no stable form")
+"""
+
+
+def test_an_unportable_problem_counts_as_a_miss_and_is_never_written(suite: Suite, section) -> None:
+    suite.write(test_op="def test_op(tune): tune('lib.op')", test_unportable=UNPORTABLE)
+    suite.dump()
+    assert suite.cache.read_text().count("entries {") == 1
+
+    result = suite.load("--autotune-max-misses=0")
+
+    assert result.ret == 1
+    assert verdict(result) == [f"{EXCEEDED}: 1 > 0"]
+    assert section(result)[0] == (
+        "UNPORTABLE test_unportable.py::test_unportable - toy:lib.lists: M is a list, which has no stable form"
+    )
+    result.stdout.fnmatch_lines(["1 hit, 1 unportable"])
+
+
+ADAPTER = """
+from contextlib import nullcontext
+from pytest_autotune.tuners.protocol import HookError
+
+class Adapter:
+    module = "toy_library"
+    def hook(self, module, run):
+        if "{kind}" == "unhooked":
+            raise HookError("its tune() takes other arguments")
+    def unhook(self): pass
+    def isolated(self): return nullcontext()
+    def unseen(self): return ["lib.hidden"] if "{kind}" == "unseen" else []
+"""
+
+
+def with_adapter(suite: Suite, monkeypatch: pytest.MonkeyPatch, kind: str) -> Suite:
+    """Have the plugin hook a tuner of ours, in this process and in workers."""
+    (suite.folder / "toy_library.py").write_text("")
+    (suite.folder / "toy_adapter.py").write_text(ADAPTER.format(kind=kind))
+    monkeypatch.syspath_prepend(suite.folder)
+    monkeypatch.setenv("PYTHONPATH", str(suite.folder), prepend=":")
+    # In process, the plugin's own table would outlive the run.
+    from pytest_autotune import tuners
+
+    monkeypatch.setattr(tuners, "TUNERS", tuners.TUNERS)
+    monkeypatch.setitem(tuners.TUNERS, "toy", "toy_adapter")
+    conftest = suite.folder / "conftest.py"
+    text = "from pytest_autotune.tuners import TUNERS\nTUNERS['toy'] = 'toy_adapter'\n"
+    conftest.write_text(text + conftest.read_text())
+    (suite.folder / "test_import.py").write_text("import toy_library\ndef test_import(): pass\n")
+    return suite
+
+
+@pytest.fixture(autouse=True)
+def forget_modules(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "toy_library", "toy_adapter":
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.mark.parametrize("options", [[], ["--autotune-tuners=toy"]])
+def test_a_requested_tuner_that_cannot_be_hooked_fails_the_gate(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch, section, options: list[str]
+) -> None:
+    suite.write().dump()
+    with_adapter(suite, monkeypatch, "unhooked")
+
+    result = suite.load("--autotune-max-misses=100%", *options)
+
+    assert result.ret == 1
+    assert verdict(result) == ["requested tuner could not be hooked: toy"]
+    assert "toy was left alone: its tune() takes other arguments" in section(result)
+
+
+def test_a_tuner_that_nobody_asked_for_may_be_left_alone(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, section
+) -> None:
+    serial_suite.write(test_op="def test_op(tune): tune('lib.op', tuner='other')").dump()
+    with_adapter(serial_suite, monkeypatch, "unhooked")
+
+    result = serial_suite.load("--autotune-max-misses=0")
+
+    assert result.ret == 0
+    assert "toy was left alone: its tune() takes other arguments" in section(result)
+
+
+def test_what_was_tuned_behind_our_back_counts_as_a_miss(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch, section
+) -> None:
+    suite.write().dump()
+    with_adapter(suite, monkeypatch, "unseen")
+
+    result = suite.load("--autotune-max-misses=0")
+
+    assert verdict(result) == [f"{EXCEEDED}: 1 > 0"]
+    assert section(result)[0].startswith("UNSEEN toy:lib.hidden")
+
+
+def test_the_gate_fails_for_a_cache_that_only_a_marker_loads(suite: Suite) -> None:
+    suite.write(test_op="def test_op(tune): tune('lib.op', M=1)").dump()
+    marked = "import pytest\n@pytest.mark.autotune_cache(load='cache.textproto')\n"
+    suite.write(test_op=marked + "def test_op(tune): tune('lib.op', M=2)")
+
+    result = suite.run("--autotune-max-misses=0")
+
+    assert result.ret == 1
+    assert verdict(result) == [f"{EXCEEDED}: 1 > 0"]
+
+
+def test_the_folder_of_the_run_does_not_change_what_is_loaded(outdated: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    outdated.pytester.makeini("[pytest]\nautotune_load = cache.textproto\nautotune_max_misses = 10\n")
+    below = outdated.folder / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+
+    result = outdated.run("..")
+
+    assert verdict(result) == [f"{EXCEEDED}: 12 > 10"]
+    result.stdout.fnmatch_lines([f"Re-run with --autotune-dump={Path('..', 'cache.textproto')} to update the cache."])

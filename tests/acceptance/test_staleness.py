@@ -1,0 +1,311 @@
+"""What is told of a lookup that is not a hit, and what the user may have done about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Suite
+
+#: A test that asks the toy tuner for ``lib.op`` with what a test wants to change.
+ASK = "def test_op(tune): assert tune('lib.op', {}) in 'abc'"
+
+
+def ask(arguments: str) -> str:
+    return ASK.format(arguments)
+
+
+def rows(lines: list[str]) -> list[str]:
+    """The lines of a section that tell of a problem."""
+    return [line for line in lines if line.split(" ")[0] in ("MISS", "STALE", "MISMATCH", "UNPORTABLE")]
+
+
+CHANGES = [
+    pytest.param("M=1", "M=1, source='two'", "STALE", "source changed", id="source"),
+    pytest.param("M=1", "M=1, times={'a': 1.0, 'c': 9.0}", "STALE", "search changed", id="search"),
+    pytest.param(
+        "M=1",
+        "M=1, times={'b': 1.0, 'c': 9.0}",
+        "STALE",
+        "search changed, and the choice config=a is no longer a candidate",
+        id="choice gone",
+    ),
+    pytest.param(
+        "M=1", "M=1, times={'b': 1.0}, source='two'", "STALE", "search, source changed, and the choice*", id="all"
+    ),
+    pytest.param(
+        "M=1, N=2", "M=8, N=2", "MISS", "no entry; the nearest has M 1 instead of 8", id="one part of the key"
+    ),
+    pytest.param("M=1, N=2", "M=8, N=9", "MISS", "no entry; the nearest has M 1 instead of 8, N 2 instead of 9"),
+    pytest.param(
+        "M=1, N=2",
+        "rows=1, N=2",
+        "MISS",
+        "no entry with these key names; the entries of this kernel have M, N",
+        id="key names",
+    ),
+    pytest.param("M=1", "M=True", "MISS", "no entry; the nearest has M 1 instead of True", id="type"),
+    pytest.param("M=1", "tuner='other'", "MISS", "no entry", id="another tuner"),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "word", "reason"), CHANGES)
+def test_a_row_says_what_has_changed(
+    serial_suite: Suite, section, before: str, now: str, word: str, reason: str
+) -> None:
+    serial_suite.write(test_op=ask(before)).dump()
+    serial_suite.write(test_op=ask(now))
+
+    result = serial_suite.load()
+
+    assert len(serial_suite.tunings) == 1
+    (row,) = rows(section(result))
+    assert row.startswith(f"{word} test_op.py::test_op - ")
+    result.stdout.fnmatch_lines([f"{word} *:lib.op*: {reason}"])
+
+
+def test_the_nearest_entry_is_the_one_with_the_fewest_differences(serial_suite: Suite) -> None:
+    serial_suite.write(
+        test_op="def test_op(tune):\n for m, n in (1, 5), (2, 6), (3, 7): tune('lib.op', M=m, N=n)"
+    ).dump()
+    serial_suite.write(test_op=ask("M=9, N=6"))
+
+    serial_suite.load().stdout.fnmatch_lines(["MISS *: no entry; the nearest has M 2 instead of 9"])
+
+
+def test_a_mismatch_names_both_devices(suite: Suite) -> None:
+    suite.write(test_op=ask("M=1")).dump(TOY_DEVICE="Old GPU")
+
+    result = suite.load(TOY_DEVICE="New GPU")
+
+    result.stdout.fnmatch_lines(
+        ["MISMATCH test_op.py::test_op - toy:lib.op (M=1): tuned on Old GPU (toy, *), running on New GPU (toy, *)"]
+    )
+    assert suite.tunings == ["lib.op [('M', 1)]"]
+
+
+def test_a_device_without_any_entry_is_told_once_and_every_row_with_v(suite: Suite, section) -> None:
+    suite.write().dump(TOY_DEVICE="Old GPU")
+    suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more')")
+
+    told = rows(section(suite.load(TOY_DEVICE="New GPU")))
+
+    assert len(told) == 1
+    assert told[0].startswith("MISMATCH 5 problems of toy - no entries for New GPU (toy, 4 multiprocessors)")
+    assert "Old GPU (toy, 4 multiprocessors)" in told[0]
+    assert len(rows(section(suite.load("-v", TOY_DEVICE="New GPU")))) == 5
+
+
+def test_a_cache_without_entries_of_a_tuner_says_so_once(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_op=ask("tuner='other'")).dump()
+    serial_suite.write()
+
+    assert rows(section(serial_suite.load()))[0].startswith("MISS 4 problems of toy - no entries for Toy GPU (toy, 4")
+
+
+def test_a_device_with_one_hit_has_a_row_for_each_problem_that_is_none(serial_suite: Suite, section) -> None:
+    serial_suite.write().dump(TOY_DEVICE="Old GPU")
+    serial_suite.dump("-k", "softmax", TOY_DEVICE="New GPU")
+
+    assert len(rows(section(serial_suite.load(TOY_DEVICE="New GPU")))) == 3
+
+
+def test_other_versions_are_a_hint_and_never_stale(suite: Suite, section) -> None:
+    suite.write()
+    conftest = suite.folder / "conftest.py"
+    text = conftest.read_text()
+    conftest.write_text(text.replace('environment="toy 1.0"', 'environment="toy 0.9.3, cuda 11"'))
+    suite.dump()
+    conftest.write_text(text)
+
+    result = suite.load("--autotune-max-misses=0")
+
+    assert result.ret == 0
+    assert "4 hits, tuned with toy 0.9.3; this run has toy 1.0" in section(result)
+    assert suite.tunings == []
+
+
+def test_a_patch_version_is_no_hint(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_op=ask("environment='toy 1.0.3, cuda 11'")).dump()
+    serial_suite.write(test_op=ask("environment='toy 1.0.4, cuda 12'"))
+
+    assert section(serial_suite.load()) == ["1 hit"]
+
+
+STALE = ask("M=1, times={'a': 5.0, 'b': 1.0}, source='two'").replace("in 'abc'", "== 'CHOSEN'")
+
+
+@pytest.mark.parametrize(("on_stale", "chosen"), [("tune", "b"), ("use", "a"), (None, "b")])
+def test_on_stale_decides_who_chooses(suite: Suite, section, on_stale: str | None, chosen: str) -> None:
+    suite.write(test_op=ask("M=1")).dump()
+    suite.write(test_op=STALE.replace("CHOSEN", chosen))
+
+    result = suite.load(*([f"--autotune-on-stale={on_stale}"] if on_stale else []))
+
+    assert result.ret == 0
+    assert len(suite.tunings) == (on_stale != "use")
+    assert rows(section(result))[0].startswith("STALE")
+
+
+def test_a_stale_choice_that_is_used_still_counts_for_the_gate(serial_suite: Suite) -> None:
+    serial_suite.write(test_op=ask("M=1")).dump()
+    serial_suite.write(test_op=STALE.replace("CHOSEN", "a"))
+
+    result = serial_suite.load("--autotune-on-stale=use", "--autotune-max-misses=0")
+
+    assert result.ret == 1
+    result.assert_outcomes(passed=1)
+
+
+def test_a_stale_choice_that_is_not_on_offer_is_tuned_even_where_it_should_be_used(serial_suite: Suite) -> None:
+    serial_suite.write(test_op=ask("M=1")).dump()
+    serial_suite.write(test_op=ask("M=1, times={'c': 1.0}"))
+
+    assert serial_suite.load("--autotune-on-stale=use").ret == 0
+    assert len(serial_suite.tunings) == 1
+
+
+def test_on_stale_error_fails_stale_lookups_and_tunes_misses(suite: Suite) -> None:
+    suite.write(test_op=ask("M=1")).dump()
+    suite.write(test_op=STALE, test_new="def test_new(tune): tune('lib.new')")
+
+    result = suite.load("--autotune-on-stale=error")
+
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["autotune: STALE toy:lib.op (M=1): source changed"])
+    assert suite.tunings == ["lib.new []"]
+
+
+SWALLOW = """
+import threading
+import pytest
+
+def call(tune):
+    KIND
+
+@pytest.fixture
+def in_setup(tune):
+    call(tune)
+
+@pytest.fixture
+def in_teardown(tune):
+    yield
+    call(tune)
+
+def test_setup(in_setup): pass
+def test_call(tune): call(tune)
+def test_teardown(in_teardown): pass
+def test_after(): pass
+"""
+KINDS = {
+    "raised": "tune('lib.op', M=2)",
+    "except Exception": """
+    try: tune('lib.op', M=2)
+    except Exception: pass
+""",
+    "except BaseException": """
+    try: tune('lib.op', M=2)
+    except BaseException: pass
+""",
+    "thread": """
+    def quietly():
+        try: tune('lib.op', M=2)
+        except BaseException: pass
+    thread = threading.Thread(target=quietly)
+    thread.start()
+    thread.join()
+""",
+    "xfail": "tune('lib.op', M=2)",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_miss_error_fails_the_test_whatever_the_library_swallows(serial_suite: Suite, kind: str) -> None:
+    serial_suite.write(test_op=ask("M=1")).dump()
+    text = SWALLOW.replace("KIND", KINDS[kind])
+    # A failure that a test expects is one of its own making, not a cache's.
+    serial_suite.write(test_op="import pytest\npytestmark = pytest.mark.xfail\n" + text if kind == "xfail" else text)
+
+    result = serial_suite.load("--autotune-on-miss=error", "-rA")
+
+    passed = {"xpassed": 2} if kind == "xfail" else {"passed": 2}
+    result.assert_outcomes(failed=1, errors=2, **passed)
+    assert result.ret == 1
+    line = "autotune: MISS toy:lib.op (M=2): no entry; the nearest has M 1 instead of 2"
+    assert result.outlines.count(line) >= 3
+    assert serial_suite.tunings == []
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_on_miss_error_applies_to_stale_mismatch_and_unportable_too(suite: Suite) -> None:
+    far = suite.write(test_op=ask("")).folder / "far.textproto"
+    suite.run(f"--autotune-dump={far}", TOY_DEVICE="Far GPU")
+    far.write_text(far.read_text().replace("lib.op", "lib.far"))
+    suite.dump()
+    suite.write(
+        test_op=ask("source='two'"),
+        test_mismatch="def test(tune): tune('lib.far')",
+        test_unportable="""
+            from pytest_autotune.cache.model import Device, Problem
+            def test(door): door.unportable(Problem("toy", "lib.x", (), Device("Toy GPU", "toy", 4)), "M is a list")
+        """,
+    )
+
+    result = suite.load("--autotune-load=far.textproto", "--autotune-on-miss=error")
+
+    result.assert_outcomes(failed=3)
+    for word in "STALE", "MISMATCH", "UNPORTABLE":
+        result.stdout.fnmatch_lines([f"autotune: {word} *"])
+    assert suite.tunings == []
+
+
+def test_on_miss_error_is_not_for_a_run_that_loads_nothing(serial_suite: Suite) -> None:
+    assert serial_suite.write().dump("--autotune-on-miss=error").ret == 0
+
+
+ALIAS = "[pytest]\nautotune_device_alias =\n    New GPU = Old GPU\n"
+
+
+def test_a_device_alias_uses_the_others_entries_and_says_so(suite: Suite, section) -> None:
+    suite.write().dump(TOY_DEVICE="Old GPU")
+    suite.pytester.makeini(ALIAS)
+
+    result = suite.load("--autotune-max-misses=0", TOY_DEVICE="New GPU")
+
+    assert result.ret == 0
+    assert suite.tunings == []
+    assert section(result) == ["New GPU used entries of Old GPU (autotune_device_alias)", "4 hits"]
+
+
+def test_what_a_device_alias_does_not_cover_is_told_with_the_others_nearest_entry(serial_suite: Suite) -> None:
+    serial_suite.write(test_op=ask("M=1")).dump(TOY_DEVICE="Old GPU")
+    serial_suite.write(test_op=ask("M=2"))
+    serial_suite.pytester.makeini(ALIAS)
+
+    result = serial_suite.load(TOY_DEVICE="New GPU")
+
+    result.stdout.fnmatch_lines(["MISS * - toy:lib.op (M=2): no entry; the nearest has M 1 instead of 2"])
+
+
+def test_ignored_kernels_are_left_alone(suite: Suite, section) -> None:
+    suite.pytester.makeini("[pytest]\nautotune_ignore =\n    toy:lib.soft*\n    other:*\n")
+
+    suite.write().dump()
+    assert sorted(set(suite.tunings)) == [f"lib.matmul [('M', {m}), ('N', 8)]" for m in (16, 32, 64)]
+
+    assert section(suite.load("--autotune-max-misses=0")) == ["3 hits"]
+
+
+def test_the_worst_outcome_of_a_problem_is_told_and_problems_are_counted_not_launches(suite: Suite) -> None:
+    suite.write(test_op=ask("M=1")).dump()
+    asking = "".join(
+        f"\ndef test_{number}(tune): tune('lib.op', M=1, source='{source}')"
+        for number, source in enumerate(["one", "two", "one", "two", "two", "one"])
+    )
+    suite.write(test_op=asking)
+
+    report = suite.report("--autotune-load=cache.textproto", "--autotune-max-misses=0")
+
+    assert report["counts"]["stale"] == 1
+    assert report["counts"]["hit"] == 0
+    assert [row["outcome"] for row in report["lookups"]] == ["stale"]
+    assert report["gate"]["failed"] == "maximum allowed autotune cache misses exceeded: 1 > 0"
