@@ -91,7 +91,7 @@ def merge(
         tuned[_key(one.entry)].append(one)
     disagreements = []
     for key in sorted(tuned, key=lambda key: tuned[key][0].entry.sort_key):
-        rivals = sorted(tuned[key], key=_preference)
+        rivals = _ranked(tuned[key])
         best = rivals[0].entry
         old = before.get(key)
         # The file holds no candidates but where they are the result: keep what was there as it was.
@@ -138,10 +138,20 @@ def _position(entry: Entry) -> int:
     return next(same, len(entry.candidates))
 
 
-def _preference(measured: Measured) -> tuple[object, ...]:
+def _ranked(rivals: Sequence[Measured]) -> list[Measured]:
+    """Measurements of one problem, the one to keep first."""
+    ranked = sorted(rivals, key=_quality)
+    best = _quality(ranked[0])[:2]
+    tied = [rival for rival in ranked if _quality(rival)[:2] == best]
+    if len(tied) > 1:
+        ranked[: len(tied)] = sorted(tied, key=lambda rival: (_position(rival.entry), _quality(rival)))
+    return ranked
+
+
+def _quality(measured: Measured) -> tuple[object, ...]:
     entry = measured.entry
-    told = (entry.native, repr(entry), measured.origin)
-    return measured.disturbed, best_time_us(entry), _position(entry), told
+    # Disturbed or not and the time decide; the rest makes the order total.
+    return measured.disturbed, best_time_us(entry), measured.origin, entry.tuning_seconds, entry.native
 
 
 def _still_good(old: Entry, new: Entry) -> bool:
