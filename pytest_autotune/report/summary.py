@@ -173,12 +173,18 @@ def minor_version(environment: str) -> str:
 
 
 def rows_of(lookups: Iterable[Lookup]) -> tuple[Row, ...]:
-    """One row per problem, sorted by problem; its outcome is the worst that any process met."""
+    """One row per problem, numbers in their order; its outcome is the worst that any process met."""
     by_problem: defaultdict[Problem, list[Lookup]] = defaultdict(list)
     for lookup in lookups:
         by_problem[lookup.problem].append(lookup)
     rows = [_row(problem, met) for problem, met in by_problem.items()]
-    return tuple(sorted(rows, key=lambda row: row.problem.sort_key))
+    return tuple(sorted(rows, key=lambda row: _reading_order(row.problem)))
+
+
+def _reading_order(problem: Problem) -> tuple[object, ...]:
+    numbers = tuple(value.value if isinstance(value.value, (int, float)) else 0 for value in problem.key)
+    names = tuple(value.name for value in problem.key)
+    return problem.tuner, problem.kernel, problem.device.id, names, numbers, problem.sort_key
 
 
 def _row(problem: Problem, met: Sequence[Lookup]) -> Row:

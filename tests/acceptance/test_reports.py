@@ -1,0 +1,225 @@
+"""What a run leaves for machines: the JSON report and JUnit's properties."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.conftest import Suite
+
+#: The documented schema: a key -> the type of its value, or what it holds.
+COUNTS = dict.fromkeys(["hit", "miss", "stale", "mismatch", "tuned", "unused", "unportable"], int)
+CANDIDATE = {"params": dict, "time_us": float}
+LOOKUP = {
+    "outcome": str,
+    "tuner": str,
+    "kernel": str,
+    "key": dict,
+    "device": str,
+    "label": str,
+    "reason": str,
+    "tests": list,
+    "tuning_seconds": float,
+    "choice": CANDIDATE,
+    "candidates": [CANDIDATE],
+}
+SCHEMA = {
+    "format_version": int,
+    "complete": bool,
+    "counts": COUNTS,
+    "tuning_seconds": float,
+    "saved_seconds": float,
+    "devices": [{"name": str, "arch": str, "multiprocessors": int}],
+    "dump": {"path": str, "added": int, "changed": int, "unchanged": int, "removed": int},
+    "lookups": [LOOKUP],
+    "unused": [{"tuner": str, "kernel": str, "key": dict}],
+}
+
+
+def check(value: Any, expected: Any, where: str = "report") -> None:
+    """Assert that a value has the documented form; it may have more keys."""
+    if isinstance(expected, dict):
+        assert isinstance(value, dict), where
+        assert not expected.keys() - value.keys(), where
+        for name, form in expected.items():
+            check(value[name], form, f"{where}.{name}")
+    elif isinstance(expected, list):
+        assert isinstance(value, list), where
+        assert value, f"{where} is to be tested with something in it"
+        for number, one in enumerate(value):
+            check(one, expected[0], f"{where}[{number}]")
+    elif expected is float:
+        assert isinstance(value, (int, float)) and not isinstance(value, bool), where
+    else:
+        assert type(value) is expected, where
+
+
+@pytest.fixture
+def changed(suite: Suite) -> Suite:
+    """A suite with a hit, a miss, a stale problem, a mismatch and an unused entry."""
+    test = "import pytest\n@pytest.mark.parametrize('m', [1, 2])\ndef test_op(tune, m): tune('lib.op', M=m, label=None)"
+    suite.write(test_op=test, test_far="def test_far(tune): tune('lib.far')").dump("test_far.py", TOY_DEVICE="Far GPU")
+    suite.dump("test_op.py")
+    suite.pytester.makepyfile(test_stale="def test_stale(tune): tune('lib.stale')")
+    suite.dump("test_stale.py")
+    suite.pytester.makepyfile(
+        test_op=test.replace("[1, 2]", "[1, 3, 3]"),
+        test_stale="def test_stale(tune): tune('lib.stale', source='two')",
+    )
+    return suite
+
+
+def test_the_json_report_has_the_documented_keys_and_its_counts_agree(changed: Suite) -> None:
+    report = changed.report("--autotune-load=cache.textproto", "--autotune-dump=new.textproto")
+
+    tuned = [row for row in report["lookups"] if row["tuned"]]
+    check({**report, "lookups": tuned}, SCHEMA)
+    assert report["format_version"] == 1
+    assert report["complete"] is True
+    assert report["counts"] == {
+        "hit": 1,
+        "miss": 1,
+        "stale": 1,
+        "mismatch": 1,
+        "tuned": 3,
+        "unused": 1,
+        "unportable": 0,
+    }
+    outcomes = [row["outcome"] for row in report["lookups"]]
+    assert all(report["counts"][outcome] == outcomes.count(outcome) for outcome in set(outcomes))
+    assert len(report["unused"]) == report["counts"]["unused"]
+    assert report["unused"][0]["key"] == {"M": 2, "label": None}
+    assert report["tuning_seconds"] == pytest.approx(sum(row["tuning_seconds"] for row in tuned), abs=1e-3)
+    assert report["dump"]["path"] == "new.textproto"
+    # An entry of another device, and an unused one, were in the loaded file and not in this new one.
+    assert report["dump"]["added"] == 4
+
+
+def test_a_lookup_of_the_json_report_tells_all_of_it(changed: Suite) -> None:
+    report = changed.report("--autotune-load=cache.textproto")
+
+    (miss,) = (row for row in report["lookups"] if row["outcome"] == "miss")
+    assert miss["tuner"] == "toy"
+    assert miss["kernel"] == "lib.op"
+    assert miss["key"] == {"M": 3, "label": None}
+    assert miss["device"] == report["devices"][0]["id"]
+    assert miss["reason"] == "no entry; the nearest has M 1 instead of 3"
+    assert miss["tests"][0].startswith("test_op.py::test_op[3")
+    assert miss["choice"] == {"params": {"config": "a"}, "time_us": 10.0}
+    assert [candidate["params"]["config"] for candidate in miss["candidates"]] == ["a", "b"]
+    assert report["dump"] is None
+
+
+def test_what_fails_a_run_is_in_its_json_report(changed: Suite) -> None:
+    report = changed.report("--autotune-load=cache.textproto", "--autotune-max-misses=2")
+
+    assert report["gate"]["failed"] == "maximum allowed autotune cache misses exceeded: 3 > 2"
+    assert report["gate"]["limit"] == "2"
+
+
+def test_an_incomplete_run_says_so_in_its_json_report(serial_suite: Suite) -> None:
+    report = serial_suite.write().report("-k", "matmul")
+
+    assert report["complete"] is False
+    assert report["incomplete_reason"] == "-k selects tests"
+    assert report["unused"] == []
+
+
+def test_a_run_that_only_reports_tells_what_was_tuned(suite: Suite) -> None:
+    report = suite.write().report()
+
+    assert report["counts"]["tuned"] == len(suite.tunings) == 4
+    assert {row["outcome"] for row in report["lookups"]} == {None}
+
+
+def test_a_choice_shared_by_a_worker_is_one_row_and_one_tuning(suite: Suite) -> None:
+    suite.write(test_op="\n".join(f"def test_{n}(tune): tune('lib.op', M=1)" for n in range(8)))
+
+    report = suite.report()
+
+    assert len(report["lookups"]) == 1
+    assert report["counts"]["tuned"] == 1
+
+
+def test_several_reports_are_written_and_folders_are_made_for_them(serial_suite: Suite) -> None:
+    serial_suite.write().run("--autotune-report=a.json", "--autotune-report=out/deep/b.json")
+
+    first = (serial_suite.folder / "a.json").read_text()
+    assert first == (serial_suite.folder / "out" / "deep" / "b.json").read_text()
+    assert json.loads(first)["counts"]["tuned"] == 4
+
+
+def test_a_report_of_the_ini_is_written_beside_the_ini_file(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serial_suite.write().pytester.makeini("[pytest]\nautotune_report = out.json\n")
+    below = serial_suite.folder / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+
+    assert serial_suite.run("..").ret == 0
+    assert (serial_suite.folder / "out.json").exists()
+
+
+UNWRITABLE = """
+import os, pytest
+@pytest.fixture(autouse=True, scope="session")
+def in_the_way():
+    os.makedirs("report.json", exist_ok=True)
+"""
+
+
+@pytest.mark.parametrize("gate", [[], ["--autotune-max-misses=0"]])
+@pytest.mark.parametrize("args", [[], ["-q"], ["-qq"]])
+def test_a_report_that_cannot_be_written_fails_the_run_in_one_line(
+    serial_suite: Suite, args: list[str], gate: list[str]
+) -> None:
+    serial_suite.write(test_op="def test_op(tune): tune('lib.op')").dump()
+    serial_suite.write(test_op="def test_op(tune): tune('lib.op', M=1)")
+    conftest = serial_suite.folder / "conftest.py"
+    conftest.write_text(conftest.read_text() + UNWRITABLE)
+
+    result = serial_suite.load("--autotune-report=report.json", *args, *gate)
+
+    assert result.ret == 1
+    told = "--autotune-report: report.json: cannot be written: Is a directory"
+    assert result.outlines.count(f"ERROR {told}") == 1
+    assert any(told in line if not gate else "exceeded: 1 > 0" in line for line in result.outlines if "!!!" in line)
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_for_the_report_fails_the_run_in_one_line(serial_suite: Suite) -> None:
+    locked = serial_suite.write().folder / "locked"
+    locked.mkdir(mode=0o500)
+
+    result = serial_suite.run("--autotune-report=locked/report.json")
+
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["ERROR --autotune-report: locked/report.json: cannot be written: Permission denied"])
+
+
+def test_junit_has_the_counts_as_properties_of_the_suite(changed: Suite) -> None:
+    changed.load("--junitxml=junit.xml")
+
+    tree = ElementTree.parse(changed.folder / "junit.xml")
+    properties = {one.get("name"): one.get("value") for one in tree.iterfind("testsuite/properties/property")}
+    assert properties == {
+        "autotune_hit": "1",
+        "autotune_miss": "1",
+        "autotune_stale": "1",
+        "autotune_mismatch": "1",
+        "autotune_tuned": "3",
+        "autotune_unused": "1",
+        "autotune_unportable": "0",
+    }
+
+
+def test_junit_has_nothing_of_ours_without_options(serial_suite: Suite) -> None:
+    serial_suite.write().run("--junitxml=junit.xml")
+
+    assert "autotune" not in (serial_suite.folder / "junit.xml").read_text()

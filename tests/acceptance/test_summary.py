@@ -1,0 +1,259 @@
+"""The section ``autotune cache``: quiet when all is well, and otherwise what happened where, and what mends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Suite
+
+MANY = "import pytest\n@pytest.mark.parametrize('m', range(12))\ndef test_op(tune, m): tune('lib.op', M=m{more})\n"
+UPDATE = "Re-run with --autotune-load=cache.textproto --autotune-dump=cache.textproto"
+
+
+@pytest.fixture
+def outdated(serial_suite: Suite) -> Suite:
+    """A suite with one hit, 12 misses and 12 stale problems, the kernels of which are named by their outcome."""
+    serial_suite.write(test_stale=MANY.replace("lib.op", "lib.stale").format(more=""), test_hit=hit()).dump()
+    return serial_suite.write(
+        test_stale=MANY.replace("lib.op", "lib.stale").format(more=", source='two'"),
+        test_miss=MANY.replace("lib.op", "lib.miss").format(more=""),
+    )
+
+
+def hit() -> str:
+    return "def test_hit(tune): tune('lib.hit')"
+
+
+def words(lines: list[str]) -> list[str]:
+    return [line.split()[0] for line in lines]
+
+
+def without_seconds(lines: list[str]) -> list[str]:
+    return [line.partition(" in 0.")[0] for line in lines]
+
+
+def test_all_hits_is_one_line(suite: Suite, section) -> None:
+    suite.write().dump()
+
+    assert section(suite.load()) == ["4 hits"]
+
+
+@pytest.mark.parametrize("flag", ["-q", "-qq"])
+def test_all_hits_is_no_line_where_little_is_to_be_shown(suite: Suite, section, flag: str) -> None:
+    suite.write().dump()
+
+    assert section(suite.load(flag)) == []
+
+
+def test_v_adds_a_line_for_each_tuner(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_more="def test_more(tune): tune('lib.more', tuner='elder')", test_hit=hit()).dump()
+    serial_suite.write(test_more="def test_more(tune):\n for m in 1, 2: tune('lib.more', tuner='elder', M=m)")
+
+    lines = without_seconds(section(serial_suite.load("-v")))
+
+    assert lines[0].split(maxsplit=1) == ["elder", "0 hits, 2 misses, 2 tuned"]
+    assert lines[1].split(maxsplit=1) == ["toy", "1 hit"]
+
+
+def test_v_tells_of_a_dump_run_only_what_was_tuned(serial_suite: Suite, section) -> None:
+    lines = section(serial_suite.write().dump("-v"))
+
+    assert lines[0].split(maxsplit=1) == ["toy", "4 tuned"]
+
+
+def test_rows_are_capped_at_ten_of_a_kind(outdated: Suite, section) -> None:
+    lines = without_seconds(section(outdated.load()))
+
+    assert words(lines) == ["MISS"] * 10 + ["(2"] + ["STALE"] * 10 + ["(2"] + ["1", "Re-run"]
+    assert lines[10] == "(2 more misses hidden.  Use -v to show them.)"
+    assert lines[21] == "(2 more stale hidden.  Use -v to show them.)"
+    assert lines[22] == "1 hit, 12 misses, 12 stale; 24 tuned"
+    assert lines[23] == f"{UPDATE} to update the cache."
+
+
+@pytest.mark.parametrize("flag", ["-v", "-vv"])
+def test_v_shows_every_row(outdated: Suite, section, flag: str) -> None:
+    lines = section(outdated.load(flag))
+
+    assert words(lines).count("MISS") == 12
+    assert words(lines).count("STALE") == 12
+    assert (words(lines).count("tuned") == 24) == (flag == "-vv")
+    assert not [line for line in lines if "hidden" in line]
+
+
+def test_vv_shows_what_was_chosen(outdated: Suite, section) -> None:
+    lines = section(outdated.load("-vv"))
+
+    assert any(line.strip().startswith("tuned in 0.0s: config=a") for line in lines)
+
+
+def test_one_hidden_row_is_it(serial_suite: Suite) -> None:
+    serial_suite.write(test_hit=hit()).dump()
+    serial_suite.write(test_miss=MANY.format(more="").replace("12", "11"))
+
+    serial_suite.load().stdout.fnmatch_lines(["(1 more miss hidden.  Use -v to show it.)"])
+
+
+def test_q_shows_counts_and_what_mends_them(outdated: Suite, section) -> None:
+    lines = without_seconds(section(outdated.load("-q")))
+
+    assert lines[:2] == ["1 hit, 12 misses, 12 stale; 24 tuned", f"{UPDATE} to update the cache."]
+
+
+def test_qq_shows_nothing(outdated: Suite, section) -> None:
+    assert section(outdated.load("-qq")) == []
+
+
+def test_a_row_names_the_test_that_first_asked(serial_suite: Suite) -> None:
+    serial_suite.write(test_hit=hit()).dump()
+    (serial_suite.folder / "below").mkdir()
+    (serial_suite.folder / "below" / "test_a.py").write_text(
+        "class TestA:\n def test_one(self, tune): tune('lib.op', M=1)\n def test_two(self, tune): tune('lib.op', M=1)"
+    )
+
+    serial_suite.load().stdout.fnmatch_lines(["MISS below/test_a.py::TestA::test_one - toy:lib.op (M=1): no entry"])
+
+
+def test_the_same_section_however_tests_are_distributed(suite: Suite, section) -> None:
+    suite.write(test_op=MANY.format(more="")).dump()
+    suite.write(test_op=MANY.format(more=", source='two'"))
+
+    lines = without_seconds(section(suite.load()))
+
+    assert lines == [
+        *(f"STALE test_op.py::test_op[{m}] - toy:lib.op (M={m}): source changed" for m in range(10)),
+        "(2 more stale hidden.  Use -v to show them.)",
+        "0 hits, 12 stale; 12 tuned",
+        f"{UPDATE} to update the cache.",
+    ]
+
+
+RED, GREEN, YELLOW, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
+
+
+def test_words_are_yellow_and_red_when_the_gate_fails_and_clean_counts_green(outdated: Suite) -> None:
+    clean = outdated.load("--color=yes", "-k", "hit").stdout.str()
+    told = outdated.load("--color=yes").stdout.str()
+    failed = outdated.load("--color=yes", "--autotune-max-misses=0").stdout.str()
+
+    assert f"{GREEN}1 hit{PLAIN}" in clean
+    assert f"{YELLOW}MISS{PLAIN} test_miss.py" in told
+    assert f"{YELLOW}1 hit, 12 misses" in told
+    assert f"{RED}MISS{PLAIN} test_miss.py" in failed
+    assert f"{RED}1 hit, 12 misses" in failed
+
+
+@pytest.mark.parametrize(
+    ("args", "environment"),
+    [(["--color=no"], {}), ([], {}), ([], {"NO_COLOR": "1", "FORCE_COLOR": "1"}), ([], {"PY_COLORS": "0"})],
+)
+def test_nothing_is_coloured_where_users_want_no_colours(
+    outdated: Suite, args: list[str], environment: dict[str, str]
+) -> None:
+    output = outdated.load("--autotune-max-misses=0", *args, **environment).stdout.str()
+
+    assert "\x1b[" not in output
+
+
+HINTS = [
+    pytest.param("", ["--autotune-load=./cache.textproto"], "--autotune-load=./cache.textproto", id="as typed"),
+    pytest.param("autotune_load = cache.textproto", [], "", id="ini"),
+    pytest.param(
+        "autotune_load = cache.textproto\n autotune_dump = cache.textproto",
+        ["--autotune-dump=", "--autotune-load=cache.textproto"],
+        "--autotune-load=cache.textproto",
+        id="command line before ini",
+    ),
+    pytest.param(
+        "autotune_on_stale = use\nautotune_load = cache.textproto",
+        [],
+        " --autotune-on-stale=tune",
+        id="on stale",
+    ),
+]
+
+
+@pytest.mark.parametrize(("ini", "args", "typed"), HINTS)
+def test_the_hint_can_be_typed_as_it_is_and_mends_the_cache(
+    outdated: Suite, section, ini: str, args: list[str], typed: str
+) -> None:
+    outdated.pytester.makeini(f"[pytest]\n{ini}\n")
+
+    lines = section(outdated.run(*args))
+
+    hint = lines[-1]
+    assert hint.startswith("Re-run with ")
+    assert typed in hint
+    options = hint.removeprefix("Re-run with ").removesuffix(" to update the cache.").split()
+    assert outdated.run(*options).ret == 0
+    assert len(outdated.tunings) == 24
+    assert outdated.load("--autotune-max-misses=0").ret == 0
+
+
+def test_the_hint_names_a_path_with_blanks_so_that_a_shell_takes_it(outdated: Suite) -> None:
+    outdated.cache.rename(outdated.folder / "my cache.textproto")
+
+    result = outdated.run("--autotune-load=my cache.textproto")
+
+    result.stdout.fnmatch_lines(["Re-run with '--autotune-load=my cache.textproto' '--autotune-dump=my cache*"])
+
+
+def test_the_hint_of_a_folder_keeps_its_slash(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    serial_suite.write(test_hit=hit()).run("--autotune-dump=cache/")
+    serial_suite.write(test_hit="def test_hit(tune): tune('lib.hit', source='two')")
+    serial_suite.pytester.makeini("[pytest]\nautotune_load = cache/\n")
+    below = serial_suite.folder / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+
+    serial_suite.run("..").stdout.fnmatch_lines([f"Re-run with --autotune-dump={Path('..', 'cache')}/ to update*"])
+
+
+def test_a_run_that_updates_needs_no_hint(outdated: Suite, section) -> None:
+    lines = section(outdated.load("--autotune-dump=cache.textproto"))
+
+    assert not [line for line in lines if line.startswith("Re-run")]
+    assert any(line.startswith("25 entries written to cache.textproto: 24 added, 1 unchanged") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("args", "header"),
+    [
+        (["--autotune-load=cache.textproto"], "autotune: load cache.textproto (4 entries)"),
+        (["--autotune-dump=new.pb"], "autotune: dump new.pb"),
+        (
+            ["--autotune-load=one.textproto", "--autotune-load=cache.textproto", "--autotune-dump=cache.textproto"],
+            "autotune: load one.textproto (1 entry), load cache.textproto (4 entries), dump cache.textproto",
+        ),
+    ],
+)
+def test_the_header_says_what_is_loaded_and_dumped(suite: Suite, args: list[str], header: str) -> None:
+    suite.write().run("--autotune-dump=one.textproto", "-k", "softmax")
+    suite.dump()
+
+    suite.run(*args).stdout.fnmatch_lines([header])
+
+
+def test_nothing_is_shown_without_options(suite: Suite, section) -> None:
+    result = suite.write().run("-v")
+
+    assert section(result) == []
+    result.stdout.no_fnmatch_line("autotune:*")
+
+
+def test_nothing_of_ours_is_imported_without_options(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    serial_suite.pytester.makepyfile("""
+        import sys
+        def test_imports():
+            ours = {name for name in sys.modules if name.startswith("pytest_autotune")}
+            assert ours <= {"pytest_autotune", "pytest_autotune.plugin", "pytest_autotune.options",
+                            "pytest_autotune.tuners"}
+            assert not {"torch", "triton", "jax", "yaml", "google.protobuf", "wrapt"} & sys.modules.keys()
+    """)
+
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    result = serial_suite.pytester.runpytest_subprocess("-ppytest_autotune.plugin")
+
+    result.assert_outcomes(passed=1)
