@@ -196,8 +196,13 @@ def _marked_caches(item: pytest.Item) -> Iterator[str]:
         if mark.args or unknown:
             found = ", ".join([*map(repr, mark.args), *sorted(unknown)])
             pytest.fail(f"marker {MARKER}: expected load=PATH or enabled=False, not {found}", pytrace=False)
-        load = mark.kwargs.get("load", ())
-        yield from map(str, [load] if isinstance(load, (str, Path)) else load)
+        enabled, load = mark.kwargs.get("enabled", True), mark.kwargs.get("load", [])
+        if not isinstance(enabled, bool):
+            pytest.fail(f"marker {MARKER}: enabled= takes True or False, not {enabled!r}", pytrace=False)
+        paths = load if isinstance(load, (list, tuple)) else [load]
+        if not all(isinstance(path, (str, Path)) for path in paths):
+            pytest.fail(f"marker {MARKER}: load= takes a path or several, not {load!r}", pytrace=False)
+        yield from map(str, paths)
 
 
 def _module_is_imported(kernel: str) -> bool:

@@ -95,7 +95,7 @@ def read_index(path: AnyPath, missing_ok: bool = False) -> EntryIndex:
     :raises CacheError: where there is none, or none that can be read.
     """
     target = _parsed(path)
-    if not _is_folder(target) and format_of(target.path) is Format.BINARY:
+    if not _is_folder(target) and format_of(target.path, str(target)) is Format.BINARY:
         data = _bytes_of(target.path, str(target), missing_ok)
         if not missing_ok or (data and not data.isspace()):
             return EntryIndex.of_binary(data, str(target))
@@ -176,7 +176,7 @@ def _os_errors(target: CachePath) -> Iterator[None]:
 
 
 def _read_file(target: CachePath, missing_ok: bool) -> tuple[Cache, bytes]:
-    format = format_of(target.path)
+    format = format_of(target.path, str(target))
     data = _bytes_of(target.path, str(target), missing_ok)
     if missing_ok and (not data or data.isspace()):
         return Cache(), data
@@ -202,7 +202,7 @@ def _bytes_of(path: Path, where: str, missing_ok: bool) -> bytes:
 
 
 def _update_file(target: CachePath, change: Callable[[Cache], Cache], lock_timeout_s: float) -> Updated:
-    format = format_of(target.path)
+    format = format_of(target.path, str(target))
     file = _real(target.path)
     file.parent.mkdir(parents=True, exist_ok=True)
     with _locked(file.with_name(f".{file.name}.lock"), lock_timeout_s) as held:

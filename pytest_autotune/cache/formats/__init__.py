@@ -34,15 +34,17 @@ _SUFFIXES = {
 }
 
 
-def format_of(path: PurePath) -> Format:
+def format_of(path: PurePath, where: str = "") -> Format:
     """The format that the path's suffix stands for.
 
+    :param where: the path as the user wrote it, for the error.
     :raises CacheError: for an unknown suffix, listing the known ones.
     """
     format = _SUFFIXES.get(path.suffix.lower())
     if format is None:
         suffix = f'the suffix "{path.suffix}" is unknown' if path.suffix else "has no suffix"
-        raise CacheError(str(path), suffix, f"one of {' '.join(_SUFFIXES)}, or a folder: {path}/")
+        where = where or str(path)
+        raise CacheError(where, suffix, f"one of {' '.join(_SUFFIXES)}, or a folder: {where}/")
     return format
 
 

@@ -1,0 +1,407 @@
+"""Whatever is wrong with what the user gives is told in one line, before any test runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import DISTRIBUTIONS, Suite
+
+#: Leaves a trace when a test of the suite runs.
+RUNS = "def test_runs(): open('ran', 'w')"
+
+
+@pytest.fixture
+def bad(serial_suite: Suite) -> Suite:
+    return serial_suite.write(test_runs=RUNS)
+
+
+def refused(suite: Suite, result: pytest.RunResult) -> str:
+    """The one line that a run ended with, before any test ran."""
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert not (suite.folder / "ran").exists()
+    lines = [line for line in [*result.errlines, *result.outlines] if line.strip()]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("ERROR: ")
+    return lines[0].removeprefix("ERROR: ")
+
+
+ENTRY = 'entries { tuner: "toy" kernel: "k" device: "toy-gpu-toy-4" choice { params { name: "config" text: "a" } } }\n'
+DEVICE = 'devices { id: "toy-gpu-toy-4" name: "Toy GPU" arch: "toy" multiprocessors: 4 }\n'
+WHOLE = "format_version: 1\n" + DEVICE + ENTRY
+
+
+def write(name: str, data: str | bytes) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        (folder / name).write_bytes(data.encode() if isinstance(data, str) else data)
+        return name
+
+    return make
+
+
+def binary(folder: Path) -> bytes:
+    from pytest_autotune.cache.formats import Format, decode, encode
+
+    return encode(decode(WHOLE.encode(), Format.TEXT, "whole"), Format.BINARY)
+
+
+def truncated_binary(folder: Path) -> str:
+    return write("cache.pb", binary(folder)[:-7])(folder)
+
+
+def binary_named_text(folder: Path) -> str:
+    return write("cache.textproto", binary(folder))(folder)
+
+
+def make_folder(name: str) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        (folder / name).mkdir()
+        (folder / name / "keep.txt").write_text("mine")
+        return name
+
+    return make
+
+
+def huge(folder: Path) -> str:
+    with (folder / "huge.json").open("wb") as file:
+        file.write(b"{" * 4096)
+        file.truncate(2**30)  # sparse: it takes no room
+    return "huge.json"
+
+
+def unreadable(folder: Path) -> str:
+    write("cache.textproto", WHOLE)(folder)
+    (folder / "cache.textproto").chmod(0)
+    return "cache.textproto"
+
+
+def pipe(folder: Path) -> str:
+    os.mkfifo(folder / "cache.textproto")
+    return "cache.textproto"
+
+
+LOADS = [
+    pytest.param(
+        lambda folder: "none.textproto",
+        "none.textproto: no such file (create it with --autotune-dump=none.textproto)",
+        id="missing",
+    ),
+    pytest.param(
+        lambda folder: "below/none.pb", "below/none.pb: no such file (create it with *=below/none.pb)", id="no folder"
+    ),
+    pytest.param(write("cache.textproto", ""), "cache.textproto: *empty*", id="empty text"),
+    pytest.param(write("cache.yaml", "\n"), "cache.yaml: *empty*", id="blank yaml"),
+    pytest.param(write("cache.pb", ""), "cache.pb: *empty*", id="empty binary"),
+    pytest.param(write("cache.textproto", WHOLE[:-20]), "cache.textproto:3*", id="truncated text"),
+    pytest.param(write("cache.json", '{"format_version": 1, "entries": ['), "cache.json:*", id="truncated json"),
+    pytest.param(truncated_binary, "cache.pb: *", id="truncated binary"),
+    pytest.param(binary_named_text, "cache.textproto*: *is it a .pb file*", id="binary named text"),
+    pytest.param(write("cache.pb", WHOLE), "cache.pb: *", id="text named binary"),
+    pytest.param(write("cache.textproto", 'name: "x"\n'), "cache.textproto*", id="another schema in text"),
+    pytest.param(write("cache.json", '{"rows": []}'), "cache.json*", id="another schema in json"),
+    pytest.param(write("cache.yaml", "- a\n- b\n"), "cache.yaml*", id="a list in yaml"),
+    pytest.param(
+        write("cache.textproto", "format_version: 99\n"), "cache.textproto*99*upgrade pytest-autotune*", id="newer text"
+    ),
+    pytest.param(write("cache.json", '{"format_version": 99}'), "cache.json*99*upgrade*", id="newer json"),
+    pytest.param(write("cache.pb", b"\x08\x63"), "cache.pb*99*upgrade*", id="newer binary"),
+    pytest.param(
+        write("cache.textproto", f"<<<<<<< ours\n{WHOLE}=======\n>>>>>>> theirs\n"),
+        "cache.textproto:1*conflict*",
+        id="merge conflict",
+    ),
+    pytest.param(make_folder("cache.textproto"), "cache.textproto: is a folder*", id="folder without slash"),
+    pytest.param(
+        lambda folder: make_folder("cache")(folder) + "/", "cache/: is no folder of pytest-autotune*", id="folder"
+    ),
+    pytest.param(lambda folder: "cache/", "cache/: no such folder (create one with *=cache/)", id="no such folder"),
+    pytest.param(write("cache.toml", WHOLE), "cache.toml: the suffix*", id="unknown suffix"),
+    pytest.param(write("cache", WHOLE), "cache: has no suffix*", id="no suffix"),
+    pytest.param(huge, "huge.json: is larger than 512 MiB: not a cache", id="huge"),
+    pytest.param(pipe, "cache.textproto: is not a file", id="pipe"),
+    pytest.param(
+        unreadable,
+        "cache.textproto: cannot be read: Permission denied",
+        id="unreadable",
+        marks=pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "told"), LOADS)
+def test_a_cache_that_cannot_be_loaded_is_refused(bad: Suite, make: Callable[[Path], str], told: str) -> None:
+    name = make(bad.folder)
+
+    line = refused(bad, bad.run(f"--autotune-load={name}"))
+
+    pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-load: {told}"])
+
+
+@pytest.mark.parametrize("distribution", [name for name in DISTRIBUTIONS if name != "serial"])
+def test_a_cache_is_refused_before_workers_start(bad: Suite, distribution: str) -> None:
+    bad.distribution = DISTRIBUTIONS[distribution]
+
+    assert "no such file" in refused(bad, bad.load())
+    assert "expected tune or error" in refused(bad, bad.run("--autotune-on-miss=perhaps"))
+
+
+DUMPS = [
+    pytest.param(make_folder("cache.textproto"), "cache.textproto: is a folder*", id="folder without slash"),
+    pytest.param(
+        lambda folder: make_folder("tests")(folder) + "/", "tests/: is a folder with other things in it*", id="folder"
+    ),
+    pytest.param(
+        lambda folder: write("file", "")(folder) + "/cache.pb", "file/cache.pb: *not a folder*", id="below a file"
+    ),
+    pytest.param(
+        lambda folder: write("file", "")(folder) + "/a/b/c.pb", "file/a/b/c.pb: *not a folder*", id="far below a file"
+    ),
+    pytest.param(lambda folder: "cache.toml", "cache.toml: the suffix*", id="unknown suffix"),
+    pytest.param(lambda folder: "cache", "cache: has no suffix*", id="no suffix"),
+    pytest.param(write("cache.textproto", "what is this"), "cache.textproto:1*", id="corrupt"),
+    pytest.param(write("cache.pb", b"\xff" * 9), "cache.pb: *", id="corrupt binary"),
+    pytest.param(write("cache.json", '{"format_version": 99}'), "cache.json*99*upgrade*", id="newer"),
+    pytest.param(
+        write("cache.textproto", WHOLE + "invented: 7\n"),
+        "cache.textproto*upgrade pytest-autotune*",
+        id="unknown field",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "told"), DUMPS)
+def test_a_dump_that_could_not_be_written_is_refused_and_what_is_there_stays(
+    bad: Suite, make: Callable[[Path], str], told: str
+) -> None:
+    name = make(bad.folder)
+    before = {path: path.read_bytes() for path in bad.folder.rglob("*") if path.is_file()}
+
+    line = refused(bad, bad.run(f"--autotune-dump={name}"))
+
+    pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-dump: {told}"])
+    assert {path: path.read_bytes() for path in before} == before
+
+
+OPTIONS = [
+    (["--autotune-on-miss=perhaps"], "--autotune-on-miss: expected tune or error, not 'perhaps'"),
+    (["--autotune-on-stale=keep"], "--autotune-on-stale: expected tune or use or error, not 'keep'"),
+    (["--autotune-max-misses=-1"], "--autotune-max-misses: expected a count such as 0, or *, not '-1'"),
+    (["--autotune-max-misses=1.5"], "--autotune-max-misses: expected a count such as 0, or *, not '1.5'"),
+    (["--autotune-max-misses=many"], "--autotune-max-misses: expected a count such as 0, or *, not 'many'"),
+    (["--autotune-max-misses=101%"], "--autotune-max-misses: expected a count such as 0, or *, not '101%'"),
+    (["--autotune-max-misses=-1%"], "--autotune-max-misses: expected *"),
+    (["--autotune-max-misses=nan%"], "--autotune-max-misses: expected *"),
+    (["--autotune-max-misses=%"], "--autotune-max-misses: expected *"),
+    (["--autotune-report=report.html"], "--autotune-report: report.html: unknown kind of report (*.json)"),
+    (["--autotune-report=report"], "--autotune-report: report: unknown kind of report (*.json)"),
+    (["--autotune-report=folder.json"], "--autotune-report: folder.json: is a directory (name a file)"),
+    (["--autotune-report=file/a.json"], "--autotune-report: file/a.json: cannot be written: *file is not a folder"),
+    (["--autotune-prune"], "--autotune-prune: nothing to prune without a dump (add --autotune-dump=PATH)"),
+    (["--autotune-tuners=tritn"], "--autotune-tuners: unknown tuner 'tritn' (known: triton*)"),
+    (["--autotune-tuners=triton,nothing.else"], "--autotune-tuners: unknown tuner 'nothing.else' (known: triton*)"),
+]
+INI = [
+    ("autotune_on_miss = perhaps", "autotune_on_miss (ini): expected tune or error, not 'perhaps'"),
+    ("autotune_on_stale = keep", "autotune_on_stale (ini): expected tune or use or error, not 'keep'"),
+    ("autotune_max_misses = many", "autotune_max_misses (ini): expected a count such as 0, or *, not 'many'"),
+    ("autotune_report = out.html", "autotune_report (ini): out.html: unknown kind of report (*)"),
+    ("autotune_report = folder.json", "autotune_report (ini): folder.json: is a directory (name a file)"),
+    ("autotune_prune = perhaps", "autotune_prune (ini): *perhaps*"),
+    ("autotune_keep_candidates = 7", "autotune_keep_candidates (ini): *7*"),
+    ("autotune_tuners = tritn", "autotune_tuners (ini): unknown tuner 'tritn' (known: triton*)"),
+    ("autotune_load = 'unclosed", "autotune_load (ini): *"),
+    ("autotune_load = none.pb", "autotune_load (ini): none.pb: no such file (create it with --autotune-dump=none.pb)"),
+    ("autotune_dump = cache.toml", "autotune_dump (ini): cache.toml: the suffix*"),
+    ("autotune_device_alias = H100", "autotune_device_alias (ini): expected 'DEVICE = OTHER DEVICE', not 'H100'"),
+    ("autotune_device_alias = A =", "autotune_device_alias (ini): expected 'DEVICE = OTHER DEVICE', not 'A ='"),
+    ("autotune_wait_timeout = long", "autotune_wait_timeout (ini): expected a number of seconds, not 'long'"),
+    ("autotune_wait_timeout = -1", "autotune_wait_timeout (ini): expected a number of seconds, not '-1'"),
+    ("autotune_wait_timeout = inf", "autotune_wait_timeout (ini): expected a number of seconds, not 'inf'"),
+    ("autotune_wait_timeout = nan", "autotune_wait_timeout (ini): expected a number of seconds, not 'nan'"),
+]
+
+
+@pytest.fixture
+def in_the_way(bad: Suite) -> Suite:
+    (bad.folder / "folder.json").mkdir()
+    (bad.folder / "file").write_text("")
+    return bad
+
+
+@pytest.mark.parametrize(("args", "told"), OPTIONS, ids=lambda value: " ".join(value) if type(value) is list else "")
+def test_an_option_that_makes_no_sense_is_refused(in_the_way: Suite, args: list[str], told: str) -> None:
+    pytest.LineMatcher([refused(in_the_way, in_the_way.run(*args))]).fnmatch_lines([told])
+
+
+@pytest.mark.parametrize(("ini", "told"), INI)
+def test_an_ini_value_that_makes_no_sense_is_refused(in_the_way: Suite, ini: str, told: str) -> None:
+    in_the_way.pytester.makeini(f"[pytest]\n{ini}\n")
+
+    pytest.LineMatcher([refused(in_the_way, in_the_way.run())]).fnmatch_lines([told])
+
+
+NATIVE = [
+    "autotune_max_misses = true",
+    "autotune_max_misses = 1.5",
+    "autotune_max_misses = [1]",
+    'autotune_load = "none.pb"',
+    "autotune_load = [1]",
+    "autotune_dump = 1",
+    'autotune_prune = "yes"',
+    "autotune_wait_timeout = false",
+    "autotune_on_miss = 1",
+]
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9,), reason="native TOML came with pytest 9")
+@pytest.mark.parametrize("line", NATIVE)
+def test_a_native_toml_value_of_the_wrong_type_is_refused(bad: Suite, line: str) -> None:
+    if sys.version_info < (3, 11):
+        pytest.importorskip("tomli")
+    (bad.folder / "pytest.toml").write_text(f"[pytest]\n{line}\n")
+
+    assert refused(bad, bad.run()).startswith(f"{line.split()[0]} (ini): ")
+
+
+@pytest.mark.parametrize("args", [["--help"], ["-h"], ["--version"]])
+@pytest.mark.parametrize("ini", ["autotune_max_misses = many", "autotune_load = none.pb", "autotune_prune = perhaps"])
+def test_help_works_with_a_broken_ini(bad: Suite, ini: str, args: list[str]) -> None:
+    bad.pytester.makeini(f"[pytest]\n{ini}\n")
+
+    assert bad.run(*args).ret == 0
+
+
+def test_help_tells_of_every_option_and_ini_value(serial_suite: Suite) -> None:
+    output = " ".join(serial_suite.run("--help").stdout.str().split())
+
+    for name in "load", "dump", "prune", "on-miss", "on-stale", "max-misses", "report", "tuners":
+        assert f"--autotune-{name}" in output
+        assert f"autotune_{name.replace('-', '_')} (" in output
+    assert "more than N problems, or P% of them" in output
+    assert "%%" not in output
+
+
+def test_markers_tell_of_ours(serial_suite: Suite) -> None:
+    serial_suite.run("--markers").stdout.fnmatch_lines(["@pytest.mark.autotune_cache(load=PATH, enabled=True): *"])
+
+
+def test_an_empty_load_on_the_command_line_switches_the_ini_off(serial_suite: Suite) -> None:
+    serial_suite.write().pytester.makeini("[pytest]\nautotune_load = none.textproto\nautotune_dump = none/none.toml\n")
+
+    result = serial_suite.run("--autotune-load=", "--autotune-dump=")
+
+    assert result.ret == 0
+    result.stdout.no_fnmatch_line("*autotune*")
+
+
+def test_an_override_of_the_ini_counts_as_the_ini(serial_suite: Suite, section) -> None:
+    serial_suite.write().dump()
+
+    assert section(serial_suite.run("-o", "autotune_load=cache.textproto")) == ["4 hits"]
+
+
+def test_ini_paths_start_at_the_ini_file_and_typed_ones_where_pytest_was_started(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, section
+) -> None:
+    serial_suite.write().dump()
+    below = serial_suite.folder / "below"
+    below.mkdir()
+    (below / "typed.textproto").write_text(serial_suite.cache.read_text())
+    serial_suite.pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
+    monkeypatch.chdir(below)
+
+    from_ini = serial_suite.run("..")
+    typed = serial_suite.run("..", "--autotune-load=typed.textproto", "--autotune-dump=new.textproto")
+
+    assert section(from_ini) == ["4 hits"]
+    from_ini.stdout.fnmatch_lines([f"autotune: load {Path('..', 'cache.textproto')} (4 entries)"])
+    assert section(typed)[0] == "4 hits"
+    assert (below / "new.textproto").exists()
+
+
+def test_a_missing_ini_path_is_told_as_it_can_be_typed_here(bad: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad.pytester.makeini("[pytest]\nautotune_load = caches/none.pb\n")
+    below = bad.folder / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+
+    path = Path("..", "caches", "none.pb")
+    expected = f"autotune_load (ini): {path}: no such file (create it with --autotune-dump={path})"
+    assert refused(bad, bad.run("..")) == expected
+
+
+def test_several_ini_paths_may_be_on_one_line_or_on_several(serial_suite: Suite, section) -> None:
+    serial_suite.write().run("--autotune-dump=one.textproto", "-k", "matmul")
+    serial_suite.run("--autotune-dump=two.textproto", "-k", "softmax")
+
+    for separator in " ", "\n    ":
+        serial_suite.pytester.makeini(f"[pytest]\nautotune_load =\n    one.textproto{separator}two.textproto\n")
+        assert section(serial_suite.run()) == ["4 hits"]
+
+
+def test_an_ini_that_prunes_does_so_only_where_something_is_dumped(serial_suite: Suite) -> None:
+    serial_suite.write().pytester.makeini("[pytest]\nautotune_prune = true\n")
+
+    assert serial_suite.run().ret == 0
+    assert serial_suite.dump().ret == 0
+
+
+BROKEN = {
+    "none.textproto": None,
+    "empty.textproto": "",
+    "torn.textproto": WHOLE[:-20],
+    "newer.json": '{"format_version": 99}',
+    "cache.toml": WHOLE,
+}
+
+
+def test_a_bad_path_in_a_test_is_an_error_of_that_test_alone(suite: Suite) -> None:
+    tests = suite.folder / "tests"
+    tests.mkdir()
+    text = "import pytest\n"
+    for number, (name, data) in enumerate(BROKEN.items()):
+        if data is not None:
+            (tests / name).write_text(data)
+        text += f"@pytest.mark.autotune_cache(load='{name}')\ndef test_marked_{number}(): pass\n"
+        text += f"def test_loaded_{number}(autotune_cache): autotune_cache.load('{name}')\n"
+    text += "@pytest.fixture\ndef loads(autotune_cache): autotune_cache.load('none.textproto')\n"
+    text += "def test_fixture(loads): pass\ndef test_good(): pass\n"
+    suite.write()
+    (tests / "test_bad.py").write_text(text)
+
+    result = suite.run("tests")
+
+    result.assert_outcomes(passed=1, failed=len(BROKEN), errors=len(BROKEN) + 1)
+    missing = str(Path("tests", "none.textproto"))
+    line = f"autotune_cache: {missing}: no such file (create it with --autotune-dump={missing})"
+    assert result.outlines.count(line) == 3
+    for name in list(BROKEN)[1:]:
+        told = [line for line in result.outlines if line.startswith(f"autotune_cache: {Path('tests', name)}")]
+        assert len(told) == 2
+        assert told[0] == told[1]
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("'cache.textproto'", "marker autotune_cache: expected load=PATH or enabled=False, not 'cache.textproto'"),
+        ("path='a'", "marker autotune_cache: expected load=PATH or enabled=False, not path"),
+        ("1, on=True", "marker autotune_cache: expected load=PATH or enabled=False, not 1, on"),
+        ("load=7", "marker autotune_cache: load= takes a path or several, not 7"),
+        ("load=[7]", "marker autotune_cache: load= takes a path or several, not [7]"),
+        ("enabled='no'", "marker autotune_cache: enabled= takes True or False, not 'no'"),
+    ],
+)
+def test_a_marker_that_makes_no_sense_is_an_error_of_that_test(suite: Suite, arguments: str, told: str) -> None:
+    suite.write(test_bad=f"import pytest\n@pytest.mark.autotune_cache({arguments})\ndef test_bad(): pass")
+
+    result = suite.run()
+
+    result.assert_outcomes(errors=1)
+    assert result.outlines.count(told) == 1
