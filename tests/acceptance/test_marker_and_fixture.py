@@ -1,0 +1,320 @@
+"""What a test may ask for itself: a cache of its own, no cache at all, and what it looked up."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Suite
+
+
+def caches(suite: Suite, *names: str) -> Suite:
+    """Make one cache for each name, in which ``lib.op`` has chosen just that name, though "a" is measured as fastest."""
+    suite.write(test_op="def test_op(tune): tune('lib.op', M=1, times={'a': 1.0, 'b': 2.0, 'c': 3.0})").dump()
+    text = suite.cache.read_text()
+    suite.cache.unlink()
+    for name in names:
+        path = suite.folder / f"{name}.textproto"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text.replace('text: "a"', f'text: "{path.stem}"'))
+    (suite.folder / "test_op.py").unlink()
+    return suite
+
+
+HEAD = """
+import pytest
+load = lambda *paths: pytest.mark.autotune_cache(load=paths[0] if len(paths) == 1 else paths)
+off = pytest.mark.autotune_cache(enabled=False)
+def op(tune, m=1): return tune('lib.op', M=m, times={'a': 1.0, 'b': 2.0, 'c': 3.0})
+"""
+
+
+def write(suite: Suite, body: str, **others: str) -> Suite:
+    return suite.write(test_marked=HEAD + body, **others)
+
+
+def test_a_marker_loads_a_cache_for_its_test_alone_without_any_option(suite: Suite, section) -> None:
+    write(
+        caches(suite, "b", "c"),
+        """
+def test_before(tune): assert op(tune) == "a"
+@load("b.textproto")
+def test_b(tune): assert op(tune) == "b"
+@load("c.textproto")
+def test_c(tune): assert op(tune) == "c"
+def test_after(tune): assert op(tune) == "a"
+""",
+    )
+
+    result = suite.run()
+
+    result.assert_outcomes(passed=4)
+    assert section(result)[-1].startswith("1 hit")
+
+
+def test_the_path_of_a_marker_is_relative_to_the_file_of_the_test(suite: Suite) -> None:
+    write(caches(suite, "b", "below/c"), "")
+    test = HEAD + "@load('c.textproto')\ndef test_c(tune): assert op(tune) == 'c'\n"
+    test += "@load('../b.textproto')\ndef test_b(tune): assert op(tune) == 'b'\n"
+    (suite.folder / "below" / "test_below.py").write_text(test)
+
+    suite.run().assert_outcomes(passed=2)
+
+
+NEAREST = """
+pytestmark = load("b.textproto")
+def test_module(tune): assert op(tune) == "b"
+@load("c.textproto")
+def test_own(tune): assert op(tune) == "c"
+@load("c.textproto")
+class TestClass:
+    def test_class(self, tune): assert op(tune) == "c"
+    @load("a.textproto")
+    def test_own(self, tune): assert op(tune) == "a"
+    @load("c.textproto", "b.textproto")
+    def test_last(self, tune): assert op(tune) == "b"
+@load("c.textproto")
+@load("a.textproto")
+def test_decorators(tune): assert op(tune) == "a"
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--autotune-load=a.textproto"], ["--autotune-load=c.textproto"]])
+def test_the_nearest_marker_wins_over_outer_ones_and_over_the_command_line(
+    serial_suite: Suite, options: list[str]
+) -> None:
+    write(caches(serial_suite, "a", "b", "c"), NEAREST)
+
+    serial_suite.run(*options).assert_outcomes(passed=6)
+    assert serial_suite.tunings == []
+
+
+def test_what_a_marker_does_not_cover_the_command_line_does(serial_suite: Suite, section) -> None:
+    caches(serial_suite, "b", "c")
+    text = (serial_suite.folder / "c.textproto").read_text()
+    (serial_suite.folder / "c.textproto").write_text(text.replace("int: 1", "int: 2"))
+    write(
+        serial_suite,
+        '@load("b.textproto")\ndef test_both(tune): assert (op(tune, 1), op(tune, 2)) == ("b", "c")\n',
+    )
+
+    result = serial_suite.run("--autotune-load=c.textproto", "--autotune-max-misses=0")
+
+    assert result.ret == 0
+    assert section(result) == ["2 hits"]
+
+
+def test_disabled_leaves_the_tuners_alone(suite: Suite, section) -> None:
+    write(
+        caches(suite, "b"),
+        """
+@off
+def test_off(tune): assert op(tune) == "a"
+def test_on(tune): assert op(tune) == "b"
+@off
+class TestOff:
+    def test_off(self, tune): assert op(tune, 5) == "a"
+""",
+    )
+
+    result = suite.run("--autotune-load=b.textproto", "--autotune-max-misses=0")
+
+    assert result.ret == 0
+    assert section(result) == ["1 hit"]
+    assert suite.tunings == []
+
+
+def test_the_nearest_marker_that_says_enabled_decides(serial_suite: Suite) -> None:
+    write(
+        caches(serial_suite, "b"),
+        """
+pytestmark = off
+@pytest.mark.autotune_cache(enabled=True, load="b.textproto")
+def test_on(tune): assert op(tune) == "b"
+@load("b.textproto")
+def test_off(tune): assert op(tune) == "a"
+""",
+    )
+
+    serial_suite.run().assert_outcomes(passed=2)
+
+
+def test_a_marked_test_neither_takes_nor_leaves_what_is_chosen(suite: Suite) -> None:
+    write(
+        caches(suite, "b"),
+        """
+# All in one file and worker, in this order.
+@pytest.fixture(autouse=True)
+def group(request): pass
+class TestAll:
+    def test_before(self, tune): assert op(tune, 7) == "a"
+    @load("b.textproto")
+    def test_marked(self, tune): assert (op(tune, 1), op(tune, 7)) == ("b", "a")
+    @load("b.textproto")
+    def test_again(self, tune): assert op(tune, 7) == "a"
+    def test_after(self, tune): assert (op(tune, 1), op(tune, 7)) == ("a", "a")
+""",
+    )
+
+    suite.run(*(["--dist=loadscope"] if "-n2" in suite.distribution else [])).assert_outcomes(passed=4)
+
+    # The two marked ones each tuned M=7 anew, and the last one M=1, for which a marked one had a hit.
+    assert suite.tunings == ["lib.op [('M', 1)]"] + ["lib.op [('M', 7)]"] * 3
+
+
+FIXTURE = """
+from pytest_autotune.cache.model import Device
+
+def kernels(lookups): return [(lookup.problem.kernel, dict((v.name, v.value) for v in lookup.problem.key))
+                              for lookup in lookups]
+
+def test_outcomes(tune, autotune_cache):
+    assert not any([autotune_cache.hits, autotune_cache.misses, autotune_cache.stale, autotune_cache.mismatches])
+    assert len(autotune_cache.entries) == 1
+    op(tune, 1), op(tune, 1), op(tune, 2)
+    tune('lib.op', M=1, source='two', times={'a': 1.0, 'b': 2.0, 'c': 3.0})
+    assert kernels(autotune_cache.hits) == [("lib.op", {"M": 1})]
+    assert kernels(autotune_cache.misses) == [("lib.op", {"M": 2})]
+    assert kernels(autotune_cache.stale) == [("lib.op", {"M": 1})]
+    assert autotune_cache.mismatches == ()
+
+@pytest.mark.usefixtures("autotune_cache")
+def test_mismatch(tune, autotune_cache, monkeypatch):
+    monkeypatch.setenv("TOY_DEVICE", "Far GPU")
+    op(tune, 1)
+    assert kernels(autotune_cache.mismatches) == [("lib.op", {"M": 1})]
+    assert "running on Far GPU" in autotune_cache.mismatches[0].reason
+
+@pytest.fixture
+def prepared(tune): op(tune, 9)
+
+def test_a_fixtures_lookups_are_the_tests(prepared, autotune_cache):
+    assert kernels(autotune_cache.misses) == [("lib.op", {"M": 9})]
+"""
+
+
+def test_the_fixture_tells_what_this_test_looked_up(suite: Suite) -> None:
+    write(caches(suite, "b"), FIXTURE)
+
+    suite.run("--autotune-load=b.textproto").assert_outcomes(passed=3)
+
+
+def test_what_was_chosen_before_is_in_none_of_the_fixtures_lists(serial_suite: Suite) -> None:
+    write(
+        caches(serial_suite, "b"),
+        """
+def test_first(tune, autotune_cache):
+    op(tune)
+    assert len(autotune_cache.hits) == 1
+def test_second(tune, autotune_cache):
+    op(tune)
+    assert len(autotune_cache.hits) == 0
+""",
+    )
+
+    serial_suite.run("--autotune-load=b.textproto").assert_outcomes(passed=2)
+
+
+def test_the_fixture_loads_until_the_test_ends_without_any_option(suite: Suite, section) -> None:
+    write(
+        caches(suite, "b", "c"),
+        """
+class TestAll:
+    def test_before(self, tune, autotune_cache):
+        assert autotune_cache.entries == ()
+        assert op(tune) == "a"
+        assert autotune_cache.misses == ()
+    def test_load(self, tune, autotune_cache):
+        autotune_cache.load("b.textproto")
+        assert [entry.choice.params[0].value for entry in autotune_cache.entries] == ["b"]
+        assert op(tune) == "b"
+        assert len(autotune_cache.hits) == 1
+    def test_again(self, tune, autotune_cache, tmp_path):
+        from pathlib import Path
+        autotune_cache.load("b.textproto")
+        autotune_cache.load(Path(__file__).parent / "c.textproto")
+        assert [entry.choice.params[0].value for entry in autotune_cache.entries] == ["c", "b"]
+        assert op(tune) == "c"
+    def test_after(self, tune, autotune_cache):
+        assert autotune_cache.entries == ()
+        assert op(tune) == "a"
+""",
+    )
+
+    result = suite.run(*(["--dist=loadscope"] if "-n2" in suite.distribution else []))
+
+    result.assert_outcomes(passed=4)
+    assert section(result)[-1].startswith("1 hit")
+
+
+def test_the_fixture_loads_over_what_a_marker_loads(serial_suite: Suite) -> None:
+    write(
+        caches(serial_suite, "b", "c"),
+        """
+@load("b.textproto")
+def test_both(tune, autotune_cache):
+    assert op(tune) == "b"
+    autotune_cache.load("c.textproto")
+    assert op(tune, 1) == "b"  # already chosen in this test
+""",
+    )
+
+    serial_suite.run().assert_outcomes(passed=1)
+
+
+def test_a_failing_test_and_its_teardown_leave_no_cache_behind(serial_suite: Suite) -> None:
+    write(
+        caches(serial_suite, "b"),
+        """
+@load("b.textproto")
+def test_fails(tune): assert op(tune) == "x"
+@pytest.fixture
+def late(tune):
+    yield
+    assert op(tune) == "b"
+@load("b.textproto")
+def test_teardown(late): pass
+def test_after(tune): assert op(tune) == "a"
+""",
+    )
+
+    serial_suite.run().assert_outcomes(passed=2, failed=1)
+
+
+def test_a_marker_in_a_dump_run_has_its_hits_written(suite: Suite) -> None:
+    write(
+        caches(suite, "b"),
+        """
+@load("b.textproto")
+def test_hit(tune): assert op(tune) == "b"
+def test_new(tune): assert op(tune, 2) == "a"
+""",
+    )
+
+    suite.dump()
+
+    assert suite.cache.read_text().count("entries {") == 2
+    assert 'text: "b"' in suite.cache.read_text()
+
+
+def test_the_fixture_that_is_asked_for_too_late_says_how_to_ask(serial_suite: Suite) -> None:
+    serial_suite.write(test_late="def test_late(request): request.getfixturevalue('autotune_cache')")
+
+    result = serial_suite.run()
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["autotune_cache was asked for after the run began: name it as an argument"])
+    serial_suite.run("--autotune-dump=cache.textproto").assert_outcomes(passed=1)
+
+
+def test_the_marker_is_known_to_strict_runs(serial_suite: Suite) -> None:
+    write(caches(serial_suite, "b"), '@load("b.textproto")\ndef test_b(tune): assert op(tune) == "b"')
+
+    serial_suite.run("--strict-markers").assert_outcomes(passed=1)
+
+
+def test_a_run_of_markers_only_has_no_workers_waiting_or_journals(suite: Suite) -> None:
+    write(caches(suite, "b"), '@load("b.textproto")\ndef test_b(tune): assert op(tune) == "b"')
+
+    suite.run()
+
+    assert not list(suite.folder.glob(".pytest_cache/d/autotune/*/*"))
