@@ -1,0 +1,307 @@
+"""Entries that nobody asks for any more: found only by a complete run, dropped only where that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import DISTRIBUTIONS, Suite
+
+PRUNE = ("--autotune-dump=cache.textproto", "--autotune-prune")
+#: A suite with entries for M=1 and M=2, of which a later version asks only for M=1, beside another file.
+OPS = "import pytest\n@pytest.mark.parametrize('m', [{ms}])\ndef test_op(tune, m): tune('lib.op', M=m)\n"
+OTHER = "def test_other(tune): tune('lib.other')"
+
+
+def shrunk(suite: Suite) -> Suite:
+    suite.write(test_op=OPS.format(ms="1, 2"), test_other=OTHER).dump()
+    return suite.write(test_op=OPS.format(ms="1"))
+
+
+def entries(suite: Suite) -> int:
+    return suite.cache.read_text().count("entries {")
+
+
+def unused(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("UNUSED")]
+
+
+def test_a_complete_run_names_the_entries_that_nobody_asked_for(suite: Suite, section) -> None:
+    lines = section(shrunk(suite).load())
+
+    assert unused(lines) == ["UNUSED toy:lib.op (M=2) - not requested by any test"]
+    assert lines[1] == "2 hits, 1 unused"
+    assert lines[2] == (
+        "Re-run with --autotune-load=cache.textproto --autotune-dump=cache.textproto and add --autotune-prune "
+        "to drop the unused entries."
+    )
+    assert entries(suite) == 3
+
+
+def test_the_hint_prunes(serial_suite: Suite) -> None:
+    both = ("--autotune-load=cache.textproto", *PRUNE)
+
+    result = shrunk(serial_suite).run(*both)
+
+    assert entries(serial_suite) == 2
+    assert serial_suite.tunings == []
+    result.stdout.fnmatch_lines(["2 entries written to cache.textproto: 2 unchanged, 1 removed"])
+
+
+def test_a_dump_keeps_unused_entries_and_names_them(suite: Suite, section) -> None:
+    lines = section(shrunk(suite).dump())
+
+    assert unused(lines) == ["UNUSED toy:lib.op (M=2) - not requested by any test"]
+    assert entries(suite) == 3
+
+
+def test_prune_drops_them(suite: Suite, section) -> None:
+    lines = section(shrunk(suite).run(*PRUNE))
+
+    assert entries(suite) == 2
+    assert unused(lines) == []
+    assert any("1 removed" in line for line in lines)
+
+
+def test_prune_may_be_the_ini_s(serial_suite: Suite) -> None:
+    shrunk(serial_suite).pytester.makeini("[pytest]\nautotune_prune = true\n")
+
+    serial_suite.dump()
+
+    assert entries(serial_suite) == 2
+
+
+def test_rows_of_unused_entries_are_capped(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_op=OPS.format(ms="*range(14)")).dump()
+    serial_suite.write(test_op=OPS.format(ms="1"))
+
+    assert len(unused(section(serial_suite.load()))) == 10
+    serial_suite.load().stdout.fnmatch_lines(["(3 more unused hidden.  Use -v to show them.)"])
+    assert len(unused(section(serial_suite.load("-v")))) == 13
+
+
+KEPT = {
+    "another device": {"TOY_DEVICE": "Far GPU"},
+    "another minor version": {"TOY_VERSION": "toy 0.9"},
+    "another tuner": {"TOY_TUNER": "elder"},
+    "a module that was not imported": {"TOY_KERNEL": "elsewhere.op"},
+}
+
+
+@pytest.mark.parametrize("why", KEPT)
+def test_an_entry_that_this_run_could_not_have_asked_for_is_not_unused(serial_suite: Suite, section, why: str) -> None:
+    test = """
+        import os
+        def test_op(tune):
+            tune(os.environ.get("TOY_KERNEL", "lib.op"), tuner=os.environ.get("TOY_TUNER", "toy"),
+                 environment=os.environ.get("TOY_VERSION", "toy 1.0"), M=int(os.environ.get("M", "2")))
+    """
+    serial_suite.write(test_op=test).dump(**KEPT[why])
+    serial_suite.dump(M="1")
+
+    assert unused(section(serial_suite.load(M="1"))) == []
+    serial_suite.run(*PRUNE, M="1")
+    assert entries(serial_suite) == 2
+
+
+def test_a_kernel_whose_module_was_imported_and_that_nobody_calls_is_unused(suite: Suite, section) -> None:
+    (suite.folder / "library.py").write_text("")
+    suite.write(
+        test_op="import library\ndef test_op(tune): tune('library.gone')",
+        test_other="def test_other(tune): tune('library.Class.method')",
+    ).dump()
+    suite.write(test_op="import library\ndef test_op(tune): pass")
+
+    lines = section(suite.load())
+
+    assert unused(lines) == ["UNUSED toy:library.gone - not requested by any test"]
+
+
+def test_a_stale_entry_is_told_as_stale_and_not_as_unused(suite: Suite, section) -> None:
+    suite.write(test_op=OPS.format(ms="1")).dump()
+    suite.write(test_op=OPS.format(ms="1").replace("M=m", "M=m, source='two'"))
+
+    lines = section(suite.load())
+
+    assert unused(lines) == []
+    assert lines[0].startswith("STALE")
+
+
+def test_an_entry_of_a_changed_fingerprint_that_another_one_replaces_is_unused(serial_suite: Suite, section) -> None:
+    both = "def test_op(tune):\n for source in 'one', 'two': tune('lib.op', source=source)"
+    serial_suite.write(test_op=both).dump()
+    serial_suite.write(test_op=both.replace("'one', 'two'", "['one']"))
+
+    assert unused(section(serial_suite.load())) == ["UNUSED toy:lib.op - not requested by any test"]
+
+
+CONFTEST = "\ndef pytest_collection_modifyitems(config, items):\n    {body}\n"
+HOOK = "config.hook.pytest_deselected(items=[items.pop()])"
+INCOMPLETE = {
+    "file": (["test_op.py"], {}, "only test_op.py was asked for"),
+    "folder": (["."], {}, "only . was asked for"),
+    "-k": (["-k", "op"], {}, "-k selects tests"),
+    "-m": (["-m", "not slow"], {}, "-m selects tests"),
+    "--deselect": (["--deselect=test_other.py"], {}, "--deselect selects tests"),
+    "--ignore": (["--ignore=test_other.py"], {}, "--ignore selects tests"),
+    "--ignore-glob": (["--ignore-glob=*other*"], {}, "--ignore-glob selects tests"),
+    "--lf": (["--lf"], {}, "--lf selects tests"),
+    "--sw": (["--sw"], {}, "--sw selects tests"),
+    "failed": ([], {"test_z": "def test_z(): assert 0"}, "test_z.py::test_z failed"),
+    "setup failed": (
+        [],
+        {"test_z": "import pytest\n@pytest.fixture\ndef bad(): assert 0\ndef test_z(bad): pass"},
+        "test_z.py::test_z failed",
+    ),
+    "skipped": ([], {"test_z": "import pytest\ndef test_z(): pytest.skip()"}, "test_z.py::test_z was skipped"),
+    "module skipped": ([], {"test_z": "import pytest\npytest.importorskip('nothing')"}, "test_z.py was skipped"),
+    "xfailed": (
+        [],
+        {"test_z": "import pytest\n@pytest.mark.xfail\ndef test_z(): assert 0"},
+        "test_z.py::test_z failed as expected",
+    ),
+    "-x": (["-x"], {"test_a": "def test_a(): assert 0"}, "*"),
+    "collection error": ([], {"test_z": "import nothing"}, "*"),
+    "continued after one": (
+        ["--continue-on-collection-errors"],
+        {"test_z": "import nothing"},
+        "test_z.py could not be collected",
+    ),
+    "exit": ([], {"test_z": "import pytest\ndef test_z(): pytest.exit('enough')"}, "the run was interrupted"),
+    "conftest deselects": ([], {"conftest": CONFTEST.format(body=HOOK)}, "1 test deselected"),
+    "conftest drops": ([], {"conftest": CONFTEST.format(body="del items[-1:]")}, "1 test deselected"),
+}
+
+
+def incomplete(suite: Suite, kind: str) -> tuple[list[str], str]:
+    """Make a suite whose run is incomplete; the arguments for it, and the reason."""
+    args, files, reason = INCOMPLETE[kind]
+    shrunk(suite)
+    for name, text in files.items():
+        with (suite.folder / f"{name}.py").open("a") as file:
+            file.write(text)
+    return args, reason
+
+
+@pytest.mark.parametrize("kind", INCOMPLETE)
+def test_an_incomplete_run_calls_nothing_unused_and_prunes_nothing(serial_suite: Suite, section, kind: str) -> None:
+    args, reason = incomplete(serial_suite, kind)
+
+    detailed = serial_suite.load("-v", *args)
+    pruned = serial_suite.run(*PRUNE, *args)
+
+    assert unused(section(detailed)) == unused(section(pruned)) == []
+    detailed.stdout.fnmatch_lines([f"unused entries not checked: {reason}"])
+    pruned.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: {reason}"])
+    assert entries(serial_suite) == 3
+
+
+@pytest.mark.parametrize(
+    "kind", ["-k", "file", "failed", "skipped", "module skipped", "conftest deselects", "conftest drops", "-x"]
+)
+def test_workers_tell_why_a_run_was_incomplete(suite: Suite, kind: str) -> None:
+    args, reason = incomplete(suite, kind)
+
+    result = suite.run(*PRUNE, *args)
+
+    result.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: {reason}"])
+    assert entries(suite) == 3
+
+
+def test_an_incomplete_run_that_only_loads_is_quiet_about_it(suite: Suite, section) -> None:
+    args, _ = incomplete(suite, "-k")
+
+    assert section(suite.load(*args)) == ["1 hit"]
+
+
+def test_an_incomplete_run_still_dumps(suite: Suite) -> None:
+    shrunk(suite).write(test_new="def test_new(tune): tune('lib.new')\ndef test_fails(): assert 0")
+
+    suite.run(*PRUNE)
+
+    assert entries(suite) == 4
+
+
+def test_only_collecting_tests_leaves_the_cache_alone(suite: Suite) -> None:
+    before = shrunk(suite).cache.read_bytes()
+
+    result = suite.run(*PRUNE, "--collect-only")
+
+    assert result.ret == 0
+    assert suite.cache.read_bytes() == before
+
+
+def test_a_run_from_a_folder_below_is_incomplete(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrunk(serial_suite).pytester.makeini("[pytest]\nautotune_dump = cache.textproto\n")
+    below = serial_suite.folder / "below"
+    below.mkdir()
+    (serial_suite.folder / "test_op.py").rename(below / "test_op.py")
+    monkeypatch.chdir(below)
+
+    result = serial_suite.run("--autotune-prune", "-o", "autotune_dump=cache.textproto", PYTEST_ADDOPTS="")
+
+    result.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: only {Path('below')} was asked for"])
+    assert entries(serial_suite) == 3
+
+
+def test_a_run_of_testpaths_is_complete(serial_suite: Suite) -> None:
+    shrunk(serial_suite).pytester.makeini("[pytest]\ntestpaths = test_op.py test_other.py\n")
+
+    serial_suite.run(*PRUNE)
+
+    assert entries(serial_suite) == 2
+
+
+def test_verbosity_and_reports_do_not_make_a_run_incomplete(serial_suite: Suite) -> None:
+    shrunk(serial_suite).run(*PRUNE, "-v", "--tb=short", "-rA", "--durations=3", "--ff", "--junitxml=out.xml")
+
+    assert entries(serial_suite) == 2
+
+
+def test_a_run_without_pytests_cache_is_complete(serial_suite: Suite) -> None:
+    shrunk(serial_suite).run(*PRUNE, "-pno:cacheprovider")
+
+    assert entries(serial_suite) == 2
+
+
+def test_an_empty_selection_is_none(serial_suite: Suite) -> None:
+    shrunk(serial_suite).run(*PRUNE, "-k", "", "-m", "")
+
+    assert entries(serial_suite) == 2
+
+
+@pytest.mark.skipif("n2" not in DISTRIBUTIONS, reason="only a worker can crash and leave its run alive")
+@pytest.mark.parametrize("restarts", [[], ["--max-worker-restart=0"]])
+def test_a_crash_keeps_every_entry_though_a_replacement_finished_the_tests(
+    serial_suite: Suite, restarts: list[str]
+) -> None:
+    shrunk(serial_suite).write(test_z="import os\ndef test_z(): os._exit(1)")
+    serial_suite.distribution = DISTRIBUTIONS["n2"]
+
+    result = serial_suite.run(*PRUNE, *restarts)
+
+    assert entries(serial_suite) == 3
+    result.stdout.fnmatch_lines(["nothing was pruned, the run was not complete: worker gw* crashed"])
+
+
+def test_every_rerun_of_a_flaky_test_leaves_the_run_complete(suite: Suite) -> None:
+    """A repeated report of what was looked up is no second lookup."""
+    again = """
+import pytest
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    from _pytest.runner import runtestprotocol
+    for _ in range(2):
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+    shrunk(suite)
+    with (suite.folder / "conftest.py").open("a") as file:
+        file.write(again)
+
+    suite.run(*PRUNE)
+
+    assert entries(suite) == 2
