@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+# Without this each run in this process would import the plugin, and rewrite its assertions, anew.
+import pytest_autotune.start  # noqa: F401
+
 TOY_TUNER = '''
 import os
 import pytest
