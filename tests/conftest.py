@@ -8,9 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# Each run in this process forgets what it was the first to import, and would import it anew: slowly where
+# assertions are rewritten; protobuf's extension module crashes on it, and yaml's errors become other classes.
+import google.protobuf.text_format  # noqa: F401
 import pytest
+import yaml  # noqa: F401
 
-# Without this each run in this process would import the plugin, and rewrite its assertions, anew.
+import pytest_autotune.cache.autotune_cache_pb2
 import pytest_autotune.start  # noqa: F401
 
 TOY_TUNER = '''
@@ -26,7 +30,9 @@ pytest_plugins = os.environ.get("TOY_PLUGINS", "").split()
 def tune(request):
     """Choose the fastest of some named candidates, through the plugin where it is active."""
 
-    def tune(kernel, times={"a": 10.0, "b": 20.0}, source="one", tuner="toy", environment="toy 1.0", during=None, **key):
+    def tune(
+        kernel, times={"a": 10.0, "b": 20.0}, source="one", tuner="toy", environment="toy 1.0", during=None, **key
+    ):
         candidates = [Candidate(params=(Value("config", name),), time_us=time) for name, time in times.items()]
         best = min(candidates, key=lambda candidate: candidate.time_us)
         process = request.config.stash.get(plugin._process, None)
