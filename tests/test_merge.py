@@ -137,7 +137,7 @@ def test_the_same_records_in_any_order_give_the_same_bytes() -> None:
         for i in range(60)
     ]
     base = Cache(tuple(kept(entry(f"k{i}")) for i in range(9)))
-    used = [one for one in base.entries[:3]]
+    used = list(base.entries[:3])
     results = set()
     for _ in range(5):
         rng.shuffle(measured)

@@ -87,6 +87,8 @@ class AbsentGpu:
 def absent_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[AbsentGpu]:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    # A test before this one may have made torch hold a real GPU.
+    monkeypatch.setattr("pytest_autotune.device.current_gpu", lambda: None)
     gpu = AbsentGpu()
     # reset_active would look for a GPU, and there is none.
     state = dict(vars(driver))

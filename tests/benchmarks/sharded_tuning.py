@@ -88,7 +88,8 @@ found = {run: [] for run in chosen}
 for problem, (dtype, act) in enumerate(kernel.PROBLEMS):
     a, b, c, grid = kernel.run(dtype, act)
     def time_ms(config):
-        call = lambda: kernel.matmul.fn[grid](a, b, c, kernel.SIZE, kernel.SIZE, kernel.SIZE, act, **config.all_kwargs())
+        n = kernel.SIZE
+        call = lambda: kernel.matmul.fn[grid](a, b, c, n, n, n, act, **config.all_kwargs())
         try:
             return triton.testing.do_bench(call, return_mode="median")
         except triton.runtime.errors.OutOfResources:

@@ -33,7 +33,8 @@ def main() -> None:
         ]
         program = (
             "import sys, pytest; pytest.main(['--co', '-q', '-ppytest_autotune.plugin']); "
-            "print([m for m in ('torch', 'triton', 'google.protobuf', 'yaml', 'filelock', 'wrapt') if m in sys.modules])"
+            "heavy = ('torch', 'triton', 'google.protobuf', 'yaml', 'filelock', 'wrapt'); "
+            "print([module for module in heavy if module in sys.modules])"
         )
         found = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)
         rows.append(("heavy modules imported", found.stdout.splitlines()[-1]))
