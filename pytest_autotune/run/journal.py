@@ -21,7 +21,6 @@ from filelock import FileLock, Timeout
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.wire import decode_lookup, encode_lookup
 
-
 _BEING_MADE = "new-"
 
 

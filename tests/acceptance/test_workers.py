@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def test_measure(tune, i):
 
 def _overlaps(log: Path) -> int:
     spans = sorted(tuple(map(float, line.split())) for line in Path(f"{log}.times").read_text().splitlines())
-    return sum(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:], strict=False))
+    return sum(later[0] < earlier[1] for earlier, later in pairwise(spans))
 
 
 def test_no_two_measurements_overlap_on_one_gpu(suite: Suite) -> None:
@@ -242,6 +243,7 @@ def test_workers_never_open_the_users_paths(suite: Suite) -> None:
     suite.write().dump()
     watch = """
 import sys
+from itertools import pairwise
 def pytest_configure(config):
     if hasattr(config, "workerinput"):
         def hook(event, args):
