@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
+from pytest_autotune.command_line import ON_MISS, ON_STALE
 from pytest_autotune.tuners import TUNERS
 
-ON_MISS = ("tune", "error")
-ON_STALE = ("tune", "use", "error")
 REPORT_SUFFIXES = (".json",)
 WAIT_TIMEOUT_S = 120.0
 _NUMBERS = ("autotune_max_misses", "autotune_wait_timeout")
@@ -119,80 +118,6 @@ class Options:
     def updates(self) -> bool:
         """Whether the dump path is also loaded: what is there is kept, what is missing is tuned."""
         return self.dump is not None and any(load.same_place(self.dump) for load in self.load)
-
-
-def add_options(parser: pytest.Parser) -> None:
-    """Register the command-line options and ini values."""
-    group = parser.getgroup("autotune", "autotuning cache")
-    option = group.addoption
-    option(
-        "--autotune-load",
-        action="append",
-        metavar="PATH",
-        help="inject the choices of this cache (repeatable; the last one wins; empty: load nothing)",
-    )
-    option(
-        "--autotune-dump",
-        metavar="PATH",
-        help="write what was chosen in this run to PATH: .textproto, .pb, .yaml, .json, or a folder ending in /",
-    )
-    option(
-        "--autotune-prune",
-        action="store_true",
-        default=None,
-        help="with --autotune-dump: drop the entries that a complete run did not ask for",
-    )
-    option(
-        "--autotune-on-miss",
-        metavar="|".join(ON_MISS),
-        help="what a lookup without a usable entry does (default: tune)",
-    )
-    option(
-        "--autotune-on-stale",
-        metavar="|".join(ON_STALE),
-        help="what a stale entry does: tune, use its choice if still on offer, error (default: tune)",
-    )
-    option(
-        "--autotune-max-misses",
-        metavar="N|P%",
-        help="fail the run when more than N problems, or P%% of them, were not hits",
-    )
-    option("--autotune-report", action="append", metavar="PATH", help="write a report of the run (.json; repeatable)")
-    option(
-        "--autotune-tuners", metavar="NAMES", help="act only on these tuners, separated by commas, matched by prefix"
-    )
-    option(
-        "--autotune-spread-gpus",
-        action="store_true",
-        help="under xdist, let worker i see only GPU i mod n of the n NVIDIA GPUs",
-    )
-    ini = parser.addini
-    ini("autotune_load", "caches to load, relative to the ini file", type="args", default=[])
-    ini("autotune_dump", "where to write what was chosen, relative to the ini file")
-    ini("autotune_prune", "drop the entries that a complete run did not ask for", type="bool", default=False)
-    ini("autotune_on_miss", "tune or error")
-    ini("autotune_on_stale", "tune, use or error")
-    _add_number_ini(parser, "autotune_max_misses", "allowed misses: N or P%")
-    ini("autotune_report", "reports to write, relative to the ini file", type="args", default=[])
-    ini("autotune_tuners", "tuners to act on", type="args", default=[])
-    ini("autotune_ignore", "globs of tuner:kernel to leave alone, one on a line", type="linelist", default=[])
-    ini(
-        "autotune_device_alias",
-        "lines 'DEVICE = OTHER': DEVICE may use the entries of OTHER",
-        type="linelist",
-        default=[],
-    )
-    ini("autotune_keep_candidates", "keep every candidate's time in the dumped cache", type="bool", default=False)
-    _add_number_ini(parser, "autotune_wait_timeout", "seconds to wait for another worker's tuning or measurement")
-
-
-def _add_number_ini(parser: pytest.Parser, name: str, help: str) -> None:
-    """Register an ini value that may be a string or, in pytest's native TOML, a number."""
-    add: Any = parser.addini
-    try:
-        add(name, help, type=str | int | float, default=None)
-    except (AssertionError, TypeError, ValueError):  # pytest before 9.2 knows no unions
-        add(name, help)
 
 
 def read_options(config: pytest.Config) -> Options:

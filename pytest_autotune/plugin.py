@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_autotune.options import Options, add_options, read_options
+from pytest_autotune.command_line import add_options, anything_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_autotune.controller import Controller
+    from pytest_autotune.options import Options
     from pytest_autotune.process import CacheFixture, TestProcess
 
 _MARKER = "autotune_cache"
@@ -37,11 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if config.option.help:
         return
-    options = read_options(config)
     if _is_interpreting():
         _supply_interpreter_benchmark(config)
-    if options.active or "autotune" in getattr(config, "workerinput", ()):
-        _start(config, options)
+    has_task = "autotune" in getattr(config, "workerinput", ())
+    if has_task or anything_set(config):
+        options = _read_options(config)
+        if has_task or options.active:
+            _start(config, options)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -52,7 +55,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if _process not in config.stash and any(_asks_for_cache(item) for item in items):
-        _start(config, read_options(config))
+        _start(config, _read_options(config))
 
 
 def _asks_for_cache(item: pytest.Item) -> bool:
@@ -76,6 +79,12 @@ def _supply_interpreter_benchmark(config: pytest.Config) -> None:
     wrapt.register_post_import_hook(supply, "triton.runtime.autotuner")
 
 
+def _read_options(config: pytest.Config) -> Options:
+    from pytest_autotune.options import read_options
+
+    return read_options(config)
+
+
 def _start(config: pytest.Config, options: Options) -> None:
     """Begin a run in this process."""
     from pytest_autotune.start import start
@@ -91,7 +100,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Begin the run on xdist's controller where only a marker, which a worker has met, asks for one."""
     node: Any = getattr(report, "node", None)
     if node is not None and hasattr(report, "autotune_lookups") and _controller not in node.config.stash:
-        _start(node.config, read_options(node.config))
+        _start(node.config, _read_options(node.config))
         node.config.stash[_controller].pytest_runtest_logreport(report)
 
 
