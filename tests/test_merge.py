@@ -94,6 +94,12 @@ def test_a_used_entry_of_another_file_is_added_or_replaces_the_one_there() -> No
     assert merge(Cache((there,)), used=[used]).cache.entries == (used,)
 
 
+def test_a_used_entry_that_is_there_keeps_the_fields_of_a_newer_version() -> None:
+    there = replace(kept(entry()), raw=b"with a field of a newer version")
+
+    assert merge(Cache((there,)), used=[kept(entry())]).cache.entries[0].raw == there.raw
+
+
 def test_what_is_to_be_dropped_goes_unless_it_was_used_or_tuned() -> None:
     dropped, used = kept(entry("dropped")), kept(entry("used"))
 

@@ -84,8 +84,10 @@ def merge(
     after = dict(before)
     kept: set[_Key] = set()
     for entry in sorted(used, key=attrgetter("sort_key")):
-        after[_key(entry)] = entry
-        kept.add(_key(entry))
+        key = _key(entry)
+        if before.get(key) != entry:  # the file's own may have fields that this version does not know
+            after[key] = entry
+        kept.add(key)
     tuned: defaultdict[_Key, list[Measured]] = defaultdict(list)
     for one in measured:
         tuned[_key(one.entry)].append(one)

@@ -162,8 +162,8 @@ class Problem:
     @property
     def sort_key(self) -> tuple[object, ...]:
         """Orders problems the same way in every process."""
-        key = tuple(value.encoded for value in self.key)
-        return self.tuner, self.kernel, self.device.id, key
+        device = self.device.id, self.device.name, self.device.arch, self.device.multiprocessors
+        return self.tuner, self.kernel, device, tuple(value.encoded for value in self.key)
 
     def __str__(self) -> str:
         key = f" ({', '.join(map(str, self.key))})" if self.key else ""

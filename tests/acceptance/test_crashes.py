@@ -231,7 +231,27 @@ def test_two_runs_that_dump_to_one_path_at_once_lose_nothing(suite: Suite) -> No
     assert [path.name for path in suite.folder.iterdir() if "cache.textproto" in path.name] == ["cache.textproto"]
 
 
-def test_a_full_disk_at_the_end_fails_the_run_and_the_next_one_writes_what_was_tuned(suite: Suite) -> None:
+FILL = """
+import os, subprocess
+def test_it(tune):
+    tune("lib.kept")
+    if not os.path.exists("mended"):
+        if os.environ["FAULT"] == "read-only":
+            subprocess.run(["mount", "-o", "remount,ro", "disk"], check=True)
+        else:
+            with open("disk/ballast", "wb", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(b"x" * 4096)
+                except OSError:
+                    pass
+"""
+
+
+@pytest.mark.parametrize(("fault", "told"), [("full", "No space left"), ("read-only", "Read-only file system")])
+def test_a_file_that_cannot_be_written_at_the_end_fails_the_run_and_the_next_one_writes_it(
+    suite: Suite, fault: str, told: str
+) -> None:
     suite.distribution = []
     disk = suite.folder / "disk"
     disk.mkdir()
@@ -239,30 +259,18 @@ def test_a_full_disk_at_the_end_fails_the_run_and_the_next_one_writes_what_was_t
     if mounted.returncode != 0:
         pytest.skip("needs the right to mount a small file system")
     try:
-        suite.write(
-            test_full="""
-                import os
-                def test_full(tune):
-                    tune("lib.full")
-                    if not os.path.exists("disk/ballast") and not os.path.exists("emptied"):
-                        with open("disk/ballast", "wb", buffering=0) as file:
-                            try:
-                                while True:
-                                    file.write(b"x" * 4096)
-                            except OSError:
-                                pass
-            """
-        )
-        failed = suite.run("--autotune-dump=disk/cache.textproto")
-        (disk / "ballast").unlink()
-        (suite.folder / "emptied").touch()
-        (suite.folder / "test_full.py").write_text("def test_nothing(): pass")
+        suite.write(test_fill=FILL)
+        failed = suite.run("--autotune-dump=disk/cache.textproto", FAULT=fault)
+        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+        (disk / "ballast").unlink(missing_ok=True)
+        (suite.folder / "mended").touch()
+        (suite.folder / "test_fill.py").write_text("def test_nothing(): pass")
         mended = suite.run("--autotune-dump=disk/cache.textproto")
         text = (disk / "cache.textproto").read_text()
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
     assert failed.ret == pytest.ExitCode.TESTS_FAILED
-    failed.stdout.fnmatch_lines(["ERROR --autotune-dump: disk/cache.textproto: *No space left*next run*"])
+    failed.stdout.fnmatch_lines([f"ERROR --autotune-dump: disk/cache.textproto: *{told}*next run*"])
     assert mended.ret == 0
-    assert 'kernel: "lib.full"' in text
+    assert 'kernel: "lib.kept"' in text
