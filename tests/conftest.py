@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,17 @@ def section() -> Callable[[pytest.RunResult], list[str]]:
         return found
 
     return lines
+
+
+@pytest.fixture
+def forget_choices() -> Iterator[None]:
+    """Leave no autotuner with choices behind, which a later run in this process would be told of."""
+    yield
+    from triton.runtime.autotuner import Autotuner
+
+    for found in gc.get_objects():
+        if issubclass(type(found), Autotuner):
+            found.cache = {}
 
 
 @pytest.fixture

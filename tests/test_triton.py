@@ -28,6 +28,7 @@ from pytest_autotune.run.tuning_run import Policy, TuningRun
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.triton import Adapter, supply_interpreter_benchmark
 
+pytestmark = pytest.mark.usefixtures("forget_choices")
 CONFIGS = [16, 64]
 
 
@@ -587,6 +588,23 @@ def test_unhooking_restores_what_was_there(session) -> None:
     first.adapter.unhook()
 
     assert autotuner_module.Autotuner.check_disk_cache is original
+
+
+def test_only_what_is_asked_without_a_choice_is_replaced_so_that_a_launch_costs_nothing_more(session) -> None:
+    before = dict(vars(autotuner_module.Autotuner))
+    session(dumping=True)
+    during = dict(vars(autotuner_module.Autotuner))
+
+    assert {name for name in before | during if before.get(name) is not during.get(name)} == {
+        "check_disk_cache",
+        "cache_results",
+    }
+
+
+def test_ignored_kernels_are_not_told_as_unseen(session) -> None:
+    call(copy_kernel(Bench()))
+
+    assert session(dumping=True, ignore=("triton:*.copy",)).unseen == []
 
 
 def test_another_signature_is_refused_by_name(session) -> None:

@@ -128,11 +128,11 @@ class Summary:
 
     @property
     def tuning_seconds(self) -> float:
-        return round(sum(row.tuning_seconds for row in self.rows), 3)
+        return round(sum((row.tuning_seconds for row in self.rows), 0.0), 3)
 
     @property
     def saved_seconds(self) -> float:
-        return round(sum(row.saved_seconds for row in self.rows), 3)
+        return round(sum((row.saved_seconds for row in self.rows), 0.0), 3)
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -214,7 +214,7 @@ def _searched_seconds(searches: Sequence[Lookup]) -> float:
     for lookup in searches:
         if lookup.entry is not None:
             entries[lookup.fingerprint].add(lookup.entry)
-    return sum(entry.tuning_seconds for same in entries.values() for entry in same)
+    return sum((entry.tuning_seconds for same in entries.values() for entry in same), 0.0)
 
 
 def unused_entries(

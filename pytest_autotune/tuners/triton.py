@@ -136,13 +136,14 @@ class Adapter:
 
     def unseen(self) -> list[str]:
         """Kernels of autotuners that hold choices and never came through the hook."""
-        names = []
+        names = set()
         for autotuner in self._autotuners():
             if id(autotuner) not in self._seen and len(autotuner.configs) > 1 and self._was_tuned(autotuner):
                 function = python_function(autotuner)
                 kernel = qualified_name(function) if function else repr(autotuner)
-                names.append(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
-        return sorted(set(names))
+                if self._run is not None and not self._run.ignores(NAME, kernel):
+                    names.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
+        return sorted(names)
 
     def _autotuners(self) -> list[Any]:
         if self._autotuner_class is None:

@@ -18,7 +18,8 @@ REPOSITORY = Path(__file__).parent.parent.parent
 def machine(*packages: str) -> str:
     """One line that says what the figures were measured on."""
     try:
-        cpu = next(line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         cpu = platform.machine()
     try:
