@@ -9,6 +9,7 @@ import socket
 import uuid
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Controller:
         #: What is loaded; None when nothing is.
         self.index = EntryIndex.of([cache for _, cache in self._caches]) if self._caches else None
 
-    @property
+    @cached_property
     def known_kernels(self) -> list[str]:
         """Kernels, as ``tuner:kernel``, that the caches of this run have entries for."""
         caches = [cache for _, cache in self._caches] + [self._before]

@@ -1,9 +1,9 @@
 """Tuning with four workers on one GPU: serial, uncoordinated, and through a sharded dump.
 
-    python tests/benchmarks/sharded_tuning.py
+    python tests/benchmarks/sharded_tuning.py           # xdist gives each worker some of the tests
+    python tests/benchmarks/sharded_tuning.py --each    # each worker runs every test
 
-Six matmul problems with 48 candidates, each with a compilation of its own, that
-every worker needs. Compile caches are empty in every run. Every choice is then
+Six matmul problems with 48 candidates, each with compilations of its own. Compile caches are empty in every run. Every choice is then
 measured again, alone, beside the best candidate of a measurement of all of them.
 """
 
@@ -120,14 +120,14 @@ def chosen_in(folder: Path) -> dict[str, list[str]]:
 
 def main() -> None:
     print(machine("pytest-xdist", "torch", "triton"))
+    each = ["--dist=each"] if "--each" in sys.argv else []
+    shared = [f"-n{WORKERS}", *each]
     runs = [
         ("serial, without the plugin", ["-pno:autotune"]),
-        (f"-n {WORKERS}, without the plugin", ["-pno:autotune", f"-n{WORKERS}"]),
-        (f"-n {WORKERS} dump", [f"-n{WORKERS}", "--autotune-dump=../cache.textproto"]),
-        (f"-n {WORKERS} dump, every test on each worker",
-         [f"-n{WORKERS}", "--dist=each", "--autotune-dump=../each.textproto"]),
-        (f"-n {WORKERS} load", [f"-n{WORKERS}", "--autotune-load=../cache.textproto", "--autotune-max-misses=0"]),
-    ]  # fmt: skip
+        (f"-n {WORKERS}, without the plugin", ["-pno:autotune", *shared]),
+        (f"-n {WORKERS} dump", [*shared, "--autotune-dump=../cache.textproto"]),
+        (f"-n {WORKERS} load", [*shared, "--autotune-load=../cache.textproto", "--autotune-max-misses=0"]),
+    ]
     seconds: dict[str, float] = {}
     choices: dict[str, dict[str, list[str]]] = {}
     with tempfile.TemporaryDirectory() as name:
