@@ -197,7 +197,7 @@ class Adapter:
             while tuning.entry is not None and tuning.entry.choice is not None:
                 config = offered[tuning.entry.choice.params]
                 try:
-                    if not _interpreted(autotuner):
+                    if not _interpreted(autotuner) and not _stream_is_capturing():
                         _compile_and_load(call, config)
                 except Exception as error:
                     reason = str(error).splitlines()[0] if str(error) else ""

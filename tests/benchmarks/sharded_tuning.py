@@ -3,8 +3,9 @@
     python tests/benchmarks/sharded_tuning.py           # xdist gives each worker some of the tests
     python tests/benchmarks/sharded_tuning.py --each    # each worker runs every test
 
-Six matmul problems with 48 candidates, each with compilations of its own. Compile caches are empty in every run. Every choice is then
-measured again, alone, beside the best candidate of a measurement of all of them.
+Six matmul problems with 48 candidates, each with compilations of its own. Compile
+caches are empty in every run. Every choice is then measured again, alone, beside
+the best four of a measurement of all candidates.
 """
 
 from __future__ import annotations
