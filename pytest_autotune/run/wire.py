@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -64,7 +65,7 @@ def decode_lookup(text: str) -> Lookup:
             entry=entry_from_mapping(mapping["entry"]) if "entry" in mapping else None,
             **{name: mapping[name] for name in _PLAIN if name in mapping},
         )
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError, CacheError) as error:
         raise ValueError(f"not a lookup: {error!r}") from None
 
 

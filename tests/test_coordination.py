@@ -1,0 +1,168 @@
+"""Locks and claims between the processes of a machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.coordination import AmongWorkers, GpuLock, in_distributed_run, shared_folder
+from pytest_autotune.run.lookup import Lookup
+
+PROBLEM = Problem("toy", "k", (Value("M", 1),), Device("GPU", "arch", 1))
+LOOKUP = Lookup(PROBLEM, entry=Entry(PROBLEM, choice=Candidate(params=(Value("BLOCK", 16),))), tuned=True)
+HOLD = """
+import sys, time
+from pathlib import Path
+from pytest_autotune.run.coordination import AmongWorkers, GpuLock
+from tests.test_coordination import PROBLEM
+kind, folder = sys.argv[1:]
+gpu = GpuLock(5.0, lambda: folder)
+held = gpu.measuring() if kind == "gpu" else AmongWorkers(Path(folder), 5.0, gpu).claim(PROBLEM, (), wait=True)
+with held:
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path):
+    """Another process that holds the GPU, or a claim, until it is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def hold(kind: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        command = [sys.executable, "-c", HOLD, kind, str(tmp_path)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
+        assert started[-1].stdout is not None
+        assert started[-1].stdout.readline() == "held\n"
+        return started[-1]
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def workers(folder: Path, timeout_s: float, uuid: str = "") -> AmongWorkers:
+    return AmongWorkers(folder, timeout_s, GpuLock(timeout_s, lambda: uuid))
+
+
+def test_a_gpu_that_another_process_holds_is_waited_for_and_then_done_without(holder, tmp_path: Path) -> None:
+    holder("gpu")
+    started = time.monotonic()
+
+    with GpuLock(0.5, lambda: str(tmp_path)).measuring() as undisturbed:
+        assert not undisturbed
+
+    assert 0.4 < time.monotonic() - started < 5
+
+
+def test_a_gpu_is_free_as_soon_as_its_holder_is_killed(holder, tmp_path: Path) -> None:
+    process = holder("gpu")
+    threading.Timer(0.3, process.kill).start()
+
+    with GpuLock(30, lambda: str(tmp_path)).measuring() as undisturbed:
+        assert undisturbed
+
+
+def test_the_gpu_lock_is_the_processs_and_not_the_threads(tmp_path: Path) -> None:
+    lock = GpuLock(20, lambda: str(tmp_path))
+    entered: list[bool] = []
+
+    def launch_from_autograd() -> None:
+        with lock.measuring() as undisturbed:
+            entered.append(undisturbed)
+
+    with lock.measuring():
+        thread = threading.Thread(target=launch_from_autograd)
+        thread.start()
+        thread.join(timeout=10)
+
+    assert entered == [True]
+    assert not lock.held
+
+
+def test_a_claimed_problem_is_taken_over_as_soon_as_its_claimant_is_killed(holder, tmp_path: Path) -> None:
+    process = holder("claim")
+    threading.Timer(0.3, process.kill).start()
+
+    with workers(tmp_path, 30).claim(PROBLEM, (), wait=True) as claim:
+        assert claim.result is None
+        assert not claim.timed_out
+
+
+def test_a_claim_that_is_not_released_in_time_is_done_without(holder, tmp_path: Path) -> None:
+    holder("claim")
+
+    with workers(tmp_path, 0.3).claim(PROBLEM, (), wait=True) as claim:
+        assert claim.result is None
+        assert claim.timed_out
+
+
+@pytest.mark.parametrize("why", ["inside a tuning", "while holding the GPU"])
+def test_nobody_waits_for_a_claim(holder, tmp_path: Path, why: str) -> None:
+    holder("claim")
+    mine = workers(tmp_path, 30, uuid="mine")
+    started = time.monotonic()
+
+    if why == "inside a tuning":
+        with mine.claim(PROBLEM, (), wait=False) as claim:
+            assert not claim.timed_out
+    else:
+        with mine.measuring(), mine.claim(PROBLEM, (), wait=True) as claim:
+            assert not claim.timed_out
+
+    assert time.monotonic() - started < 5
+
+
+def test_what_is_published_is_taken_by_the_others(tmp_path: Path) -> None:
+    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True) as claim:
+        claim.publish(LOOKUP)
+
+    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True) as other:
+        assert other.result == LOOKUP
+    with workers(tmp_path, 1).claim(PROBLEM, (Value("source", "other"),), wait=True) as other:
+        assert other.result is None
+
+
+def test_a_result_that_was_torn_is_no_result(tmp_path: Path) -> None:
+    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True) as claim:
+        claim.publish(LOOKUP)
+    (published,) = tmp_path.glob("*.json")
+    published.write_text(published.read_text()[:40])
+
+    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True) as other:
+        assert other.result is None
+
+
+@pytest.mark.parametrize(("world_size", "expected"), [("", False), ("1", False), ("8", True)])
+def test_a_rank_knows_itself_by_the_size_of_its_world(monkeypatch, world_size: str, expected: bool) -> None:
+    monkeypatch.setenv("WORLD_SIZE", world_size)
+
+    assert in_distributed_run() is expected
+
+
+def test_ranks_take_no_claims_and_no_locks(holder, tmp_path: Path, monkeypatch) -> None:
+    holder("claim")
+    holder("gpu")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    rank = workers(tmp_path, 30, uuid=str(tmp_path))
+
+    with rank.claim(PROBLEM, (), wait=True) as claim, rank.measuring() as undisturbed:
+        assert claim.result is None
+        assert undisturbed
+
+
+def test_the_folder_of_locks_is_this_users_own_and_not_in_a_home() -> None:
+    folder = shared_folder()
+
+    assert folder.stat().st_mode & 0o077 == 0
+    assert folder.stat().st_uid == os.getuid()
+    assert Path.home() not in folder.parents

@@ -1,0 +1,137 @@
+"""What a call runs on, told without making a CUDA context."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_autotune import device
+from pytest_autotune.cache.model import Device
+
+
+class Cuda:
+    """Stands in for ``torch.cuda`` with the devices of a machine."""
+
+    def __init__(self, *properties: Any, current: int = 0, initialized: bool = True) -> None:
+        self.properties = properties
+        self.current = current
+        self.initialized = initialized
+
+    def is_available(self) -> bool:
+        return bool(self.properties)
+
+    def is_initialized(self) -> bool:
+        return self.initialized
+
+    def current_device(self) -> int:
+        assert self.initialized, "asking would make a context"
+        return self.current
+
+    def get_device_properties(self, number: int) -> Any:
+        assert self.initialized, "asking would make a context"
+        return self.properties[number]
+
+
+def nvidia(name: str = "NVIDIA H200", **other: Any) -> Any:
+    return SimpleNamespace(**{"name": name, "major": 9, "minor": 0, "multi_processor_count": 132, **other})
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch):
+    def torch(cuda: Cuda, **other: Any) -> None:
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, **other))
+
+    return torch
+
+
+def test_a_gpu_of_nvidia_is_its_name_architecture_and_multiprocessors(torch) -> None:
+    torch(Cuda(nvidia()))
+
+    assert device.current_gpu() == Device("NVIDIA H200", "sm_90", 132)
+    assert device.current_gpu().id == "nvidia-h200-sm90-132"
+
+
+def test_the_device_is_the_current_one_of_the_call(torch) -> None:
+    torch(Cuda(nvidia(), nvidia("NVIDIA A100-SXM4-80GB", major=8, multi_processor_count=108), current=1))
+
+    assert device.current_gpu() == Device("NVIDIA A100-SXM4-80GB", "sm_80", 108)
+
+
+def test_a_slice_of_a_gpu_is_told_apart_by_its_multiprocessors(torch) -> None:
+    torch(Cuda(nvidia("NVIDIA H200 MIG 1g.18gb", multi_processor_count=16)))
+
+    assert device.current_gpu() == Device("NVIDIA H200 MIG 1g.18gb", "sm_90", 16)
+
+
+def test_rocm_is_its_architecture_without_feature_suffixes(torch) -> None:
+    torch(Cuda(nvidia("AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304)))
+
+    assert device.current_gpu() == Device("AMD Instinct MI300X", "gfx942", 304)
+
+
+def test_a_gpu_that_nobody_has_used_yet_is_not_asked_for(torch) -> None:
+    torch(Cuda(nvidia(), initialized=False))
+
+    assert device.current_gpu() is None
+    assert device.current_gpu_uuid() == ""
+
+
+def test_without_torch_there_is_no_gpu_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+    assert device.current_gpu() is None
+    assert "torch" not in sys.modules
+
+
+def test_an_xpu_is_named_too(torch) -> None:
+    properties = SimpleNamespace(name="Intel(R) Data Center GPU Max 1550", gpu_eu_count=512)
+    xpu = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        current_device=lambda: 0,
+        get_device_properties=lambda number: properties,
+    )
+    torch(Cuda(), xpu=xpu)
+
+    assert device.current_gpu() == Device("Intel(R) Data Center GPU Max 1550", "xpu", 512)
+
+
+def test_the_lock_of_a_gpu_goes_by_its_uuid(torch) -> None:
+    torch(Cuda(nvidia(uuid="GPU-a"), nvidia(uuid="GPU-b"), current=1))
+
+    assert device.current_gpu_uuid() == "GPU-b"
+
+
+def test_a_cpu_is_its_widest_vectors_and_its_threads_and_not_its_model() -> None:
+    cpu = device.cpu()
+
+    assert cpu.name == "CPU"
+    assert cpu.multiprocessors >= 1
+    assert " " not in cpu.arch
+
+
+@pytest.mark.parametrize(
+    ("visible", "listed", "expected"),
+    [
+        ("4,6", None, ["4", "6"]),
+        ("", None, []),
+        (None, "GPU 0: NVIDIA H200 (UUID: GPU-a)\n  MIG 1g.18gb\nGPU 1: NVIDIA H200 (UUID: GPU-b)\n", ["0", "1"]),
+        (None, None, []),
+    ],
+)
+def test_the_gpus_to_spread_are_those_that_are_visible(monkeypatch, visible, listed, expected) -> None:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if listed is None:
+            raise FileNotFoundError("nvidia-smi")
+        return SimpleNamespace(stdout=listed)
+
+    monkeypatch.setattr("subprocess.run", run)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    assert device.visible_nvidia_gpus() == expected
