@@ -117,6 +117,9 @@ def _definition(function: FunctionType) -> str:
         node = ast.parse(source).body[0]
     except (SyntaxError, IndexError):
         raise UnportableError(f"the source of {qualified_name(function)} cannot be parsed") from None
+    # Python 3.13 takes code of exec() for lines of another "<string>".
+    if getattr(node, "name", None) != function.__code__.co_name:
+        raise UnportableError(f"the source of {qualified_name(function)} cannot be read")
     return "".join(source.splitlines(keepends=True)[node.lineno - 1 :])
 
 
