@@ -174,6 +174,15 @@ def test_a_tuning_inside_a_tuning_never_waits_for_other_workers() -> None:
     assert claims.waits == [True, False, True]
 
 
+def test_a_lookup_that_a_tuner_made_inside_itself_is_told_with_the_test_that_ran() -> None:
+    run, lookups = a_run()
+    run.current_test = "test_a.py::test_a"
+
+    run.observed(Lookup(problem(), outcome=Outcome.HIT))
+
+    assert [(lookup.outcome, lookup.test) for lookup in lookups] == [(Outcome.HIT, "test_a.py::test_a")]
+
+
 def test_a_hit_claims_nothing() -> None:
     recorded, _ = a_run()
     claims = Claims()

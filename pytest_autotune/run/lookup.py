@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Entry, Problem, Value
 
 
 class Outcome(str, Enum):
@@ -146,8 +146,3 @@ def _nearest(problem: Problem, entries: Sequence[Entry]) -> str:
 
 def _listed(words: Sequence[str]) -> str:
     return ", ".join(words)
-
-
-def known_devices(indexes: Sequence[EntryIndex], tuner: str) -> frozenset[Device]:
-    """The devices that a tuner has entries for."""
-    return frozenset[Device]().union(*(index.devices(tuner) for index in indexes))
