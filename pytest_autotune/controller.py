@@ -80,10 +80,8 @@ class Controller:
     def _read_dump(self) -> Cache:
         if self._options.dump is None:
             return Cache()
-        path = store_path(self._options.dump)
         try:
-            stores.check_writable(path)
-            return stores.read(path, missing_ok=True)
+            return stores.check_writable(store_path(self._options.dump))
         except CacheError as error:
             raise pytest.UsageError(f"{self._options.dump.given}: {error}") from None
 

@@ -17,7 +17,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.options import CacheArgument, Options, path_argument
-from pytest_autotune.run.coordination import AmongWorkers, Coordination
+from pytest_autotune.run.coordination import Coordination
 from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.tuning_run import Policy, TuningRun
@@ -102,7 +102,7 @@ class TestProcess:
             unhooked=tuple(self.hooks.unhooked.items()),
             environments=tuple(self.run.environments.items()),
             imported=tuple(kernel for kernel in self._known_kernels if _module_is_imported(kernel.partition(":")[2])),
-            waited_s=self._coordination.waited_s if isinstance(self._coordination, AmongWorkers) else 0.0,
+            waited_s=self._coordination.waited_s,
         )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

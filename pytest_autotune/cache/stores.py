@@ -102,9 +102,10 @@ def read_index(path: AnyPath, missing_ok: bool = False) -> EntryIndex:
     return EntryIndex.of([read(target, missing_ok)])
 
 
-def check_writable(path: AnyPath) -> None:
+def check_writable(path: AnyPath) -> Cache:
     """Tell before a run what would keep its end from writing there; leaves nothing behind.
 
+    :returns: what is there now; an empty cache where there is nothing.
     :raises CacheError: where it could not be written, or what is there must not
         be overwritten.
     """
@@ -128,6 +129,7 @@ def check_writable(path: AnyPath) -> None:
         trial, descriptor = _temporary(inside / "trial")
         os.close(descriptor)
         trial.unlink()
+    return cache
 
 
 def update(path: AnyPath, change: Callable[[Cache], Cache], lock_timeout_s: float = 60) -> Updated:

@@ -55,6 +55,10 @@ class SoleClaim:
 class Coordination(Protocol):
     """How this process goes together with others."""
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds spent waiting for other workers' tunings."""
+
     def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> AbstractContextManager[Claim]:
         """Claim a problem; with ``wait``, first wait for a worker that tunes it now."""
 
@@ -120,6 +124,8 @@ class GpuLock:
 
 class Alone:
     """The coordination of a process that is the only one of its run."""
+
+    waited_s = 0.0
 
     def __init__(self, gpu: GpuLock) -> None:
         self._gpu = gpu
