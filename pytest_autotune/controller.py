@@ -26,8 +26,8 @@ from pytest_autotune.options import Options
 from pytest_autotune.process import REPORT_ATTRIBUTE, TestProcess, store_path
 from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.summary import Dump, Gate, Summary, rows_of, unused_entries
-from pytest_autotune.run.coordination import shared_folder
 from pytest_autotune.run.journal import RunFolder
+from pytest_autotune.run.locks import shared_folder
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.wire import ProcessFacts, decode_facts, decode_lookup
 from pytest_autotune.run.workers import Task, receive_results, send_task

@@ -58,6 +58,7 @@ class TestProcess:
             ignore=options.ignore,
             aliases=dict(options.device_alias),
             compile_threads=max(device.cpu().multiprocessors // workers, 1),
+            cores=device.cpu().multiprocessors,
         )
         self.run = TuningRun(policy, index, coordination, self._log, self._refuse)
         self.hooks = Hooks(self.run, options.tuners)

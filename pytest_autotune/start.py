@@ -45,7 +45,7 @@ def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]
     gpu = GpuLock(options.wait_timeout_s)
     coordination: Coordination = Alone(gpu)
     if task.run_id:
-        coordination = AmongWorkers(claims_folder(task.run_id), options.wait_timeout_s, gpu)
+        coordination = AmongWorkers(claims_folder(task.run_id), options.wait_timeout_s, gpu, task.workers)
     return TestProcess(config, options, index, coordination, journal, task.known_kernels or (), task.workers)
 
 

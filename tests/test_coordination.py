@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.coordination import AmongWorkers, GpuLock, in_distributed_run, shared_folder
+from pytest_autotune.run.coordination import AmongWorkers, GpuLock, in_distributed_run
+from pytest_autotune.run.locks import shared_folder
 from pytest_autotune.run.lookup import Lookup
 
 PROBLEM = Problem("toy", "k", (Value("M", 1),), Device("GPU", "arch", 1))

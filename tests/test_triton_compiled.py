@@ -221,7 +221,7 @@ def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, thread
         return compile_once(self, *args, **kwargs)
 
     monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
-    lookups = run(dumping=True, compile_threads=threads)
+    lookups = run(dumping=True, cores=threads)
 
     call(product_kernel([config(16), config(32), config(16, 3), config(32, 3)]))
 
@@ -270,7 +270,7 @@ def test_candidates_that_are_close_are_measured_once_more_and_the_lower_time_cou
 
 
 def test_a_candidate_that_does_not_compile_does_not_hinder_the_others(run) -> None:
-    lookups = run(dumping=True, compile_threads=4)
+    lookups = run(dumping=True, cores=4)
 
     @triton.autotune(configs=[config(16), config(32)], key=["n"])
     @triton.jit

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +19,10 @@ from typing import Any, Protocol
 
 from pytest_autotune.cache.model import Problem, Value
 from pytest_autotune.device import current_gpu_uuid
+from pytest_autotune.run.idle_cores import IdleCores
+from pytest_autotune.run.locks import locked, shared_folder
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.wire import decode_lookup, encode_lookup
-
-POLL_S = 0.02
 
 
 class Claim(Protocol):
@@ -62,21 +61,11 @@ class Coordination(Protocol):
     def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> AbstractContextManager[Claim]:
         """Claim a problem; with ``wait``, first wait for a worker that tunes it now."""
 
+    def compiling(self) -> AbstractContextManager[None]:
+        """Compile one candidate in this thread, once there is a core for it."""
+
     def measuring(self) -> AbstractContextManager[bool]:
         """Hold the current GPU; yields False where it could not be had in time."""
-
-
-def shared_folder() -> Path:
-    """The folder for locks of all pytest processes of this user on this machine.
-
-    On a local disk, never a home folder: locks on network file systems hang or lie.
-    """
-    memory = Path("/dev/shm")
-    base = memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    folder = base / f"pytest-autotune-{user}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
 
 
 class GpuLock:
@@ -113,7 +102,7 @@ class GpuLock:
                 yield True
                 return
             name = hashlib.sha256(uuid.encode()).hexdigest()[:16]
-            with _locked(shared_folder() / f"gpu-{name}.lock", self._timeout_s) as acquired:
+            with locked(shared_folder() / f"gpu-{name}.lock", self._timeout_s) as acquired:
                 yield acquired
         finally:
             with self._mutex:
@@ -132,6 +121,9 @@ class Alone:
 
     def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> AbstractContextManager[Claim]:
         return nullcontext(SoleClaim())
+
+    def compiling(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def measuring(self) -> AbstractContextManager[bool]:
         return self._gpu.measuring()
@@ -159,12 +151,14 @@ class AmongWorkers:
 
     :param folder: the run's own folder, the same for every worker on this machine.
     :param timeout_s: how long to wait for another worker's tuning, in seconds.
+    :param workers: how many workers share the cores of this machine.
     """
 
-    def __init__(self, folder: Path, timeout_s: float, gpu: GpuLock) -> None:
+    def __init__(self, folder: Path, timeout_s: float, gpu: GpuLock, workers: int = 1) -> None:
         self._folder = folder
         self._timeout_s = timeout_s
         self._gpu = gpu
+        self._cores = IdleCores(folder, workers)
         #: Seconds spent waiting for other workers' tunings.
         self.waited_s = 0.0
 
@@ -184,11 +178,14 @@ class AmongWorkers:
             return
         may_wait = wait and not self._gpu.held
         started = time.monotonic()
-        with _locked(self._folder / f"{name}.lock", self._timeout_s if may_wait else 0) as acquired:
+        with locked(self._folder / f"{name}.lock", self._timeout_s if may_wait else 0) as acquired:
             self.waited_s += time.monotonic() - started
             claim.result = _published(claim.path)
             claim.timed_out = may_wait and not acquired and claim.result is None
             yield claim
+
+    def compiling(self) -> AbstractContextManager[None]:
+        return self._cores.compiling()
 
     def measuring(self) -> AbstractContextManager[bool]:
         return self._gpu.measuring()
@@ -207,24 +204,3 @@ def in_distributed_run() -> bool:
         return True
     distributed: Any = sys.modules.get("torch.distributed")
     return bool(distributed and distributed.is_available() and distributed.is_initialized())
-
-
-@contextmanager
-def _locked(path: Path, timeout_s: float) -> Iterator[bool]:
-    """Hold a lock file; yields False, without it, when it could not be had in time.
-
-    filelock closes its descriptor in forked children, so that a child that lives
-    on does not keep the lock of a parent that was killed.
-    """
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(path, timeout=timeout_s, poll_interval=POLL_S, thread_local=False)
-    try:
-        lock.acquire()
-    except (Timeout, OSError):
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()

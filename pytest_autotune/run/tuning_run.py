@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import NoReturn
@@ -27,7 +27,8 @@ class Policy:
     :param on_stale: ``"tune"``, ``"use"`` or ``"error"``.
     :param ignore: globs of ``tuner:kernel`` that are left alone.
     :param aliases: device name -> name of a device whose entries it may use.
-    :param compile_threads: how many candidates this process may compile at a time.
+    :param compile_threads: this process's share of the cores.
+    :param cores: the cores of this machine, of which ``Tuning.compiling`` takes one for each candidate.
     """
 
     dumping: bool = False
@@ -36,6 +37,7 @@ class Policy:
     ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     compile_threads: int = 1
+    cores: int = 1
 
 
 def refusal(lookup: Lookup) -> str:
@@ -248,6 +250,10 @@ class Tuning:
         """Say why ``entry`` cannot be used; afterwards ``entry`` is another one or None."""
         self.rejection = reason
         self._next_offer()
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """Compile one candidate in this thread, once this machine has a core for it."""
+        return self._coordination.compiling()
 
     @contextmanager
     def measuring(self) -> Iterator[None]:

@@ -19,8 +19,8 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import FunctionType, ModuleType
@@ -230,7 +230,7 @@ class Adapter:
         assert self._run is not None
         autotuner = call.autotuner
         if not _interpreted(autotuner):
-            _compile_ahead(call, configs, self._run.policy.compile_threads)
+            _compile_ahead(call, configs, min(self._run.policy.cores, len(configs)), tuning.compiling)
         with tuning.measuring():
             with _brief_benchmark(autotuner) as was_brief:
                 bench_fn()
@@ -392,7 +392,9 @@ def _compile(call: _Call, config: Any) -> Any:
     return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
 
 
-def _compile_ahead(call: _Call, configs: Sequence[Any], threads: int) -> None:
+def _compile_ahead(
+    call: _Call, configs: Sequence[Any], threads: int, compiling: Callable[[], AbstractContextManager[None]]
+) -> None:
     """Compile the candidates before the GPU is held, in parallel where this Triton can.
 
     What fails here fails again in the benchmark, which knows what to do about it.
@@ -400,11 +402,26 @@ def _compile_ahead(call: _Call, configs: Sequence[Any], threads: int) -> None:
     with ExitStack() as stack:
         mode = _async_compile_mode()
         if mode is not None and threads > 1:
-            pool = stack.enter_context(ThreadPoolExecutor(threads, "pytest-autotune-compile"))
+            pool = stack.enter_context(_CompilePool(threads, compiling))
             stack.enter_context(mode(pool, ignore_errors=True))
         for config in configs:
             with suppress(Exception):
                 _compile(call, config)
+
+
+class _CompilePool(ThreadPoolExecutor):
+    """Threads that compile when this machine has a core for them."""
+
+    def __init__(self, threads: int, compiling: Callable[[], AbstractContextManager[None]]) -> None:
+        super().__init__(threads, "pytest-autotune-compile")
+        self._compiling = compiling
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        def compile_on_a_core() -> Any:
+            with self._compiling():
+                return function(*args, **kwargs)
+
+        return super().submit(compile_on_a_core)
 
 
 def _async_compile_mode() -> Any:

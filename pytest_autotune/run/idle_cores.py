@@ -1,0 +1,71 @@
+"""Compiling on the cores that other workers leave idle.
+
+A worker that waits for another one's tuning, or whose tests need no compiler,
+would leave its share of the cores idle while the one that tunes compiles its
+candidates with too few. Each core has a lock file. A thread that compiles takes
+one that is free; where none is, it goes ahead all the same while its process
+compiles less than its share, so that nobody ever waits for a worker that hangs.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+
+from pytest_autotune import device
+from pytest_autotune.run.locks import POLL_S, locked
+
+
+class IdleCores:
+    """The cores of this machine, as the workers of one run share them.
+
+    :param folder: the run's own folder, the same for every worker on this machine.
+    :param workers: how many workers share the cores.
+    """
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self._folder = folder
+        self._cores = device.cpu().multiprocessors
+        self._share = max(self._cores // workers, 1)
+        self._compiling = 0
+        self._counter = threading.Lock()
+        # One thread looks for a core at a time; the others would only find the same.
+        self._turn = threading.Lock()
+        self._thread = threading.local()
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Compile one candidate in this thread, once there is a core for it."""
+        if getattr(self._thread, "has_core", False):
+            yield
+            return
+        with self._turn:
+            while (core := self._free_core()) is None and self._compiling >= self._share:
+                time.sleep(POLL_S)
+            self._count(1)
+        self._thread.has_core = True
+        try:
+            with core or nullcontext():
+                yield
+        finally:
+            self._thread.has_core = False
+            self._count(-1)
+
+    def _free_core(self) -> ExitStack | None:
+        """A core that nobody compiles on; closing it sets it free."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        first = random.Random().randrange(self._cores)  # the tests' own random numbers stay as they are
+        for number in range(self._cores):
+            with ExitStack() as core:
+                path = self._folder / f"core-{(first + number) % self._cores}.lock"
+                if core.enter_context(locked(path, 0)):
+                    return core.pop_all()
+        return None
+
+    def _count(self, by: int) -> None:
+        with self._counter:
+            self._compiling += by
