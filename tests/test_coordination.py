@@ -15,6 +15,7 @@ from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.coordination import AmongWorkers, GpuLock, in_distributed_run
 from pytest_autotune.run.locks import shared_folder
 from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.shared_work import Work
 
 PROBLEM = Problem("toy", "k", (Value("M", 1),), Device("GPU", "arch", 1))
 LOOKUP = Lookup(PROBLEM, entry=Entry(PROBLEM, choice=Candidate(params=(Value("BLOCK", 16),))), tuned=True)
@@ -105,6 +106,32 @@ def test_a_claim_that_is_not_released_in_time_is_done_without(holder, tmp_path: 
     with workers(tmp_path, 0.3).claim(PROBLEM, (), wait=True) as claim:
         assert claim.result is None
         assert claim.timed_out
+
+
+def test_who_waits_for_a_tuning_first_helps_with_it(holder, tmp_path: Path) -> None:
+    holder("claim")
+    helped: list[int] = []
+
+    def help_with(work: Work) -> None:
+        for piece in range(3):
+            with work.take(piece) as mine:
+                helped.extend([piece] if mine else [])
+
+    with workers(tmp_path, 0.1).claim(PROBLEM, (), wait=True, meanwhile=help_with):
+        assert helped == [0, 1, 2]
+    with workers(tmp_path, 0.1).claim(PROBLEM, (), wait=True, meanwhile=help_with):
+        assert helped == [0, 1, 2], "what is done is not done again"
+
+
+def test_who_need_not_wait_helps_nobody(tmp_path: Path) -> None:
+    helped: list[Work] = []
+
+    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True, meanwhile=helped.append) as claim:
+        claim.publish(LOOKUP)
+    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True, meanwhile=helped.append):
+        pass
+
+    assert helped == []
 
 
 @pytest.mark.parametrize("why", ["inside a tuning", "while holding the GPU"])

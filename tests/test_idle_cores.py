@@ -63,7 +63,7 @@ def most_at_a_time(cores: IdleCores, threads: int = 8) -> int:
 
     def compile_one() -> None:
         nonlocal now, most
-        with cores.compiling():
+        with cores.core():
             with counter:
                 now += 1
                 most = max(most, now)
@@ -117,12 +117,14 @@ def test_more_workers_than_cores_still_compile_one_candidate_each(hold, tmp_path
     assert most_at_a_time(IdleCores(tmp_path, 2 * CORES), threads=2) == 1
 
 
-def test_what_compiles_inside_a_compilation_needs_no_core_of_its_own(hold, tmp_path: Path) -> None:
-    hold(CORES)
-    cores = IdleCores(tmp_path, CORES)
+def test_a_core_is_free_again_when_another_thread_has_left_it(tmp_path: Path) -> None:
+    cores = IdleCores(tmp_path, WORKERS)
+    held = ExitStack()
+    for _ in range(CORES):
+        held.enter_context(cores.core())
 
-    with ExitStack() as held:
-        for _ in range(3):
-            held.enter_context(cores.compiling())
+    thread = threading.Thread(target=held.close)
+    thread.start()
+    thread.join()
 
-    assert most_at_a_time(cores, threads=2) == 1
+    assert most_at_a_time(cores) == CORES

@@ -7,8 +7,11 @@ launching it are stood in for.
 from __future__ import annotations
 
 import gc
+import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +29,7 @@ from triton.runtime import driver
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Entry
-from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.coordination import Alone, AmongWorkers, Coordination, GpuLock
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.tuning_run import Policy, TuningRun
 from pytest_autotune.tuners.triton import Adapter
@@ -104,13 +107,16 @@ def run(absent_gpu: AbsentGpu) -> Iterator[Any]:
     """Begins a run that loads the given entries; returns its lookups."""
     adapters: list[Adapter] = []
 
-    def begin(entries: tuple[Entry, ...] | None = None, **policy: Any) -> list[Lookup]:
+    def begin(
+        entries: tuple[Entry, ...] | None = None, coordination: Coordination | None = None, **policy: Any
+    ) -> list[Lookup]:
         for adapter in adapters:
             adapter.unhook()
         lookups: list[Lookup] = []
         index = None if entries is None else EntryIndex.of([Cache(entries)])
         adapter = Adapter()
-        adapter.hook(autotuner_module, TuningRun(Policy(**policy), index, Alone(GpuLock(1.0)), lookups.append))
+        door = TuningRun(Policy(**policy), index, coordination or Alone(GpuLock(1.0)), lookups.append)
+        adapter.hook(autotuner_module, door)
         adapters.append(adapter)
         return lookups
 
@@ -227,6 +233,105 @@ def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, thread
 
     assert lookups[0].tuned
     assert compiled_while_held == [False] * 4
+
+
+@pytest.fixture
+def compiled(monkeypatch) -> list[int]:
+    """The candidates that this process compiles and does not find in Triton's cache, by their block size."""
+    blocks: list[int] = []
+    compile_once = triton.compiler.compiler.ASTSource.make_ir
+
+    def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
+        blocks.append(self.constants[(4,)])
+        return compile_once(self, *args, **kwargs)
+
+    monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
+    return blocks
+
+
+CONFIGS = [16, 32, 64]
+
+
+class Holder(threading.Thread):
+    """Another worker of the run, which has claimed whatever the tests tune first and holds it for a while."""
+
+    def __init__(self, folder: Path, publish: Lookup | None = None) -> None:
+        super().__init__(daemon=True)
+        self.worker = AmongWorkers(folder, 20, GpuLock(1.0, lambda: ""), workers=2)
+        self.publish = publish
+        self.claimed = threading.Event()
+        self.may_end = threading.Event()
+
+    def hold(self, lookup: Lookup) -> None:
+        self.lookup = lookup
+        self.start()
+        assert self.claimed.wait(10)
+
+    def run(self) -> None:
+        with self.worker.claim(self.lookup.problem, self.lookup.fingerprint, wait=True) as claim:
+            self.claimed.set()
+            self.may_end.wait(30)
+            if self.publish is not None:
+                claim.publish(self.publish)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compiled, tmp_path, threads) -> None:
+    tuned = run(dumping=True)
+    call(product_kernel([config(block) for block in CONFIGS]))
+    other = Holder(tmp_path / "claims", publish=tuned[0])
+    other.hold(tuned[0])
+    shutil.rmtree(tmp_path / "triton")
+    compiled.clear()
+    lookups = run(dumping=True, coordination=AmongWorkers(tmp_path / "claims", 20, GpuLock(1.0)), cores=threads)
+    kernel = product_kernel([config(block) for block in CONFIGS])
+    threading.Timer(2, other.may_end.set).start()
+
+    call(kernel)
+
+    assert sorted(compiled) == CONFIGS
+    assert lookups[0].shared
+    assert not lookups[0].tuned
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_candidates_that_other_workers_compile_are_compiled_here_only_where_no_cache_has_them(
+    run, compiled, tmp_path, threads
+) -> None:
+    first = run(dumping=True)
+    call(product_kernel([config(block) for block in CONFIGS]))
+    for kept in (False, True):
+        folder = tmp_path / f"claims-{kept}"
+        worker = AmongWorkers(folder, 20, GpuLock(1.0))
+        with worker.claim(first[0].problem, first[0].fingerprint, wait=True) as claim, claim.work.take(1):
+            pass
+        if not kept:
+            shutil.rmtree(tmp_path / "triton")
+        compiled.clear()
+        lookups = run(dumping=True, coordination=worker, cores=threads)
+
+        call(product_kernel([config(block) for block in CONFIGS]))
+
+        assert lookups[0].tuned
+        assert sorted(compiled) == ([] if kept else CONFIGS)
+        assert all(candidate.time_us for candidate in lookups[0].entry.candidates)
+
+
+def test_of_many_candidates_that_may_win_only_the_fastest_are_measured_in_full(run, absent_gpu, monkeypatch) -> None:
+    measured: list[float] = []
+
+    def do_bench(kernel_call: Any, warmup: float = 25, rep: float = 100, quantiles: Any = None) -> list[float]:
+        kernel_call()
+        measured.append(rep)
+        return [1.0 + len(measured) / 1000] * 3
+
+    monkeypatch.setattr(absent_gpu, "get_benchmarker", lambda: do_bench)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.MAY_WIN_AT_MOST", 2)
+    run(dumping=True, cores=2)
+
+    call(product_kernel([config(16, stages) for stages in (1, 2, 3, 4)]))
+
+    assert measured == [10] * 4 + [100] * 2 + [100] * 2
 
 
 def test_every_candidate_is_looked_at_briefly_and_only_those_that_may_win_are_measured_in_full(

@@ -153,7 +153,7 @@ class Claims:
         self.waits: list[bool] = []
 
     @contextmanager
-    def claim(self, problem: Problem, fingerprint: Any, *, wait: bool) -> Iterator[SoleClaim]:
+    def claim(self, problem: Problem, fingerprint: Any, *, wait: bool, meanwhile: Any = None) -> Iterator[SoleClaim]:
         self.waits.append(wait)
         yield SoleClaim()
 

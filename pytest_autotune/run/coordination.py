@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from pytest_autotune.device import current_gpu_uuid
 from pytest_autotune.run.idle_cores import IdleCores
 from pytest_autotune.run.locks import locked, shared_folder
 from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.shared_work import SharedWork, UndividedWork, Work
 from pytest_autotune.run.wire import decode_lookup, encode_lookup
 
 
@@ -36,6 +37,10 @@ class Claim(Protocol):
     def timed_out(self) -> bool:
         """Another worker has claimed the problem and did not finish in time."""
 
+    @property
+    def work(self) -> Work:
+        """What the workers that wait for this tuning may do towards it."""
+
     def publish(self, lookup: Lookup) -> None:
         """Hand what was recorded to the workers that wait for it."""
 
@@ -46,6 +51,7 @@ class SoleClaim:
 
     result: Lookup | None = None
     timed_out: bool = False
+    work: Work = field(default_factory=UndividedWork)
 
     def publish(self, lookup: Lookup) -> None:
         pass
@@ -58,11 +64,21 @@ class Coordination(Protocol):
     def waited_s(self) -> float:
         """Seconds spent waiting for other workers' tunings."""
 
-    def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> AbstractContextManager[Claim]:
-        """Claim a problem; with ``wait``, first wait for a worker that tunes it now."""
+    def claim(
+        self,
+        problem: Problem,
+        fingerprint: tuple[Value, ...],
+        *,
+        wait: bool,
+        meanwhile: Callable[[Work], None] | None = None,
+    ) -> AbstractContextManager[Claim]:
+        """Claim a problem; with ``wait``, first wait for a worker that tunes it now.
 
-    def compiling(self) -> AbstractContextManager[None]:
-        """Compile one candidate in this thread, once there is a core for it."""
+        :param meanwhile: called before such a wait, to do what can be done towards that tuning.
+        """
+
+    def core(self) -> AbstractContextManager[None]:
+        """Wait for a core to compile on, and hold it; may be left in another thread."""
 
     def measuring(self) -> AbstractContextManager[bool]:
         """Hold the current GPU; yields False where it could not be had in time."""
@@ -119,10 +135,17 @@ class Alone:
     def __init__(self, gpu: GpuLock) -> None:
         self._gpu = gpu
 
-    def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> AbstractContextManager[Claim]:
+    def claim(
+        self,
+        problem: Problem,
+        fingerprint: tuple[Value, ...],
+        *,
+        wait: bool,
+        meanwhile: Callable[[Work], None] | None = None,
+    ) -> AbstractContextManager[Claim]:
         return nullcontext(SoleClaim())
 
-    def compiling(self) -> AbstractContextManager[None]:
+    def core(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def measuring(self) -> AbstractContextManager[bool]:
@@ -134,6 +157,7 @@ class _FileClaim:
     """A claim backed by a lock file, with the result beside it."""
 
     path: Path
+    work: Work
     result: Lookup | None = None
     timed_out: bool = False
 
@@ -163,7 +187,14 @@ class AmongWorkers:
         self.waited_s = 0.0
 
     @contextmanager
-    def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> Iterator[Claim]:
+    def claim(
+        self,
+        problem: Problem,
+        fingerprint: tuple[Value, ...],
+        *,
+        wait: bool,
+        meanwhile: Callable[[Work], None] | None = None,
+    ) -> Iterator[Claim]:
         # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
         if in_distributed_run():
             yield SoleClaim()
@@ -171,21 +202,27 @@ class AmongWorkers:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         parts = [problem.digest, *(value.encoded for value in fingerprint)]
         name = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-        claim = _FileClaim(self._folder / f"{name}.json")
+        claim = _FileClaim(self._folder / f"{name}.json", SharedWork(self._folder, name, self._timeout_s))
         claim.result = _published(claim.path)
         if claim.result is not None:
             yield claim
             return
+        lock = self._folder / f"{name}.lock"
         may_wait = wait and not self._gpu.held
-        started = time.monotonic()
-        with locked(self._folder / f"{name}.lock", self._timeout_s if may_wait else 0) as acquired:
-            self.waited_s += time.monotonic() - started
+        with ExitStack() as held:
+            acquired = held.enter_context(locked(lock, 0))
+            if may_wait and not acquired:
+                if meanwhile is not None:
+                    meanwhile(claim.work)
+                started = time.monotonic()
+                acquired = held.enter_context(locked(lock, self._timeout_s))
+                self.waited_s += time.monotonic() - started
             claim.result = _published(claim.path)
             claim.timed_out = may_wait and not acquired and claim.result is None
             yield claim
 
-    def compiling(self) -> AbstractContextManager[None]:
-        return self._cores.compiling()
+    def core(self) -> AbstractContextManager[None]:
+        return self._cores.core()
 
     def measuring(self) -> AbstractContextManager[bool]:
         return self._gpu.measuring()

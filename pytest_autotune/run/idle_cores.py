@@ -2,9 +2,9 @@
 
 A worker that waits for another one's tuning, or whose tests need no compiler,
 would leave its share of the cores idle while the one that tunes compiles its
-candidates with too few. Each core has a lock file. A thread that compiles takes
-one that is free; where none is, it goes ahead all the same while its process
-compiles less than its share, so that nobody ever waits for a worker that hangs.
+candidates with too few. Each core has a lock file. Who compiles a candidate takes one
+that is free; where none is, it goes ahead all the same while its process compiles less
+than its share, so that nobody ever waits for a worker that hangs.
 """
 
 from __future__ import annotations
@@ -35,24 +35,18 @@ class IdleCores:
         self._counter = threading.Lock()
         # One thread looks for a core at a time; the others would only find the same.
         self._turn = threading.Lock()
-        self._thread = threading.local()
 
     @contextmanager
-    def compiling(self) -> Iterator[None]:
-        """Compile one candidate in this thread, once there is a core for it."""
-        if getattr(self._thread, "has_core", False):
-            yield
-            return
+    def core(self) -> Iterator[None]:
+        """Wait for a core and hold it; it may be left in another thread than it was entered in."""
         with self._turn:
-            while (core := self._free_core()) is None and self._compiling >= self._share:
+            while (free := self._free_core()) is None and self._compiling >= self._share:
                 time.sleep(POLL_S)
             self._count(1)
-        self._thread.has_core = True
         try:
-            with core or nullcontext():
+            with free or nullcontext():
                 yield
         finally:
-            self._thread.has_core = False
             self._count(-1)
 
     def _free_core(self) -> ExitStack | None:

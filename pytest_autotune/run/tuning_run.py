@@ -14,6 +14,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.coordination import Claim, Coordination
 from pytest_autotune.run.lookup import Finding, Lookup, Outcome, find
+from pytest_autotune.run.shared_work import UndividedWork, Work
 
 _Key = tuple[Problem, tuple[Value, ...]]
 
@@ -28,7 +29,7 @@ class Policy:
     :param ignore: globs of ``tuner:kernel`` that are left alone.
     :param aliases: device name -> name of a device whose entries it may use.
     :param compile_threads: this process's share of the cores.
-    :param cores: the cores of this machine, of which ``Tuning.compiling`` takes one for each candidate.
+    :param cores: the cores of this machine, of which :meth:`TuningRun.core` gives one at a time.
     """
 
     dumping: bool = False
@@ -127,6 +128,7 @@ class TuningRun:
         offered: Callable[[Entry], bool],
         environment: str = "",
         label: str = "",
+        meanwhile: Callable[[Work], None] | None = None,
     ) -> Iterator[Tuning]:
         """Open the door for one problem.
 
@@ -136,18 +138,24 @@ class TuningRun:
 
         :param offered: whether an entry's choice is among the candidates now.
         :param environment: versions that matter to this tuner; told, never compared.
+        :param meanwhile: called where another worker tunes this problem now, to take pieces of ``Tuning.work``
+            instead of only waiting.
         """
         self.environments.setdefault(problem.tuner.split(".")[0], environment)
         with ExitStack() as held:
             sorted_fingerprint = tuple(sorted(fingerprint, key=lambda value: value.name))
             lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label)
             tuning = Tuning(self._coordination, lookup, environment)
-            tuning._offers = self._offers(tuning, offered, held)
+            tuning._offers = self._offers(tuning, offered, held, meanwhile)
             try:
                 tuning._next_offer()
                 yield tuning
             finally:
                 self._close(tuning)
+
+    def core(self) -> AbstractContextManager[None]:
+        """Wait for a core to compile a candidate on, and hold it; may be left in another thread."""
+        return self._coordination.core()
 
     def unportable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no form that could be written."""
@@ -160,7 +168,13 @@ class TuningRun:
         """Report a lookup that a tuner made inside itself."""
         self._log(replace(lookup, test=lookup.test or self.current_test))
 
-    def _offers(self, tuning: Tuning, offered: Callable[[Entry], bool], held: ExitStack) -> Iterator[Entry]:
+    def _offers(
+        self,
+        tuning: Tuning,
+        offered: Callable[[Entry], bool],
+        held: ExitStack,
+        meanwhile: Callable[[Work], None] | None,
+    ) -> Iterator[Entry]:
         """Entries for this problem, the best first; between two, the tuner has rejected one."""
         key = tuning.lookup.problem, tuning.lookup.fingerprint
         known = self._known.get(key)
@@ -180,7 +194,7 @@ class TuningRun:
         if self._is_isolated:
             return
         # Waiting inside a tuning could wait for a worker that waits for this one.
-        claim = held.enter_context(self._coordination.claim(*key, wait=not nested))
+        claim = held.enter_context(self._coordination.claim(*key, wait=not nested, meanwhile=meanwhile))
         tuning._claim = claim
         shared = claim.result
         if shared is not None and shared.entry is not None and offered(shared.entry):
@@ -251,9 +265,10 @@ class Tuning:
         self.rejection = reason
         self._next_offer()
 
-    def compiling(self) -> AbstractContextManager[None]:
-        """Compile one candidate in this thread, once this machine has a core for it."""
-        return self._coordination.compiling()
+    @property
+    def work(self) -> Work:
+        """What workers that wait for this tuning may do towards it."""
+        return self._claim.work if self._claim is not None else UndividedWork()
 
     @contextmanager
     def measuring(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import FunctionType, ModuleType
@@ -28,6 +28,7 @@ from typing import Any
 
 from pytest_autotune import device
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, plain_value
+from pytest_autotune.run.shared_work import UndividedWork, Work
 from pytest_autotune.run.tuning_run import Tuning, TuningRun
 from pytest_autotune.tuners.kernel_source import (
     closure_cells,
@@ -44,6 +45,8 @@ BRIEF_WARMUP_MS = 3
 BRIEF_MS = 10
 #: Candidates within this share of the fastest one at the first look are measured in full.
 MAY_WIN = 0.25
+#: So many of them at the most: where half of all candidates are equally fast, it matters little which of them wins.
+MAY_WIN_AT_MOST = 8
 #: Candidates this close to the fastest one are measured once more before one is chosen.
 CLOSE = 0.05
 _HOOKED_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
@@ -192,8 +195,12 @@ class Adapter:
         def on_offer(entry: Entry) -> bool:
             return entry.choice is not None and entry.choice.params in offered
 
+        def help_to_compile(work: Work) -> None:
+            if not _interpreted(autotuner):
+                _compile_ahead(call, configs, run, work)
+
         label = "measured in a CUDA graph" if getattr(autotuner, "use_cuda_graph", False) else ""
-        with run.tuning(problem, fingerprint, on_offer, environment(), label) as tuning:
+        with run.tuning(problem, fingerprint, on_offer, environment(), label, help_to_compile) as tuning:
             while tuning.entry is not None and tuning.entry.choice is not None:
                 config = offered[tuning.entry.choice.params]
                 try:
@@ -230,7 +237,8 @@ class Adapter:
         assert self._run is not None
         autotuner = call.autotuner
         if not _interpreted(autotuner):
-            _compile_ahead(call, configs, min(self._run.policy.cores, len(configs)), tuning.compiling)
+            taken = _compile_ahead(call, configs, self._run, tuning.work)
+            _fetch_compiled(call, configs, self._run, tuning.work, taken)
         with tuning.measuring():
             with _brief_benchmark(autotuner) as was_brief:
                 bench_fn()
@@ -392,36 +400,57 @@ def _compile(call: _Call, config: Any) -> Any:
     return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
 
 
-def _compile_ahead(
-    call: _Call, configs: Sequence[Any], threads: int, compiling: Callable[[], AbstractContextManager[None]]
-) -> None:
-    """Compile the candidates before the GPU is held, in parallel where this Triton can.
-
-    What fails here fails again in the benchmark, which knows what to do about it.
-    """
-    with ExitStack() as stack:
-        mode = _async_compile_mode()
-        if mode is not None and threads > 1:
-            pool = stack.enter_context(_CompilePool(threads, compiling))
-            stack.enter_context(mode(pool, ignore_errors=True))
-        for config in configs:
-            with suppress(Exception):
-                _compile(call, config)
-
-
 class _CompilePool(ThreadPoolExecutor):
-    """Threads that compile when this machine has a core for them."""
+    """Threads that compile; what comes with a candidate is held until it is compiled."""
 
-    def __init__(self, threads: int, compiling: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, threads: int) -> None:
         super().__init__(threads, "pytest-autotune-compile")
-        self._compiling = compiling
+        self.held_for_next = ExitStack()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        def compile_on_a_core() -> Any:
-            with self._compiling():
+        held = self.held_for_next.pop_all()
+
+        def compile_and_release() -> Any:
+            with held:
                 return function(*args, **kwargs)
 
-        return super().submit(compile_on_a_core)
+        return super().submit(compile_and_release)
+
+
+def _compile_ahead(call: _Call, configs: Sequence[Any], run: TuningRun, work: Work) -> list[int]:
+    """Compile candidates before the GPU is held, in parallel where this Triton can.
+
+    What fails here fails again in the benchmark, which knows what to do about it.
+
+    :param work: whose pieces are the candidates, by their position.
+    :returns: the candidates that other workers have taken, by their position.
+    """
+    others = []
+    with ExitStack() as stack:
+        pool = None
+        mode = _async_compile_mode()
+        if mode is not None and run.policy.cores > 1:
+            pool = stack.enter_context(_CompilePool(run.policy.cores))
+            stack.enter_context(mode(pool, ignore_errors=True))
+        for number, config in enumerate(configs):
+            with ExitStack() as held:
+                held.enter_context(run.core())
+                if not held.enter_context(work.take(number)):
+                    others.append(number)
+                    continue
+                if pool is not None:
+                    pool.held_for_next = held.pop_all()
+                    held.push(pool.held_for_next)
+                with suppress(Exception):
+                    _compile(call, config)
+    return others
+
+
+def _fetch_compiled(call: _Call, configs: Sequence[Any], run: TuningRun, work: Work, numbers: Sequence[int]) -> None:
+    """Take from Triton's cache what other workers have compiled; what is not there is compiled here."""
+    for number in numbers:
+        work.wait_for(number)
+    _compile_ahead(call, [configs[number] for number in numbers], run, UndividedWork())
 
 
 def _async_compile_mode() -> Any:
@@ -489,6 +518,7 @@ def _measured_again(call: _Call, times_ms: dict[Any, float], best: Any, was_brie
 
     leaders = [config for config, time_ms in times_ms.items() if time_ms <= times_ms[best] * (1 + MAY_WIN)]
     if was_brief:
+        leaders = sorted(leaders, key=lambda config: times_ms[config])[:MAY_WIN_AT_MOST]
         times_ms.update({config: measure(config) for config in leaders})
         best = min(leaders, key=lambda config: times_ms[config])
     leaders = [config for config in leaders if times_ms[config] <= times_ms[best] * (1 + CLOSE)]
