@@ -104,7 +104,9 @@ class Suite:
             patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
             for name, value in environment.items():
                 patch.setenv(name, value)
-            return self.pytester.runpytest("-ppytest_autotune.plugin", *self.distribution, *args)
+            # An editable install is imported by the outer run before this one could rewrite it.
+            quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
+            return self.pytester.runpytest(quiet, "-ppytest_autotune.plugin", *self.distribution, *args)
 
     def dump(self, *args: str, **environment: str) -> pytest.RunResult:
         return self.run("--autotune-dump=cache.textproto", *args, **environment)
