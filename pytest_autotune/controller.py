@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import socket
 import uuid
 from collections.abc import Generator, Sequence
@@ -27,7 +26,7 @@ from pytest_autotune.process import REPORT_ATTRIBUTE, TestProcess, store_path
 from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.summary import Dump, Gate, Summary, rows_of, unused_entries
 from pytest_autotune.run.journal import RunFolder
-from pytest_autotune.run.locks import shared_folder
+from pytest_autotune.run.locks import remove_run_folder, shared_folder
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.wire import ProcessFacts, decode_facts, decode_lookup
 from pytest_autotune.run.workers import Task, receive_results, send_task
@@ -206,7 +205,7 @@ class Controller:
         if self.folder is not None:
             self.folder.close(written=written)
             self.folder = None
-        shutil.rmtree(claims_folder(self.run_id), ignore_errors=True)
+        remove_run_folder(self.run_id)
 
     def _summarise(self, session: pytest.Session, exitstatus: int) -> Summary:
         lookups = [lookup for _, lookup in self._lookups.values()]
@@ -349,11 +348,6 @@ class Controller:
 
     def pytest_unconfigure(self) -> None:
         self._close(written=False)
-
-
-def claims_folder(run_id: str) -> Path:
-    """Where the workers of one run on this machine share what they tune."""
-    return shared_folder() / f"run-{run_id}"
 
 
 def _measured(lookups: Any) -> list[Measured]:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.controller import Controller, claims_folder
+from pytest_autotune.controller import Controller
 from pytest_autotune.options import Options
 from pytest_autotune.process import TestProcess
 from pytest_autotune.run.coordination import Alone, AmongWorkers, Coordination, GpuLock
 from pytest_autotune.run.journal import journal_of
+from pytest_autotune.run.locks import run_folder
 from pytest_autotune.run.workers import receive_task
 
 
@@ -45,7 +46,7 @@ def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]
     gpu = GpuLock(options.wait_timeout_s)
     coordination: Coordination = Alone(gpu)
     if task.run_id:
-        coordination = AmongWorkers(claims_folder(task.run_id), options.wait_timeout_s, gpu, task.workers)
+        coordination = AmongWorkers(run_folder(task.run_id), options.wait_timeout_s, gpu, task.workers)
     return TestProcess(config, options, index, coordination, journal, task.known_kernels or (), task.workers)
 
 

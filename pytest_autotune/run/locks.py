@@ -7,12 +7,16 @@ killed never leaves another one waiting.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 POLL_S = 0.02
+#: No run is waited for that long; what is older was left by one that was killed.
+ABANDONED_S = 24 * 3600.0
 
 
 def shared_folder() -> Path:
@@ -26,6 +30,20 @@ def shared_folder() -> Path:
     folder = base / f"pytest-autotune-{user}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def run_folder(run_id: str) -> Path:
+    """Where the workers of one run on this machine share what they tune."""
+    return shared_folder() / f"run-{run_id}"
+
+
+def remove_run_folder(run_id: str) -> None:
+    """Remove the folder of a run that ends, and those that killed runs have left."""
+    shutil.rmtree(run_folder(run_id), ignore_errors=True)
+    for folder in shared_folder().glob("run-*"):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > ABANDONED_S:
+                shutil.rmtree(folder)
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Suite
+from pytest_autotune.run import locks
+from tests.conftest import DISTRIBUTIONS, Suite
 
 CRASHING = """
 import os, pathlib, signal, time
@@ -100,16 +101,20 @@ def test_every_finished_tuning_of_a_worker_that_dies_is_in_the_file(
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("ending", [["-x"], ["--maxfail=1"], []])
-def test_every_finished_tuning_before_an_error_is_in_the_file(serial_suite: Suite, place: str, ending) -> None:
-    serial_suite.write(test_crashing=CRASHING)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_every_finished_tuning_before_an_error_is_in_the_file(
+    suite: Suite, place: str, ending: list[str], distribution: list[str]
+) -> None:
+    suite.write(test_crashing=CRASHING)
+    suite.distribution = distribution
 
-    serial_suite.dump(*ending, FAULT="error", PLACE=place)
+    suite.dump(*ending, FAULT="error", PLACE=place)
 
-    assert len(finished(serial_suite)) >= 10
-    assert written(serial_suite) == finished(serial_suite)
+    assert finished(suite)
+    assert written(suite) == finished(suite)
 
 
-@pytest.mark.parametrize("distribution", [[], ["-pxdist", "-n2"]], ids=["serial", "n2"])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 @pytest.mark.parametrize("place", ["call", "tuning"])
 def test_every_finished_tuning_before_a_ctrl_c_is_in_the_file(suite: Suite, place: str, distribution) -> None:
     suite.write(test_crashing=CRASHING)
@@ -142,7 +147,7 @@ def wait_for(path: Path, seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("distribution", [[], ["-pxdist", "-n2"]], ids=["serial", "n2"])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 def test_the_next_run_takes_over_what_a_killed_run_had_tuned(suite: Suite, section, distribution: list[str]) -> None:
     suite.write(test_crashing=CRASHING)
     suite.distribution = distribution
@@ -206,6 +211,21 @@ def pytest_runtest_logreport(report):
         suite.dump("--deselect=test_crashing.py")
 
     assert written(suite) >= finished(suite)
+
+
+def test_what_killed_runs_left_for_their_workers_goes_after_a_day(suite: Suite) -> None:
+    old, recent = locks.run_folder("old-one"), locks.run_folder("recent-one")
+    for folder in (old, recent):
+        folder.mkdir(exist_ok=True)
+        (folder / "claim.lock").touch()
+    os.utime(old, (0, time.time() - locks.ABANDONED_S - 1))
+    suite.write()
+
+    suite.dump()
+
+    assert not old.exists()
+    assert recent.exists()
+    locks.remove_run_folder("recent-one")
 
 
 def test_what_was_in_the_file_before_a_crash_is_still_there(suite: Suite) -> None:
