@@ -62,8 +62,8 @@ class Coordination(Protocol):
     def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> AbstractContextManager[Claim]:
         """Claim a problem; with ``wait``, first wait for a worker that tunes it now."""
 
-    def measuring(self) -> AbstractContextManager[bool]:
-        """Hold the current GPU; yields False where it could not be had in time."""
+    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+        """Hold the current GPU, or the processor named ``on``; yields False where it could not be had in time."""
 
 
 def shared_folder() -> Path:
@@ -100,8 +100,12 @@ class GpuLock:
         return bool(self._holders)
 
     @contextmanager
-    def measuring(self) -> Iterator[bool]:
-        uuid = self._uuid()
+    def measuring(self, on: str = "") -> Iterator[bool]:
+        """Hold the current GPU; yields False where it could not be had in time.
+
+        :param on: names another processor to hold instead, such as the CPU.
+        """
+        uuid = on or self._uuid()
         if not uuid or in_distributed_run():
             yield True
             return
@@ -133,8 +137,8 @@ class Alone:
     def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> AbstractContextManager[Claim]:
         return nullcontext(SoleClaim())
 
-    def measuring(self) -> AbstractContextManager[bool]:
-        return self._gpu.measuring()
+    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+        return self._gpu.measuring(on)
 
 
 @dataclass
@@ -190,8 +194,8 @@ class AmongWorkers:
             claim.timed_out = may_wait and not acquired and claim.result is None
             yield claim
 
-    def measuring(self) -> AbstractContextManager[bool]:
-        return self._gpu.measuring()
+    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+        return self._gpu.measuring(on)
 
 
 def _published(path: Path) -> Lookup | None:

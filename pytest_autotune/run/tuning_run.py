@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import NoReturn
@@ -147,6 +147,13 @@ class TuningRun:
             finally:
                 self._close(tuning)
 
+    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+        """Have the device to oneself for a measurement that is no tuning; yields False where that took too long.
+
+        :param on: names the processor where it is not the current GPU.
+        """
+        return self._coordination.measuring(on)
+
     def unportable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no form that could be written."""
         lookup = Lookup(problem, (), Outcome.UNPORTABLE, reason, self.current_test)
@@ -250,10 +257,13 @@ class Tuning:
         self._next_offer()
 
     @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Have the device to oneself, as far as other pytest processes go."""
+    def measuring(self, on: str = "") -> Iterator[None]:
+        """Have the device to oneself, as far as other pytest processes go.
+
+        :param on: names the processor where it is not the current GPU.
+        """
         asked = time.perf_counter()
-        with self._coordination.measuring() as undisturbed:
+        with self._coordination.measuring(on) as undisturbed:
             self._waited_s += time.perf_counter() - asked
             if not undisturbed:
                 self.lookup = replace(self.lookup, disturbed=True)
