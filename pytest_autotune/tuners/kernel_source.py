@@ -44,7 +44,8 @@ def python_function(value: object) -> FunctionType | None:
     for _ in range(16):  # deeper than any stack of decorators
         if inspect.isfunction(value):
             return value
-        value = getattr(value, "fn", None)
+        inner = getattr(value, "fn", None)
+        value = getattr(value, "py_func", None) if inner is None else inner  # Triton's name for it, and Numba's
         if value is None:
             return None
     return None
