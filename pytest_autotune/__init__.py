@@ -1,1 +1,49 @@
-"""Persisted autotuning for test suites."""
+"""Persisted autotuning for test suites, and a tuner for hand-written kernels.
+
+Everything here is imported when it is first used, so that ``import pytest_autotune`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_autotune.cache.model import Device as Device
+    from pytest_autotune.tuners.function.compiling import Compiling as Compiling
+    from pytest_autotune.tuners.function.decorator import tuned as tuned
+    from pytest_autotune.tuners.function.errors import InvalidConfiguration as InvalidConfiguration
+    from pytest_autotune.tuners.function.errors import TuningError as TuningError
+    from pytest_autotune.tuners.function.keys import multiple_of as multiple_of
+    from pytest_autotune.tuners.function.keys import power_of_two as power_of_two
+    from pytest_autotune.tuners.function.measuring import Measuring as Measuring
+    from pytest_autotune.tuners.function.space import product as product
+    from pytest_autotune.tuners.function.strategies import Optuna as Optuna
+    from pytest_autotune.tuners.function.tuner import loss as loss
+    from pytest_autotune.tuners.function.tuner import tune as tune
+
+_FUNCTION = "pytest_autotune.tuners.function"
+_PUBLIC = {
+    "Compiling": f"{_FUNCTION}.compiling",
+    "Device": "pytest_autotune.cache.model",
+    "InvalidConfiguration": f"{_FUNCTION}.errors",
+    "Measuring": f"{_FUNCTION}.measuring",
+    "Optuna": f"{_FUNCTION}.strategies",
+    "TuningError": f"{_FUNCTION}.errors",
+    "loss": f"{_FUNCTION}.tuner",
+    "multiple_of": f"{_FUNCTION}.keys",
+    "power_of_two": f"{_FUNCTION}.keys",
+    "product": f"{_FUNCTION}.space",
+    "tune": f"{_FUNCTION}.tuner",
+    "tuned": f"{_FUNCTION}.decorator",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -12,6 +12,7 @@ import sys
 from functools import lru_cache
 from typing import Any
 
+from pytest_autotune import cuda_driver
 from pytest_autotune.cache.model import Device
 
 #: Triton's interpreter runs kernels as Python: no choice made there holds elsewhere.
@@ -19,21 +20,21 @@ INTERPRETER = Device("Triton interpreter", "interpreter")
 
 
 def current_gpu() -> Device | None:
-    """The type of the GPU that torch launches on now in this thread.
+    """The type of the GPU that this thread launches on now.
 
-    None where torch has not been imported or has not initialised a GPU: then
-    nothing can have been launched through it.
+    It is torch's current one where torch has initialised a GPU, else that of the
+    thread's CUDA context, whichever library made it. None where there is neither:
+    then nothing can have been launched.
     """
     torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return None
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return _cuda_device(torch.cuda.get_device_properties(torch.cuda.current_device()))
     xpu: Any = getattr(torch, "xpu", None)
     if xpu is not None and xpu.is_available() and xpu.is_initialized():
         properties = xpu.get_device_properties(xpu.current_device())
         return Device(properties.name, "xpu", getattr(properties, "gpu_eu_count", 0))
-    return None
+    gpu = cuda_driver.context_gpu()
+    return None if gpu is None else Device(gpu.name, f"sm_{gpu.major}{gpu.minor}", gpu.multiprocessors)
 
 
 def _cuda_device(properties: Any) -> Device:
@@ -44,11 +45,12 @@ def _cuda_device(properties: Any) -> Device:
 
 
 def current_gpu_uuid() -> str:
-    """The UUID of the physical GPU, or MIG slice, that torch launches on now; empty if unknown."""
+    """The UUID of the physical GPU, or MIG slice, that this thread launches on now; empty if unknown."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
-        return ""
-    return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
+    gpu = cuda_driver.context_gpu()
+    return "" if gpu is None else gpu.uuid
 
 
 def visible_nvidia_gpus() -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.command_line import ON_MISS, ON_STALE
-from pytest_autotune.tuners import TUNERS
+from pytest_autotune.tuners import TUNERS, third_party_tuners
 
 REPORT_SUFFIXES = (".json",)
 WAIT_TIMEOUT_S = 120.0
@@ -232,9 +232,12 @@ def _tuners(reader: _Reader) -> tuple[str, ...] | None:
     given = reader.config.getoption("autotune_tuners", None)
     parts = given.split(",") if given is not None else reader.ini("tuners")
     names = tuple(name for part in parts for name in part.replace(",", " ").split())
+    known = list(TUNERS)
+    if not {name.split(".")[0] for name in names} <= set(known):
+        known += [entry_point.name for entry_point in third_party_tuners()]
     for name in names:
-        if name.split(".")[0] not in TUNERS:
-            raise pytest.UsageError(f"{reader.where('tuners')}: unknown tuner {name!r} (known: {', '.join(TUNERS)})")
+        if name.split(".")[0] not in known:
+            raise pytest.UsageError(f"{reader.where('tuners')}: unknown tuner {name!r} (known: {', '.join(known)})")
     return names or None
 
 

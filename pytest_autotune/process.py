@@ -95,11 +95,12 @@ class TestProcess:
     def facts(self) -> ProcessFacts:
         """What this process tells of itself when it ends."""
         workerinput = getattr(self._config, "workerinput", {})
+        unseen = tuple(self.hooks.unseen())  # may add a note
         return ProcessFacts(
             worker=workerinput.get("workerid", ""),
             deselected=self._deselected,
             notes=tuple(self.run.notes),
-            unseen=tuple(self.hooks.unseen()),
+            unseen=unseen,
             unhooked=tuple(self.hooks.unhooked.items()),
             environments=tuple(self.run.environments.items()),
             imported=tuple(kernel for kernel in self._known_kernels if _module_is_imported(kernel.partition(":")[2])),
@@ -270,3 +271,15 @@ class CacheFixture:
         :param path: relative to the test's file.
         """
         self._process.load(self._item, str(path))
+
+    def tune(self, kernel: str, **request: Any) -> Any:
+        """Choose a configuration for a hand-written kernel: :func:`pytest_autotune.tune`, with its arguments."""
+        from pytest_autotune.tuners.function.tuner import tune
+
+        return tune(kernel, **request)
+
+    def loss(self, config: object, **request: Any) -> Any:
+        """What a choice costs here: :func:`pytest_autotune.loss`, with its arguments."""
+        from pytest_autotune.tuners.function.tuner import loss
+
+        return loss(config, **request)

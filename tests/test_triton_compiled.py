@@ -213,9 +213,9 @@ def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, thread
     measuring = GpuLock.measuring
 
     @contextmanager
-    def held_while_measuring(self: GpuLock) -> Iterator[bool]:
+    def held_while_measuring(self: GpuLock, on: str = "") -> Iterator[bool]:
         held.append(True)
-        with measuring(self) as undisturbed:
+        with measuring(self, on) as undisturbed:
             yield undisturbed
         held.clear()
 

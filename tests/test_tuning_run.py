@@ -158,7 +158,7 @@ class Claims:
         yield SoleClaim()
 
     @contextmanager
-    def measuring(self) -> Iterator[bool]:
+    def measuring(self, on: str = "") -> Iterator[bool]:
         yield True
 
 
@@ -196,7 +196,7 @@ def test_a_hit_claims_nothing() -> None:
 def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
     class Busy(Claims):
         @contextmanager
-        def measuring(self) -> Iterator[bool]:
+        def measuring(self, on: str = "") -> Iterator[bool]:
             threading.Event().wait(0.3)
             yield False
 

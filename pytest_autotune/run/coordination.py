@@ -80,8 +80,8 @@ class Coordination(Protocol):
     def core(self) -> AbstractContextManager[None]:
         """Wait for a core to compile on, and hold it; may be left in another thread."""
 
-    def measuring(self) -> AbstractContextManager[bool]:
-        """Hold the current GPU; yields False where it could not be had in time."""
+    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+        """Hold the current GPU, or the processor named ``on``; yields False where it could not be had in time."""
 
 
 class GpuLock:
@@ -105,8 +105,12 @@ class GpuLock:
         return bool(self._holders)
 
     @contextmanager
-    def measuring(self) -> Iterator[bool]:
-        uuid = self._uuid()
+    def measuring(self, on: str = "") -> Iterator[bool]:
+        """Hold the current GPU; yields False where it could not be had in time.
+
+        :param on: names another processor to hold instead, such as the CPU.
+        """
+        uuid = on or self._uuid()
         if not uuid or in_distributed_run():
             yield True
             return
@@ -148,8 +152,8 @@ class Alone:
     def core(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def measuring(self) -> AbstractContextManager[bool]:
-        return self._gpu.measuring()
+    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+        return self._gpu.measuring(on)
 
 
 @dataclass
@@ -224,8 +228,8 @@ class AmongWorkers:
     def core(self) -> AbstractContextManager[None]:
         return self._cores.core()
 
-    def measuring(self) -> AbstractContextManager[bool]:
-        return self._gpu.measuring()
+    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+        return self._gpu.measuring(on)
 
 
 def _published(path: Path) -> Lookup | None:

@@ -157,6 +157,13 @@ class TuningRun:
         """Wait for a core to compile a candidate on, and hold it; may be left in another thread."""
         return self._coordination.core()
 
+    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+        """Have the device to oneself for a measurement that is no tuning; yields False where that took too long.
+
+        :param on: names the processor where it is not the current GPU.
+        """
+        return self._coordination.measuring(on)
+
     def unportable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no form that could be written."""
         lookup = Lookup(problem, (), Outcome.UNPORTABLE, reason, self.current_test)
@@ -271,10 +278,13 @@ class Tuning:
         return self._claim.work if self._claim is not None else UndividedWork()
 
     @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Have the device to oneself, as far as other pytest processes go."""
+    def measuring(self, on: str = "") -> Iterator[None]:
+        """Have the device to oneself, as far as other pytest processes go.
+
+        :param on: names the processor where it is not the current GPU.
+        """
         asked = time.perf_counter()
-        with self._coordination.measuring() as undisturbed:
+        with self._coordination.measuring(on) as undisturbed:
             self._waited_s += time.perf_counter() - asked
             if not undisturbed:
                 self.lookup = replace(self.lookup, disturbed=True)

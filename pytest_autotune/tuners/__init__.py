@@ -2,5 +2,17 @@
 
 from __future__ import annotations
 
-#: The tuners that can be hooked: name -> module whose ``Adapter`` hooks it.
-TUNERS: dict[str, str] = {"triton": "pytest_autotune.tuners.triton"}
+from importlib.metadata import EntryPoint, entry_points
+
+#: The tuners that come with the plugin: name -> module whose ``Adapter`` hooks it.
+TUNERS: dict[str, str] = {
+    "triton": "pytest_autotune.tuners.triton",
+    "function": "pytest_autotune.tuners.function.adapter",
+}
+#: The entry points of packages that bring an adapter of their own: tuner = module:class.
+ENTRY_POINTS = "pytest_autotune.tuners"
+
+
+def third_party_tuners() -> list[EntryPoint]:
+    """The tuners of other packages, sorted by name; loads none of them."""
+    return sorted(entry_points(group=ENTRY_POINTS), key=lambda entry_point: (entry_point.name, entry_point.value))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import weakref
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib.metadata import EntryPoint
 from types import ModuleType
 
 from pytest_autotune.run.tuning_run import TuningRun
-from pytest_autotune.tuners import TUNERS
+from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
 
 
@@ -27,12 +28,38 @@ class Hooks:
         self.unhooked: dict[str, str] = {}
 
     def install(self) -> None:
-        """Hook each tuner as soon as its library is there; imports none of them."""
+        """Hook each tuner as soon as its library is there; imports none of these libraries."""
         for name, module in TUNERS.items():
-            if self._wanted is None or any(wanted.split(".")[0] == name for wanted in self._wanted):
-                adapter: Adapter = importlib.import_module(module).Adapter()
-                self._adapters[name] = adapter
-                self._hook_when_imported(name, adapter.module)
+            if self._is_wanted(name):
+                self._add(name, importlib.import_module(module).Adapter)
+        for entry_point in third_party_tuners():
+            if self._is_wanted(entry_point.name):
+                self._add_third_party(entry_point)
+
+    def _is_wanted(self, name: str) -> bool:
+        return self._wanted is None or any(wanted.split(".")[0] == name for wanted in self._wanted)
+
+    def _add(self, name: str, make_adapter: Callable[[], Adapter]) -> None:
+        adapter = make_adapter()
+        self._adapters[name] = adapter
+        self._hook_when_imported(name, adapter.module)
+
+    def _add_third_party(self, entry_point: EntryPoint) -> None:
+        name = entry_point.name
+        if name in self._adapters or name in TUNERS:
+            self._run.note(f"{name}: there is a tuner of this name already; {entry_point.value} was left out")
+            return
+        try:
+            self._add(name, entry_point.load())
+        except Exception as error:
+            self._adapters.pop(name, None)
+            self._leave_alone(name, error, f"{entry_point.value}: ")
+
+    def _leave_alone(self, name: str, error: Exception, where: str = "") -> None:
+        reason = where + (str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}")
+        reason = " ".join(reason.split())
+        self.unhooked[name] = reason
+        self._run.note(f"{name} was left alone: {reason}")
 
     def _hook_when_imported(self, name: str, module: str) -> None:
         import wrapt
@@ -53,25 +80,43 @@ class Hooks:
         try:
             adapter.hook(library, self._run)
         except Exception as error:
-            reason = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
-            self.unhooked[name] = reason
-            self._run.note(f"{name} was left alone: {reason}")
+            self._leave_alone(name, error)
             del self._adapters[name]
 
     def uninstall(self) -> None:
         """Restore what was hooked."""
-        for adapter in self._adapters.values():
-            adapter.unhook()
+        for name, adapter in self._adapters.items():
+            with self._told_of(name, "unhook"):
+                adapter.unhook()
         self._adapters.clear()
+
+    @contextmanager
+    def _told_of(self, name: str, method: str) -> Iterator[None]:
+        """Turn an error of an adapter into one line: it must never fail a test, or the run."""
+        try:
+            yield
+        except Exception as error:
+            self._run.note(f"{name}: error in {method}(): {type(error).__name__}: {error}")
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
         """Give the tuners an empty memory, and their own back afterwards."""
         with ExitStack() as stack:
-            for adapter in self._adapters.values():
-                stack.enter_context(adapter.isolated())
+            for name, adapter in self._adapters.items():
+                with self._told_of(name, "isolated"):
+                    swapped = adapter.isolated()
+                    swapped.__enter__()
+                    stack.callback(self._swap_back, name, swapped)
             yield
+
+    def _swap_back(self, name: str, swapped: AbstractContextManager[None]) -> None:
+        with self._told_of(name, "isolated"):
+            swapped.__exit__(None, None, None)
 
     def unseen(self) -> list[str]:
         """``tuner:kernel`` of what was tuned without passing the run's door."""
-        return [f"{name}:{kernel}" for name, adapter in self._adapters.items() for kernel in adapter.unseen()]
+        found: list[str] = []
+        for name, adapter in self._adapters.items():
+            with self._told_of(name, "unseen"):
+                found += [f"{name}:{kernel}" for kernel in adapter.unseen()]
+        return found

@@ -13,6 +13,7 @@ import builtins
 import hashlib
 import inspect
 import io
+import sys
 import textwrap
 import tokenize
 from collections.abc import Callable, Iterator
@@ -22,7 +23,9 @@ from typing import Any
 from pytest_autotune.cache.model import UnportableError
 
 DIGEST_LENGTH = 12
-_LIBRARIES = ("triton", "torch", "typing", "builtins")
+#: Functions of these are left out of a digest: their versions are not the kernel's.
+_LIBRARIES = {"triton", "torch", "numpy", "cupy", "numba", "pyopencl", "jax", "cutlass", "cuda", "pytest"}
+_LIBRARIES |= {"pytest_autotune", *sys.stdlib_module_names} - {"test", "__main__"}
 _LAYOUT = {
     tokenize.INDENT: "<indent>",
     tokenize.DEDENT: "<dedent>",
@@ -41,7 +44,8 @@ def python_function(value: object) -> FunctionType | None:
     for _ in range(16):  # deeper than any stack of decorators
         if inspect.isfunction(value):
             return value
-        value = getattr(value, "fn", None)
+        inner = getattr(value, "fn", None)
+        value = getattr(value, "py_func", None) if inner is None else inner  # Triton's name for it, and Numba's
         if value is None:
             return None
     return None

@@ -38,6 +38,7 @@ from pytest_autotune.tuners.kernel_source import (
     source_digest,
 )
 from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.values import DtypeName, constant_text, stable_value, unwrapped
 
 NAME = "triton"
 #: How long the first look at a candidate warms up and measures, in milliseconds. Triton's own are 25 and 100.
@@ -50,7 +51,6 @@ MAY_WIN_AT_MOST = 8
 #: Candidates this close to the fastest one are measured once more before one is chosen.
 CLOSE = 0.05
 _HOOKED_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
-_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class Adapter:
             for config in configs:
                 offered.setdefault(_params(config), config)
             fingerprint = (
-                Value("source", source_digest(function, _constant), "digest"),
+                Value("source", source_digest(function, constant_text), "digest"),
                 Value("search", digest("\n".join(sorted(_search_text(c) for c in autotuner.configs))), "digest"),
             )
         except UnportableError as error:
@@ -548,7 +548,7 @@ def _candidate(config: Any, time_ms: float) -> Candidate:
 
 
 def _params(config: Any) -> tuple[Value, ...]:
-    return tuple(_value(name, value) for name, value in config.all_kwargs().items())
+    return tuple(stable_value(name, value) for name, value in config.all_kwargs().items())
 
 
 def _search_text(config: Any) -> str:
@@ -564,55 +564,18 @@ def _key_values(call: _Call, function: FunctionType) -> Iterator[tuple[str, obje
             yield name, named[name]
     for name, value in named.items():
         if hasattr(value, "dtype"):
-            yield f"{name}.dtype", _DtypeName(str(value.dtype))
+            yield f"{name}.dtype", DtypeName(str(value.dtype))
     for name, value in closure_cells(function).items():
         if python_function(value) is None and not isinstance(value, (ModuleType, type)):
             yield f"closure.{name}", value
 
 
-class _DtypeName(str):
-    """The name of an argument's dtype, however its library spells it."""
-
-
 def _key_value(name: str, value: object) -> Value:
     """Encode a part of a key as Triton compares it: True, 1 and 1.0 are one key there."""
-    value = _unwrapped(value)
+    value = unwrapped(value)
     if isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum):
         return plain_value(name, int(value))
     if isinstance(value, numbers.Real):
         number = float(value)
         return plain_value(name, int(number) if number.is_integer() else number)
-    return _value(name, value)
-
-
-def _unwrapped(value: Any) -> object:
-    """The value inside a ``tl.constexpr``."""
-    while type(value).__name__ == "constexpr" and hasattr(value, "value"):
-        value = value.value
-    return value
-
-
-def _value(name: str, value: object) -> Value:
-    """Encode any value that a key or a configuration may hold.
-
-    :raises UnportableError: for what has no stable form, such as a tensor.
-    """
-    value = _unwrapped(value)
-    if isinstance(value, _DtypeName) or type(value).__name__ == "dtype":
-        text = str(value).removeprefix("torch.")
-        return Value(name, _DTYPES.get(text, text), "dtype")
-    if isinstance(value, enum.Enum):
-        return Value(name, f"{type(value).__qualname__}.{value.name}", "enum")
-    if isinstance(value, (tuple, list)):
-        return Value(name, repr([_value("", part).encoded[1:] for part in value]), "tuple")
-    function = python_function(value)
-    if function is not None:
-        return Value(name, f"{qualified_name(function)}@{source_digest(function, _constant)}", "function")
-    return plain_value(name, value)
-
-
-def _constant(value: object) -> str | None:
-    """The text of a constant that a kernel uses, for its source digest; None for what is none."""
-    with suppress(UnportableError):
-        return repr(_value("", value).encoded)
-    return None
+    return stable_value(name, value)

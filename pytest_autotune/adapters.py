@@ -1,0 +1,52 @@
+"""What an adapter for another tuner may use; names that stay, wherever they come from.
+
+An adapter is a class that fits :class:`Adapter`, named by an entry point of the group
+``pytest_autotune.tuners``. ``docs/adapters.md`` walks through one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, plain_value
+from pytest_autotune.device import cpu, current_gpu
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.tuning_run import Policy, Tuning, TuningRun
+from pytest_autotune.tuners import kernel_source
+from pytest_autotune.tuners.kernel_source import digest, python_function, qualified_name
+from pytest_autotune.tuners.protocol import Adapter, HookError
+from pytest_autotune.tuners.values import constant_text, stable_value
+
+__all__ = [
+    "Adapter",
+    "Candidate",
+    "Device",
+    "Entry",
+    "HookError",
+    "Lookup",
+    "Outcome",
+    "Policy",
+    "Problem",
+    "Tuning",
+    "TuningRun",
+    "UnportableError",
+    "Value",
+    "cpu",
+    "current_gpu",
+    "digest",
+    "plain_value",
+    "python_function",
+    "qualified_name",
+    "source_digest",
+    "stable_value",
+]
+
+
+def source_digest(function: FunctionType, constant: Callable[[object], str | None] = constant_text) -> str:
+    """The digest of a function's source with everything of its own that it uses, the same on every machine.
+
+    :param constant: the stable text of a constant that it uses, or None for what is none.
+    :raises UnportableError: when the source of a function cannot be read.
+    """
+    return kernel_source.source_digest(function, constant)

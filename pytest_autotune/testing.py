@@ -1,0 +1,238 @@
+"""Tests that an adapter must pass, for those who write one.
+
+Subclass :class:`AdapterConformance` in a test module and say how the library is used; pytest
+collects the tests. They need the library, and no GPU unless the library does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+
+from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.run.wire import decode_lookup, encode_lookup
+from pytest_autotune.tuners.protocol import Adapter, HookError
+
+WAIT_S = 5.0
+
+
+class AdapterConformance(ABC):
+    """What any adapter must do; each test has one problem of the library's tuned.
+
+    The name of a subclass begins with ``Test``.
+    """
+
+    #: The tuner's name: that of the entry point.
+    tuner: ClassVar[str]
+    #: Makes the adapter; what the entry point names.
+    adapter: ClassVar[Callable[[], Adapter]]
+
+    @abstractmethod
+    def tune(self) -> object:
+        """Have the library tune one problem, the same at each call, and return what it chose, to be compared."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Empty the library's memory of choices, so that the next :meth:`tune` asks again."""
+
+    @abstractmethod
+    def searches(self) -> int:
+        """How often the library has searched in this process, by its own count or one of the test's."""
+
+    @pytest.fixture
+    def library(self) -> Iterator[ModuleType]:
+        """The library, without choices before and after."""
+        library = importlib.import_module(self._make().module)
+        self.forget()
+        yield library
+        self.forget()
+
+    def _make(self) -> Adapter:
+        return type(self).adapter()
+
+    @contextmanager
+    def _hooked(
+        self, library: ModuleType, *entries: Entry, **policy: Any
+    ) -> Iterator[tuple[TuningRun, list[Lookup], Adapter]]:
+        """The adapter hooked for a run that has these entries loaded, and what the run is told."""
+        lookups: list[Lookup] = []
+        index = EntryIndex.of([Cache(entries)]) if entries else None
+        run = TuningRun(Policy(**policy), index, Alone(GpuLock(WAIT_S)), lookups.append, _refuse)
+        adapter = self._make()
+        adapter.hook(library, run)
+        try:
+            yield run, lookups, adapter
+        finally:
+            adapter.unhook()
+
+    def _tuned(self, library: ModuleType) -> tuple[object, Entry]:
+        """What was chosen with nothing loaded, and the entry that was recorded."""
+        with self._hooked(library) as (_, lookups, _):
+            choice = self.tune()
+        self.forget()
+        assert len(lookups) == 1, f"one problem was tuned, and {len(lookups)} were told"
+        entry = lookups[0].entry
+        assert entry is not None, "a search took place and nothing was recorded"
+        return choice, entry
+
+    def test_making_the_adapter_imports_no_library(self) -> None:
+        made: Any = type(self).adapter
+        script = (
+            f"import sys; from {made.__module__} import {made.__qualname__} as make; "
+            "adapter = make(); print(adapter.module in sys.modules)"
+        )
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+        assert done.stdout.strip() == "False", f"making the adapter imported its library\n{done.stderr}"
+
+    def test_a_search_is_recorded_with_its_choice_and_told_once(self, library: ModuleType) -> None:
+        with self._hooked(library) as (run, lookups, _):
+            self.tune()
+            self.tune()
+        assert [lookup.problem.tuner.split(".")[0] for lookup in lookups] == [self.tuner]
+        lookup = lookups[0]
+        assert lookup.tuned
+        assert lookup.entry is not None
+        assert lookup.entry.choice is not None or lookup.entry.candidates or lookup.entry.native
+        assert lookup.entry.tuning_seconds >= 0
+        assert self.tuner in run.environments, "run.tuning(…, environment=…) tells the library's version"
+        choice = lookup.entry.choice
+        if choice is not None and lookup.entry.candidates:
+            assert any(choice.same_configuration(candidate) for candidate in lookup.entry.candidates)
+
+    def test_a_loaded_choice_is_taken_without_a_search(self, library: ModuleType) -> None:
+        choice, entry = self._tuned(library)
+        before = self.searches()
+        with self._hooked(library, entry) as (_, lookups, _):
+            assert self.tune() == choice
+        assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.HIT, False)]
+        assert self.searches() == before, "a loaded choice was searched for all the same"
+
+    def test_an_entry_is_the_same_after_files_and_processes(self, library: ModuleType) -> None:
+        _, entry = self._tuned(library)
+        assert entry_from_mapping(entry_to_mapping(entry)) == entry
+        lookup = Lookup(entry.problem, entry.fingerprint, entry=entry, tuned=True)
+        assert decode_lookup(encode_lookup(lookup)) == lookup
+
+    def test_a_problem_asked_for_again_is_the_same_problem(self, library: ModuleType) -> None:
+        _, first = self._tuned(library)
+        _, second = self._tuned(library)
+        assert (first.problem, first.fingerprint) == (second.problem, second.fingerprint)
+
+    def test_another_fingerprint_is_stale_and_tuned_again(self, library: ModuleType) -> None:
+        _, entry = self._tuned(library)
+        if not entry.fingerprint:
+            pytest.skip("this tuner has no fingerprint")
+        changed = _with_other_fingerprint(entry)
+        before = self.searches()
+        with self._hooked(library, changed) as (_, lookups, _):
+            self.tune()
+        assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.STALE, True)]
+        assert self.searches() == before + 1
+
+    def test_a_choice_that_is_no_longer_on_offer_is_not_taken(self, library: ModuleType) -> None:
+        _, entry = self._tuned(library)
+        if entry.choice is None:
+            pytest.skip("this tuner's entries have no choice")
+        with self._hooked(library, _with_other_choice(entry)) as (_, lookups, _):
+            self.tune()
+        assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.STALE, True)]
+
+    def test_an_error_on_a_miss_reaches_the_caller_before_a_search(self, library: ModuleType) -> None:
+        _, entry = self._tuned(library)
+        before = self.searches()
+        with self._hooked(library, _of_another_kernel(entry), on_miss="error"), pytest.raises(_Refused):
+            self.tune()
+        assert self.searches() == before
+        self.forget()
+
+    def test_paused_and_ignored_kernels_are_tuned_as_without_the_plugin(self, library: ModuleType) -> None:
+        _, entry = self._tuned(library)
+        with self._hooked(library, ignore=(f"{entry.problem.tuner}:*",)) as (_, lookups, _):
+            self.tune()
+            self.forget()
+        with self._hooked(library) as (run, also, _):
+            run.paused = True
+            self.tune()
+        assert [*lookups, *also] == []
+
+    def test_inside_isolation_nothing_is_remembered_and_nothing_is_left(self, library: ModuleType) -> None:
+        with self._hooked(library) as (run, lookups, adapter):
+            self.tune()
+            with adapter.isolated(), run.isolated():
+                self.tune()
+            assert len(lookups) == 2, "a choice from before was remembered in isolation"
+            before = self.searches()
+            self.tune()
+            assert self.searches() == before, "a choice from before was not given back"
+            assert len(lookups) == 2
+
+    def test_after_unhooking_the_library_is_as_it_was(self, library: ModuleType) -> None:
+        before = _snapshot(library)
+        with self._hooked(library) as (_, lookups, _):
+            pass
+        assert _snapshot(library) == before
+        self.tune()
+        assert lookups == []
+
+    def test_a_library_without_the_known_internals_is_refused_in_one_line(self) -> None:
+        adapter = self._make()
+        run = TuningRun(Policy(), None, Alone(GpuLock(WAIT_S)), lambda lookup: None)
+        # An AttributeError becomes a line of the summary as well, if not a helpful one.
+        with pytest.raises((HookError, AttributeError)) as caught:
+            adapter.hook(ModuleType(adapter.module), run)
+        assert str(caught.value)
+        assert "\n" not in str(caught.value)
+        adapter.unhook()
+
+    def test_nothing_is_unseen_after_what_was_seen(self, library: ModuleType) -> None:
+        with self._hooked(library) as (_, _, adapter):
+            self.tune()
+            assert list(adapter.unseen()) == []
+
+
+class _Refused(BaseException):
+    """What a run raises where a lookup is an error; no library may swallow it."""
+
+
+def _refuse(message: str) -> Any:
+    raise _Refused(message)
+
+
+def _with_other_fingerprint(entry: Entry) -> Entry:
+    first, *rest = entry.fingerprint
+    return replace(entry, fingerprint=(replace(first, value=f"not {first.value}"), *rest))
+
+
+def _with_other_choice(entry: Entry) -> Entry:
+    assert entry.choice is not None
+    return replace(entry, choice=replace(entry.choice, id="not on offer", params=()))
+
+
+def _of_another_kernel(entry: Entry) -> Entry:
+    return replace(entry, problem=replace(entry.problem, kernel=f"{entry.problem.kernel}_other"))
+
+
+def _snapshot(library: ModuleType) -> dict[str, object]:
+    """What the library's names and its classes' attributes are bound to."""
+    found: dict[str, object] = {}
+    for name, value in vars(library).items():
+        found[name] = id(value)
+        if isinstance(value, type):
+            found.update((f"{name}.{attribute}", id(member)) for attribute, member in vars(value).items())
+    return found

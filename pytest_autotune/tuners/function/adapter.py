@@ -1,0 +1,50 @@
+"""Attaches a run to the tuner of hand-written kernels, when a suite first uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from pytest_autotune.run.tuning_run import TuningRun
+
+
+class Adapter:
+    """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+
+    module = "pytest_autotune.tuners.function.tuner"
+
+    def __init__(self) -> None:
+        self._tuner: Any = None
+        self._memory: Any = None
+
+    def hook(self, module: ModuleType, run: TuningRun) -> None:
+        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+        self._tuner = module.TUNER
+        self._memory = self._tuner.attach(run)
+
+    def unhook(self) -> None:
+        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+        if self._tuner is not None:
+            self._tuner.detach(self._memory)
+            self._tuner = None
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+        if self._tuner is None:
+            yield
+            return
+        chosen = self._memory.chosen
+        self._memory.chosen = {}
+        try:
+            yield
+        finally:
+            self._memory.chosen = chosen
+
+    def unseen(self) -> list[str]:
+        """Kernels that were tuned before the run began, as in a conftest.py."""
+        if self._memory is None:
+            return []
+        return sorted(kernel for kernel in self._memory.unseen if not self._memory.run.ignores("function", kernel))

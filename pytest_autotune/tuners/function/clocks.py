@@ -1,0 +1,132 @@
+"""How long one call takes: by events on the GPU, by the clock of the host, or by the caller's own benchmark."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from pytest_autotune.tuners.function.errors import TuningError
+
+#: What triton.testing writes to empty the L2 cache of any GPU; that of an H200 has 50 MB.
+FLUSHED_BYTES = 256 * 1024 * 1024
+
+#: A benchmark of the caller: takes a call without arguments; returns its time, or several, in microseconds.
+OwnClock = Callable[[Callable[[], object]], "float | Sequence[float]"]
+
+
+class Clock(Protocol):
+    """Times calls one by one."""
+
+    def synchronise(self) -> None:
+        """Wait until everything that was launched is done.
+
+        :raises Exception: what the library raises when the device no longer works.
+        """
+
+    def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
+        """The time of each of several calls in microseconds.
+
+        :param before: called before each of them and not timed.
+        """
+
+
+class HostClock:
+    """The time until a call returns: for kernels on the CPU, and calls that wait for their device themselves."""
+
+    def synchronise(self) -> None:
+        pass
+
+    def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
+        samples = []
+        for _ in range(runs):
+            before()
+            started = time.perf_counter_ns()
+            call()
+            samples.append((time.perf_counter_ns() - started) / 1000)
+        return samples
+
+
+class TorchEvents:
+    """CUDA events on torch's current stream."""
+
+    def __init__(self, flush_l2: bool = False) -> None:
+        self._torch: Any = sys.modules["torch"]
+        self._buffer = self._torch.empty(FLUSHED_BYTES, dtype=self._torch.int8, device="cuda") if flush_l2 else None
+
+    def synchronise(self) -> None:
+        self._torch.cuda.synchronize()
+
+    def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
+        event = self._torch.cuda.Event
+        pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(runs)]
+        for start, end in pairs:
+            before()
+            if self._buffer is not None:
+                self._buffer.zero_()
+            start.record()
+            call()
+            end.record()
+        self.synchronise()
+        return [start.elapsed_time(end) * 1000 for start, end in pairs]
+
+
+class CupyEvents:
+    """CUDA events on CuPy's current stream."""
+
+    def __init__(self, flush_l2: bool = False) -> None:
+        self._cupy: Any = sys.modules["cupy"]
+        self._buffer = self._cupy.empty(FLUSHED_BYTES, dtype=self._cupy.int8) if flush_l2 else None
+
+    def synchronise(self) -> None:
+        self._cupy.cuda.runtime.deviceSynchronize()
+
+    def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
+        event, elapsed_ms = self._cupy.cuda.Event, self._cupy.cuda.get_elapsed_time
+        pairs = [(event(), event()) for _ in range(runs)]
+        for start, end in pairs:
+            before()
+            if self._buffer is not None:
+                self._buffer.fill(0)
+            start.record()
+            call()
+            end.record()
+        self.synchronise()
+        return [elapsed_ms(start, end) * 1000 for start, end in pairs]
+
+
+CLOCKS: dict[str, Callable[[bool], Clock]] = {"torch": TorchEvents, "cupy": CupyEvents}
+
+
+def make_clock(name: str | None, on_gpu: bool, flush_l2: bool) -> Clock:
+    """A clock by its name, or the one that fits the device.
+
+    :param name: ``"torch"``, ``"cupy"``, ``"host"`` or None: on a GPU the events of torch where it
+        has initialised the GPU, else of CuPy; elsewhere the host's clock.
+    :raises TuningError: when the library for it is not imported.
+    :raises ValueError: when the host's clock is asked to flush the L2 cache.
+    """
+    if name is None:
+        name = _library_on_gpu() if on_gpu else "host"
+    if name == "host":
+        if flush_l2:
+            raise ValueError("flush_l2=True is for GPUs that are timed with events of torch or CuPy")
+        return HostClock()
+    if name not in CLOCKS:
+        raise ValueError(f"clock={name!r}: expected 'torch', 'cupy', 'host' or a benchmark of your own")
+    if name not in sys.modules:
+        raise TuningError(f"clock={name!r}: {name} is not imported")
+    return CLOCKS[name](flush_l2)
+
+
+def _library_on_gpu() -> str:
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        return "torch"
+    if "cupy" in sys.modules:
+        return "cupy"
+    raise TuningError(
+        "a GPU is used by neither torch nor CuPy: pass Measuring(clock=…), a benchmark of your own or 'host' "
+        "for calls that wait for the GPU themselves"
+    )

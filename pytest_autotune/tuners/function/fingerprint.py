@@ -1,0 +1,46 @@
+"""What a hand-written tuner's choice rests on: the space, the caller's version, the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_autotune.cache.model import Value
+from pytest_autotune.tuners.function.sources import source_text
+from pytest_autotune.tuners.function.space import Space
+from pytest_autotune.tuners.kernel_source import digest
+from pytest_autotune.tuners.values import stable_value
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Values that are compared, and what is told about them.
+
+    :param label: what the fingerprint leaves out; empty where it has the source.
+    """
+
+    values: tuple[Value, ...]
+    label: str = ""
+
+
+def fingerprint(space: Space, version: object, sources: Sequence[object]) -> Fingerprint:
+    """The fingerprint of a choice; its values are sorted by name.
+
+    :param version: anything with a stable form that the caller changes when a choice is no longer good.
+    :param sources: see :func:`~pytest_autotune.tuners.function.sources.source_text`.
+    :raises UnportableError: when the version has no stable form.
+    """
+    values = [Value("space", space.digest, "digest")]
+    parts = ["space"]
+    texts = [source_text(source) for source in sources]
+    known = [text for text in texts if text is not None]
+    if known:
+        parts.append("source")
+        values.append(Value("source", known[0] if len(known) == 1 else digest("\n".join(known)), "digest"))
+    if version is not None:
+        parts.append("version")
+        values.append(stable_value("version", version))
+    if not known:
+        return Fingerprint(tuple(values), f"fingerprint: {' and '.join(parts)} only")
+    label = "fingerprint: without a source that cannot be read" if len(known) < len(texts) else ""
+    return Fingerprint(tuple(sorted(values, key=lambda value: value.name)), label)

@@ -1,0 +1,81 @@
+"""The text that a hand-written tuner's choice rests on, as far as it can be had."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
+from types import FunctionType, ModuleType
+from weakref import WeakKeyDictionary
+
+from pytest_autotune.cache.model import UnportableError
+from pytest_autotune.tuners.kernel_source import code_text, digest, python_function, source_digest
+from pytest_autotune.tuners.values import constant_text
+
+#: Reading and splitting source takes milliseconds; a function's does not change while it lives.
+_read: WeakKeyDictionary[FunctionType, str | None] = WeakKeyDictionary()
+
+
+def source_text(source: object) -> str | None:
+    """What stands for a source in a fingerprint; None where it has none of its own.
+
+    :param source: a function or kernel, text, the path of a file, or a module. A lambda's
+        source is not its own: Python knows only the lines around it.
+    :raises OSError: when a file cannot be read.
+    :raises TypeError: for anything else.
+    """
+    if isinstance(source, str):
+        return _text_digest(source)
+    if isinstance(source, Path):
+        status = source.stat()
+        return _file_digest(source, status.st_mtime_ns, status.st_size)
+    if isinstance(source, ModuleType):
+        return _module_digest(source)
+    function = _function_of(source)
+    if function is None:
+        raise TypeError(f"source= takes functions, texts, paths and modules, not {source!r}")
+    if function not in _read:
+        _read[function] = _function_digest(function)
+    return _read[function]
+
+
+def _function_of(source: object) -> FunctionType | None:
+    while isinstance(source, partial):
+        source = source.func
+    if inspect.ismethod(source):
+        source = source.__func__
+    return python_function(source)
+
+
+def _function_digest(function: FunctionType) -> str | None:
+    if function.__name__ == "<lambda>":
+        return None
+    try:
+        return source_digest(function, constant_text)
+    except UnportableError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def _text_digest(text: str) -> str:
+    return digest(text)
+
+
+@lru_cache(maxsize=256)
+def _file_digest(path: Path, modified_ns: int, size: int) -> str:
+    # Line ends are a setting of a checkout, not of the source.
+    return digest(path.read_bytes().replace(b"\r\n", b"\n").decode("utf-8", "surrogateescape"))
+
+
+@lru_cache(maxsize=256)
+def _module_digest(module: ModuleType) -> str | None:
+    try:
+        return digest(code_text(inspect.getsource(module)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+
+
+def callbacks_with_source(*callbacks: Callable[..., object] | None) -> tuple[object, ...]:
+    """Those of a call's callbacks that have a source of their own."""
+    return tuple(callback for callback in callbacks if callback is not None and _function_of(callback) is not None)

@@ -1,0 +1,117 @@
+"""In which order a space is searched, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from pytest_autotune.cache.model import Value
+from pytest_autotune.tuners.function.errors import TuningError
+from pytest_autotune.tuners.function.space import Configuration, Space
+
+#: How often a search asks for a configuration, for each that it may measure, before it gives up
+#: finding new ones: a strict constraint makes most combinations useless.
+ASKED_FOR_EACH = 20
+
+Batches = Generator[Sequence[Configuration], Sequence[float | None], None]
+
+
+class Strategy(Protocol):
+    """Names the configurations to measure, batch by batch."""
+
+    def batches(self, space: Space, at_a_time: int) -> Batches:
+        """Yield configurations that are to be measured, each at most once.
+
+        What is sent back are their times in microseconds, in the same order, with None for those that failed.
+
+        :param at_a_time: how many can be compiled side by side.
+        """
+
+
+class Exhaustive:
+    """Every configuration."""
+
+    def batches(self, space: Space, at_a_time: int) -> Batches:
+        yield list(space)
+
+
+@dataclass(frozen=True)
+class Optuna:
+    """A search by Optuna, for spaces that are too large to measure as a whole.
+
+    :param trials: how many configurations are measured at most.
+    :param seed: of the default sampler, which draws the same for the same times.
+    :param sampler: an ``optuna.samplers.BaseSampler``; None: ``TPESampler`` (a tree-structured Parzen
+        estimator: J. Bergstra et al., Algorithms for Hyper-Parameter Optimization, NIPS 2011).
+    """
+
+    trials: int = 100
+    seed: int = 0
+    sampler: Any = None
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise ValueError(f"Optuna(trials={self.trials}): expected one or more")
+
+    def batches(self, space: Space, at_a_time: int) -> Batches:
+        try:
+            optuna: Any = import_module("optuna")
+        except ImportError:
+            told = "strategy='optuna' needs Optuna: pip install 'pytest-autotune[search]'"
+            raise TuningError(told) from None
+        with _quiet(optuna):
+            study = optuna.create_study(sampler=self.sampler or optuna.samplers.TPESampler(seed=self.seed))
+        choices = {name: dict(enumerate(values)) for name, values in space.axes.items()}
+        distributions = {
+            name: optuna.distributions.CategoricalDistribution(list(numbers)) for name, numbers in choices.items()
+        }
+        failed = optuna.trial.TrialState.FAIL
+        times: dict[tuple[Value, ...], float | None] = {}
+        asked = 0
+        while len(times) < min(self.trials, space.size) and asked < self.trials * ASKED_FOR_EACH:
+            batch: dict[tuple[Value, ...], tuple[Any, Configuration]] = {}
+            while len(batch) < min(at_a_time, self.trials - len(times)) and asked < self.trials * ASKED_FOR_EACH:
+                asked += 1
+                trial = study.ask(distributions)
+                params = tuple(choices[name][trial.params[name]] for name in choices)
+                configuration = space.find(params)
+                if params in times and times[params] is not None:
+                    study.tell(trial, times[params])
+                elif configuration is None or params in times or params in batch:
+                    study.tell(trial, state=failed)
+                else:
+                    batch[params] = trial, configuration
+            if not batch:
+                return
+            measured = yield [configuration for _, configuration in batch.values()]
+            for (params, (trial, _)), time_us in zip(batch.items(), measured, strict=True):
+                times[params] = time_us
+                study.tell(trial, time_us, state=failed if time_us is None else None)
+
+
+@contextmanager
+def _quiet(optuna: Any) -> Iterator[None]:
+    """Leave out that a study was made: a test may look at what is logged."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
+def as_strategy(strategy: object) -> Strategy:
+    """What a caller passed as ``strategy=``.
+
+    :raises TypeError: when it is neither a name nor has batches.
+    """
+    named: dict[object, Strategy] = {"exhaustive": Exhaustive(), "optuna": Optuna()}
+    if isinstance(strategy, str) and strategy in named:
+        return named[strategy]
+    if hasattr(strategy, "batches"):
+        found: Strategy = strategy
+        return found
+    raise TypeError(f"strategy= takes 'exhaustive', 'optuna' or an Optuna(…), not {strategy!r}")

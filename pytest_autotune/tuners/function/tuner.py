@@ -1,0 +1,310 @@
+"""The call itself: what is chosen is remembered in the process, and kept by the run that is attached."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pytest_autotune.cache.model import Entry, Problem, UnportableError, Value
+from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.tuners.function.compiling import Compiling
+from pytest_autotune.tuners.function.errors import TuningError
+from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint
+from pytest_autotune.tuners.function.keys import key_values
+from pytest_autotune.tuners.function.measuring import Measuring
+from pytest_autotune.tuners.function.places import Place, place_of
+from pytest_autotune.tuners.function.randomness import random_state_kept
+from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan, compare, search
+from pytest_autotune.tuners.function.sources import callbacks_with_source
+from pytest_autotune.tuners.function.space import Configuration, as_space
+from pytest_autotune.tuners.function.strategies import as_strategy
+
+NAME = "function"
+#: How long a thread waits for another one that tunes the same problem, in seconds.
+WAIT_S = 120.0
+#: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
+_LIBRARIES = ("torch", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
+
+_Key = tuple[Problem, tuple[Value, ...]]
+_Hold = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one call asks for."""
+
+    problem: Problem
+    fingerprint: Fingerprint
+    place: Place
+    plan: Plan
+
+    @property
+    def key(self) -> _Key:
+        return self.problem, self.fingerprint.values
+
+    def on_offer(self, entry: Entry) -> bool:
+        return entry.choice is not None and self.plan.space.find(entry.choice.params) is not None
+
+
+@dataclass
+class Memory:
+    """What was chosen in this process, as long as one run lasts; ``run`` is None outside pytest."""
+
+    run: TuningRun | None = None
+    chosen: dict[_Key, Configuration] = field(default_factory=dict)
+    #: A lock for each problem that is being tuned, so that another thread waits for it.
+    searches: dict[_Key, threading.RLock] = field(default_factory=dict)
+    #: Where each kernel whose caller did not say it was first tuned.
+    default_places: dict[str, Place] = field(default_factory=dict)
+    #: Kernels that were tuned before the run began.
+    unseen: set[str] = field(default_factory=set)
+
+
+class FunctionTuner:
+    """Tunes on request; one for each process.
+
+    Runs are attached and detached like the layers of a stack, since one pytest may run inside another.
+    """
+
+    def __init__(self) -> None:
+        self._layers = [Memory()]
+
+    @property
+    def memory(self) -> Memory:
+        """What belongs to the run that is attached now."""
+        return self._layers[-1]
+
+    def attach(self, run: TuningRun) -> Memory:
+        """Let a run see what is tuned; what was chosen before is not remembered while it lasts."""
+        before = self.memory
+        layer = Memory(run, unseen={problem.kernel for problem, _ in before.chosen} if before.run is None else set())
+        self._layers.append(layer)
+        return layer
+
+    def detach(self, layer: Memory) -> None:
+        """End what :meth:`attach` began."""
+        self._layers = [other for other in self._layers if other is not layer]
+
+    def tune(
+        self,
+        kernel: str,
+        *,
+        space: Iterable[Any],
+        run: Callable[..., object],
+        key: Mapping[str, object] | None = None,
+        compile: Callable[[Any], object] | None = None,
+        setup: Callable[[Any], object] | None = None,
+        reset: Callable[[Any], object] | None = None,
+        verify: Callable[[Any, Any], object] | None = None,
+        invalid: type[BaseException] | tuple[type[BaseException], ...] = (),
+        strict: bool = True,
+        strategy: object = "exhaustive",
+        measuring: Measuring | None = None,
+        compiling: Compiling | None = None,
+        version: object = None,
+        source: object = None,
+        device: object = None,
+    ) -> Any:
+        """Choose the fastest configuration for a kernel, or take what was chosen before.
+
+        What was chosen is remembered in the process. With pytest-autotune active it is taken from
+        the loaded cache, shared with the other workers, reported, and dumped.
+
+        :param kernel: its name, the same in every process.
+        :param key: names and values of what tells one problem of the kernel from another: sizes, dtypes.
+            A value without a stable form makes it one that cannot be kept.
+        :param space: the configurations: a list or another iterable, axes by name, or a :func:`product`.
+            A configuration is a mapping, a dataclass, a named tuple or a plain value.
+        :param run: runs the kernel once with a configuration; this is measured. With ``compile`` it
+            also gets what that returned.
+        :param compile: compiles the kernel for a configuration; called in a pool, ahead of measuring.
+        :param setup: called with a configuration before it is tried.
+        :param reset: called with a configuration before each run and not timed: for kernels that
+            change their inputs.
+        :param verify: gets a configuration and what ``run`` returned for it; a wrong result, for which it
+            raises AssertionError or returns False, disqualifies the configuration.
+        :param invalid: errors of your callbacks that mean that a configuration cannot be used.
+            :class:`InvalidConfiguration` always does.
+        :param strict: False takes any error for one of the configuration alone.
+        :param strategy: ``"exhaustive"``, ``"optuna"``, or an :class:`Optuna` with its own settings.
+        :param measuring: how to measure; times are in microseconds.
+        :param compiling: how ``compile`` is called.
+        :param version: changes when choices made before are no longer good: a number, text, or a tuple.
+        :param source: what the choice rests on: a function, text, the path of a file, a module, or
+            several. Left out, it is ``run`` and ``compile`` where they are functions with a name.
+        :param device: ``"cpu"``, ``"cuda"`` or a :class:`Device`. Left out, it is the current GPU
+            where this process uses one, else the CPU: say it where both are in use.
+        :returns: the configuration, as the space holds it.
+        :raises TuningError: when every configuration failed.
+        :raises ValueError: for an empty space.
+        :raises TypeError: for an argument that makes no sense.
+        """
+        callbacks = Callbacks(run, compile, setup, reset, verify, _classes(invalid), strict)
+        plan = Plan(
+            as_space(space), callbacks, measuring or Measuring(), compiling or Compiling(), as_strategy(strategy)
+        )
+        if plan.space.only is not None:
+            return plan.space.only.config
+        name = _kernel_name(kernel)
+        place = place_of(device)
+        if device is None:
+            self._tell_of_two_devices(name, place)
+        try:
+            problem = Problem(NAME, name, key_values(key or {}), place.device)
+            request = Request(problem, fingerprint(plan.space, version, _sources(source, callbacks)), place, plan)
+        except UnportableError as error:
+            return self._unportable(Problem(NAME, name, (), place.device), str(error), plan, place)
+        memory = self.memory
+        chosen = memory.chosen.get(request.key)
+        if chosen is None:
+            with _one_at_a_time(memory, request.key):
+                chosen = memory.chosen.get(request.key) or _choose(memory, request)
+                memory.chosen[request.key] = chosen
+        return chosen.config
+
+    def loss(
+        self,
+        config: object,
+        *,
+        space: Iterable[Any],
+        run: Callable[..., object],
+        compile: Callable[[Any], object] | None = None,
+        setup: Callable[[Any], object] | None = None,
+        reset: Callable[[Any], object] | None = None,
+        verify: Callable[[Any, Any], object] | None = None,
+        invalid: type[BaseException] | tuple[type[BaseException], ...] = (),
+        strict: bool = True,
+        strategy: object = "exhaustive",
+        measuring: Measuring | None = None,
+        compiling: Compiling | None = None,
+        device: object = None,
+    ) -> Loss:
+        """How much slower a configuration is than the best one for the problem at hand.
+
+        For keys that are coarser than the sizes: tune with the coarse key, then ask what its choice costs
+        at the exact size. Nothing is remembered or kept.
+
+        :param config: what :meth:`tune` returned for the coarser key. The other arguments are those of
+            :meth:`tune`; ``run`` and ``verify`` work at the exact size.
+        :raises TuningError: when the configuration fails at this size, or its result is wrong.
+        :raises ValueError: when it is not in the space.
+        """
+        callbacks = Callbacks(run, compile, setup, reset, verify, _classes(invalid), strict)
+        plan = Plan(
+            as_space(space), callbacks, measuring or Measuring(), compiling or Compiling(), as_strategy(strategy)
+        )
+        place, active = place_of(device), self.memory.run
+        hold: _Hold = nullcontext if active is None else partial(active.measuring, place.lock)
+        with random_state_kept():
+            return compare(plan, config, place.on_gpu, _workers(active), hold)
+
+    def _tell_of_two_devices(self, kernel: str, place: Place) -> None:
+        memory = self.memory
+        before = memory.default_places.setdefault(kernel, place)
+        if memory.run is not None and before.on_gpu != place.on_gpu:
+            memory.run.note(f"{NAME}:{kernel} was tuned for the CPU and for a GPU in one process: say device=")
+
+    def _unportable(self, problem: Problem, reason: str, plan: Plan, place: Place) -> Any:
+        run = self.memory.run
+        hold: _Hold = nullcontext
+        if run is not None and not run.paused and not run.ignores(NAME, problem.kernel):
+            run.unportable(problem, reason)
+            hold = partial(run.measuring, place.lock)
+        return _search(plan, place, problem, _workers(run), hold).best.configuration.config
+
+
+def _choose(memory: Memory, request: Request) -> Configuration:
+    run, problem, label = memory.run, request.problem, request.fingerprint.label
+    if run is None or run.paused or run.ignores(NAME, problem.kernel):
+        return _search(request.plan, request.place, problem, _workers(run), nullcontext).best.configuration
+    with run.tuning(problem, request.fingerprint.values, request.on_offer, environment(), label) as tuning:
+        if tuning.entry is not None and tuning.entry.choice is not None:
+            found = request.plan.space.find(tuning.entry.choice.params)
+            assert found is not None
+            return found
+        hold = partial(tuning.measuring, request.place.lock)
+        outcome = _search(request.plan, request.place, problem, _workers(run), hold)
+        tuning.record(outcome.best.candidate, [trial.candidate for trial in outcome.trials])
+        return outcome.best.configuration
+
+
+def _search(plan: Plan, place: Place, problem: Problem, workers: int, hold: _Hold) -> Found:
+    if _stream_is_capturing():
+        raise TuningError(f"{problem}: nothing can be tuned while a CUDA graph is captured (call it once before)")
+    with random_state_kept():
+        try:
+            return search(plan, place.on_gpu, workers, hold)
+        except TuningError as error:
+            raise TuningError(f"{problem}: {error}") from error.__cause__
+
+
+@contextmanager
+def _one_at_a_time(memory: Memory, key: _Key) -> Iterator[None]:
+    """Let other threads that ask for the same problem wait for the first one, but not for ever."""
+    lock = memory.searches.setdefault(key, threading.RLock())
+    acquired = lock.acquire(timeout=WAIT_S)
+    try:
+        yield
+    finally:
+        if acquired:
+            lock.release()
+        memory.searches.pop(key, None)
+
+
+def _workers(run: TuningRun | None) -> int:
+    if run is not None:
+        return run.policy.compile_threads
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _stream_is_capturing() -> bool:
+    torch: Any = sys.modules.get("torch")
+    return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def _kernel_name(kernel: object) -> str:
+    if not isinstance(kernel, str) or not kernel:
+        raise TypeError(f"tune() takes the name of the kernel first, as text, not {kernel!r}")
+    return kernel
+
+
+def _classes(invalid: object) -> tuple[type[BaseException], ...]:
+    classes = invalid if isinstance(invalid, tuple) else (invalid,)
+    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
+        raise TypeError(f"invalid= takes classes of errors, not {invalid!r}")
+    return classes
+
+
+def _sources(source: object, callbacks: Callbacks) -> tuple[object, ...]:
+    if source is None:
+        return callbacks_with_source(callbacks.run, callbacks.compile)
+    return tuple(source) if isinstance(source, (list, tuple)) else (source,)
+
+
+def environment() -> str:
+    """The versions that are told of a choice; the first one is that of the tuner itself."""
+    parts = [f"pytest-autotune {_own_version()}"]
+    for name in _LIBRARIES:
+        if found := getattr(sys.modules.get(name), "__version__", None):
+            parts.append(f"{name} {str(found).split('+')[0]}")
+    return ", ".join(parts)
+
+
+@lru_cache(maxsize=1)
+def _own_version() -> str:
+    try:
+        return version("pytest-autotune")
+    except PackageNotFoundError:
+        return "0"
+
+
+TUNER = FunctionTuner()
+tune = TUNER.tune
+loss = TUNER.loss

@@ -1,0 +1,415 @@
+"""Hand-written tuners: the same outcomes, rows, limit, sharing and reports as the tuners of libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Suite
+
+TIMES = """
+import os, time
+from pytest_autotune import Measuring
+
+TIMES = {16: 30.0, 32: 10.0, 64: 20.0}
+SPACE = [{"BLOCK": block} for block in TIMES]
+
+def run(config):
+    with open(os.environ["TOY_LOG"], "a") as log:
+        log.write(f"{config['BLOCK']}\\n")
+    return config["BLOCK"]
+
+def clock(call):
+    return TIMES[call()]
+
+HOW = Measuring(clock=clock)
+"""
+
+SUITE = """
+import pytest
+from times import HOW, SPACE, run
+
+@pytest.mark.parametrize("m", [16, 32, 64])
+def test_gemm(autotune_cache, m):
+    config = autotune_cache.tune(
+        "lib.gemm", key={"m": m, "dtype": "fp16"}, space=SPACE, run=run, measuring=HOW, device="cpu"
+    )
+    assert config == {"BLOCK": 32}
+
+def test_gemm_again(autotune_cache):
+    config = autotune_cache.tune(
+        "lib.gemm", key={"m": 16, "dtype": "fp16"}, space=SPACE, run=run, measuring=HOW, device="cpu"
+    )
+    assert config is SPACE[1]
+"""
+
+
+def a_suite(suite: Suite, test: str = SUITE, **modules: str) -> Suite:
+    suite.pytester.makepyfile(times=TIMES, test_lib=test, **modules)
+    suite.pytester.makeini("[pytest]\npythonpath = .\n")
+    return suite
+
+
+def test_a_dump_run_tunes_every_problem_once_and_writes_it_down(suite: Suite, section: Any) -> None:
+    result = a_suite(suite).dump()
+
+    result.assert_outcomes(passed=4)
+    assert suite.tunings == sorted(["16", "32", "64"] * 3)
+    text = suite.cache.read_text()
+    assert text.count("entries {") == 3
+    assert 'choice { params { name: "BLOCK" int: 32 } time_us: 10.0 label: "1 run" }' in text
+    assert any("3 added" in line for line in section(result))
+
+
+def test_a_load_run_runs_no_candidate_and_chooses_the_same(suite: Suite, section: Any) -> None:
+    a_suite(suite).dump()
+
+    result = suite.load("--autotune-max-misses=0")
+
+    result.assert_outcomes(passed=4)
+    assert result.ret == 0
+    assert suite.tunings == []
+    assert section(result)[0].startswith("3 hits")
+
+
+def test_a_new_key_is_a_miss_that_fails_the_limit_and_is_mended_by_an_update(suite: Suite, section: Any) -> None:
+    a_suite(suite).dump()
+    a_suite(suite, SUITE.replace("[16, 32, 64]", "[16, 32, 128]"))
+
+    result = suite.load("--autotune-max-misses=0")
+    updated = suite.load("--autotune-dump=cache.textproto", "--autotune-prune")
+    covered = suite.load("--autotune-max-misses=0")
+
+    assert result.ret == 1
+    row = "MISS test_lib.py::test_gemm[128] - function:lib.gemm (dtype=fp16, m=128): no entry; the nearest has m"
+    assert section(result)[0].startswith(row)
+    assert any("1 added" in line and "2 unchanged" in line and "1 removed" in line for line in section(updated))
+    assert covered.ret == 0
+
+
+def test_a_changed_space_is_stale_and_so_is_a_changed_source(suite: Suite, section: Any) -> None:
+    a_suite(suite).dump()
+    suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))
+
+    space = suite.load()
+    suite.pytester.makepyfile(times=TIMES.replace('"a"', '"at"'))
+    source = suite.load()
+
+    assert "STALE" in section(space)[0]
+    assert section(space)[0].endswith(": space changed")
+    assert section(source)[0].endswith(": source changed")
+
+
+def test_a_stale_choice_is_used_on_request_while_it_is_still_a_candidate(suite: Suite) -> None:
+    a_suite(suite).dump()
+    suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))
+
+    result = suite.load("--autotune-on-stale=use")
+
+    result.assert_outcomes(passed=4)
+    assert suite.tunings == []
+
+
+def test_entries_of_another_device_are_a_mismatch(suite: Suite) -> None:
+    a_suite(suite).dump()
+    suite.cache.write_text(suite.cache.read_text().replace('name: "CPU"', 'name: "Other CPU"'))
+
+    counts = suite.report("--autotune-load=cache.textproto")["counts"]
+
+    assert (counts["mismatch"], counts["tuned"]) == (3, 3)
+
+
+def test_an_error_on_a_miss_fails_the_test_before_anything_runs(suite: Suite) -> None:
+    a_suite(suite).dump()
+    test = SUITE.replace("[16, 32, 64]", "[128]")
+    a_suite(suite, test)
+
+    result = suite.load("--autotune-on-miss=error")
+
+    result.assert_outcomes(passed=1, failed=1)
+    assert suite.tunings == []
+    result.stdout.fnmatch_lines(["*autotune: MISS function:lib.gemm (dtype=fp16, m=128): no entry*"])
+
+
+def test_the_report_has_every_candidate_with_its_time_or_why_it_failed(suite: Suite) -> None:
+    a_suite(
+        suite,
+        """
+        from pytest_autotune import InvalidConfiguration, Measuring, tune
+
+        def run(config):
+            if config["BLOCK"] == 64:
+                raise InvalidConfiguration("needs 96 KiB of shared memory")
+            return config["BLOCK"]
+
+        def verify(config, result):
+            assert config["BLOCK"] != 16, "the sum is off by 1"
+
+        def test_lib():
+            tune(
+                "lib.k", space={"BLOCK": [16, 32, 64, 128]}, run=run, verify=verify,
+                measuring=Measuring(clock=lambda call: [float(call()), 1000.0, float(call()), 1.0 * call()]),
+            )
+        """,
+    )
+
+    report = suite.report("--autotune-dump=cache.textproto")
+
+    row = report["lookups"][0]
+    assert report["counts"]["tuned"] == 1
+    assert row["choice"]["params"] == {"BLOCK": 32}
+    told = {one["params"]["BLOCK"]: one.get("failed") or one["time_us"] for one in row["candidates"]}
+    assert told == {16: "wrong result: the sum is off by 1", 32: 32.0, 64: "needs 96 KiB of shared memory", 128: 128.0}
+
+
+def test_when_every_candidate_fails_the_test_is_told_three_reasons_and_nothing_is_written(suite: Suite) -> None:
+    a_suite(
+        suite,
+        """
+        import pytest, pytest_autotune
+
+        def run(config):
+            raise RuntimeError(f"no {config['BLOCK']}")
+
+        def test_lib(autotune_cache):
+            autotune_cache.tune("lib.k", key={"n": 1}, space={"BLOCK": [1, 2, 3, 4, 5]}, run=run, strict=False)
+        """,
+    )
+
+    result = suite.dump()
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E *TuningError: function:lib.k (n=1): all 5 candidates failed: BLOCK=1: RuntimeError: no 1; "
+            "BLOCK=2: RuntimeError: no 2; BLOCK=3: RuntimeError: no 3; and 2 more"
+        ]
+    )
+    assert "entries {" not in suite.cache.read_text()
+
+
+def test_a_key_without_a_stable_form_is_told_limited_and_never_written(suite: Suite, section: Any) -> None:
+    a_suite(suite).dump()
+    a_suite(suite, SUITE.replace('"dtype": "fp16"', '"dtype": [object()]'))
+
+    result = suite.load("--autotune-dump=other.textproto", "--autotune-max-misses=0")
+
+    assert result.ret == 1
+    assert section(result)[0].startswith("UNPORTABLE ")
+    assert "dtype" in section(result)[0] or "object" in section(result)[0]
+    assert "entries {" not in (suite.folder / "other.textproto").read_text()
+
+
+def test_a_lambda_has_no_source_of_its_own_and_the_row_says_so(suite: Suite) -> None:
+    a_suite(suite, SUITE.replace("run=run", "run=lambda config: run(config)"))
+
+    report = suite.report("--autotune-dump=cache.textproto")
+
+    assert {row["label"] for row in report["lookups"]} == {"fingerprint: space only"}
+
+
+def test_ignored_kernels_are_tuned_and_told_nowhere(suite: Suite, section: Any) -> None:
+    a_suite(suite)
+    suite.pytester.makeini("[pytest]\npythonpath = .\nautotune_ignore = function:lib.*\n")
+
+    result = suite.dump()
+
+    result.assert_outcomes(passed=4)
+    assert suite.tunings
+    assert not any("lib.gemm" in line for line in section(result))
+    assert "entries {" not in suite.cache.read_text()
+
+
+def test_only_the_named_tuners_act(suite: Suite) -> None:
+    a_suite(suite)
+
+    result = suite.dump("--autotune-tuners=triton")
+    acted = suite.dump("--autotune-tuners=function")
+
+    result.assert_outcomes(passed=4)
+    acted.assert_outcomes(passed=4)
+    assert suite.cache.read_text().count("entries {") == 3
+
+
+def test_the_marker_and_the_fixture_work_as_for_any_tuner(suite: Suite) -> None:
+    a_suite(suite).dump()
+    a_suite(
+        suite,
+        """
+        import pytest
+        from times import HOW, SPACE, run
+
+        def tune(cache):
+            key = {"m": 16, "dtype": "fp16"}
+            return cache.tune("lib.gemm", key=key, space=SPACE, run=run, measuring=HOW, device="cpu")
+
+        def test_before(autotune_cache):
+            tune(autotune_cache)
+            assert len(autotune_cache.misses) == 0
+
+        @pytest.mark.autotune_cache(load="cache.textproto")
+        def test_marked(autotune_cache):
+            tune(autotune_cache)
+            assert [hit.problem.kernel for hit in autotune_cache.hits] == ["lib.gemm"]
+
+        @pytest.mark.autotune_cache(enabled=False)
+        def test_left_alone(autotune_cache):
+            assert tune(autotune_cache) == {"BLOCK": 32}
+            assert not autotune_cache.hits
+
+        def test_loaded(autotune_cache):
+            autotune_cache.load("cache.textproto")
+            tune(autotune_cache)
+            assert len(autotune_cache.hits) == 1
+        """,
+    )
+
+    suite.run().assert_outcomes(passed=4)
+
+
+def test_what_a_conftest_tuned_before_the_run_is_told_as_unseen(serial_suite: Suite, section: Any) -> None:
+    a_suite(
+        serial_suite,
+        conftest="""
+        from times import HOW, SPACE, run
+        import pytest_autotune
+        pytest_autotune.tune("lib.early", space=SPACE, run=run, measuring=HOW)
+        """,
+    )
+    serial_suite.pytester.syspathinsert()
+    serial_suite.pytester._method = "subprocess"
+
+    result = serial_suite.dump()
+
+    assert any(line.startswith("UNSEEN function:lib.early") for line in section(result))
+
+
+def test_a_test_that_fails_inside_run_leaves_the_problem_to_the_next_one(suite: Suite) -> None:
+    a_suite(
+        suite,
+        """
+        import pytest
+        from times import HOW, SPACE, run
+
+        @pytest.mark.parametrize("who", range(6))
+        def test_gemm(autotune_cache, who):
+            def fails(config):
+                raise RuntimeError("not me")
+            autotune_cache.tune(
+                "lib.gemm", space=SPACE, run=fails if who < 3 else run, source=run, measuring=HOW, device="cpu"
+            )
+        """,
+    )
+    started = time.monotonic()
+
+    result = suite.dump("--override-ini=autotune_wait_timeout=60")
+
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] >= 3
+    assert time.monotonic() - started < 30
+    assert suite.cache.read_text().count("entries {") == 1
+
+
+def test_workers_that_ask_at_once_measure_one_at_a_time(serial_suite: Suite) -> None:
+    pytest.importorskip("xdist")
+    a_suite(
+        serial_suite,
+        """
+        import os, time, pytest
+        from pytest_autotune import Measuring
+
+        def clock(call):
+            path = os.environ["TOY_LOG"] + ".busy"
+            file = os.open(path, os.O_CREAT | os.O_EXCL)  # fails where another worker measures
+            time.sleep(0.1)
+            os.close(file)
+            os.unlink(path)
+            return float(call())
+
+        @pytest.mark.parametrize("m", range(6))
+        def test_gemm(autotune_cache, m):
+            autotune_cache.tune(
+                "lib.gemm", key={"m": m}, space=[1, 2], run=lambda config: config, device="cpu",
+                measuring=Measuring(clock=clock),
+            )
+        """,
+    )
+
+    result = serial_suite.dump("-pxdist", "-n2")
+
+    result.assert_outcomes(passed=6)
+
+
+@pytest.mark.parametrize("workers", [[], ["-pxdist", "-n2"]], ids=["serial", "n2"])
+def test_ctrl_c_while_candidates_compile_and_run_ends_the_run_and_keeps_what_was_tuned(
+    serial_suite: Suite, workers: list[str]
+) -> None:
+    if workers:
+        pytest.importorskip("xdist")
+    a_suite(
+        serial_suite,
+        """
+        import os, time
+        from compiler import slowly
+        from times import HOW, SPACE, run
+        from pytest_autotune import Compiling
+
+        def test_1_done(autotune_cache):
+            autotune_cache.tune("lib.done", space=SPACE, run=run, measuring=HOW)
+
+        def test_2_interrupted(autotune_cache):
+            autotune_cache.tune(
+                "lib.slow", space=SPACE, run=lambda config, compiled: time.sleep(60), compile=slowly,
+                compiling=Compiling(pool="process", workers=2, overlap=True), device="cpu",
+            )
+        """,
+        compiler="""
+        import os, time
+
+        def slowly(config):
+            with open(os.environ["TOY_LOG"] + ".pids", "a") as log:
+                log.write(f"{os.getpid()}\\n")
+            time.sleep(0 if config["BLOCK"] == 16 else 60)
+        """,
+    )
+    pids = Path(f"{serial_suite.log}.pids")
+    environment = {**os.environ, "TOY_LOG": str(serial_suite.log), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", *workers, "--autotune-dump=cache.textproto"]
+    process = subprocess.Popen(
+        command,
+        cwd=serial_suite.folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 40
+    while not (pids.exists() and len(pids.read_text().split()) >= 2) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=40)
+
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert 'kernel: "lib.done"' in serial_suite.cache.read_text()
+    assert "lib.slow" not in serial_suite.cache.read_text()
+    time.sleep(0.2)
+    assert [pid for pid in set(pids.read_text().split()) if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_the_report_of_a_shared_tuning_counts_it_once(suite: Suite) -> None:
+    a_suite(suite, SUITE.replace("[16, 32, 64]", "[16] * 6"))
+
+    report = suite.report("--autotune-dump=cache.textproto")
+
+    assert report["counts"]["tuned"] == 1
+    assert suite.tunings == ["16", "32", "64"]
+    assert json.dumps(report)

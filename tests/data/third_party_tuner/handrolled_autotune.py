@@ -1,0 +1,79 @@
+"""Lets pytest-autotune keep what handrolled.Tuned chooses."""
+
+import gc
+import inspect
+from contextlib import contextmanager
+
+from pytest_autotune.adapters import Candidate, HookError, Problem, UnportableError, Value, cpu, digest, source_digest
+
+
+class Adapter:
+    module = "handrolled"
+
+    def __init__(self):
+        self._run = None
+        self._library = None
+
+    def hook(self, module, run):
+        original = getattr(module.Tuned, "choose", None)
+        if original is None or list(inspect.signature(original).parameters) != ["self", "items"]:
+            raise HookError(f"handrolled {module.__version__} has no Tuned.choose(items)")
+
+        def choose(tuned, items):
+            return self._choose(tuned, items)
+
+        self._run, self._library, self._original = run, module, original
+        module.Tuned.choose = choose
+
+    def unhook(self):
+        if self._library is not None:
+            self._library.Tuned.choose = self._original
+            self._library = None
+
+    def _choose(self, tuned, items):
+        run, kernel = self._run, f"{tuned.function.__module__}.{tuned.function.__qualname__}"
+        if run.paused or run.ignores("handrolled", kernel):
+            return self._original(tuned, items)
+        problem = Problem("handrolled", kernel, (Value("items", len(items)),), cpu())
+        try:
+            source = source_digest(tuned.function)
+        except UnportableError as error:
+            run.unportable(problem, str(error))
+            return self._original(tuned, items)
+        search = digest(repr(sorted(tuned.chunks)))
+        fingerprint = [Value("source", source, "digest"), Value("search", search, "digest")]
+        on_offer = {(Value("chunk", chunk),): chunk for chunk in tuned.chunks}
+
+        def offered(entry):
+            return entry.choice is not None and entry.choice.params in on_offer
+
+        environment = f"handrolled {self._library.__version__}"
+        with run.tuning(problem, fingerprint, offered, environment) as tuning:
+            if tuning.entry is not None:
+                return on_offer[tuning.entry.choice.params]
+            with tuning.measuring("cpu"):
+                times = tuned.time_all(items)
+            candidates = {
+                chunk: Candidate(params=(Value("chunk", chunk),), time_us=round(seconds * 1e6, 1))
+                for chunk, seconds in times.items()
+            }
+            best = min(times, key=times.get)
+            tuning.record(candidates[best], list(candidates.values()))
+            return best
+
+    @contextmanager
+    def isolated(self):
+        tuners = (
+            [found for found in gc.get_objects() if isinstance(found, self._library.Tuned)] if self._library else []
+        )
+        memories = [tuned.best for tuned in tuners]
+        for tuned in tuners:
+            tuned.best = {}
+        try:
+            yield
+        finally:
+            for tuned, memory in zip(tuners, memories, strict=True):
+                tuned.best = memory
+
+    def unseen(self):
+        return []

@@ -1,0 +1,179 @@
+"""Adapters of other packages: found by their entry points, and held to the same rules."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import REPOSITORY, Suite
+
+PACKAGE = REPOSITORY / "tests/data/third_party_tuner"
+SUITE = """
+import handrolled, pytest
+
+def add_up(items, chunk):
+    return sum(items[i] for i in range(0, len(items), chunk))
+
+TUNED = handrolled.Tuned(add_up, [1, 10, 100])
+
+@pytest.mark.parametrize("n", [100, 1000])
+def test_add_up(n):
+    TUNED(range(n))
+"""
+BROKEN = """
+import importlib.metadata
+class Adapter:
+    module = "handrolled"
+    def hook(self, module, run): self.run = run
+    def unhook(self): raise OSError("unhook")
+    def isolated(self): raise OSError("isolated")
+    def unseen(self): raise OSError("unseen")
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed a package with a tuner and its adapter."""
+    pytest.importorskip("setuptools", reason="builds the package")
+    source = tmp_path_factory.mktemp("source") / "handrolled"
+    shutil.copytree(PACKAGE, source)
+    target = tmp_path_factory.mktemp("site-packages")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run([*command, "--target", str(target), str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture
+def third_party(suite: Suite, installed: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    """A suite that uses that package."""
+    monkeypatch.setenv("PYTHONPATH", f"{installed}:{REPOSITORY}")
+    monkeypatch.setattr(suite.pytester, "_method", "subprocess")
+    suite.pytester.makepyfile(test_lib=SUITE)
+    return suite
+
+
+def add_entry_point(folder: Path, name: str, value: str, module: str = "") -> None:
+    """Install a package by hand that has nothing but an adapter."""
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[pytest_autotune.tuners]\n{name} = {value}\n")
+    if module:
+        (folder / f"{value.partition(':')[0]}.py").write_text(module)
+
+
+def test_an_installed_adapter_dumps_and_loads_like_the_others(third_party: Suite, section: Any) -> None:
+    dumped = third_party.dump()
+    loaded = third_party.load("--autotune-max-misses=0")
+
+    dumped.assert_outcomes(passed=2)
+    text = third_party.cache.read_text()
+    assert text.count('tuner: "handrolled"') == 2
+    assert 'environment: "handrolled 1.2.0"' in text
+    assert loaded.ret == 0
+    assert section(loaded)[0].startswith("2 hits")
+
+
+def test_the_conformance_tests_pass_for_it(installed: Path, pytester: pytest.Pytester, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{installed}:{REPOSITORY}")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    shutil.copy(PACKAGE / "test_handrolled.py", pytester.path)
+
+    result = pytester.runpytest_subprocess("-ppytest_autotune.plugin")
+
+    result.assert_outcomes(passed=13)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "failed"),
+    [
+        ("self._library.Tuned.choose = self._original", "pass", "test_after_unhooking_the_library_is_as_it_was"),
+        ("tuned.best = {}", "pass", "test_inside_isolation_nothing_is_remembered_and_nothing_is_left"),
+        ("import gc", "import gc, handrolled", "test_making_the_adapter_imports_no_library"),
+        (
+            "entry.choice.params in on_offer",
+            "True",
+            "test_a_choice_that_is_no_longer_on_offer_is_not_taken",
+        ),
+        ("if run.paused or", "if", "test_paused_and_ignored_kernels_are_tuned_as_without_the_plugin"),
+        ("len(items)),)", "id(items)),)", "test_a_problem_asked_for_again_is_the_same_problem"),
+    ],
+    ids=["unhook", "isolated", "import", "offered", "paused", "key"],
+)
+def test_the_conformance_tests_find_what_is_wrong(
+    pytester: pytest.Pytester, monkeypatch: Any, right: str, wrong: str, failed: str
+) -> None:
+    text = (PACKAGE / "handrolled_autotune.py").read_text()
+    assert text.count(right) == 1
+    for name in ("handrolled.py", "test_handrolled.py"):
+        shutil.copy(PACKAGE / name, pytester.path)
+    (pytester.path / "handrolled_autotune.py").write_text(text.replace(right, wrong))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+    result = pytester.runpytest_inprocess("-ppytest_autotune.plugin")
+
+    result.stdout.fnmatch_lines([f"FAILED *{failed}*"])
+
+
+def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
+    third_party: Suite, tmp_path: Path, monkeypatch: Any, section: Any
+) -> None:
+    add_entry_point(tmp_path, "missing", "no_such_module:Adapter")
+    add_entry_point(tmp_path, "broken", "broken_adapter:Adapter", BROKEN)
+    add_entry_point(tmp_path, "triton", "broken_adapter:Adapter")
+    add_entry_point(tmp_path, "raising", "raising_adapter:Adapter", "raise RuntimeError('two\\nlines')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    third_party.pytester.makepyfile(
+        test_marked="""
+        import pytest, handrolled
+        @pytest.mark.autotune_cache(enabled=False)
+        def test_marked(): pass
+        """
+    )
+
+    result = third_party.dump()
+
+    result.assert_outcomes(passed=3)
+    lines = section(result)
+    for told in (
+        "missing was left alone: no_such_module:Adapter: ModuleNotFoundError: No module named 'no_such_module'",
+        "raising was left alone: raising_adapter:Adapter: RuntimeError: two lines",
+        "triton: there is a tuner of this name already; broken_adapter:Adapter was left out",
+        "broken: error in isolated(): OSError: isolated",
+        "broken: error in unseen(): OSError: unseen",
+    ):
+        assert sum(told in line for line in lines) == 1, told
+    assert any("2 entries written" in line for line in lines)
+
+
+def test_an_adapter_that_is_not_wanted_is_not_loaded(
+    third_party: Suite, tmp_path: Path, monkeypatch: Any, section: Any
+) -> None:
+    add_entry_point(tmp_path, "raising", "raising_adapter:Adapter", "raise RuntimeError('loaded')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
+
+    result = third_party.dump("--autotune-tuners=handrolled")
+    unknown = third_party.dump("--autotune-tuners=handroled")
+
+    assert "raising" not in "\n".join(section(result))
+    assert any("2 entries written" in line for line in section(result))
+    assert unknown.ret == pytest.ExitCode.USAGE_ERROR
+    unknown.stderr.fnmatch_lines(["*unknown tuner 'handroled' (known: triton, function, handrolled, raising)"])
+
+
+def test_a_version_of_the_library_that_the_adapter_does_not_know_is_left_alone(
+    third_party: Suite, section: Any
+) -> None:
+    third_party.pytester.makeconftest("import handrolled\nhandrolled.Tuned.choose = lambda self, these: 1\n")
+
+    result = third_party.dump()
+
+    result.assert_outcomes(passed=2)
+    assert "handrolled was left alone: handrolled 1.2.0 has no Tuned.choose(items)" in section(result)[0]

@@ -1,0 +1,713 @@
+"""The tuner of hand-written kernels, without pytest around it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import namedtuple
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_autotune
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Device, Value
+from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.tuners.function.compiling import Compiling
+from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
+from pytest_autotune.tuners.function.keys import key_values, multiple_of, power_of_two
+from pytest_autotune.tuners.function.measuring import Measuring, measurement
+from pytest_autotune.tuners.function.places import place_of
+from pytest_autotune.tuners.function.search import CLOSE
+from pytest_autotune.tuners.function.sources import source_text
+from pytest_autotune.tuners.function.space import ENUMERABLE, as_space, product
+from pytest_autotune.tuners.function.strategies import Optuna
+from pytest_autotune.tuners.function.tuner import FunctionTuner
+
+#: A clock for kernels that return their own time in microseconds.
+AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tuner() -> FunctionTuner:
+    """A tuner with a memory of its own."""
+    return FunctionTuner()
+
+
+def identity(config: Any) -> Any:
+    return config
+
+
+def a_run(*entries: Any, **policy: Any) -> tuple[TuningRun, list[Lookup]]:
+    lookups: list[Lookup] = []
+    index = EntryIndex.of([Cache(entries)]) if entries else None
+    return TuningRun(Policy(**policy), index, Alone(GpuLock(1.0)), lookups.append), lookups
+
+
+# Spaces
+
+
+def test_a_list_yields_the_callers_own_objects(tuner: FunctionTuner) -> None:
+    configs = [{"BLOCK": 16}, {"BLOCK": 8}]
+
+    chosen = tuner.tune("k", space=configs, run=lambda config: config["BLOCK"], measuring=AS_TOLD)
+
+    assert chosen is configs[1]
+
+
+def test_a_product_has_every_combination_that_its_constraint_allows() -> None:
+    space = product(m=[1, 2], n=[10, 20], where=lambda config: config["m"] * config["n"] < 40)
+
+    assert [one.config for one in space] == [{"m": 1, "n": 10}, {"m": 1, "n": 20}, {"m": 2, "n": 10}]
+    assert space.find((Value("m", 2), Value("n", 20))) is None
+    assert space.find((Value("n", 20), Value("m", 1))) == list(space)[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    m: int
+    layout: str = "row"
+
+
+Split = namedtuple("Split", "k")
+
+
+class Layout(enum.Enum):
+    ROW = 1
+
+
+@pytest.mark.parametrize(
+    ("config", "params"),
+    [
+        ({"b": 1, "a": "x"}, "a=x, b=1"),
+        (Tile(4), "layout=row, m=4"),
+        (Split(3), "k=3"),
+        (5, "config=5"),
+        ((1, 2), "config=[('int', '1', ''), ('int', '2', '')]"),
+        ({"layout": Layout.ROW}, "layout=Layout.ROW"),
+    ],
+)
+def test_any_plain_configuration_has_params(config: Any, params: str) -> None:
+    assert str(next(iter(as_space([config])))) == params
+
+
+def test_the_digest_of_a_space_is_of_its_configurations_in_any_order_and_form() -> None:
+    listed = as_space([{"m": 2, "n": 1}, {"n": 1, "m": 1}])
+
+    assert listed.digest == as_space(iter([{"m": 1, "n": 1}, {"m": 2, "n": 1}, {"m": 1, "n": 1}])).digest
+    assert listed.digest == product(m=range(1, 3), n=[1]).digest == as_space({"n": [1], "m": [1, 2]}).digest
+    assert listed.digest != product(m=[1, 2], n=[True]).digest
+
+
+def test_a_space_too_large_to_list_is_told_from_others_by_its_axes_and_its_constraints_source() -> None:
+    axes = {name: range(64) for name in "abcde"}
+
+    def small(config: dict[str, int]) -> bool:
+        return config["a"] < 32
+
+    space = product(**axes, where=small)
+
+    assert space.size > ENUMERABLE
+    assert space.digest != product(**axes).digest
+    assert space.digest != product(**{**axes, "e": range(65)}, where=small).digest
+    assert space.find(tuple(Value(name, 33) for name in "abcde")) is None
+
+
+@pytest.mark.parametrize("space", ["ab", 5, [object()], [{1: 2}]])
+def test_what_cannot_be_a_space_is_refused(tuner: FunctionTuner, space: Any) -> None:
+    with pytest.raises(TypeError, match="space="):
+        tuner.tune("k", space=space, run=identity)
+
+
+def test_an_empty_space_is_refused_and_one_with_a_single_configuration_runs_nothing(tuner: FunctionTuner) -> None:
+    with pytest.raises(ValueError, match="is empty"):
+        tuner.tune("k", space=product(a=[1, 2], where=lambda config: False), run=identity)
+    assert tuner.tune("k", space=[{"a": 1}], run=lambda config: pytest.fail("it ran")) == {"a": 1}
+
+
+# Keys
+
+
+def test_coarser_keys() -> None:
+    assert [power_of_two(n) for n in (0, 1, 2, 3, 1000, 1024, 1025)] == [1, 1, 2, 4, 1024, 1024, 2048]
+    assert [multiple_of(n, 64) for n in (0, 1, 64, 65)] == [0, 64, 64, 128]
+    for call in (lambda: power_of_two(-1), lambda: multiple_of(-1, 8), lambda: multiple_of(1, 0)):
+        with pytest.raises(ValueError, match=r"-1|step"):
+            call()
+
+
+def test_dtypes_and_scalars_of_libraries_are_plain_values_in_a_key() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    key = key_values({"m": numpy.int64(5), "b": numpy.bool_(True), "x": numpy.float32, "y": numpy.dtype("float16")})
+
+    assert key == (
+        Value("b", True),
+        Value("m", 5),
+        Value("x", "fp32", "dtype"),
+        Value("y", "fp16", "dtype"),
+    )
+
+
+def test_a_key_that_is_no_mapping_of_names_is_refused(tuner: FunctionTuner) -> None:
+    with pytest.raises(TypeError, match="key="):
+        tuner.tune("k", key={1: 2}, space=[1, 2], run=identity)  # type: ignore[dict-item]
+
+
+def test_the_loss_of_a_coarser_key_is_measured_at_the_exact_size(tuner: FunctionTuner) -> None:
+    arguments: dict[str, Any] = {
+        "space": [{"BLOCK": 1}, {"BLOCK": 2}, {"BLOCK": 3}],
+        "run": lambda config: {1: 10.0, 2: 8.0, 3: 20.0}[config["BLOCK"]],
+        "measuring": AS_TOLD,
+    }
+
+    loss = tuner.loss({"BLOCK": 1}, **arguments)
+
+    assert loss.share == 0.25
+    assert str(loss.best) == "BLOCK=2"
+    assert tuner.loss({"BLOCK": 2}, **arguments).share == 0.0
+    with pytest.raises(ValueError, match="not in the space"):
+        tuner.loss({"BLOCK": 4}, **arguments)
+    with pytest.raises(TuningError, match="BLOCK=1 cannot be used here: wrong result"):
+        tuner.loss({"BLOCK": 1}, verify=lambda config, result: config["BLOCK"] != 1, **arguments)
+
+
+# Failures
+
+
+def test_named_errors_and_wrong_results_disqualify_a_candidate_and_other_errors_end_the_search(
+    tuner: FunctionTuner,
+) -> None:
+    def run(config: int) -> float:
+        if config == 1:
+            raise MemoryError("too much shared memory")
+        if config == 2:
+            raise InvalidConfiguration("not on this device")
+        return float(config)
+
+    def verify(config: int, result: float) -> Any:
+        return config != 3
+
+    space = [1, 2, 3, 4, 5]
+    assert tuner.tune("k", space=space, run=run, verify=verify, invalid=MemoryError, measuring=AS_TOLD) == 4
+    with pytest.raises(MemoryError):
+        tuner.tune("strict", space=space, run=run, verify=verify, measuring=AS_TOLD)
+    assert tuner.tune("lax", space=space, run=run, strict=False, measuring=AS_TOLD) == 3
+
+
+def test_a_clock_that_gives_no_time_fails_the_candidate(tuner: FunctionTuner) -> None:
+    clock = Measuring(clock=lambda call: [float("nan")] if call() == 1 else 5.0)
+
+    assert tuner.tune("k", space=[1, 2], run=identity, measuring=clock) == 2
+
+
+def test_nothing_is_chosen_when_the_device_no_longer_works(tuner: FunctionTuner, monkeypatch: Any) -> None:
+    from pytest_autotune.tuners.function.clocks import HostClock
+
+    def broken(self: Any) -> None:
+        raise RuntimeError("an illegal memory access was encountered\nmore")
+
+    def run(config: int) -> None:
+        monkeypatch.setattr(HostClock, "synchronise", broken)
+        raise InvalidConfiguration("the launch failed")
+
+    told = r"function:k: the device no longer works after config=1 \(the launch failed\): an illegal memory access"
+    with pytest.raises(TuningError, match=told):
+        tuner.tune("k", space=[1, 2], run=run)
+
+
+# Measuring
+
+
+def test_outliers_are_dropped_and_the_spread_is_half_the_interquartile_range() -> None:
+    measured = measurement([10.0, 11.0, 12.0, 13.0, 14.0, 500.0])
+
+    assert (measured.median_us, measured.minimum_us, measured.spread_us) == (12.0, 10.0, 1.0)
+    assert str(measured) == "+-1 us, 5 of 6 runs"
+
+
+def test_a_candidate_is_reset_before_each_run_set_up_before_each_measurement_and_checked_once(
+    tuner: FunctionTuner,
+) -> None:
+    seen: list[str] = []
+
+    def note(what: str, config: Any, *result: Any) -> None:
+        seen.append(what)
+
+    tuner.tune(
+        "k",
+        space=[1, 2],
+        run=lambda config: time.sleep(0.01 * config**3) or seen.append("run"),
+        setup=partial(note, "setup"),
+        reset=partial(note, "reset"),
+        verify=partial(note, "verify"),
+        measuring=Measuring(warmup_ms=0, measure_ms=0, min_runs=2),
+    )
+
+    assert seen[:4] == ["setup", "reset", "run", "verify"]
+    assert seen.count("setup") == seen.count("verify") == 2
+    assert seen.count("reset") == seen.count("run")
+
+
+def test_the_host_clock_finds_the_fastest_of_calls_that_take_their_time(tuner: FunctionTuner) -> None:
+    how = Measuring(warmup_ms=1, measure_ms=5)
+
+    assert tuner.tune("k", space=[3, 1, 2], run=lambda config: time.sleep(config * 0.003), measuring=how) == 1
+
+
+def test_candidates_that_are_close_are_measured_again_and_the_lower_time_counts(tuner: FunctionTuner) -> None:
+    times = {1: iter([100.0, 90.0]), 2: iter([100.0 / (1 + CLOSE / 2), 97.0]), 3: iter([200.0])}
+
+    chosen = tuner.tune("k", space=[1, 2, 3], run=lambda config: next(times[config]), measuring=AS_TOLD)
+
+    assert chosen == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"min_runs": 0}, {"min_runs": 5, "max_runs": 4}, {"warmup_ms": -1}, {"flush_l2": True, "clock": lambda call: 1.0}],
+)
+def test_measuring_that_makes_no_sense_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected|flush_l2"):
+        Measuring(**wrong)
+
+
+def test_a_clock_that_cannot_work_here_is_refused(tuner: FunctionTuner) -> None:
+    for how, told in (
+        (Measuring(clock="stopwatch"), "expected 'torch'"),
+        (Measuring(flush_l2=True), "events of torch or CuPy"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            tuner.tune("k", space=[1, 2], run=identity, measuring=how, device="cpu")
+    if "cupy" not in sys.modules:
+        with pytest.raises(TuningError, match="cupy is not imported"):
+            tuner.tune("k", space=[1, 2], run=identity, measuring=Measuring(clock="cupy"), device="cpu")
+
+
+# Compiling
+
+
+def test_candidates_are_measured_in_the_order_in_which_they_are_compiled(tuner: FunctionTuner) -> None:
+    measured: list[int] = []
+
+    def compile(config: int) -> int:
+        time.sleep(0.3 if config == 1 else 0.0)
+        return config * 10
+
+    def run(config: int, compiled: int) -> float:
+        measured.append(compiled)
+        return float(config)
+
+    chosen = tuner.tune(
+        "k", space=[1, 2, 3], run=run, compile=compile, measuring=AS_TOLD, compiling=Compiling(workers=3, overlap=True)
+    )
+
+    assert chosen == 1
+    assert measured[-1] == 10
+    assert sorted(measured[:2]) == [20, 30]
+
+
+def test_on_a_cpu_nothing_is_measured_while_the_compilers_run(tuner: FunctionTuner) -> None:
+    compiling: list[int] = []
+    beside: list[int] = []
+
+    def compile(config: int) -> None:
+        compiling.append(config)
+        time.sleep(0.05 * config)
+        compiling.remove(config)
+
+    def run(config: int, compiled: None) -> float:
+        beside.extend(compiling)
+        return float(config)
+
+    tuner.tune("k", space=[1, 2, 3], run=run, compile=compile, measuring=AS_TOLD, compiling=Compiling(workers=2))
+
+    assert beside == []
+
+
+def test_a_candidate_that_does_not_compile_has_failed(tuner: FunctionTuner) -> None:
+    def compile(config: int) -> int:
+        if config == 1:
+            raise SyntaxError("no")
+        return config
+
+    def run(config: int, compiled: int) -> float:
+        return float(compiled)
+
+    assert tuner.tune("k", space=[1, 2, 3], run=run, compile=compile, invalid=SyntaxError, measuring=AS_TOLD) == 2
+
+
+def test_candidates_compile_in_other_processes(tuner: FunctionTuner) -> None:
+    pids: set[int] = set()
+
+    def run(config: int, compiled: int) -> float:
+        pids.add(compiled)
+        return float(config)
+
+    chosen = tuner.tune(
+        "k", space=[1, 2], run=run, compile=compiled_in, measuring=AS_TOLD, compiling=Compiling("process", workers=1)
+    )
+
+    assert chosen == 1
+    assert pids
+    assert os.getpid() not in pids
+
+
+def compiled_in(config: int) -> int:
+    return os.getpid()
+
+
+def test_a_callback_that_another_process_cannot_have_is_refused(tuner: FunctionTuner) -> None:
+    with pytest.raises(TypeError, match="define it in a module, or use threads"):
+        tuner.tune("k", space=[1, 2], run=identity, compile=lambda config: 1, compiling=Compiling("process"))
+
+
+def test_an_error_ends_the_compilers_that_wait(tuner: FunctionTuner) -> None:
+    begun: list[int] = []
+
+    def compile(config: int) -> None:
+        begun.append(config)
+        time.sleep(0.05)
+
+    def run(config: int, compiled: None) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuner.tune(
+            "k",
+            space=range(100),
+            run=run,
+            compile=compile,
+            compiling=Compiling(workers=1, overlap=True),
+            measuring=AS_TOLD,
+        )
+    time.sleep(0.2)
+    assert len(begun) < 10
+    assert tuner.tune("k", space=range(100), run=identity, measuring=AS_TOLD, source=compile) == 0
+
+
+# Strategies
+
+
+def test_optuna_searches_part_of_a_large_space_and_the_same_part_every_time() -> None:
+    pytest.importorskip("optuna")
+
+    def search() -> tuple[Any, list[int]]:
+        asked: list[int] = []
+
+        def run(config: dict[str, int]) -> float:
+            asked.append(config["a"] * 100 + config["b"])
+            if config["b"] == 7:
+                raise InvalidConfiguration("odd")
+            return 1.0 + abs(config["a"] - 12) + abs(config["b"] - 3)
+
+        chosen = FunctionTuner().tune(
+            "k",
+            space=product(a=range(64), b=range(64), where=lambda config: config["a"] != 5),
+            run=run,
+            strategy=Optuna(trials=60),
+            measuring=AS_TOLD,
+            compiling=Compiling(workers=4),
+        )
+        return chosen, list(dict.fromkeys(asked))
+
+    chosen, asked = search()
+
+    assert search() == (chosen, asked)
+    assert len(asked) <= 60
+    assert not [number for number in asked if number // 100 == 5]
+    assert abs(chosen["a"] - 12) + abs(chosen["b"] - 3) < 40
+
+
+def test_a_search_of_a_small_space_ends_when_everything_was_measured(tuner: FunctionTuner) -> None:
+    pytest.importorskip("optuna")
+
+    assert tuner.tune("k", space=[3, 1, 2], run=identity, strategy="optuna", measuring=AS_TOLD) == 1
+
+
+def test_without_optuna_the_search_says_what_to_install(tuner: FunctionTuner, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+
+    with pytest.raises(TuningError, match=r"pip install 'pytest-autotune\[search\]'"):
+        tuner.tune("k", space=[1, 2], run=identity, strategy="optuna", measuring=AS_TOLD)
+
+
+def test_an_unknown_strategy_is_refused(tuner: FunctionTuner) -> None:
+    with pytest.raises(TypeError, match="strategy="):
+        tuner.tune("k", space=[1, 2], run=identity, strategy="random")
+
+
+# Fingerprints
+
+
+def recorded(*, tuner: FunctionTuner | None = None, **request: Any) -> Lookup:
+    """What a run was told of one call."""
+    tuner = tuner or FunctionTuner()
+    run, lookups = a_run()
+    layer = tuner.attach(run)
+    tuner.tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, "device": "cpu", **request})
+    tuner.detach(layer)
+    return lookups[-1]
+
+
+def names(lookup: Lookup) -> list[str]:
+    return [value.name for value in lookup.fingerprint]
+
+
+def test_the_fingerprint_has_the_space_the_version_and_the_source() -> None:
+    assert names(recorded(version=3)) == ["source", "space", "version"]
+    assert recorded(version=(1, "a")).label == ""
+    assert recorded(source="__global__ void k() {}").fingerprint != recorded(source="").fingerprint
+
+
+def test_a_lambda_has_no_source_and_that_is_told() -> None:
+    of_lambda = recorded(run=lambda config: config)
+
+    assert names(of_lambda) == ["space"]
+    assert of_lambda.label == "fingerprint: space only"
+    assert recorded(run=lambda config: config, version="2").label == "fingerprint: space and version only"
+    assert recorded(source=[identity, lambda: 1]).label == "fingerprint: without a source that cannot be read"
+
+
+def test_the_source_of_a_function_is_found_inside_partials_methods_and_jitted_functions() -> None:
+    class Jitted:
+        py_func = staticmethod(identity)
+
+    class Owner:
+        def method(self) -> None: ...
+
+    assert source_text(partial(identity, 1)) == source_text(identity) == source_text(Jitted())
+    assert source_text(Owner().method) is not None
+    with pytest.raises(TypeError, match="source="):
+        source_text(5)
+
+
+def test_a_file_is_read_again_when_it_changes_and_its_line_ends_do_not_matter(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.cu"
+    file.write_bytes(b"a\nb")
+    first = source_text(file)
+    file.write_bytes(b"a\r\nb")
+    assert source_text(file) == first
+    file.write_bytes(b"a\r\nbc")
+    assert source_text(file) != first
+    with pytest.raises(FileNotFoundError):
+        source_text(tmp_path / "none")
+
+
+def test_fingerprints_are_the_same_in_another_process() -> None:
+    script = (
+        "from tests.test_function_tuner import recorded; print(recorded(version=1, space={'2', '10', '1'}).fingerprint)"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parent.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        for seed in ("1", "2")
+    }
+
+    assert len(outputs) == 1
+    assert "source" in outputs.pop()
+
+
+# Devices
+
+
+def test_the_device_is_the_cpu_where_no_gpu_is_used_and_what_the_caller_says() -> None:
+    opencl = Device("pthread-AMD EPYC", "pocl", 2)
+
+    assert place_of("cpu").lock == "cpu"
+    assert place_of(opencl) == type(place_of(opencl))(opencl, opencl.id)
+    with pytest.raises(TypeError, match="device="):
+        place_of("tpu")
+
+
+def test_a_gpu_that_nothing_uses_cannot_be_tuned_for(monkeypatch: Any) -> None:
+    monkeypatch.setattr("pytest_autotune.device.current_gpu", lambda: None)
+
+    assert place_of(None) == place_of("cpu")
+    with pytest.raises(TuningError, match="allocate the inputs first"):
+        place_of("cuda")
+
+
+def test_a_kernel_tuned_for_the_cpu_and_a_gpu_without_being_told_which_is_noted(
+    tuner: FunctionTuner, monkeypatch: Any
+) -> None:
+    run, lookups = a_run()
+    tuner.attach(run)
+    monkeypatch.setattr("pytest_autotune.device.current_gpu", lambda: None)
+    tuner.tune("k", space=[1, 2], run=identity, measuring=AS_TOLD)
+    monkeypatch.setattr("pytest_autotune.device.current_gpu", lambda: Device("GPU", "sm_90", 132))
+    tuner.tune("k", space=[1, 2], run=identity, measuring=AS_TOLD)
+
+    assert run.notes == ["function:k was tuned for the CPU and for a GPU in one process: say device="]
+    assert len({lookup.problem.device for lookup in lookups}) == 2
+
+
+# Memory
+
+
+def test_without_a_run_a_problem_is_tuned_once_in_the_process_and_each_key_by_itself(tuner: FunctionTuner) -> None:
+    runs: list[int] = []
+
+    def run(config: int) -> float:
+        runs.append(config)
+        return float(config)
+
+    for m in (1, 2, 1, 2):
+        assert tuner.tune("k", key={"m": m}, space=[1, 2], run=run, measuring=AS_TOLD) == 1
+    assert len(runs) == 4
+
+
+def test_another_space_or_version_is_not_served_from_memory(tuner: FunctionTuner) -> None:
+    def tune(**request: Any) -> Any:
+        return tuner.tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, **request})
+
+    assert (tune(), tune(space=[2, 3]), tune(space=[0, 1])) == (1, 2, 0)
+
+
+def test_threads_that_ask_at_once_tune_once(tuner: FunctionTuner) -> None:
+    runs: list[int] = []
+    barrier = threading.Barrier(4)
+
+    def run(config: int) -> float:
+        runs.append(config)
+        time.sleep(0.02)
+        return float(config)
+
+    def ask() -> None:
+        barrier.wait()
+        tuner.tune("k", space=[1, 2], run=run, measuring=AS_TOLD)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+
+    assert sorted(runs) == [1, 2]
+
+
+def test_a_tuning_inside_a_tuning_works(tuner: FunctionTuner) -> None:
+    def outer(config: int) -> float:
+        return config + tuner.tune("inner", space=[1, 2], run=identity, measuring=AS_TOLD)
+
+    run, lookups = a_run()
+    tuner.attach(run)
+
+    assert tuner.tune("outer", space=[5, 4], run=outer, measuring=AS_TOLD) == 4
+    assert sorted(lookup.problem.kernel for lookup in lookups) == ["inner", "outer"]
+
+
+def test_a_search_leaves_random_numbers_as_they_were(tuner: FunctionTuner) -> None:
+    numpy = pytest.importorskip("numpy")
+    torch = pytest.importorskip("torch")
+
+    def run(config: int) -> float:
+        random.random(), numpy.random.rand(), torch.rand(1)
+        return float(config)
+
+    def draw() -> tuple[float, ...]:
+        return random.random(), float(numpy.random.rand()), float(torch.rand(1))
+
+    def seeded() -> None:
+        random.seed(1), numpy.random.seed(1), torch.manual_seed(1)
+
+    seeded()
+    without = draw()
+    seeded()
+    tuner.tune("k", space=[1, 2], run=run, measuring=AS_TOLD)
+    assert draw() == without
+    seeded()
+    with pytest.raises(TuningError):
+        tuner.tune("f", space=[1, 2], run=run, verify=lambda config, result: False, measuring=AS_TOLD)
+    assert draw() == without
+
+
+def test_a_loaded_choice_that_left_the_space_is_stale(tuner: FunctionTuner) -> None:
+    entry = recorded(source="s").entry
+    run, lookups = a_run(entry)
+    tuner.attach(run)
+
+    request: dict[str, Any] = {"run": identity, "measuring": AS_TOLD, "source": "s", "device": "cpu"}
+    assert tuner.tune("k", space=[2, 3], **request) == 2
+    assert lookups[-1].outcome is Outcome.STALE
+    assert lookups[-1].reason == "space changed, and the choice config=1 is no longer a candidate"
+
+
+# The package
+
+
+def test_importing_the_package_imports_nothing_else_of_it_and_every_public_name_is_there() -> None:
+    script = (
+        "import sys, pytest_autotune; "
+        "print(sorted(name for name in sys.modules if name.startswith('pytest_autotune.'))); "
+        "[getattr(pytest_autotune, name) for name in dir(pytest_autotune)]; "
+        "print({'torch', 'numpy', 'triton', 'pytest', 'google.protobuf', 'yaml', 'optuna'} & set(sys.modules))"
+    )
+
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert output.splitlines() == ["[]", "set()"]
+    assert "tune" in dir(pytest_autotune)
+    with pytest.raises(AttributeError, match="nothing"):
+        pytest_autotune.nothing  # noqa: B018
+
+
+def test_library_code_tunes_without_pytest() -> None:
+    script = """
+import pytest_autotune
+
+@pytest_autotune.tuned(space=pytest_autotune.product(step=[1, 4]), key=lambda values: {"n": len(values)})
+def total(values, *, config):
+    return config["step"], sum(values)
+
+assert total([1, 2])[1] == 3
+assert total([3, 4])[1] == 7
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_decorator_gives_its_callbacks_the_call_and_takes_the_function_as_source() -> None:
+    script = """
+from pytest_autotune import Measuring, tuned
+seen = []
+
+def clock(call):
+    return float(call())
+
+def verify(config, result, n, *, scale):
+    seen.append((config["a"], result, n, scale))
+    return config["a"] != 1
+
+def compile(config, n, *, scale):
+    seen.append(("compiled", config["a"]))
+
+@tuned(space={"a": [1, 2, 3]}, key=lambda n, scale: {"n": n}, verify=verify, compile=compile,
+       measuring=Measuring(clock=clock))
+def kernel(n, *, scale, config):
+    '''Doc.'''
+    return n * scale * config["a"]
+
+assert kernel(5, scale=2) == 20, seen
+assert kernel.__doc__ == "Doc."
+assert sorted(seen[:3]) == [("compiled", 1), ("compiled", 2), ("compiled", 3)]
+assert (3, 30, 5, 2) in seen
+before = len(seen)
+assert kernel(5, scale=3) == 30 and len(seen) == before
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
