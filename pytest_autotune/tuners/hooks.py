@@ -23,16 +23,29 @@ class Hooks:
         self._run = run
         self._wanted = wanted
         self._adapters: dict[str, Adapter] = {}
-        #: tuner -> why it could not be hooked.
-        self.unhooked: dict[str, str] = {}
+        self._isolation: ExitStack | None = None
 
     def install(self) -> None:
-        """Hook each tuner as soon as its library is there; imports none of them."""
+        """Hook each tuner that is to act now as soon as its library is there; imports none of them.
+
+        To be called again when another cache is loaded.
+        """
         for name, module in TUNERS.items():
-            if self._wanted is None or any(wanted.split(".")[0] == name for wanted in self._wanted):
-                adapter: Adapter = importlib.import_module(module).Adapter()
+            if name in self._adapters or name in self._run.unhooked:
+                continue
+            adapter: Adapter = importlib.import_module(module).Adapter()
+            if self._is_to_act(name, adapter):
                 self._adapters[name] = adapter
                 self._hook_when_imported(name, adapter.module)
+                if self._isolation is not None:
+                    self._isolation.enter_context(adapter.isolated())
+
+    def _is_to_act(self, name: str, adapter: Adapter) -> bool:
+        if self._wanted is not None:
+            return any(wanted.split(".")[0] == name for wanted in self._wanted)
+        if self._run.policy.dumping or adapter.acts_without_entries:
+            return True
+        return any(tuner.split(".")[0] == name for index in self._run.indexes for tuner in index.tuners())
 
     def _hook_when_imported(self, name: str, module: str) -> None:
         import wrapt
@@ -54,8 +67,7 @@ class Hooks:
             adapter.hook(library, self._run)
         except Exception as error:
             reason = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
-            self.unhooked[name] = reason
-            self._run.note(f"{name} was left alone: {reason}")
+            self._run.left_alone(name, reason)
             del self._adapters[name]
 
     def uninstall(self) -> None:
@@ -70,7 +82,11 @@ class Hooks:
         with ExitStack() as stack:
             for adapter in self._adapters.values():
                 stack.enter_context(adapter.isolated())
-            yield
+            self._isolation = stack
+            try:
+                yield
+            finally:
+                self._isolation = None
 
     def unseen(self) -> list[str]:
         """``tuner:kernel`` of what was tuned without passing the run's door."""
