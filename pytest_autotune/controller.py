@@ -291,7 +291,7 @@ class Controller:
             return Gate(limit.text, skipped=f"autotune cache misses not judged: {why_not}")
         # Who loads a tuner's entries wants it hooked; else the gate would pass for want of lookups.
         wanted = {name.split(".")[0] for name in self._options.tuners or summary.covered}
-        if unhooked := [tuner for tuner, _ in summary.unhooked if tuner in wanted]:
+        if unhooked := [tuner for tuner, _ in summary.unhooked if tuner.split(".")[0] in wanted]:
             return Gate(limit.text, failure=f"requested tuner could not be hooked: {', '.join(unhooked)}")
         if limit.exceeded_by(summary.misses, summary.problems):
             compared = limit.compared(summary.misses, summary.problems)

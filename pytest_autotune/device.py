@@ -65,10 +65,20 @@ def visible_nvidia_gpus() -> list[str]:
     return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
 
 
-@lru_cache(maxsize=1)
-def cpu() -> Device:
-    """This CPU: its widest vector instructions and how many threads may run, not its model."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def gpu(index: int) -> Device:
+    """The type of the CUDA or ROCm device that torch knows by this index."""
+    torch: Any = sys.modules["torch"]
+    return _cuda_device(torch.cuda.get_device_properties(index))
+
+
+@lru_cache
+def cpu(threads: int = 0) -> Device:
+    """This CPU: its widest vector instructions and how many threads may run, not its model.
+
+    :param threads: how many threads the tuner uses, where it knows.
+    """
+    if not threads:
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             flags = next((line for line in file if line.startswith(("flags", "Features"))), "")

@@ -55,6 +55,7 @@ class TestProcess:
             dumping=options.dump is not None,
             on_miss=options.on_miss,
             on_stale=options.on_stale,
+            tuners=options.tuners,
             ignore=options.ignore,
             aliases=dict(options.device_alias),
             compile_threads=max(device.cpu().multiprocessors // workers, 1),
@@ -101,7 +102,7 @@ class TestProcess:
             deselected=self._deselected,
             notes=tuple(self.run.notes),
             unseen=unseen,
-            unhooked=tuple(self.hooks.unhooked.items()),
+            unhooked=tuple(self.run.unhooked.items()),
             environments=tuple(self.run.environments.items()),
             imported=tuple(kernel for kernel in self._known_kernels if _module_is_imported(kernel.partition(":")[2])),
             waited_s=self._coordination.waited_s,
@@ -154,6 +155,7 @@ class TestProcess:
         except CacheError as error:
             raise pytest.fail.Exception(f"{argument.given}: {error}", pytrace=False) from None
         self.run.add_cache(EntryIndex.of([cache]))
+        self.hooks.install()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(

@@ -107,8 +107,11 @@ def _where(row: Row) -> str:
 
 
 def described(problem: Problem, label: str = "") -> str:
-    """A problem as rows tell it: ``triton:lib.matmul (M=64, N=64)``."""
-    return f"{problem}; {label}" if label else str(problem)
+    """A problem as rows tell it: ``triton:lib.matmul (M=64, N=64)``; digests tell a reader nothing."""
+    told = [str(value) for value in problem.key if value.type != "digest"]
+    told += [label] if label else []
+    key = f" ({', '.join(told)})" if told else ""
+    return f"{problem.tuner.split('.')[0]}:{problem.kernel}{key}"
 
 
 def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:

@@ -134,12 +134,15 @@ def _nearest(problem: Problem, entries: Sequence[Entry]) -> str:
         if has.keys() == wanted.keys():
             parts = [
                 f"{name} {has[name].value} instead of {wanted[name].value}"
-                for name in wanted
-                if has[name] != wanted[name]
+                if value.type != "digest"
+                else f"other {name}"
+                for name, value in wanted.items()
+                if has[name] != value
             ]
             differing.append((len(parts), _listed(parts)))
     if differing:
-        return f"no entry; the nearest has {min(differing)[1]}"
+        nearest = min(differing)[1]
+        return "no entry; new or changed code" if nearest == "other code" else f"no entry; the nearest has {nearest}"
     names = _listed([value.name for value in entries[0].problem.key]) or "no names"
     return f"no entry with these key names; the entries of this kernel have {names}"
 

@@ -26,6 +26,7 @@ class Policy:
     :param dumping: what is chosen will be written down, so every search must be a real one.
     :param on_miss: ``"tune"`` or ``"error"``.
     :param on_stale: ``"tune"``, ``"use"`` or ``"error"``.
+    :param tuners: the tuners to act on, each with those below it; None for all.
     :param ignore: globs of ``tuner:kernel`` that are left alone.
     :param aliases: device name -> name of a device whose entries it may use.
     :param compile_threads: this process's share of the cores.
@@ -35,6 +36,7 @@ class Policy:
     dumping: bool = False
     on_miss: str = "tune"
     on_stale: str = "tune"
+    tuners: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     compile_threads: int = 1
@@ -71,6 +73,8 @@ class TuningRun:
         self.current_test = ""
         self.paused = False
         self.notes: list[str] = []
+        #: tuner -> why it could not be hooked.
+        self.unhooked: dict[str, str] = {}
         self.environments: dict[str, str] = {}
         self._index = index
         self._extra: list[EntryIndex] = []
@@ -89,7 +93,16 @@ class TuningRun:
 
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether the user wants this kernel left alone."""
-        return any(fnmatchcase(f"{tuner}:{kernel}", glob) for glob in self.policy.ignore)
+        wanted = self.policy.tuners
+        if wanted is not None and not any(f"{tuner}.".startswith(f"{name}.") for name in wanted):
+            return True
+        names = {f"{tuner}:{kernel}", f"{tuner.split('.')[0]}:{kernel}"}
+        return any(fnmatchcase(name, glob) for name in names for glob in self.policy.ignore)
+
+    def left_alone(self, tuner: str, reason: str) -> None:
+        """Tell the user that a tuner, or a part of one, could not be hooked."""
+        self.unhooked[tuner] = reason
+        self.note(f"{tuner} was left alone: {reason}")
 
     def note(self, text: str) -> None:
         """Tell the user something, once, in the summary."""

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 #: The tuners that come with the plugin: name -> module whose ``Adapter`` hooks it.
 TUNERS: dict[str, str] = {
     "triton": "pytest_autotune.tuners.triton",
+    "inductor": "pytest_autotune.tuners.inductor",
     "function": "pytest_autotune.tuners.function.adapter",
 }
 #: The entry points of packages that bring an adapter of their own: tuner = module:class.

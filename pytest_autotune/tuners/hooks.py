@@ -6,12 +6,17 @@ import importlib
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from importlib.metadata import EntryPoint
+from functools import partial
 from types import ModuleType
 
 from pytest_autotune.run.tuning_run import TuningRun
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
+
+
+def _built_in(module: str) -> Callable[[], Adapter]:
+    adapter_class: Callable[[], Adapter] = importlib.import_module(module).Adapter
+    return adapter_class
 
 
 class Hooks:
@@ -24,42 +29,48 @@ class Hooks:
         self._run = run
         self._wanted = wanted
         self._adapters: dict[str, Adapter] = {}
-        #: tuner -> why it could not be hooked.
-        self.unhooked: dict[str, str] = {}
+        self._isolation: ExitStack | None = None
 
     def install(self) -> None:
-        """Hook each tuner as soon as its library is there; imports none of these libraries."""
+        """Hook each tuner that is to act now as soon as its library is there; imports none of these libraries.
+
+        To be called again when another cache is loaded.
+        """
         for name, module in TUNERS.items():
-            if self._is_wanted(name):
-                self._add(name, importlib.import_module(module).Adapter)
+            self._add(name, partial(_built_in, module))
         for entry_point in third_party_tuners():
-            if self._is_wanted(entry_point.name):
-                self._add_third_party(entry_point)
+            if entry_point.name in TUNERS:
+                self._run.note(
+                    f"{entry_point.name}: there is a tuner of this name already; {entry_point.value} was left out"
+                )
+            else:
+                self._add(entry_point.name, entry_point.load, f"{entry_point.value}: ")
 
-    def _is_wanted(self, name: str) -> bool:
-        return self._wanted is None or any(wanted.split(".")[0] == name for wanted in self._wanted)
-
-    def _add(self, name: str, make_adapter: Callable[[], Adapter]) -> None:
-        adapter = make_adapter()
-        self._adapters[name] = adapter
-        self._hook_when_imported(name, adapter.module)
-
-    def _add_third_party(self, entry_point: EntryPoint) -> None:
-        name = entry_point.name
-        if name in self._adapters or name in TUNERS:
-            self._run.note(f"{name}: there is a tuner of this name already; {entry_point.value} was left out")
+    def _add(self, name: str, adapter_class: Callable[[], Callable[[], Adapter]], where: str = "") -> None:
+        if name in self._adapters or name in self._run.unhooked or not self._may_act(name):
             return
         try:
-            self._add(name, entry_point.load())
+            adapter = adapter_class()()
+            if self._is_to_act(name, adapter):
+                self._adapters[name] = adapter
+                self._hook_when_imported(name, adapter.module)
+                if self._isolation is not None:
+                    self._swap_out(name, adapter, self._isolation)
         except Exception as error:
             self._adapters.pop(name, None)
-            self._leave_alone(name, error, f"{entry_point.value}: ")
+            self._leave_alone(name, error, where)
+
+    def _may_act(self, name: str) -> bool:
+        return self._wanted is None or any(wanted.split(".")[0] == name for wanted in self._wanted)
+
+    def _is_to_act(self, name: str, adapter: Adapter) -> bool:
+        if self._wanted is not None or self._run.policy.dumping or adapter.acts_without_entries:
+            return True
+        return any(tuner.split(".")[0] == name for index in self._run.indexes for tuner in index.tuners())
 
     def _leave_alone(self, name: str, error: Exception, where: str = "") -> None:
         reason = where + (str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}")
-        reason = " ".join(reason.split())
-        self.unhooked[name] = reason
-        self._run.note(f"{name} was left alone: {reason}")
+        self._run.left_alone(name, " ".join(reason.split()))
 
     def _hook_when_imported(self, name: str, module: str) -> None:
         import wrapt
@@ -103,11 +114,18 @@ class Hooks:
         """Give the tuners an empty memory, and their own back afterwards."""
         with ExitStack() as stack:
             for name, adapter in self._adapters.items():
-                with self._told_of(name, "isolated"):
-                    swapped = adapter.isolated()
-                    swapped.__enter__()
-                    stack.callback(self._swap_back, name, swapped)
-            yield
+                self._swap_out(name, adapter, stack)
+            self._isolation = stack
+            try:
+                yield
+            finally:
+                self._isolation = None
+
+    def _swap_out(self, name: str, adapter: Adapter, stack: ExitStack) -> None:
+        with self._told_of(name, "isolated"):
+            swapped = adapter.isolated()
+            swapped.__enter__()
+            stack.callback(self._swap_back, name, swapped)
 
     def _swap_back(self, name: str, swapped: AbstractContextManager[None]) -> None:
         with self._told_of(name, "isolated"):

@@ -25,6 +25,13 @@ class Adapter(Protocol):
     def module(self) -> str:
         """The module whose import makes the tuner available."""
 
+    @property
+    def acts_without_entries(self) -> bool:
+        """Whether to act in a run that only loads, and loads no entry of this tuner.
+
+        False where acting costs something even if nothing is tuned.
+        """
+
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """Hook the tuner; ``module`` has just been imported, or had been before.
 

@@ -89,6 +89,7 @@ class Adapter:
     """Hooks ``triton.autotune``."""
 
     module = "triton.runtime.autotuner"
+    acts_without_entries = True
 
     def __init__(self) -> None:
         self._run: TuningRun | None = None

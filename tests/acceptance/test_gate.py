@@ -214,6 +214,7 @@ from pytest_autotune.tuners.protocol import HookError
 
 class Adapter:
     module = "toy_library"
+    acts_without_entries = True
     def hook(self, module, run):
         if "{kind}" == "unhooked":
             raise HookError("its tune() takes other arguments")

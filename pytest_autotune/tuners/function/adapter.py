@@ -14,6 +14,7 @@ class Adapter:
     """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
 
     module = "pytest_autotune.tuners.function.tuner"
+    acts_without_entries = True
 
     def __init__(self) -> None:
         self._tuner: Any = None

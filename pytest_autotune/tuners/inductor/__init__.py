@@ -1,0 +1,100 @@
+"""The adapter for torch.compile: what Inductor tunes, in four parts, each in a module of its own.
+
+- :mod:`.kernel_configs`: block sizes and warps of generated Triton kernels
+- :mod:`.templates`: which template or library call computes a matrix product
+- :mod:`.fusion`: measurements that decide whether to fuse
+- :mod:`.padding`: whether to pad the operands of a matrix product
+
+A part whose hook points are not the ones known here is left alone; the others act.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.tuners.inductor.descriptions import Descriptions
+from pytest_autotune.tuners.inductor.fusion import Fusions
+from pytest_autotune.tuners.inductor.graph_caches import GraphCaches
+from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
+from pytest_autotune.tuners.inductor.padding import Paddings
+from pytest_autotune.tuners.inductor.part import Part
+from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.inductor.templates import Templates
+from pytest_autotune.tuners.protocol import HookError
+
+
+class Adapter:
+    """Hooks Inductor, the compiler behind ``torch.compile``: torch 2.11 to 2.15."""
+
+    module = "torch._inductor.config"
+    # While it acts, graphs are compiled anew in every process.
+    acts_without_entries = False
+
+    def __init__(self) -> None:
+        self._run: TuningRun | None = None
+        self._caches = GraphCaches()
+        self._descriptions = Descriptions()
+        self._configs = KernelConfigs(self._descriptions)
+        self._patches: list[Patches] = []
+
+    def hook(self, module: ModuleType, run: TuningRun) -> None:
+        """See :class:`~pytest_autotune.tuners.protocol.Adapter`.
+
+        The modules in which Inductor tunes are hooked when they are imported, which
+        happens inside the first call of a compiled function.
+        """
+        import wrapt
+
+        self._run = run
+        self._caches.keep_apart(module, run)
+        parts: list[Part] = [self._descriptions, self._configs, Templates(), Fusions(), Paddings()]
+        for part in parts:
+            wrapt.register_post_import_hook(_hook_of(weakref.ref(self), part), part.module)
+
+    def hook_part(self, part: Part, module: ModuleType) -> None:
+        """Hook one part, whose module has just been imported; where that fails, only it is left alone."""
+        if self._run is None:
+            return
+        patches = Patches()
+        try:
+            part.hook(module, self._run, patches)
+        except Exception as error:
+            patches.undo()
+            reason = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
+            self._run.left_alone(part.tuner, reason)
+        else:
+            self._patches.append(patches)
+
+    def unhook(self) -> None:
+        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+        self._run = None
+        for patches in reversed(self._patches):
+            patches.undo()
+        self._patches.clear()
+        self._caches.change_back()
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """Have every graph compiled anew inside, and again afterwards.
+
+        Choices made before are known to the run, so nothing is tuned again for that.
+        """
+        with self._caches.isolated():
+            yield
+
+    def unseen(self) -> list[str]:
+        """Kernels that were measured outside the first call, where the run's door is."""
+        return sorted(self._configs.unseen)
+
+
+def _hook_of(adapter: weakref.ref[Adapter], part: Part) -> Callable[[ModuleType], None]:
+    # wrapt keeps its hooks for the life of the process: they must not keep a run alive.
+    def hook(module: ModuleType) -> None:
+        if (hooked := adapter()) is not None:
+            hooked.hook_part(part, module)
+
+    return hook

@@ -1,0 +1,126 @@
+"""``inductor.fusion``: what fused and unfused kernels take, when Inductor measures whether to fuse.
+
+``TritonScheduling.benchmark_codegened_module`` is replaced. Inductor keeps what it
+returns in files beside the generated modules; these are neither read nor written.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
+from pytest_autotune.run.tuning_run import Tuning, TuningRun
+from pytest_autotune.tuners.inductor.identity import device_of, environment, measured_module_digest
+from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.inductor.templates import DIGITS
+from pytest_autotune.tuners.kernel_source import digest
+
+
+class Fusions:
+    """The part of the adapter for measurements that decide about fusion."""
+
+    tuner = "inductor.fusion"
+    module = "torch._inductor.codegen.triton"
+
+    def __init__(self) -> None:
+        self._run: TuningRun | None = None
+        self._current_device: Callable[[], Any] = lambda: None
+        #: Digest of a generated module's text -> the name that the kernel would have in a graph.
+        self._names: dict[str, str] = {}
+
+    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+        """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
+        part = self
+        self._run = run
+        self._current_device = lambda: module.V.graph.get_current_device_or_throw()
+
+        def make_benchmark(original: Any) -> Any:
+            def benchmark_codegened_module(
+                self: Any, mod: Any, n_spills_threshold: int = 8, *args: Any, **kwargs: Any
+            ) -> Any:
+                def measure(mod: Any) -> Any:
+                    return original(self, mod, n_spills_threshold, *args, **kwargs)
+
+                return part._benchmark(measure, mod, n_spills_threshold)
+
+            return benchmark_codegened_module
+
+        def make_generate(original: Any) -> Any:
+            def generate_kernel_code_from_nodes(self: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
+                source = original(self, nodes, *args, **kwargs)
+                with suppress(Exception):  # a name is only told
+                    part._names[digest(source.strip())] = _name(module, nodes)
+                return source
+
+            return generate_kernel_code_from_nodes
+
+        owner = module.TritonScheduling
+        measured = ["self", "mod", "n_spills_threshold", "node_names"]
+        patches.replace(owner, "benchmark_codegened_module", measured, make_benchmark, and_others=True)
+        base = next(cls for cls in owner.__mro__ if "generate_kernel_code_from_nodes" in vars(cls))
+        generated = ["self", "nodes", "benchmark_kernel", "hint_override"]
+        patches.replace(base, "generate_kernel_code_from_nodes", generated, make_generate, and_others=True)
+
+    def _benchmark(self, measure: Callable[[Any], Any], mod: Any, n_spills_threshold: int) -> Any:
+        run = self._run
+        assert run is not None
+        try:
+            source = Path(mod.__file__).read_text(encoding="utf-8")
+            name = self._names.get(digest(source.strip()), "triton_fused")
+            on = self._current_device()
+            key = (
+                Value("code", measured_module_digest(source), "digest"),
+                Value("n_spills_threshold", n_spills_threshold),
+            )
+            problem = Problem(self.tuner, name, key, device_of(on.type, on.index))
+        except Exception as error:  # an error of ours must not fail a test
+            run.note(f"{self.tuner}: a measurement was left alone: {type(error).__name__}: {error}")
+            return measure(mod)
+        if run.paused or run.ignores(self.tuner, name):
+            return measure(mod)
+        with run.tuning(problem, (), _has_result, environment(), "whether to fuse") as tuning:
+            entry = tuning.entry or self._measure(measure, mod, tuning)
+            return _time_ms(entry), mod.__file__
+
+    def _measure(self, measure: Callable[[Any], Any], mod: Any, tuning: Tuning) -> Entry:
+        with suppress(Exception):  # fails again where Inductor knows what to do about it
+            if not mod.triton_.launchers:
+                mod.triton_.precompile()
+        # Inductor looks for an earlier measurement beside the module's file, and leaves its own there.
+        with tempfile.TemporaryDirectory() as folder, tuning.measuring():
+            beside = SimpleNamespace(
+                __file__=str(Path(folder) / "module.py"),
+                get_args=mod.get_args,
+                call=mod.call,
+                triton_=mod.triton_,
+            )
+            time_ms = float(measure(beside)[0])
+        if not math.isfinite(time_ms):
+            return tuning.record(None, [Candidate(failed="did not compile, or spills registers")])
+        return tuning.record(None, [Candidate(time_us=float(f"{time_ms * 1000:.{DIGITS}g}"))])
+
+
+def _has_result(entry: Entry) -> bool:
+    return len(entry.candidates) == 1
+
+
+def _time_ms(entry: Entry) -> float:
+    time_us = entry.candidates[0].time_us
+    return math.inf if time_us is None else time_us / 1000
+
+
+def _name(module: Any, nodes: Any) -> str:
+    """What the kernel would be called in a graph, without its number."""
+    fused: str = module.get_fused_kernel_name(nodes, module.config.triton.descriptive_names)
+    kind = "tem" if any(node.is_template() for node in nodes) else "red" if _reduces(nodes) else "poi"
+    return f"triton_{kind}_{fused}"
+
+
+def _reduces(nodes: Any) -> bool:
+    return any(node.is_reduction() for node in nodes)

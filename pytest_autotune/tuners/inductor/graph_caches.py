@@ -1,0 +1,122 @@
+"""Inductor's caches of compiled graphs, kept apart from what this run chooses.
+
+A graph from a cache is not lowered again: its template choices, fusions and
+paddings would be hidden from a dump, and one compiled with injected choices would
+be served to later runs without the plugin. So while the adapter acts these caches
+are off, and everything else that Inductor caches by its tag has a tag of this
+process. The user's own cache folder keeps what was in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from pytest_autotune.run.tuning_run import TuningRun
+
+_OFF = (
+    "fx_graph_cache",
+    "fx_graph_remote_cache",
+    "autotune_remote_cache",
+    "bundled_autotune_remote_cache",
+)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """A setting of one of torch's configuration modules, as it was."""
+
+    module: Any
+    name: str
+    value: Any
+    default: Any
+
+
+class GraphCaches:
+    """Changes torch's settings for this process, and changes them back."""
+
+    def __init__(self) -> None:
+        self._changed: list[_Setting] = []
+
+    def keep_apart(self, config: ModuleType, run: TuningRun) -> None:
+        """Switch the caches of graphs off, and choose how many processes compile.
+
+        Who sets ``TORCHINDUCTOR_FX_GRAPH_CACHE=1`` keeps the cache of graphs: in runs that
+        only load, under a tag of what is loaded, so that later runs of the kind share it.
+
+        :param config: ``torch._inductor.config``.
+        """
+        import torch.compiler.config
+
+        keeps_graphs = os.environ.get("TORCHINDUCTOR_FX_GRAPH_CACHE") == "1"
+        for name in _OFF:
+            self._set(config, name, False)
+        shares = keeps_graphs and not run.policy.dumping
+        tag = f"pytest-autotune-{_loaded_digest(run) if shares else uuid.uuid4().hex}"
+        own = torch.compiler.config.cache_key_tag
+        self._set(torch.compiler.config, "cache_key_tag", f"{own}{tag}")
+        if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
+            # On a hit there is one candidate to compile: starting other processes for it takes longer.
+            only_loads = bool(run.indexes) and not run.policy.dumping
+            threads = 1 if only_loads else min(config.compile_threads or 1, run.policy.compile_threads)
+            self._set(config, "compile_threads", threads)
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """Let nothing that was compiled before be used, nor what is compiled inside afterwards."""
+        _forget_compiled()
+        before = len(self._changed)
+        if before:
+            tag = f"pytest-autotune-{uuid.uuid4().hex}"
+            self._set(sys.modules["torch.compiler.config"], "cache_key_tag", tag)
+        try:
+            yield
+        finally:
+            self._change_back(before)
+            _forget_compiled()
+
+    def change_back(self) -> None:
+        """Give torch the settings that it had."""
+        self._change_back(0)
+
+    def _set(self, module: Any, name: str, value: Any) -> None:
+        entry = getattr(module, "_config", {}).get(name)
+        if entry is None:  # this version has no such setting
+            return
+        self._changed.append(_Setting(module, name, getattr(module, name), entry.default))
+        setattr(module, name, value)
+        # What is set holds in this thread only since torch 2.12; backward graphs are compiled in others.
+        entry.default = value
+
+    def _change_back(self, number: int) -> None:
+        while len(self._changed) > number:
+            setting = self._changed.pop()
+            setting.module._config[setting.name].default = setting.default
+            setattr(setting.module, setting.name, setting.value)
+
+
+def _forget_compiled() -> None:
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is None:
+        return
+    dynamo.reset()
+    for module, name in (("codecache", "PyCodeCache"), ("async_compile", "CompiledTritonKernels")):
+        owner = getattr(sys.modules.get(f"torch._inductor.{module}"), name, None)
+        with suppress(AttributeError):
+            owner.cache_clear()  # type: ignore[union-attr]
+
+
+def _loaded_digest(run: TuningRun) -> str:
+    text = hashlib.sha256()
+    for index in run.indexes:
+        for tuner, kernel, data in index.groups():
+            if tuner.split(".")[0] == "inductor":
+                text.update(f"{tuner}\0{kernel}\0".encode() + data)
+    return text.hexdigest()[:16]

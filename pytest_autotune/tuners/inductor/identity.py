@@ -1,0 +1,190 @@
+"""What Inductor's problems are called, and what makes two of them the same.
+
+The numbering of kernels, the index of a device, cache folders and cache switches
+change the text that Inductor generates, and not the problem. Shapes, dtypes and
+the body of a kernel do change it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import textwrap
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_autotune import device
+from pytest_autotune.cache.model import Device, Value
+from pytest_autotune.tuners.inductor.patches import version
+from pytest_autotune.tuners.kernel_source import code_text, digest
+
+#: What stands in place of a kernel's name in a module that is made only to be measured.
+PLACEHOLDER = "Placeholder."
+#: The settings in ``inductor_meta`` that decide which candidates there are and how they are searched.
+_SEARCH_SETTINGS = (
+    "are_deterministic_algorithms_enabled",
+    "autotune_pointwise",
+    "batch_invariant",
+    "combo_tuning_groups",
+    "coordinate_descent_check_all_directions",
+    "coordinate_descent_search_radius",
+    "coordinate_descent_tuning",
+    "deterministic",
+    "dynamic_scale_rblock",
+    "force_filter_reduction_configs",
+    "max_autotune",
+    "max_autotune_pointwise",
+    "min_split_scan_rblock",
+    "spill_threshold",
+)
+_SWITCHES = "autotune_local_cache|autotune_remote_cache|backend_hash|force_disable_caches|store_cubin"
+_SIZE = re.compile(r"^\s*(\w*numel)\s*=\s*(\d+)$", re.MULTILINE)
+_NUMBER = re.compile(r"_\d+$")
+_NAME = re.compile(r"^def [^(]+\(")
+_SOURCE_NODES = re.compile(r"Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]")
+_ORIGINAL_PATH = re.compile(r"Original path: (.+)")
+_INPUT = re.compile(r'Tensor "(\w+\[[^]]*\])[^"]*" = PlaceHolder')
+
+
+def environment() -> str:
+    """The versions that a choice of Inductor may depend on."""
+    torch: Any = sys.modules["torch"]
+    parts = [f"torch {version()}"]
+    triton: Any = sys.modules.get("triton")
+    if triton is not None:
+        parts.append(f"triton {getattr(triton, '__version__', '?')}")
+    for name in ("cuda", "hip"):
+        if found := getattr(torch.version, name, None):
+            parts.append(f"{name} {found}")
+    return ", ".join(parts)
+
+
+def device_of(type: str, index: int | None) -> Device:
+    """The device that torch knows by this type and index; of a CPU, with as many threads as torch uses."""
+    torch: Any = sys.modules["torch"]
+    if type == "cpu":
+        return device.cpu(torch.get_num_threads())
+    if type in ("cuda", "hip"):
+        return device.gpu(torch.cuda.current_device() if index is None else index)
+    return device.current_gpu() or Device(type, "")
+
+
+def kernel_name(autotuner: Any) -> str:
+    """The name of a generated kernel without its number in the graph."""
+    return _NUMBER.sub("", str(autotuner.inductor_meta.get("kernel_name") or autotuner.fn.__name__))
+
+
+def is_placeholder(autotuner: Any) -> bool:
+    """Whether the kernel was made only to be measured, for a decision about fusion."""
+    return str(autotuner.inductor_meta.get("kernel_name", "")).startswith(PLACEHOLDER)
+
+
+def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
+    """The key of a kernel: its code, how candidates are searched for, and its sizes, which are for readers.
+
+    :param list_digest: stands for the list of candidates.
+    """
+    settings = {name: autotuner.inductor_meta.get(name) for name in _SEARCH_SETTINGS}
+    search = [list_digest, *(f"{name}={value}" for name, value in settings.items() if value)]
+    key = [Value("code", _code_digest(autotuner), "digest"), Value("search", digest("\n".join(search)), "digest")]
+    sizes = dict(_SIZE.findall(autotuner.fn.src))
+    return (*key, *(Value(name, int(size)) for name, size in sizes.items() if name != "rnumel"))
+
+
+def dtypes(autotuner: Any) -> str:
+    """The dtypes of a kernel's tensors, in the order of its arguments: ``"fp32, bf16"``."""
+    signature: Mapping[str, Any] = autotuner.triton_meta.get("signature") or {}
+    pointers = (str(kind)[1:] for kind in signature.values() if str(kind).startswith("*"))
+    return ", ".join(dict.fromkeys(pointers))
+
+
+def _code_digest(autotuner: Any) -> str:
+    meta = {name: value for name, value in autotuner.triton_meta.items() if name not in ("device", "device_type")}
+    parts = [
+        str(getattr(autotuner.heuristic_type, "name", autotuner.heuristic_type)),
+        str(autotuner.size_hints),
+        str(autotuner.inductor_meta.get("grid_type")),
+        *(f"{name}={_plain(value)}" for name, value in sorted(meta.items())),
+        _tokens(_NAME.sub("def kernel(", autotuner.fn.src.strip(), count=1)),
+        *_beside(autotuner),
+    ]
+    return digest("\0".join(parts))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return repr(sorted((str(name), _plain(inner)) for name, inner in value.items()))
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+
+
+def _beside(autotuner: Any) -> Iterator[str]:
+    """The helper functions and constants that stand beside a kernel in its module."""
+    try:
+        source = Path(autotuner.filename or "").read_text(encoding="utf-8")
+        module = ast.parse(source)
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in module.body:
+        is_helper = isinstance(node, ast.FunctionDef) and node.name != autotuner.fn.__name__
+        if is_helper or isinstance(node, (ast.Assign, ast.AnnAssign)):
+            yield _tokens(ast.get_source_segment(source, node) or "")
+
+
+def _tokens(source: str) -> str:
+    try:
+        return code_text(textwrap.dedent(source))
+    except (SyntaxError, tokenize.TokenError):
+        return source
+
+
+def measured_module_digest(source: str) -> str:
+    """The digest of a module that is made only to be measured, wherever it is measured."""
+    source = re.sub(r"DeviceProperties\([^)]*\)", "", source)
+    source = re.sub(rf"'(?:{_SWITCHES})': [^,}}]+,? ?", "", source)
+    source = re.sub(r"\b(cuda|hip|xpu):\d+", r"\1", source)
+    source = re.sub(r"\b(_DeviceGuard|set_device|get_raw_stream)\(\d+\)", r"\1()", source)
+    source = re.sub(r"\b((?:raw_)?stream)\d+\b", r"\1", source)
+    return digest(_tokens(source))
+
+
+def inputs_text(inputs: str) -> str:
+    """The inputs of an operation as Inductor names them, in a form for readers: ``float32[8, 128] (128, 1)``.
+
+    Two that differ for Inductor differ here; what is not known is left as it is.
+    """
+    try:
+        tensors = ast.literal_eval(inputs)
+        return ", ".join(_tensor_text(tensor) for tensor in tensors)
+    except (ValueError, SyntaxError, TypeError, IndexError):
+        return inputs
+
+
+def _tensor_text(tensor: Sequence[Any]) -> str:
+    type, dtype, *numbers, offset = tensor
+    half, odd = divmod(len(numbers), 2)
+    if odd:
+        raise ValueError("sizes and strides do not go together")
+    sizes, strides = numbers[:half], numbers[half:]
+    text = f"{type} {dtype.removeprefix('torch.')}{sizes}"
+    contiguous, expected = True, 1
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        contiguous = contiguous and stride == expected
+        expected = expected * size if isinstance(size, int) else -1
+    text += "" if contiguous else f" strides {strides}"
+    return text + (f" offset {offset}" if offset else "")
+
+
+def fused(metadata: str) -> tuple[str, str]:
+    """What a kernel fuses, from the comment that Inductor writes above it: in short, and in full."""
+    if found := _SOURCE_NODES.search(metadata):
+        nodes, operations = found.groups()
+        inputs = ", ".join(_INPUT.findall(metadata))
+        full = [operations, f"nodes {nodes}" if nodes else "", f"of {inputs}" if inputs else ""]
+        return operations, "; ".join(filter(None, full))
+    if found := _ORIGINAL_PATH.search(metadata):
+        path, _, line = found.group(1).strip().rpartition(":")
+        return (f"{Path(path).name}:{line}",) * 2
+    return "", ""

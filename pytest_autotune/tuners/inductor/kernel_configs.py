@@ -1,0 +1,354 @@
+"""``inductor.config``: block sizes and warps of the Triton kernels that Inductor generates.
+
+Two members of ``CachingAutotuner`` are replaced: ``precompile``, which compiles the
+candidates, so that on a hit only the choice is compiled; and ``bench``, which measures
+one. A kernel for which a search is still to be made gets its ``run`` wrapped, in the
+instance, for one call: Inductor tunes inside the first one. Later launches are its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from pytest_autotune.cache.model import Candidate, Entry, Problem, UnportableError, Value, plain_value
+from pytest_autotune.run.tuning_run import Tuning, TuningRun
+from pytest_autotune.tuners.inductor.identity import (
+    device_of,
+    dtypes,
+    environment,
+    is_placeholder,
+    kernel_key,
+    kernel_name,
+)
+from pytest_autotune.tuners.inductor.patches import Patches
+
+Params = tuple[Value, ...]
+#: Attributes of a configuration that are told only where they differ from this.
+_DEFAULTS = {"num_ctas": 1, "maxnreg": None, "num_consumer_groups": 0, "num_buffers_warp_spec": 0}
+_NO_DESCENT = ("TEMPLATE", "USER_AUTOTUNE", "FIXED")
+_REDUCTIONS = ("REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN")
+
+
+@dataclass
+class _Search:
+    """The search for one kernel, from its compilation to its first call.
+
+    :param configs: the candidates of the list, as Inductor had them.
+    :param results: what a compile worker has made of them; empty if nothing.
+    :param rejected: the choice that could not be used, and why.
+    """
+
+    problem: Problem
+    configs: tuple[Any, ...]
+    results: tuple[Any, ...]
+    label: str
+    narrowed: bool = False
+    rejected: dict[Params, str] = field(default_factory=dict)
+
+    def offers(self, entry: Entry) -> bool:
+        """Whether an entry's choice configures what the candidates do.
+
+        It need not be in the list: coordinate descent and the scaling of
+        reductions leave it, and the settings for both are part of the key.
+        """
+        if entry.choice is None:
+            return False
+        names = [value.name for value in entry.choice.params]
+        return any(names == [value.name for value in params_of(config)] for config in self.configs)
+
+    def config(self, choice: Candidate) -> Any:
+        """The candidate that is the choice, or one made of it."""
+        found = next((config for config in self.configs if params_of(config) == choice.params), None)
+        return found if found is not None else _made_of(self.configs[0], choice.params)
+
+
+class KernelConfigs:
+    """The part of the adapter for configurations of kernels.
+
+    :param describe: what is known of a kernel, by its numbered name: in short, and in full.
+    """
+
+    tuner = "inductor.config"
+    module = "torch._inductor.runtime.triton_heuristics"
+
+    def __init__(self, describe: Callable[[str], tuple[str, str]]) -> None:
+        self._describe = describe
+        self._run: TuningRun | None = None
+        self._hash_configs: Callable[[Sequence[Any]], str] = str
+        #: What is measured now of each autotuner that is searched for, in milliseconds.
+        self._measured: dict[int, dict[Params, float]] = {}
+        #: Kernels that were measured without passing the door.
+        self.unseen: set[str] = set()
+
+    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+        """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
+        part = self
+        self._run = run
+        self._hash_configs = module.hash_configs
+
+        def make_precompile(original: Any) -> Any:
+            def precompile(
+                self: Any,
+                warm_cache_only: bool = False,
+                reload_kernel: Any = None,
+                static_triton_bundle_key: Any = None,
+            ) -> Any:
+                def compile() -> Any:
+                    return original(self, warm_cache_only, reload_kernel, static_triton_bundle_key)
+
+                if warm_cache_only or not part._acts_on(self):
+                    return compile()
+                return part._compile(self, compile, reload_kernel)
+
+            return precompile
+
+        def make_bench(original: Any) -> Any:
+            def bench(self: Any, launcher: Any, *args: Any, with_profiler: bool = False, **kwargs: Any) -> Any:
+                time_ms = original(self, launcher, *args, with_profiler=with_profiler, **kwargs)
+                part._saw(self, launcher, time_ms)
+                return time_ms
+
+            return bench
+
+        owner = module.CachingAutotuner
+        compiled = ["self", "warm_cache_only", "reload_kernel", "static_triton_bundle_key"]
+        patches.replace(owner, "precompile", compiled, make_precompile)
+        patches.replace(owner, "bench", ["self", "launcher", "args", "with_profiler", "kwargs"], make_bench)
+
+    def _acts_on(self, autotuner: Any) -> bool:
+        run = self._run
+        assert run is not None
+        return not (run.paused or is_placeholder(autotuner) or run.ignores(self.tuner, kernel_name(autotuner)))
+
+    def _saw(self, autotuner: Any, launcher: Any, time_ms: Any) -> None:
+        measured = self._measured.get(id(autotuner))
+        if measured is not None:
+            measured[params_of(launcher.config)] = float(time_ms)
+        elif self._acts_on(autotuner):
+            self.unseen.add(kernel_name(autotuner))
+
+    def _compile(self, autotuner: Any, compile: Callable[[], Any], reload: Callable[[], Any] | None) -> Any:
+        """Stand in for ``precompile``: compile the choice alone, where there is one."""
+        run = self._run
+        assert run is not None
+        try:
+            search = self._search(autotuner, reload)
+        except Exception as error:  # an error of ours must not fail a test
+            run.note(f"{self.tuner}: {kernel_name(autotuner)} was left alone: {type(error).__name__}: {error}")
+            return compile()
+        if search is None:
+            return compile()
+        if len(search.configs) > 1 or _descends(autotuner):
+            with self._door(search) as tuning:
+                while tuning.entry is not None and tuning.entry.choice is not None:
+                    choice = tuning.entry.choice
+                    try:
+                        search.narrowed = True
+                        _narrow(autotuner, search, search.config(choice))
+                        compile()
+                        _settle(autotuner, choice.params)
+                        return None
+                    except Exception as error:
+                        self._reject(search, tuning, choice, error)
+        _widen(autotuner, search)
+        compile()
+        if len(autotuner.launchers) > 1 or _descends(autotuner):
+            autotuner.run = lambda *args, **kwargs: self._first_run(autotuner, search, *args, **kwargs)
+        return None
+
+    def _first_run(self, autotuner: Any, search: _Search, *args: Any, **kwargs: Any) -> Any:
+        """Stand in for the first ``run``, in which Inductor tunes."""
+        vars(autotuner).pop("run", None)
+        run = self._run
+        assert run is not None
+        if len(autotuner.launchers) == 1 and getattr(autotuner.launchers[0].config, "found_by_coordesc", False):
+            return autotuner.run(*args, **kwargs)
+        if not self._acts_on(autotuner):
+            return autotuner.run(*args, **kwargs)
+        with self._door(search) as tuning:
+            while tuning.entry is not None and tuning.entry.choice is not None:
+                choice = tuning.entry.choice
+                if choice.params in search.rejected:
+                    tuning.reject(search.rejected[choice.params])
+                    continue
+                try:
+                    _adopt(autotuner, search, choice)
+                    break
+                except Exception as error:
+                    self._reject(search, tuning, choice, error)
+            else:
+                return self._tune(autotuner, tuning, args, kwargs)
+        return autotuner.run(*args, **kwargs)
+
+    def _door(self, search: _Search) -> Any:
+        assert self._run is not None
+        return self._run.tuning(search.problem, (), search.offers, environment(), search.label)
+
+    def _reject(self, search: _Search, tuning: Tuning, choice: Candidate, error: Exception) -> None:
+        lines = str(error).strip().splitlines()
+        reason = f"the choice no longer compiles: {type(error).__name__}: {lines[0] if lines else ''}"
+        search.rejected[choice.params] = reason
+        tuning.reject(reason)
+
+    def _tune(self, autotuner: Any, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert self._run is not None
+        with tuning.measuring(), self._watched(autotuner) as times_ms:
+            result = autotuner.run(*args, **kwargs)
+        if not times_ms:  # one launcher was left, and Inductor had nothing to measure
+            return result
+        chosen = params_of(autotuner.launchers[0].config)
+        time_ms = times_ms.get(chosen, math.inf)
+        if not math.isfinite(time_ms):
+            self._run.note(f"{tuning.lookup.problem}: every candidate failed; nothing was recorded")
+            return result
+        candidates = [_candidate(params, time) for params, time in times_ms.items()]
+        full = self._describe(str(autotuner.inductor_meta.get("kernel_name")))[1]
+        label = "; ".join(filter(None, [dtypes(autotuner), full]))
+        tuning.record(_candidate(chosen, time_ms), candidates, label=label)
+        return result
+
+    @contextmanager
+    def _watched(self, autotuner: Any) -> Iterator[dict[Params, float]]:
+        times_ms: dict[Params, float] = {}
+        self._measured[id(autotuner)] = times_ms
+        try:
+            yield times_ms
+        finally:
+            del self._measured[id(autotuner)]
+
+    def _search(self, autotuner: Any, reload: Callable[[], Any] | None) -> _Search | None:
+        """The search for this kernel; None where Inductor has nothing to choose."""
+        assert self._run is not None
+        info = autotuner.autotune_cache_info or {}
+        if info.get("autotune_cache_state") == "hit" and reload is not None:
+            # A compile worker has taken a choice from Inductor's own cache: ask for all candidates.
+            autotuner.fn, fresh = (again := reload()).fn, again.configs
+            autotuner.configs, autotuner.compile_results, autotuner.autotune_cache_info = fresh, [], {}
+        results = tuple(autotuner.compile_results)
+        configs = tuple(result.config for result in results) or tuple(autotuner.configs or ())
+        if not configs or getattr(autotuner.heuristic_type, "name", "") in ("TEMPLATE", "FIXED"):
+            return None
+        if len(configs) == 1 and not _descends(autotuner) and not _may_be_scaled(autotuner):
+            return None
+        # What Inductor's own cache knows of the list is of the whole one; compile workers drop what fails.
+        own_cache = getattr(autotuner.save_cache_hook, "__self__", None)
+        list_digest = getattr(own_cache, "configs_hash", None) or self._hash_configs(configs)
+        autotuner.save_cache_hook = None
+        on = device_of(autotuner.device_props.type, autotuner.device_props.index)
+        problem = Problem(self.tuner, kernel_name(autotuner), kernel_key(autotuner, list_digest), on)
+        short = self._describe(str(autotuner.inductor_meta.get("kernel_name")))[0]
+        label = "; ".join(filter(None, [dtypes(autotuner), short]))
+        try:
+            for config in configs:
+                params_of(config)
+        except UnportableError as error:
+            self._run.unportable(problem, str(error))
+            return None
+        return _Search(problem, configs, results, label)
+
+
+def params_of(config: Any) -> Params:
+    """What a configuration sets.
+
+    :raises UnportableError: for a value that has no stable form.
+    """
+    values = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+    for name, default in _DEFAULTS.items():
+        if (value := getattr(config, name, default)) != default:
+            values[name] = value
+    return tuple(plain_value(name, value) for name, value in values.items())
+
+
+def _made_of(pattern: Any, params: Params) -> Any:
+    """A configuration with these params, of the kind that the pattern is."""
+    config = copy.deepcopy(pattern)
+    values = {value.name: value.value for value in params}
+    for name in ("num_warps", "num_stages", *_DEFAULTS):
+        if name in values:
+            setattr(config, name, values.pop(name))
+    config.kwargs = values
+    return config
+
+
+def _candidate(params: Params, time_ms: float) -> Candidate:
+    if not math.isfinite(time_ms):
+        return Candidate(params=params, failed="spills registers, or needs more than the device has")
+    return Candidate(params=params, time_us=float(f"{time_ms * 1000:.4g}"))
+
+
+def _descends(autotuner: Any) -> bool:
+    """Whether Inductor goes on by coordinate descent from the best of the list."""
+    kind = getattr(autotuner.heuristic_type, "name", "")
+    if autotuner.inductor_meta.get("combo_tuning_groups"):
+        return True
+    if not autotuner.inductor_meta.get("coordinate_descent_tuning") or kind in _NO_DESCENT:
+        return False
+    return not (autotuner.inductor_meta.get("deterministic") and kind in _REDUCTIONS)
+
+
+def _may_be_scaled(autotuner: Any) -> bool:
+    """Whether Inductor may add a candidate with a smaller block of the reduction once it is compiled."""
+    return getattr(autotuner.heuristic_type, "name", "") == "REDUCTION"
+
+
+def _narrow(autotuner: Any, search: _Search, config: Any) -> None:
+    """Leave one candidate to compile, or the one that a compile worker has compiled."""
+    params = params_of(config)
+    compiled = [result for result in search.results if params_of(result.config) == params]
+    _forget_compiled(autotuner)
+    if compiled:
+        autotuner.compile_results = compiled
+    else:
+        _load_function(autotuner)
+        autotuner.configs = [config]
+
+
+def _widen(autotuner: Any, search: _Search) -> None:
+    """Give all candidates back."""
+    if search.narrowed:
+        search.narrowed = False
+        _forget_compiled(autotuner)
+        autotuner.compile_results = list(search.results)
+        autotuner.configs = list(search.configs)
+
+
+def _forget_compiled(autotuner: Any) -> None:
+    autotuner.launchers, autotuner.compile_results = [], []
+
+
+def _load_function(autotuner: Any) -> None:
+    """Load the kernel's function, which stays behind in the compile worker."""
+    if autotuner.fn.fn is None:
+        autotuner.fn = autotuner._reload_kernel().fn
+
+
+def _settle(autotuner: Any, params: Params) -> None:
+    """Leave the launcher of the choice alone, as after a search.
+
+    :raises LookupError: when it is not there.
+    """
+    found = [launcher for launcher in autotuner.launchers if params_of(launcher.config) == params]
+    if not found:
+        raise LookupError("Inductor compiled it in another way")
+    launcher = found[0]
+    autotuner.launchers = [launcher]
+    results = [result for result in autotuner.compile_results if params_of(result.config) == params]
+    autotuner.compile_results = results or autotuner.compile_results
+    for config in {id(one): one for one in (launcher.config, *(result.config for result in results))}.values():
+        config.found_by_coordesc = config.found_by_combo_autotune = True
+
+
+def _adopt(autotuner: Any, search: _Search, choice: Candidate) -> None:
+    """Take a choice for a kernel whose candidates are compiled."""
+    if not any(params_of(launcher.config) == choice.params for launcher in autotuner.launchers):
+        _load_function(autotuner)
+        result = autotuner._precompile_config(search.config(choice))
+        autotuner.compile_results.append(result)
+        autotuner.launchers.append(result.make_launcher())
+    _settle(autotuner, choice.params)

@@ -1,0 +1,133 @@
+"""``inductor.pad_mm``: whether a matrix product gets faster when its operands are padded.
+
+The functions of ``torch._inductor.fx_passes.pad_mm`` that ask Inductor's own cache,
+and write to it, are replaced; Inductor calls them before and after it measures.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
+from pytest_autotune.run.tuning_run import Tuning, TuningRun
+from pytest_autotune.tuners.inductor.identity import device_of, environment
+from pytest_autotune.tuners.inductor.patches import Patches
+
+_OPERANDS = ["match", "mat1", "mat2", "op", "input"]
+
+
+@dataclass
+class _Decision:
+    """One decision that is being made, innermost last."""
+
+    op: str
+    device: Any
+    held: ExitStack
+    tuning: Tuning | None = None
+    times_ms: dict[bool, float] = field(default_factory=dict)
+
+
+class Paddings:
+    """The part of the adapter for the padding of matrix products."""
+
+    tuner = "inductor.pad_mm"
+    module = "torch._inductor.fx_passes.pad_mm"
+
+    def __init__(self) -> None:
+        self._run: TuningRun | None = None
+        self._open: list[_Decision] = []
+        #: Times of products without padding, which Inductor measures once for several decisions.
+        self._base_times_ms: dict[str, float] = {}
+        self._config: Any = None
+
+    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+        """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
+        part = self
+        self._run = run
+        self._config = module.torch._inductor.config
+
+        def make_should_pad(original: Any) -> Any:
+            def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
+                if run.paused or run.ignores(part.tuner, str(op)):
+                    return original(match, mat1, mat2, op, input)
+                with ExitStack() as held:
+                    part._open.append(_Decision(str(op), mat1.device, held))
+                    held.callback(part._open.pop)
+                    return original(match, mat1, mat2, op, input)
+
+            return should_pad
+
+        def make_get(original: Any) -> Any:
+            def get_cached_should_pad(key: str) -> Any:
+                return part._look_up(part._open[-1], key) if part._open else original(key)
+
+            return get_cached_should_pad
+
+        def make_set(original: Any) -> Any:
+            def set_cached_should_pad(key: str, value: bool) -> Any:
+                return part._record(part._open[-1], value) if part._open else original(key, value)
+
+            return set_cached_should_pad
+
+        def make_get_base(original: Any) -> Any:
+            def get_cached_base_mm_benchmark_time(key: str) -> Any:
+                return part._base_times_ms.get(key) if part._open else original(key)
+
+            return get_cached_base_mm_benchmark_time
+
+        def make_set_base(original: Any) -> Any:
+            def set_cached_base_mm_benchmark_time(key: str, value: float) -> Any:
+                if not part._open:
+                    return original(key, value)
+                part._base_times_ms[key] = value
+                return None
+
+            return set_cached_base_mm_benchmark_time
+
+        def make_is_faster(original: Any) -> Any:
+            def is_padded_faster(key: str, ori_time: float, pad_time: float) -> Any:
+                if part._open:
+                    part._open[-1].times_ms = {False: ori_time, True: pad_time}
+                return original(key, ori_time, pad_time)
+
+            return is_padded_faster
+
+        patches.replace(module, "should_pad", _OPERANDS, make_should_pad)
+        patches.replace(module, "get_cached_should_pad", ["key"], make_get)
+        patches.replace(module, "set_cached_should_pad", ["key", "value"], make_set)
+        patches.replace(module, "get_cached_base_mm_benchmark_time", ["key"], make_get_base)
+        patches.replace(module, "set_cached_base_mm_benchmark_time", ["key", "value"], make_set_base)
+        patches.replace(module, "is_padded_faster", ["key", "ori_time", "pad_time"], make_is_faster)
+
+    def _look_up(self, decision: _Decision, key: str) -> bool | None:
+        run = self._run
+        assert run is not None
+        if self._config.deterministic:  # Inductor does not measure then
+            return None
+        on = device_of(decision.device.type, decision.device.index)
+        problem = Problem(self.tuner, decision.op, (Value("inputs", key),), on)
+        tuning = decision.held.enter_context(run.tuning(problem, (), _has_result, environment(), "whether to pad"))
+        if tuning.entry is not None:
+            return _is_padded(tuning.entry)
+        decision.tuning = tuning
+        decision.held.enter_context(tuning.measuring())
+        return None
+
+    def _record(self, decision: _Decision, padded: bool) -> None:
+        if decision.tuning is not None:
+            time_ms = decision.times_ms.get(padded)
+            time_us = None if time_ms is None else float(f"{time_ms * 1000:.4g}")
+            # It shapes the rest of the graph, so it is kept like the times: always as measured last.
+            decision.tuning.record(None, [Candidate(params=(Value("pad", bool(padded)),), time_us=time_us)])
+
+
+def _has_result(entry: Entry) -> bool:
+    return _is_padded(entry) is not None
+
+
+def _is_padded(entry: Entry) -> bool | None:
+    values = [value.value for candidate in entry.candidates for value in candidate.params if value.name == "pad"]
+    return values[0] if len(values) == 1 and isinstance(values[0], bool) else None

@@ -1,0 +1,49 @@
+"""Replacing functions of Inductor that are known by their signature, and putting them back."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pytest_autotune.tuners.protocol import HookError
+
+
+class Patches:
+    """The functions of Inductor that were replaced."""
+
+    def __init__(self) -> None:
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def replace(
+        self, owner: Any, name: str, parameters: Sequence[str], make: Callable[[Any], Any], *, and_others: bool = False
+    ) -> None:
+        """Replace a function of a module, or a method of a class, by what ``make`` makes of it.
+
+        :param parameters: the names of its parameters, in order.
+        :param and_others: later versions have further parameters, which are handed on.
+        :raises HookError: when it is not there, or takes others.
+        """
+        original = vars(owner).get(name)
+        where = f"{owner.__name__.rpartition('.')[2]}.{name}"
+        if original is None:
+            raise HookError(f"torch {version()} has no {where}")
+        found = list(inspect.signature(original).parameters)
+        if found != list(parameters) and not (and_others and found[: len(parameters)] == list(parameters)):
+            raise HookError(f"{where} of torch {version()} has another signature")
+        self._originals.append((owner, name, original))
+        setattr(owner, name, make(original))
+
+    def undo(self) -> None:
+        """Put back what was there, the last one first."""
+        while self._originals:
+            owner, name, original = self._originals.pop()
+            with suppress(AttributeError):
+                setattr(owner, name, original)
+
+
+def version() -> str:
+    """The version of torch, without what it was built for."""
+    return str(getattr(sys.modules.get("torch"), "__version__", "?")).split("+")[0]

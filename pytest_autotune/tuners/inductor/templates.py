@@ -1,0 +1,170 @@
+"""``inductor.template``: which template, or library call, computes a matrix product or a convolution.
+
+``AlgorithmSelectorCache.lookup`` is replaced. It is the only place where Inductor
+measures them. What is recorded, and handed back on a hit, are the times of all
+candidates and not the fastest: whether Inductor fuses something into a template
+depends on the times.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from pytest_autotune.cache.model import Candidate, Entry, Problem, Value, plain_value
+from pytest_autotune.run.tuning_run import Tuning, TuningRun
+from pytest_autotune.tuners.inductor.identity import device_of, environment, inputs_text
+from pytest_autotune.tuners.inductor.patches import Patches
+
+#: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
+DIGITS = 6
+_NUMBER = re.compile(r"_\d+$")
+
+
+class Templates:
+    """The part of the adapter for choices among templates."""
+
+    tuner = "inductor.template"
+    module = "torch._inductor.select_algorithm"
+
+    def __init__(self) -> None:
+        self._run: TuningRun | None = None
+        self._precision: Callable[[], str] = str
+
+    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+        """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
+        part = self
+        self._run = run
+        self._precision = module.torch.get_float32_matmul_precision
+
+        def make_lookup(original: Any) -> Any:
+            def lookup(self: Any, choices: Any, op: str, inputs: str, benchmark: Any, hint_override: Any = None) -> Any:
+                def as_ever() -> Any:
+                    return original(self, choices, op, inputs, benchmark, hint_override=hint_override)
+
+                return part._lookup(as_ever, choices, op, inputs, benchmark, hint_override)
+
+            return lookup
+
+        owner = module.AlgorithmSelectorCache
+        base = next(cls for cls in owner.__mro__ if "lookup" in vars(cls))
+        parameters = ["self", "choices", "op", "inputs", "benchmark", "hint_override"]
+        patches.replace(base, "lookup", parameters, make_lookup)
+
+    def _lookup(
+        self,
+        as_ever: Callable[[], Any],
+        choices: Sequence[Any],
+        op: str,
+        inputs: str,
+        benchmark: Callable[[Sequence[Any]], Mapping[Any, float]] | None,
+        hint: int | None,
+    ) -> Any:
+        run = self._run
+        assert run is not None
+        if run.paused or run.ignores(self.tuner, op) or not choices:
+            return as_ever()
+        try:
+            offered = _Offered(choices)
+            problem = self._problem(choices, op, inputs, hint)
+        except Exception as error:  # an error of ours must not fail a test
+            run.note(f"{self.tuner}: {op} was left alone: {type(error).__name__}: {error}")
+            return as_ever()
+        label = f"{len(choices)} candidates"
+        with run.tuning(problem, (), lambda entry: offered.winner(entry) is not None, environment(), label) as tuning:
+            while tuning.entry is not None:
+                if reason := _no_longer_compiles(offered, tuning.entry):
+                    tuning.reject(reason)
+                else:
+                    return offered.times_ms(tuning.entry)
+            if benchmark is None:  # asks whether the candidates have to be compiled
+                return {}
+            return self._measure(choices, benchmark, offered, tuning)
+
+    def _measure(
+        self,
+        choices: Sequence[Any],
+        benchmark: Callable[[Sequence[Any]], Mapping[Any, float]],
+        offered: _Offered,
+        tuning: Tuning,
+    ) -> Mapping[Any, float]:
+        assert self._run is not None
+        with tuning.measuring():
+            times_ms = benchmark(choices)
+        if not any(math.isfinite(time) for time in times_ms.values()):
+            self._run.note(f"{tuning.lookup.problem}: every candidate failed; nothing was recorded")
+            return times_ms
+        candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
+        return offered.times_ms(tuning.record(None, candidates))
+
+    def _problem(self, choices: Sequence[Any], op: str, inputs: str, hint: int | None) -> Problem:
+        on = choices[0].layout.device
+        key = [Value("inputs", inputs_text(inputs)), Value("precision", self._precision())]
+        if hint is not None:
+            key.append(plain_value("hint", hint))
+        return Problem(self.tuner, op, tuple(key), device_of(on.type, on.index))
+
+
+class _Offered:
+    """The candidates of one decision, by their stable names."""
+
+    def __init__(self, choices: Sequence[Any]) -> None:
+        self._ids = {choice: str(choice.hash_key()) for choice in choices}
+        self._labels = {choice: _label(choice) for choice in choices}
+        self._number_of = Counter(self._labels.values())
+
+    def candidate(self, choice: Any, time_ms: float) -> Candidate:
+        """What is recorded of a candidate; a time below zero, or none, means that it failed."""
+        id, label = self._ids[choice], self._labels[choice]
+        if not math.isfinite(time_ms):
+            return Candidate(id, failed="did not compile or run", label=label)
+        return Candidate(id, time_us=float(f"{time_ms * 1000:.{DIGITS}g}"), label=label)
+
+    def winner(self, entry: Entry) -> Any:
+        """The candidate now that was the fastest then; None where it is not on offer."""
+        timed = [candidate for candidate in entry.candidates if candidate.time_us is not None]
+        fastest = min(timed, key=lambda candidate: candidate.time_us or 0.0, default=None)
+        if fastest is None:
+            return None
+        return next((choice for choice in self._ids if self._is_same(choice, fastest)), None)
+
+    def times_ms(self, entry: Entry) -> dict[Any, float]:
+        """The time of every candidate now, in milliseconds; one that was not there then counts as infinitely slow."""
+        by_id = {candidate.id: candidate for candidate in entry.candidates}
+        by_label = {candidate.label: candidate for candidate in entry.candidates}
+        times = {}
+        for choice, id in self._ids.items():
+            then = by_id.get(id)
+            if then is None and self._number_of[self._labels[choice]] == 1:
+                then = by_label.get(self._labels[choice])
+            times[choice] = then.time_us / 1000 if then is not None and then.time_us is not None else math.inf
+        return times
+
+    def _is_same(self, choice: Any, candidate: Candidate) -> bool:
+        # The name has a digest of the template's source in it, which changes with torch: what it says stays.
+        label = self._labels[choice]
+        return self._ids[choice] == candidate.id or (label == candidate.label and self._number_of[label] == 1)
+
+
+def _label(choice: Any) -> str:
+    inner = getattr(choice, "_wrapped", choice)
+    kind = type(inner).__name__.removesuffix("Caller")
+    name = _NUMBER.sub("", str(getattr(inner, "name", "")))
+    description = str(getattr(inner, "description", "") or "")
+    return f"{kind} {name}: {description}" if description else f"{kind} {name}"
+
+
+def _no_longer_compiles(offered: _Offered, entry: Entry) -> str:
+    """Why the fastest candidate cannot be compiled any more; asked only under other versions than it was tuned with."""
+    if entry.environment == environment():
+        return ""
+    try:
+        offered.winner(entry).precompile()
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        return f"the choice no longer compiles: {type(error).__name__}: {lines[0] if lines else ''}"
+    return ""
