@@ -62,8 +62,8 @@ class Coordination(Protocol):
     def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> AbstractContextManager[Claim]:
         """Claim a problem; with ``wait``, first wait for a worker that tunes it now."""
 
-    def measuring(self) -> AbstractContextManager[bool]:
-        """Hold the current GPU; yields False where it could not be had in time."""
+    def measuring(self, gpu_uuid: str = "") -> AbstractContextManager[bool]:
+        """Hold a GPU, by default the current one; yields False where it could not be had in time."""
 
 
 def shared_folder() -> Path:
@@ -100,8 +100,8 @@ class GpuLock:
         return bool(self._holders)
 
     @contextmanager
-    def measuring(self) -> Iterator[bool]:
-        uuid = self._uuid()
+    def measuring(self, gpu_uuid: str = "") -> Iterator[bool]:
+        uuid = gpu_uuid or self._uuid()
         if not uuid or in_distributed_run():
             yield True
             return
@@ -133,8 +133,8 @@ class Alone:
     def claim(self, problem: Problem, fingerprint: tuple[Value, ...], *, wait: bool) -> AbstractContextManager[Claim]:
         return nullcontext(SoleClaim())
 
-    def measuring(self) -> AbstractContextManager[bool]:
-        return self._gpu.measuring()
+    def measuring(self, gpu_uuid: str = "") -> AbstractContextManager[bool]:
+        return self._gpu.measuring(gpu_uuid)
 
 
 @dataclass
@@ -190,8 +190,8 @@ class AmongWorkers:
             claim.timed_out = may_wait and not acquired and claim.result is None
             yield claim
 
-    def measuring(self) -> AbstractContextManager[bool]:
-        return self._gpu.measuring()
+    def measuring(self, gpu_uuid: str = "") -> AbstractContextManager[bool]:
+        return self._gpu.measuring(gpu_uuid)
 
 
 def _published(path: Path) -> Lookup | None:

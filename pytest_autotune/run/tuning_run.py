@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import NoReturn
@@ -84,6 +84,11 @@ class TuningRun:
         """What is loaded now, the one that takes precedence first."""
         return [*reversed(self._extra), *([self._index] if self._index is not None else [])]
 
+    @property
+    def index(self) -> EntryIndex | None:
+        """What the run itself loaded, without the caches of a single test; None when nothing is."""
+        return self._index
+
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether the user wants this kernel left alone."""
         return any(fnmatchcase(f"{tuner}:{kernel}", glob) for glob in self.policy.ignore)
@@ -154,9 +159,26 @@ class TuningRun:
         if self.indexes and self.policy.on_miss == "error":
             self._refuse(refusal(lookup))
 
-    def observed(self, lookup: Lookup) -> None:
-        """Report a lookup that a tuner made inside itself."""
-        self._log(replace(lookup, test=lookup.test or self.current_test))
+    def observed(self, *lookups: Lookup) -> None:
+        """Report lookups that a tuner made inside itself.
+
+        All of them are told before the first one that the policy calls an error is.
+        """
+        for lookup in lookups:
+            self._log(replace(lookup, test=lookup.test or self.current_test))
+        for lookup in lookups:
+            missed = lookup.outcome not in (None, Outcome.HIT)
+            stale = lookup.outcome is Outcome.STALE
+            if (missed and self.policy.on_miss == "error") or (stale and self.policy.on_stale == "error"):
+                self._refuse(refusal(lookup))
+
+    def measuring(self, gpu_uuid: str = "") -> AbstractContextManager[bool]:
+        """Have a GPU to oneself while a tuner measures inside itself, as far as other pytest processes go.
+
+        :param gpu_uuid: which one; empty for the one that torch launches on.
+        :returns: a context that yields False where the GPU could not be had in time.
+        """
+        return self._coordination.measuring(gpu_uuid)
 
     def _offers(self, tuning: Tuning, offered: Callable[[Entry], bool], held: ExitStack) -> Iterator[Entry]:
         """Entries for this problem, the best first; between two, the tuner has rejected one."""

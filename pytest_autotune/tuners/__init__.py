@@ -3,4 +3,7 @@
 from __future__ import annotations
 
 #: The tuners that can be hooked: name -> module whose ``Adapter`` hooks it.
-TUNERS: dict[str, str] = {"triton": "pytest_autotune.tuners.triton"}
+TUNERS: dict[str, str] = {
+    "triton": "pytest_autotune.tuners.triton",
+    "xla": "pytest_autotune.tuners.xla",
+}

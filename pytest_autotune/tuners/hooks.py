@@ -31,8 +31,13 @@ class Hooks:
         for name, module in TUNERS.items():
             if self._wanted is None or any(wanted.split(".")[0] == name for wanted in self._wanted):
                 adapter: Adapter = importlib.import_module(module).Adapter()
-                self._adapters[name] = adapter
-                self._hook_when_imported(name, adapter.module)
+                if self._wanted is not None or not adapter.only_with_entries or self._has_use_for(name):
+                    self._adapters[name] = adapter
+                    self._hook_when_imported(name, adapter.module)
+
+    def _has_use_for(self, tuner: str) -> bool:
+        loaded = self._run.index.tuners() if self._run.index is not None else ()
+        return self._run.policy.dumping or any(name.split(".")[0] == tuner for name in loaded)
 
     def _hook_when_imported(self, name: str, module: str) -> None:
         import wrapt

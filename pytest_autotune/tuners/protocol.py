@@ -25,6 +25,13 @@ class Adapter(Protocol):
     def module(self) -> str:
         """The module whose import makes the tuner available."""
 
+    @property
+    def only_with_entries(self) -> bool:
+        """In a run that dumps nothing, act only where the loaded caches have entries of this tuner.
+
+        For a tuner whose library suites also use in passing. A tuner that is asked for by name acts in any case.
+        """
+
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """Hook the tuner; ``module`` has just been imported, or had been before.
 

@@ -86,6 +86,7 @@ class Adapter:
     """Hooks ``triton.autotune``."""
 
     module = "triton.runtime.autotuner"
+    only_with_entries = False
 
     def __init__(self) -> None:
         self._run: TuningRun | None = None
