@@ -106,7 +106,6 @@ class Compilations:
 
     def _leave_alone(self, reason: str) -> None:
         self.left_alone[reason] = None
-        self._run.note(f"xla: left alone: {reason}")
 
     def _prepare(self, backend: Any, devices: Any, options: Any) -> _Compilation | None:
         """Tell XLA what to read and write in this compilation; None where it is left alone."""
