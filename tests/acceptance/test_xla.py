@@ -69,9 +69,8 @@ def test_an_entry_has_device_versions_op_names_shapes_and_the_measured_time(seri
     tanh = next(entry for entry in entries if "tanh" in entry.label)
     assert tanh.problem.device == H200
     assert tanh.label == "dot, tanh: f16[64,4], f16[4,64] -> f32[64,64]"
-    assert tanh.environment == (
-        "jax 0.11.2, jaxlib 0.11.2, CUDNN 9.10.0, TRITON a77e7c793abc0d0c923a9afb275058e2fe57a198"
-    ).replace("jaxlib 0.11.2", tanh.environment.split(", ")[1])
+    assert tanh.environment.startswith("jax 0.11.2, jaxlib ")
+    assert tanh.environment.endswith(", CUDNN 9.10.0, TRITON a77e7c793abc0d0c923a9afb275058e2fe57a198")
     assert str(tanh.choice) == "backend=TRITON, block_m=64"
     assert tanh.choice is not None
     assert tanh.choice.time_us == 10.0
@@ -113,9 +112,8 @@ def test_a_stale_entry_names_the_versions_that_changed(
 
     stale = [line for line in lines if line.startswith("STALE")]
     assert len(stale) == 4
-    assert stale[0].endswith(
-        "XLA codegen changed: Triton a77e7c793abc -> bbbbbbbbbbbb, cuDNN 9.10.0 -> 9.19.0"
-    ) or stale[0].endswith("XLA codegen changed: cuDNN 9.10.0 -> 9.19.0, Triton a77e7c793abc -> bbbbbbbbbbbb")
+    changed = "XLA codegen changed: cuDNN 9.10.0 -> 9.19.0, Triton a77e7c793abc -> bbbbbbbbbbbb"
+    assert all(line.endswith(changed) for line in stale)
 
 
 def test_another_cudnn_is_no_reason_against_an_entry_of_another_backend(serial: Suite) -> None:
@@ -339,14 +337,7 @@ def test_tuned(): jax.compile("exponential", "tanh")
     assert len(stores.read(serial.cache).entries) == 1
 
 
-def test_an_unknown_jax_is_left_alone_with_the_reason(serial: Suite, tmp_path: Path) -> None:
-    serial.write(
-        test_jax="""
-import jax._src.compiler
-def renamed(client, module): ...
-jax._src.compiler.backend_compile_and_load = renamed
-"""
-    )
+def test_an_unknown_jax_is_left_alone_with_the_reason(serial: Suite) -> None:
     conftest = serial.folder / "conftest.py"
     conftest.write_text(
         conftest.read_text()

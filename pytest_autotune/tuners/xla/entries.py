@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
@@ -60,24 +61,24 @@ def choice_of(entry: XlaEntry) -> Candidate:
         params = [Value("backend", str(result.other.name)), *_params(result.other.config)]
     else:
         params = [Value("backend", kind.upper()), *_params(getattr(result, kind))] if kind != "none" else []
-    time_us = _microseconds(result.run_time) if result.HasField("run_time") else None
+    time_us = microseconds(result.run_time) if result.HasField("run_time") else None
     return Candidate(params=tuple(params), time_us=time_us)
 
 
 def candidate(config: messages.Message, time_us: float | None = None, failed: str = "") -> Candidate:
     """A configuration of the new format in readable words."""
-    field = config.DESCRIPTOR.fields_by_name["backend"]
-    value = field.enum_type.values_by_number.get(config.backend)
-    backend = Value("backend", value.name if value else f"backend {config.backend}")
+    backend = Value("backend", word(config.DESCRIPTOR.fields_by_name["backend"], config.backend))
     return Candidate(params=(backend, *_params(config.backend_config)), time_us=time_us, failed=failed)
+
+
+def word(field: Any, number: int) -> str:
+    """The name of an enum's value; its number where a newer XLA has added it."""
+    value = field.enum_type.values_by_number.get(number)
+    return value.name if value else str(number)
 
 
 def microseconds(duration: messages.Message) -> float:
     """A duration in microseconds."""
-    return _microseconds(duration)
-
-
-def _microseconds(duration: messages.Message) -> float:
     return float(duration.seconds * 1_000_000 + duration.nanos / 1000)
 
 
@@ -91,7 +92,9 @@ def _params(message: messages.Message) -> list[Value]:
             return [Value("config", name)]
     params: list[Value] = []
     for field, value in message.ListFields():
-        if field.message_type is None:
+        if field.enum_type is not None:
+            params.append(Value(field.name, word(field, value)))
+        elif field.message_type is None:
             params.append(Value(field.name, value if isinstance(value, (bool, int, str)) else str(value)))
         elif field.name == "tuning_knobs":
             params.append(Value(field.name, " ".join(f"{knob}={value[knob]}" for knob in sorted(value))))

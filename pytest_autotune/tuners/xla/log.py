@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pytest_autotune.cache.model import Candidate
 from pytest_autotune.tuners.xla import messages
-from pytest_autotune.tuners.xla.entries import candidate, microseconds
+from pytest_autotune.tuners.xla.entries import candidate, microseconds, word
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,6 @@ def read(text: str) -> TuningLog:
 
 
 def _failure(failed: messages.Message) -> str:
-    value = failed.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number.get(failed.kind)
-    kind = value.name.lower().replace("_", " ") if value else "failed"
+    kind = word(failed.DESCRIPTOR.fields_by_name["kind"], failed.kind).lower().replace("_", " ")
     first = failed.message.strip().partition("\n")[0][:200]
-    return f"{kind}: {first}" if first else str(kind)
+    return f"{kind}: {first}" if first else kind

@@ -90,13 +90,22 @@ _MESSAGES: dict[str, tuple[tuple[str, str, int], ...]] = {
         ("num_tiles_per_pid", "int32", 9),
         ("group_size", "int32", 10),
     ),
-    "xla.gpu.NativeEmitterBackendConfig": (("type", "int32", 1), ("unroll_factor", "int32", 2)),
+    "xla.gpu.NativeEmitterBackendConfig": (("type", "xla.gpu.NativeEmitterType", 1), ("unroll_factor", "int32", 2)),
+    "xla.cpu.LlvmKernelOptions": (
+        ("slp_vectorizer_disabled", "bool", 1),
+        ("disable_loop_unrolling", "bool", 2),
+        ("optimize_for_size", "bool", 3),
+        ("disable_platform_dependent_math", "bool", 4),
+    ),
+    "xla.cpu.YnnFusionOptions": (("use_threadpool", "bool", 1),),
     "xla.autotuner.BackendConfig": (
         ("|gemm", _GEMM_KEY, 1),
         ("|triton", _TRITON_KEY, 2),
         ("|block_level", "xla.xtile.BlockLevelFusionConfig", 3),
         ("|algorithm", _ALGORITHM, 4),
+        ("|llvm_kernel", "xla.cpu.LlvmKernelOptions", 5),
         ("|native_emitter", "xla.gpu.NativeEmitterBackendConfig", 6),
+        ("|ynn_fusion", "xla.cpu.YnnFusionOptions", 7),
     ),
     "xla.autotuner.Config": (
         ("backend", "xla.autotuner.Backend", 1),
@@ -166,6 +175,20 @@ _ENUMS: dict[str, dict[str, int]] = {
         "REDZONE_CHECK_FAILED": 3,
         "WRONG_RESULTS": 4,
     },
+    "xla.gpu.NativeEmitterType": {
+        "NATIVE_EMITTER_TYPE_INVALID": 0,
+        "NATIVE_EMITTER_TYPE_LOOP": 1,
+        "NATIVE_EMITTER_TYPE_IN_PLACE_DYNAMIC_UPDATE_SLICE": 2,
+        "NATIVE_EMITTER_TYPE_CONCATENATE": 3,
+        "NATIVE_EMITTER_TYPE_REDUCTION_ROW": 4,
+        "NATIVE_EMITTER_TYPE_REDUCTION_MULTIROW": 5,
+        "NATIVE_EMITTER_TYPE_REDUCTION_COLUMN": 6,
+        "NATIVE_EMITTER_TYPE_REDUCTION_MULTICOLUMN": 7,
+        "NATIVE_EMITTER_TYPE_SCATTER_SORTED_INDICES": 8,
+        "NATIVE_EMITTER_TYPE_SCATTER_DISTRIBUTED_UPDATES": 9,
+        "NATIVE_EMITTER_TYPE_TRANSPOSE": 10,
+        "NATIVE_EMITTER_TYPE_PACKED_TRANSPOSE": 11,
+    },
     "xla.autotuner.Backend": {
         "UNSPECIFIED_BACKEND": 0,
         "CUDNN": 1,
@@ -220,7 +243,7 @@ def pool() -> Any:
 
 
 # A file comes after those that it imports.
-_PACKAGES = ("stream_executor.dnn", "xla", "xla.xtile", "xla.gpu", "xla.autotuner")
+_PACKAGES = ("stream_executor.dnn", "xla", "xla.xtile", "xla.gpu", "xla.cpu", "xla.autotuner")
 
 
 def _order_of_package(package: str) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.tuners.xla.entries import split_description, to_xla
+from pytest_autotune.tuners.xla.entries import split_description, to_xla, word
 from pytest_autotune.tuners.xla.files import Layout, XlaEntry
 
 _BACKENDS = {
@@ -145,15 +145,14 @@ def _changes(loaded: Loaded, chosen: XlaEntry, versions: Mapping[str, str]) -> l
     changed = {_BACKENDS.get(name, name): (then, now) for name, then, now in pairs if then != now}
     # Several emitters go by the version of Triton that they are built with.
     told: dict[tuple[str, str], str] = {}
-    for name, pair in sorted(changed.items(), key=lambda item: ("XLA" in item[0], item[0])):
+    for name, pair in sorted(changed.items(), key=lambda item: ("XLA" in item[0], item[0].lower())):
         told.setdefault(pair, name)
     return [f"{name} {_short(then)} -> {_short(now)}" for (then, now), name in told.items()]
 
 
 def _backend(entry: XlaEntry) -> str:
     config = entry.message.value.optimal_config
-    value = config.DESCRIPTOR.fields_by_name["backend"].enum_type.values_by_number.get(config.backend)
-    return value.name if value else str(config.backend)
+    return word(config.DESCRIPTOR.fields_by_name["backend"], config.backend)
 
 
 def _short(version: str) -> str:
