@@ -68,14 +68,15 @@ def merge(
     - An entry that was used is added, or replaces the one with its fingerprint.
     - A problem that was tuned again keeps, to the byte, the entry that was there
       with the same fingerprint, while the old choice is within :data:`NOISE` of the
-      best time in the new measurement; otherwise the new entry replaces it. Entries
+      best time in the new measurement, or where the tuner tells no times, which is
+      no reason to change; otherwise the new entry replaces it. Entries
       of that problem with other fingerprints go, unless they were used.
     - Everything else stays.
 
     :param base: what the file holds now.
     :param measured: what was tuned; several of one problem are settled by rule:
         undisturbed before disturbed, then the lower time, then the lower position of
-        the choice among the candidates, then the encoding.
+        the choice among the candidates, then what more of them chose, then the encoding.
     :param used: loaded entries that tuners took.
     :param drop: which of the entries that were there and nobody used or tuned to leave out.
     :param keep_candidates: keep every candidate of a new entry that has a choice.
@@ -146,8 +147,19 @@ def _ranked(rivals: Sequence[Measured]) -> list[Measured]:
     best = _quality(ranked[0])[:2]
     tied = [rival for rival in ranked if _quality(rival)[:2] == best]
     if len(tied) > 1:
-        ranked[: len(tied)] = sorted(tied, key=lambda rival: (_position(rival.entry), _quality(rival)))
+        ranked[: len(tied)] = sorted(
+            tied, key=lambda rival: (_position(rival.entry), -_votes(rival, tied), repr(rival.entry), _quality(rival))
+        )
     return ranked
+
+
+def _votes(one: Measured, rivals: Sequence[Measured]) -> int:
+    """How many chose the same."""
+    choice = one.entry.choice
+    return sum(
+        choice is not None and rival.entry.choice is not None and rival.entry.choice.same_configuration(choice)
+        for rival in rivals
+    )
 
 
 def _quality(measured: Measured) -> tuple[object, ...]:
@@ -160,6 +172,8 @@ def _still_good(old: Entry, new: Entry) -> bool:
     """Whether the old choice is as good as the new one, by the new measurement."""
     if old.choice is None or new.choice is None:
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
+    if best_time_us(new) == float("inf"):
+        return True
     times = (candidate.time_us for candidate in new.candidates if candidate.same_configuration(old.choice))
     time_us = next(times, None)
     return time_us is not None and time_us <= best_time_us(new) * (1 + NOISE)

@@ -150,6 +150,31 @@ def update(path: AnyPath, change: Callable[[Cache], Cache], lock_timeout_s: floa
         return _update_file(target, change, lock_timeout_s)
 
 
+def file_bytes(path: str) -> bytes:
+    """What a file of another kind holds.
+
+    :raises CacheError: where it cannot be read.
+    """
+    try:
+        return _bytes_of(Path(path), path, missing_ok=False)
+    except CacheError as error:
+        raise CacheError(error.where, error.found) from None
+
+
+def replace_file(path: str, data: bytes) -> None:
+    """Put data in the place of a file of another kind, as a whole or not at all; missing folders are made.
+
+    :raises CacheError: where it cannot be written.
+    """
+    target = _parsed(path)
+    with _os_errors(target):
+        file = _real(target.path)
+        if file.is_dir():
+            raise CacheError(path, "is a folder")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _replace(file, data)
+
+
 def _parsed(path: AnyPath) -> CachePath:
     return path if isinstance(path, CachePath) else cache_path(path, Path())
 

@@ -91,6 +91,11 @@ class TuningRun:
         """What is loaded now, the one that takes precedence first."""
         return [*reversed(self._extra), *([self._index] if self._index is not None else [])]
 
+    @property
+    def index(self) -> EntryIndex | None:
+        """What the run itself loaded, without the caches of a single test; None when nothing is."""
+        return self._index
+
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether the user wants this kernel left alone."""
         wanted = self.policy.tuners
@@ -171,7 +176,7 @@ class TuningRun:
         return self._coordination.core()
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
-        """Have the device to oneself for a measurement that is no tuning; yields False where that took too long.
+        """Have the device to oneself, for a measurement outside of a tuning; yields False where that took too long.
 
         :param on: names the processor where it is not the current GPU.
         """
@@ -184,9 +189,18 @@ class TuningRun:
         if self.indexes and self.policy.on_miss == "error":
             self._refuse(refusal(lookup))
 
-    def observed(self, lookup: Lookup) -> None:
-        """Report a lookup that a tuner made inside itself."""
-        self._log(replace(lookup, test=lookup.test or self.current_test))
+    def observed(self, *lookups: Lookup) -> None:
+        """Report lookups that a tuner made inside itself.
+
+        All of them are told before the first one that the policy calls an error is.
+        """
+        for lookup in lookups:
+            self._log(replace(lookup, test=lookup.test or self.current_test))
+        for lookup in lookups:
+            missed = lookup.outcome not in (None, Outcome.HIT)
+            stale = lookup.outcome is Outcome.STALE
+            if (missed and self.policy.on_miss == "error") or (stale and self.policy.on_stale == "error"):
+                self._refuse(refusal(lookup))
 
     def _offers(
         self,

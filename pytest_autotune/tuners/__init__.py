@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 TUNERS: dict[str, str] = {
     "triton": "pytest_autotune.tuners.triton",
     "inductor": "pytest_autotune.tuners.inductor",
+    "xla": "pytest_autotune.tuners.xla",
     "function": "pytest_autotune.tuners.function.adapter",
 }
 #: The entry points of packages that bring an adapter of their own: tuner = module:class.

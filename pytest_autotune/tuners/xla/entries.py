@@ -1,0 +1,174 @@
+"""XLA's entries as ours, and back: XLA's bytes are the authority, readable fields stand beside them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.tuners.xla import hlo, messages
+from pytest_autotune.tuners.xla.files import Layout, XlaEntry
+
+NAME = "xla"
+#: The kernel of an entry: the layout that its bytes have. XLA gives no other name at a lookup.
+KERNELS = {Layout.NEW: "hlo", Layout.LEGACY: "hlo.legacy"}
+_DNN = re.compile(r", DNN version: ([^,]*)")
+
+
+def split_description(description: str) -> tuple[str, str]:
+    """XLA's description of a device without cuDNN's version, and that version; empty where there is none."""
+    match = _DNN.search(description)
+    return _DNN.sub("", description), match[1] if match else ""
+
+
+def problem_of(entry: XlaEntry, device: Device) -> Problem:
+    """The problem that an entry of XLA solves."""
+    if entry.layout is Layout.NEW:
+        key = [Value("device_fingerprint", entry.device, "digest"), Value("hlo_fingerprint", entry.hlo, "digest")]
+        if explicit := entry.message.key.target.explicit_version:
+            key.append(Value("explicit_version", str(explicit)))
+    else:
+        digest = hashlib.sha256(entry.hlo.encode()).hexdigest()[:32]
+        key = [
+            Value("device_description", split_description(entry.device)[0]),
+            Value("hlo_digest", digest, "digest"),
+        ]
+    return Problem(NAME, KERNELS[entry.layout], tuple(key), device)
+
+
+def fingerprint_of(entry: XlaEntry) -> tuple[Value, ...]:
+    """What an entry of XLA rests on."""
+    if entry.layout is Layout.LEGACY:
+        cudnn = split_description(entry.device)[1]
+        version = Value("entry_version", int(entry.message.version))
+        return (Value("cudnn", cudnn), version) if cudnn else (version,)
+    environment = entry.message.key.environment
+    codegen = Value("codegen", str(environment.codegen_version), "digest")
+    options = str(environment.codegen_options_fingerprint)
+    return (codegen, Value("codegen_options", options, "digest")) if options else (codegen,)
+
+
+def choice_of(entry: XlaEntry) -> Candidate:
+    """The choice in readable words."""
+    if entry.layout is Layout.NEW:
+        return candidate(entry.message.value.optimal_config)
+    result = entry.message.result
+    kind = result.WhichOneof("one_of") or "none"
+    if kind == "other":
+        params = [Value("backend", str(result.other.name)), *_params(result.other.config)]
+    else:
+        params = [Value("backend", kind.upper()), *_params(getattr(result, kind))] if kind != "none" else []
+    time_us = microseconds(result.run_time) if result.HasField("run_time") else None
+    return Candidate(params=tuple(params), time_us=time_us)
+
+
+def candidate(config: messages.Message, time_us: float | None = None, failed: str = "") -> Candidate:
+    """A configuration of the new format in readable words."""
+    backend = Value("backend", word(config.DESCRIPTOR.fields_by_name["backend"], config.backend))
+    return Candidate(params=(backend, *_params(config.backend_config)), time_us=time_us, failed=failed)
+
+
+def word(field: Any, number: int) -> str:
+    """The name of an enum's value; its number where a newer XLA has added it."""
+    value = field.enum_type.values_by_number.get(number)
+    return value.name if value else str(number)
+
+
+def microseconds(duration: messages.Message) -> float:
+    """A duration in microseconds."""
+    return float(duration.seconds * 1_000_000 + duration.nanos / 1000)
+
+
+def _params(message: messages.Message) -> list[Value]:
+    """The fields that are set, those of inner messages among them."""
+    if message.DESCRIPTOR.full_name == "google.protobuf.Any":
+        name = message.type_url.rpartition("/")[2]
+        try:
+            return _params(messages.parsed(name, message.value))
+        except Exception:  # of another version of XLA; its bytes are kept all the same
+            return [Value("config", name)]
+    params: list[Value] = []
+    for field, value in message.ListFields():
+        if field.enum_type is not None:
+            params.append(Value(field.name, word(field, value)))
+        elif field.message_type is None:
+            params.append(Value(field.name, value if isinstance(value, (bool, int, str)) else str(value)))
+        elif field.name == "tuning_knobs":
+            params.append(Value(field.name, " ".join(f"{knob}={value[knob]}" for knob in sorted(value))))
+        elif field.name == "output_tiles":
+            params.append(Value(field.name, " ".join("x".join(map(str, tile.sizes)) for tile in value)))
+        elif field.name == "workspace_size":
+            params.append(Value(field.name, int(value.value)))
+        else:
+            params += _params(value)
+    return params
+
+
+def to_entry(
+    entry: XlaEntry,
+    device: Device,
+    candidates: Sequence[Candidate] = (),
+    label: str = "",
+    environment: str = "",
+) -> Entry:
+    """Our entry for an entry of XLA.
+
+    :param candidates: what XLA measured, where it told.
+    :param label: op names and shapes, where XLA told; a legacy entry has them in itself.
+    """
+    choice = choice_of(entry)
+    measured = next((one for one in candidates if one.same_configuration(choice)), choice)
+    return Entry(
+        problem_of(entry, device),
+        fingerprint_of(entry),
+        measured,
+        tuple(candidates),
+        entry.raw,
+        label or (hlo.summary(entry.hlo) if entry.layout is Layout.LEGACY else ""),
+        environment=environment,
+    )
+
+
+def is_of_xla(entry: Entry) -> bool:
+    """Whether an entry of a cache is XLA's."""
+    return entry.problem.tuner == NAME
+
+
+def to_xla(entry: Entry) -> XlaEntry:
+    """XLA's entry in an entry of ours.
+
+    :raises CacheError: where its bytes are not those of its problem.
+    """
+    layout = next((layout for layout, kernel in KERNELS.items() if kernel == entry.problem.kernel), None)
+    if layout is None:
+        raise CacheError(str(entry.problem), "is of a kind of XLA's entries that is not known here", "upgrade")
+    made = XlaEntry(layout, entry.native)
+    try:
+        same = problem_of(made, entry.problem.device) == entry.problem
+    except Exception:  # protobuf raises several
+        same = False
+    if not same:
+        raise CacheError(str(entry.problem), "its native bytes are not those of this problem", "dump it anew")
+    return made
+
+
+def guessed_device(entry: XlaEntry) -> Device:
+    """What an entry tells of its device where nobody else does."""
+    if entry.layout is Layout.NEW:
+        return Device(f"GPU {entry.device}", "")
+    description, _ = split_description(entry.device)
+    capability = re.search(r"CUDA: (\d+)\.(\d+)", description)
+    cores = re.search(r"Cores: (\d+)", description)
+    arch = f"sm_{capability[1]}{capability[2]}" if capability else ""
+    return Device("GPU", arch, int(cores[1]) if cores else 0)
+
+
+def to_cache(entries: Iterable[XlaEntry], device: Device | None = None) -> Cache:
+    """A cache with XLA's entries.
+
+    :param device: what they were tuned on; None where nobody knows.
+    """
+    return Cache(tuple(to_entry(entry, device or guessed_device(entry)) for entry in entries))

@@ -1,0 +1,186 @@
+"""What became of the entries that XLA was offered: hit, stale, mismatch or miss, and why.
+
+XLA looks up inside itself and tells nobody. But what it was offered in a folder it
+only takes into its memory where it uses it, and it writes its memory down after
+each compilation. So an entry of that memory that is, value and all, one that was
+loaded is a hit; every other one XLA chose itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pytest_autotune.cache.model import Device, Entry
+from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.tuners.xla.entries import split_description, to_xla, word
+from pytest_autotune.tuners.xla.files import Layout, XlaEntry
+
+_BACKENDS = {
+    "CUDNN": "cuDNN",
+    "TRITON": "Triton",
+    "CUBLASLT": "cuBLASLt",
+    "CUBLASLT_FISSION": "cuBLASLt (fission)",
+    "HIPBLASLT": "hipBLASLt",
+    "MIOPEN": "MIOpen",
+    "NATIVE_EMITTER": "XLA's native emitter",
+    "BLOCK_LEVEL_EMITTER": "XLA's block-level emitter",
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One entry that was offered to XLA."""
+
+    ours: Entry
+    xla: XlaEntry
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one problem.
+
+    :param entry: the loaded entry, for a hit.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    entry: Entry | None = None
+
+
+class LoadedEntries:
+    """The loaded entries of XLA, by what they are of.
+
+    :param entries: those that take precedence first.
+    :raises CacheError: for one whose bytes are not those of its problem.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries = [Loaded(entry, to_xla(entry)) for entry in entries]
+        self._of: dict[tuple[Layout, str], list[Loaded]] = {}
+        for loaded in self.entries:
+            self._of.setdefault((loaded.xla.layout, loaded.xla.hlo), []).append(loaded)
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> Verdict:
+        """What the entries that were offered say about one that XLA now has in its memory.
+
+        :param device: what XLA compiled for.
+        :param versions: of the backends of this process, where known.
+        """
+        same_hlo = self._of.get((chosen.layout, chosen.hlo), [])
+        here = [loaded for loaded in same_hlo if same_device(loaded.xla, chosen)]
+        for loaded in here:
+            if _same_value(loaded.xla, chosen):
+                return Verdict(Outcome.HIT, entry=loaded.ours)
+        if here:
+            return Verdict(Outcome.STALE, _what_changed(here[0], chosen, versions))
+        if same_hlo:
+            return Verdict(Outcome.MISMATCH, _other_device(same_hlo, chosen, device))
+        others = {loaded.xla.layout for loaded in self.entries}
+        if others and chosen.layout not in others:
+            return Verdict(Outcome.MISS, f"no entry; those that are loaded are of XLA's {_word(others.pop())} format")
+        return Verdict(Outcome.MISS, "no entry for this HLO: new or changed code")
+
+
+def same_device(one: XlaEntry, other: XlaEntry) -> bool:
+    """Whether XLA takes both for entries of one type of device, whatever the version of cuDNN."""
+    if one.layout is Layout.NEW:
+        return one.device == other.device
+    return split_description(one.device)[0] == split_description(other.device)[0]
+
+
+def _same_value(loaded: XlaEntry, chosen: XlaEntry) -> bool:
+    # The new format also takes an entry of another codegen version while its own backend's version is the
+    # same; that version is a part of the value.
+    if chosen.layout is Layout.NEW:
+        return bool(loaded.message.value == chosen.message.value)
+    return loaded.identity == chosen.identity and _without_time(loaded) == _without_time(chosen)
+
+
+def _without_time(entry: XlaEntry) -> bytes:
+    result = type(entry.message.result)()
+    result.CopyFrom(entry.message.result)
+    result.ClearField("run_time")
+    return bytes(result.SerializeToString(deterministic=True))
+
+
+def _what_changed(loaded: Loaded, chosen: XlaEntry, versions: Mapping[str, str]) -> str:
+    changes = _changes(loaded, chosen, versions)
+    if chosen.layout is Layout.NEW:
+        theirs, mine = loaded.xla.message.key.environment, chosen.message.key.environment
+        same = theirs == mine
+        what = "XLA codegen"
+    else:
+        same = loaded.xla.identity == chosen.identity
+        what = ""
+    if same:
+        return "XLA could not use the choice, or had tuned before it was offered"
+    told = ", ".join(changes)
+    if not what:
+        return told
+    return f"{what} changed: {told}" if told else f"{what} changed"
+
+
+def _changes(loaded: Loaded, chosen: XlaEntry, versions: Mapping[str, str]) -> list[str]:
+    if chosen.layout is Layout.LEGACY:
+        changes = []
+        then, now = (split_description(entry.device)[1] for entry in (loaded.xla, chosen))
+        if then != now:
+            changes.append(f"cuDNN {then or '?'} -> {now or '?'}")
+        old, new = loaded.xla.message.version, chosen.message.version
+        if old != new:
+            changes.append(f"XLA's entry version {old or '?'} -> {new}")
+        return changes
+    then_versions = _versions(loaded.ours.environment)
+    theirs, mine = loaded.xla.message.value, chosen.message.value
+    if theirs.optimal_config.backend == mine.optimal_config.backend:
+        name = _backend(loaded.xla)
+        then_versions.setdefault(name, theirs.optimal_backend_version)
+        versions = {name: mine.optimal_backend_version, **versions}
+    pairs = [(name, then_versions[name], now) for name, now in versions.items() if name in then_versions]
+    changed = {_BACKENDS.get(name, name): (then, now) for name, then, now in pairs if then != now}
+    # Several emitters go by the version of Triton that they are built with.
+    told: dict[tuple[str, str], str] = {}
+    for name, pair in sorted(changed.items(), key=lambda item: ("XLA" in item[0], item[0].lower())):
+        told.setdefault(pair, name)
+    return [f"{name} {_short(then)} -> {_short(now)}" for (then, now), name in told.items()]
+
+
+def _backend(entry: XlaEntry) -> str:
+    config = entry.message.value.optimal_config
+    return word(config.DESCRIPTOR.fields_by_name["backend"], config.backend)
+
+
+def _short(version: str) -> str:
+    return version[:12] if re.fullmatch("[0-9a-f]{16,}", version) else version
+
+
+def environment(jax: str, jaxlib: str, versions: Mapping[str, str]) -> str:
+    """The versions of a process as an entry tells them, JAX's first."""
+    parts = [f"jax {jax}", f"jaxlib {jaxlib}", *(f"{name} {version}" for name, version in sorted(versions.items()))]
+    return ", ".join(parts)
+
+
+def _versions(environment: str) -> dict[str, str]:
+    words = (part.split(" ") for part in environment.split(", "))
+    return {pair[0]: pair[1] for pair in words if len(pair) == 2}
+
+
+def _other_device(same_hlo: list[Loaded], chosen: XlaEntry, device: Device) -> str:
+    others = sorted({str(loaded.ours.problem.device) for loaded in same_hlo})
+    if others != [str(device)]:
+        return f"tuned on {', '.join(others)}, running on {device}"
+    then, now = same_hlo[0].xla.device, chosen.device
+    if chosen.layout is Layout.LEGACY:
+        pairs = zip(split_description(then)[0].split(", "), split_description(now)[0].split(", "), strict=False)
+        differing = [f"{a} -> {b}" for a, b in pairs if a != b]
+        return f"XLA tells this {device.name} from the one it was tuned on: {', '.join(differing)}"
+    return f"XLA tells this {device.name} from the one it was tuned on: device fingerprint {then} -> {now}"
+
+
+def _word(layout: Layout) -> str:
+    return f"{layout.value} (jax {'>= 0.11.2' if layout is Layout.NEW else '<= 0.11.1'})"

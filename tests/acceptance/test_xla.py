@@ -1,0 +1,364 @@
+"""A JAX suite from dump to stale, over a toy XLA that follows XLA's rules (tests/toy_jax)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.model import Device
+from tests.conftest import Suite
+
+JAX_SUITE = """
+import jax
+import pytest
+
+@pytest.mark.parametrize("epilogue", ["tanh", "logistic"])
+def test_dot(epilogue):
+    jax.compile("copy", epilogue)
+
+def test_softmax():
+    jax.compile("exponential", "tanh")
+"""
+H200 = Device("NVIDIA H200", "sm_90", 132)
+
+
+@pytest.fixture
+def jax_suite(suite: Suite) -> Suite:
+    return with_toy_jax(suite)
+
+
+@pytest.fixture
+def serial(serial_suite: Suite) -> Suite:
+    return with_toy_jax(serial_suite)
+
+
+def with_toy_jax(suite: Suite) -> Suite:
+    """The suite with the toy JAX beside its tests, where it hides a real one, in xdist's workers too."""
+    (suite.folder / "jax").symlink_to(Path(__file__).parent.parent / "toy_jax" / "jax")
+    return suite.write(test_jax=JAX_SUITE)
+
+
+@pytest.mark.parametrize("layout", ["new", "legacy"])
+def test_a_dumped_suite_loads_without_tuning(jax_suite: Suite, layout: str) -> None:
+    dumped = jax_suite.dump(TOY_XLA_LAYOUT=layout)
+    tunings = set(jax_suite.tunings)
+    loaded = jax_suite.report("--autotune-load=cache.textproto", "--autotune-max-misses=0", TOY_XLA_LAYOUT=layout)
+
+    dumped.assert_outcomes(passed=3)
+    assert tunings == {"copy", "tanh", "logistic", "exponential"}
+    assert jax_suite.tunings == []
+    assert loaded["counts"] == {
+        "hit": 4,
+        "miss": 0,
+        "stale": 0,
+        "mismatch": 0,
+        "tuned": 0,
+        "unused": 0,
+        "unportable": 0,
+    }
+    assert loaded["complete"]
+
+
+def test_an_entry_has_device_versions_op_names_shapes_and_the_measured_time(serial: Suite) -> None:
+    serial.dump()
+
+    entries = stores.read(serial.cache).entries
+    tanh = next(entry for entry in entries if "tanh" in entry.label)
+    assert tanh.problem.device == H200
+    assert tanh.label == "dot, tanh: f16[64,4], f16[4,64] -> f32[64,64]"
+    assert tanh.environment.startswith("jax 0.11.2, jaxlib ")
+    assert tanh.environment.endswith(", CUDNN 9.10.0, TRITON a77e7c793abc0d0c923a9afb275058e2fe57a198")
+    assert str(tanh.choice) == "backend=TRITON, block_m=64"
+    assert tanh.choice is not None
+    assert tanh.choice.time_us == 10.0
+    assert tanh.candidates == ()
+
+
+def test_all_candidates_times_are_kept_where_that_is_asked_for(serial: Suite) -> None:
+    serial.dump("-oautotune_keep_candidates=true")
+
+    entry = stores.read(serial.cache).entries[0]
+    times = {str(candidate): candidate.time_us for candidate in entry.candidates}
+    assert times == {
+        "backend=TRITON, block_m=32": 42.0,
+        "backend=TRITON, block_m=64": 10.0,
+        "backend=TRITON, block_m=128": 74.0,
+    }
+
+
+def test_a_missed_fusion_is_named_by_ops_shapes_and_the_test_that_compiled_it(
+    serial: Suite, section: Callable[[pytest.RunResult], list[str]]
+) -> None:
+    serial.dump("-knot softmax")
+
+    lines = section(serial.load())
+
+    missed = next(line for line in lines if line.startswith("MISS"))
+    assert missed.startswith("MISS test_jax.py::test_softmax - xla:hlo (")
+    assert "dot, exponential: f16[64,11], f16[11,64] -> f32[64,64]" in missed
+    assert missed.endswith("no entry for this HLO: new or changed code")
+    assert "3 hits, 1 miss; 1 tuned in 0.0s" in lines
+
+
+def test_a_stale_entry_names_the_versions_that_changed(
+    serial: Suite, section: Callable[[pytest.RunResult], list[str]]
+) -> None:
+    serial.dump()
+
+    lines = section(serial.load(TOY_XLA_CUDNN="9.19.0", TOY_XLA_TRITON="b" * 40))
+
+    stale = [line for line in lines if line.startswith("STALE")]
+    assert len(stale) == 4
+    changed = "XLA codegen changed: cuDNN 9.10.0 -> 9.19.0, Triton a77e7c793abc -> bbbbbbbbbbbb"
+    assert all(line.endswith(changed) for line in stale)
+
+
+def test_another_cudnn_is_no_reason_against_an_entry_of_another_backend(serial: Suite) -> None:
+    serial.dump()
+
+    loaded = serial.report("--autotune-load=cache.textproto", TOY_XLA_CUDNN="9.19.0")
+
+    assert loaded["counts"]["hit"] == 4
+    assert serial.tunings == []
+
+
+def test_a_stale_legacy_entry_names_cudnn_and_xlas_entry_version(
+    serial: Suite, section: Callable[[pytest.RunResult], list[str]]
+) -> None:
+    serial.dump(TOY_XLA_LAYOUT="legacy")
+
+    lines = section(serial.load(TOY_XLA_LAYOUT="legacy", TOY_XLA_CUDNN="9.19.0", TOY_XLA_ENTRY_VERSION="52"))
+
+    stale = [line for line in lines if line.startswith("STALE")]
+    assert len(stale) == 4
+    assert all(line.endswith(": cuDNN 9.10.0 -> 9.19.0, XLA's entry version 50 -> 52") for line in stale)
+
+
+def test_a_cache_of_xlas_other_format_is_told_as_that(
+    serial: Suite, section: Callable[[pytest.RunResult], list[str]]
+) -> None:
+    serial.dump(TOY_XLA_LAYOUT="legacy")
+
+    lines = section(serial.load())
+
+    assert sum(line.endswith("those that are loaded are of XLA's legacy (jax <= 0.11.1) format") for line in lines) == 4
+
+
+def test_both_formats_and_two_types_of_gpu_live_in_one_file(serial: Suite) -> None:
+    other = {"TOY_XLA_DEVICE": "a4baa03864db7cfb", "TOY_DEVICE": "NVIDIA H100 80GB HBM3"}
+    serial.dump()
+    serial.dump(TOY_XLA_LAYOUT="legacy")
+    serial.dump(**other)
+
+    assert len(stores.read(serial.cache).entries) == 12
+    for environment in ({}, {"TOY_XLA_LAYOUT": "legacy"}, other):
+        loaded = serial.report("--autotune-load=cache.textproto", **environment)
+        assert (loaded["counts"]["hit"], loaded["counts"]["tuned"]) == (4, 0)
+        assert loaded["unused"] == []
+
+
+def test_entries_of_another_gpu_only_are_a_mismatch(
+    serial: Suite, section: Callable[[pytest.RunResult], list[str]]
+) -> None:
+    serial.dump("-ktanh")
+
+    lines = section(serial.load("-ktanh", "-v", TOY_XLA_DEVICE="a" * 16, TOY_DEVICE="NVIDIA B200"))
+
+    mismatch = next(line for line in lines if line.startswith("MISMATCH"))
+    assert "tuned on NVIDIA H200 (sm_90, 132 multiprocessors), running on NVIDIA B200 (" in mismatch
+
+
+def test_a_gpu_that_xla_tells_from_another_of_its_name_is_told_as_that(
+    serial: Suite, section: Callable[[pytest.RunResult], list[str]]
+) -> None:
+    serial.dump(TOY_XLA_LAYOUT="legacy")
+    other = "CUDA: 9.0, Cores: 132, L2 cache: 50 MB"
+
+    lines = section(serial.load("-v", TOY_XLA_LAYOUT="legacy", TOY_XLA_DESCRIPTION=other))
+
+    told = "XLA tells this NVIDIA H200 from the one it was tuned on: L2 cache: 60 MB -> L2 cache: 50 MB"
+    assert sum(line.endswith(told) for line in lines) == 4
+
+
+def test_what_no_test_compiles_any_more_is_unused_and_can_be_pruned(serial: Suite) -> None:
+    serial.dump()
+    serial.write(test_jax=JAX_SUITE.replace('"exponential", ', ""))
+
+    loaded = serial.report("--autotune-load=cache.textproto")
+    serial.load("--autotune-dump=cache.textproto", "--autotune-prune")
+
+    assert loaded["counts"]["unused"] == 1
+    assert len(stores.read(serial.cache).entries) == 3
+
+
+def test_an_update_tunes_only_what_is_missing_and_keeps_the_rest_to_the_byte(serial: Suite) -> None:
+    serial.dump("-knot softmax")
+    before = {entry.native for entry in stores.read(serial.cache).entries}
+
+    serial.load("--autotune-dump=cache.textproto", TOY_XLA_BEST="128")
+
+    after = {entry.native for entry in stores.read(serial.cache).entries}
+    assert serial.tunings == ["exponential"]
+    assert before < after
+    assert len(after) == 4
+
+
+def test_four_workers_write_the_set_of_keys_that_one_process_writes(serial: Suite) -> None:
+    pytest.importorskip("xdist")
+    serial.dump()
+    alone = stores.read(serial.cache)
+    serial.cache.unlink()
+
+    result = serial.dump("-pxdist", "-n4")
+
+    result.assert_outcomes(passed=3)
+    sharded = stores.read(serial.cache)
+    assert [entry.sort_key for entry in sharded.entries] == [entry.sort_key for entry in alone.entries]
+    assert serial.report("--autotune-load=cache.textproto")["counts"]["hit"] == 4
+
+
+@pytest.mark.parametrize(("best", "kept"), [("32", 32), ("64", 64)])
+def test_a_retuned_choice_replaces_the_old_one_only_where_it_is_faster(serial: Suite, best: str, kept: int) -> None:
+    serial.dump("-ktanh")
+    serial.dump("-ktanh", TOY_XLA_BEST=best)
+
+    choices = {str(entry.choice) for entry in stores.read(serial.cache).entries}
+    assert choices == {f"backend=TRITON, block_m={kept}"}
+
+
+def test_a_legacy_choice_without_times_is_kept_when_it_is_tuned_again(serial: Suite) -> None:
+    serial.dump(TOY_XLA_LAYOUT="legacy")
+    before = serial.cache.read_bytes()
+
+    serial.dump(TOY_XLA_LAYOUT="legacy", TOY_XLA_BEST="32")
+
+    assert serial.cache.read_bytes() == before
+
+
+def test_a_miss_fails_the_test_that_compiled_it_where_misses_are_errors(serial: Suite) -> None:
+    serial.dump("-knot softmax")
+
+    result = serial.load("--autotune-on-miss=error")
+
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*autotune: MISS xla:hlo (*): no entry for this HLO: new or changed code*"])
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ('flags={"xla_gpu_autotune_level": 0}', "--xla_gpu_autotune_level=0 is set: XLA tunes nothing"),
+        ('overrides=[("xla_gpu_autotune_level", 0)]', "--xla_gpu_autotune_level=0 is set: XLA tunes nothing"),
+        ('flags={"xla_gpu_deterministic_ops": 1}', "--xla_gpu_deterministic_ops is set: XLA tunes nothing then"),
+        (
+            'overrides=[("xla_gpu_exclude_nondeterministic_ops", "true")]',
+            "--xla_gpu_exclude_nondeterministic_ops is set",
+        ),
+        (
+            'flags={"xla_gpu_load_autotune_results_from": "x.pb"}',
+            "--xla_gpu_load_autotune_results_from is set: remove it, --autotune-load does the same",
+        ),
+        (
+            'flags={"xla_gpu_dump_autotune_results_to": "x.pb"}',
+            "--xla_gpu_dump_autotune_results_to is set: remove it, --autotune-dump does the same",
+        ),
+        ('overrides=[("xla_gpu_per_fusion_autotune_cache_dir", "d")]', "the compiler option xla_gpu_per_fusion_"),
+    ],
+)
+def test_settings_that_rule_a_cache_out_leave_xla_alone_and_fail_the_gate(
+    serial: Suite, call: str, reason: str
+) -> None:
+    serial.dump()
+    serial.write(test_jax=f"import jax\ndef test_a(): jax.compile('tanh', {call})")
+
+    result = serial.load("--autotune-max-misses=0")
+
+    result.stdout.fnmatch_lines(["*1 passed*"])
+    assert f"UNSEEN xla:JAX programs ({reason}" in result.stdout.str()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_jax_distributed_leaves_xla_alone_with_the_reason(serial: Suite) -> None:
+    result = serial.dump(TOY_JAX_DISTRIBUTED="1")
+
+    result.assert_outcomes(passed=3)
+    assert "UNSEEN xla:JAX programs (under jax.distributed XLA itself shares its tuning" in result.stdout.str()
+
+
+def test_on_the_cpu_it_is_said_that_xla_tunes_nothing_there(serial: Suite) -> None:
+    result = serial.dump(TOY_JAX_PLATFORM="cpu")
+
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs"])
+
+
+def test_a_load_run_without_entries_of_xla_leaves_jax_alone(serial: Suite) -> None:
+    serial.cache.write_text("format_version: 1\n")
+
+    loaded = serial.report("--autotune-load=cache.textproto")
+
+    assert loaded["lookups"] == loaded["unseen"] == loaded["notes"] == []
+
+
+def test_jaxs_own_cache_of_programs_is_off_and_that_is_said(serial: Suite) -> None:
+    result = serial.dump(TOY_JAX_CACHE_DIR="jax-cache")
+
+    assert len(serial.tunings) == 4
+    assert "xla: JAX's persistent compilation cache is off in this run" in result.stdout.str()
+
+
+def test_jax_that_was_used_by_a_conftest_is_told_with_what_to_do(serial: Suite) -> None:
+    conftest = serial.folder / "conftest.py"
+    conftest.write_text(conftest.read_text() + "\nimport jax\njax.compile('early')\n")
+
+    result = serial.dump()
+
+    result.assert_outcomes(passed=3)
+    assert "xla: JAX was in use before the tests ran" in result.stdout.str()
+
+
+def test_a_test_with_tuners_left_alone_neither_loads_nor_records(serial: Suite) -> None:
+    serial.write(
+        test_jax="""
+import jax, pytest
+
+@pytest.mark.autotune_cache(enabled=False)
+def test_alone(): jax.compile("exponential")
+
+def test_tuned(): jax.compile("exponential", "tanh")
+"""
+    )
+
+    serial.dump()
+
+    assert len(stores.read(serial.cache).entries) == 1
+
+
+def test_an_unknown_jax_is_left_alone_with_the_reason(serial: Suite) -> None:
+    conftest = serial.folder / "conftest.py"
+    conftest.write_text(
+        conftest.read_text()
+        + "\nimport jax._src.compiler as c\nc.backend_compile_and_load = lambda client, module: None\n"
+    )
+
+    result = serial.dump()
+
+    assert "xla was left alone: backend_compile_and_load of jax 0.11.2 has another signature" in result.stdout.str()
+
+
+def test_nothing_of_a_run_stays_in_the_environment_or_in_jax(serial: Suite) -> None:
+    serial.write(
+        test_jax="""
+import os, jax
+
+def test_a(monkeypatch):
+    before = os.environ.get("XLA_FLAGS")
+    jax.compile("tanh")
+    assert os.environ.get("XLA_FLAGS") == before == "--xla_dump_to=elsewhere"
+"""
+    )
+
+    serial.dump(XLA_FLAGS="--xla_dump_to=elsewhere").assert_outcomes(passed=1)

@@ -1,0 +1,224 @@
+"""Real XLA without a GPU: what it does with the files that are made for it.
+
+It needs JAX's CUDA plugin, of which only the library is used: ``make test-jax``. Without a device XLA tunes and
+dumps nothing, so XLA's own count of hits and misses is what is compared.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.model import Cache, Device
+from pytest_autotune.tuners.xla import entries, files, messages
+from pytest_autotune.tuners.xla.files import Layout, XlaEntry
+
+HARNESS = Path(__file__).parent / "xla_deviceless"
+JAXLIB = "0.11.2"
+H200 = Device("NVIDIA H200", "sm_90", 132)
+# What XLA 0.11.2 calls the H200 of h200.txtpb, the versions that go with it, and the four fusions of dot_with_epilogue.
+DEVICE = "ed0e56ab8b2a0ecb"
+CODEGEN = "ef00bdc5c7995cbf"
+TRITON = "a77e7c793abc0d0c923a9afb275058e2fe57a198"
+REDUCTIONS = (
+    "73b79c30567f996232457548770aa33d",
+    "9e544d3f8843fbb06d3fd348b8cac3b8",
+    "9f265533f4344939f034791e4b32d031",
+)
+DOT = "caf9d643c21ac9d70af876c77a8fb7b1"
+SUITE = """
+import harness
+import pytest
+
+@pytest.fixture(scope="session")
+def gpu():
+    return harness.gpu_sharding()
+
+def test_dot(gpu):
+    print("TILE", harness.compiled(harness.dot_with_epilogue, 512, gpu).count('"sizes":["1","32","64"]'))
+"""
+LEGACY_FLAG = "--xla_gpu_use_new_autotune_cache_format=false"
+
+
+def _unavailable() -> str:
+    if not os.environ.get("XLA_CUDA_PLUGIN"):
+        return "needs XLA's CUDA plugin, named by XLA_CUDA_PLUGIN: make test-jax"
+    try:
+        version = importlib.metadata.version("jaxlib")
+    except importlib.metadata.PackageNotFoundError:
+        return "needs jaxlib"
+    return "" if version == JAXLIB else f"the fingerprints here are of jaxlib {JAXLIB}, not {version}"
+
+
+pytestmark = pytest.mark.skipif(bool(_unavailable()), reason=_unavailable() or "-")
+
+
+@dataclass(frozen=True)
+class Told:
+    """What XLA told of one compilation.
+
+    :param keys: of a legacy run: (device, HLO text, version) of what was looked up.
+    """
+
+    hits: int
+    misses: int
+    output: str
+    keys: tuple[tuple[str, str, int], ...]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Told]:
+    """Runs the suite with real XLA and these options and flags."""
+    (tmp_path / "test_dot.py").write_text(SUITE)
+
+    def run(*args: str, flags: str = "") -> Told:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(HARNESS),
+            "XLA_FLAGS": flags,
+            # JAX sets a level of its own where none is set.
+            "TF_CPP_MIN_LOG_LEVEL": "0",
+            "TF_CPP_VMODULE": "config_assigner_pass=1,autotuner_cache=2",
+        }
+        command = [sys.executable, "-m", "pytest", "-s", "-pno:xdist", *args]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        told = done.stdout + done.stderr
+        stats = re.search(r"cache stats: hits=(\d+), misses=(\d+)", told)
+        assert stats is not None, told[-3000:]
+        keys = re.findall(r"key = <key model='(.*?)', hlo='(.*?)', version=(\d+)>", told, re.DOTALL)
+        return Told(int(stats[1]), int(stats[2]), told, tuple((d, hlo, int(v)) for d, hlo, v in dict.fromkeys(keys)))
+
+    return run
+
+
+def new_entry(hlo: str, codegen: str = CODEGEN, version: str = TRITON, device: str = DEVICE) -> XlaEntry:
+    message = messages.new("xla.autotuner.AutotuneEntry")
+    message.key.target.device, message.key.target.hlo_fingerprint = device, hlo
+    message.key.environment.codegen_version = codegen
+    config = message.value.optimal_config
+    if hlo == DOT:
+        config.backend = 2
+        triton = config.backend_config.triton
+        triton.block_m, triton.block_n, triton.block_k = 32, 64, 32
+        triton.num_stages, triton.num_warps, triton.num_ctas, triton.group_size = 2, 4, 1, 1
+        message.value.optimal_backend_version = version
+    else:
+        config.backend = 10
+        config.backend_config.native_emitter.SetInParent()
+        message.value.optimal_backend_version = "v1" if version == TRITON else version
+    return XlaEntry(Layout.NEW, message.SerializeToString())
+
+
+def legacy_entry(device: str, hlo: str, version: int) -> XlaEntry:
+    message = messages.new("xla.AutotuneResultsEntry")
+    message.device, message.hlo, message.version = device, hlo, version
+    if " dot(" in hlo:
+        triton = message.result.triton
+        triton.block_m, triton.block_n, triton.block_k = 32, 64, 32
+        triton.num_stages, triton.num_warps, triton.num_ctas, triton.group_size = 2, 4, 1, 1
+    else:
+        config = messages.new("xla.autotuner.BackendConfig")
+        config.native_emitter.SetInParent()
+        message.result.other.name = "NATIVE_EMITTER"
+        message.result.other.config.type_url = "type.googleapis.com/xla.autotuner.BackendConfig"
+        message.result.other.config.value = config.SerializeToString()
+    return XlaEntry(Layout.LEGACY, message.SerializeToString())
+
+
+def cache(path: Path, found: Sequence[XlaEntry]) -> str:
+    """Writes a cache of ours with these entries; returns the option that loads it."""
+    stores.update(path, lambda now: Cache(tuple(entries.to_entry(entry, H200) for entry in found)))
+    return f"--autotune-load={path}"
+
+
+def convert(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest_autotune.cli", "convert", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_loaded_entries_are_hits_of_xla(run: Callable[..., Told], tmp_path: Path) -> None:
+    told = run(cache(tmp_path / "cache.textproto", [new_entry(hlo) for hlo in (*REDUCTIONS, DOT, "0" * 32)]))
+
+    assert (told.hits, told.misses) == (4, 0)
+    assert "TILE 1" in told.output
+
+
+def test_what_is_not_loaded_is_a_miss_of_xla(run: Callable[..., Told], tmp_path: Path) -> None:
+    told = run(cache(tmp_path / "cache.textproto", [new_entry(hlo) for hlo in REDUCTIONS]))
+
+    assert (told.hits, told.misses) == (3, 1)
+
+
+def test_entries_of_other_versions_are_misses_of_xla(run: Callable[..., Told], tmp_path: Path) -> None:
+    stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
+
+    told = run(cache(tmp_path / "cache.textproto", stale))
+
+    assert (told.hits, told.misses) == (0, 4)
+    assert "version_mismatch=4" in told.output
+
+
+def test_entries_of_another_codegen_but_the_same_backend_are_hits_of_xla(
+    run: Callable[..., Told], tmp_path: Path
+) -> None:
+    told = run(cache(tmp_path / "cache.pb", [new_entry(hlo, codegen="deadbeefdeadbeef") for hlo in (*REDUCTIONS, DOT)]))
+
+    assert (told.hits, told.misses) == (4, 0)
+    assert "strict_hits=0" in told.output
+
+
+def test_of_two_entries_for_one_fusion_the_last_loaded_cache_gives_the_choice(
+    run: Callable[..., Told], tmp_path: Path
+) -> None:
+    stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
+    current = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
+
+    told = run(cache(tmp_path / "old.pb", stale), cache(tmp_path / "new.pb", current))
+
+    assert (told.hits, told.misses) == (4, 0)
+
+
+def test_legacy_entries_are_hits_of_an_xla_that_uses_that_format_and_of_no_other(
+    run: Callable[..., Told], tmp_path: Path
+) -> None:
+    empty = cache(tmp_path / "empty.pb", [])
+    missed = run(empty, "--autotune-tuners=xla", flags=LEGACY_FLAG)
+    assert (missed.hits, len(missed.keys)) == (0, 4)
+    loaded = cache(tmp_path / "cache.textproto", [legacy_entry(*key) for key in missed.keys])
+
+    told = run(loaded, flags=f"{LEGACY_FLAG} --xla_dump_to={tmp_path / 'xla'}")
+    as_new = run(loaded)
+
+    assert (told.hits, told.misses) == (4, 0)
+    assert "TILE 1" in told.output
+    assert (as_new.hits, as_new.misses) == (0, 4)
+    # XLA has printed the choices that it took over: a text that it wrote itself.
+    written = next((tmp_path / "xla").glob("*.autotune_results.pbtxt"))
+    back, again = tmp_path / "back.textproto", tmp_path / "again.pbtxt"
+    assert convert(written, back, "--from=xla").returncode == 0
+    assert convert(back, again, "--to=xla").returncode == 0
+    assert again.read_bytes() == written.read_bytes()
+    assert stores.read(back).entries
+    assert {entry.native for entry in stores.read(back).entries} == {legacy_entry(*key).raw for key in missed.keys}
+
+
+@pytest.mark.parametrize("name", ["results.pb", "results.textproto"])
+def test_xla_loads_a_converted_cache_by_its_own_flag(run: Callable[..., Told], tmp_path: Path, name: str) -> None:
+    found = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
+    cache(tmp_path / "cache.textproto", found)
+    assert convert(tmp_path / "cache.textproto", tmp_path / name, "--to=xla").returncode == 0
+
+    told = run(flags=f"--xla_gpu_load_autotune_results_from={tmp_path / name}")
+
+    assert (told.hits, told.misses) == (4, 0)
+    data = (tmp_path / name).read_bytes()
+    assert {entry.raw for entry in files.read(data, files.is_text(Path(name)), name)} == {entry.raw for entry in found}

@@ -1,0 +1,5 @@
+initialised = False
+
+
+def backends_are_initialized():
+    return initialised

@@ -1,0 +1,2 @@
+def reset_cache():
+    pass
