@@ -126,7 +126,10 @@ def main() -> None:
     runs = [
         ("serial, without the plugin", ["-pno:autotune"]),
         (f"-n {WORKERS}, without the plugin", ["-pno:autotune", *shared]),
-        (f"-n {WORKERS} dump", [*shared, "--autotune-dump=../cache.textproto"]),
+        (
+            f"-n {WORKERS} dump",
+            [*shared, "--autotune-dump=../cache.textproto", "--autotune-report=../report.json"],
+        ),
         (f"-n {WORKERS} load", [*shared, "--autotune-load=../cache.textproto", "--autotune-max-misses=0"]),
     ]
     seconds: dict[str, float] = {}
@@ -141,6 +144,8 @@ def main() -> None:
             seconds[label], _ = pytest_seconds(folder, "-q", *args, TRITON_CACHE_DIR=str(folder / "compiled"))
             choices[label] = chosen_in(folder)
             print(label, f"{seconds[label]:.1f} s", flush=True)
+        spent = json.loads((Path(name) / "report.json").read_text())["tuning_seconds"]
+        print(f"the dump spent {spent:.1f} s of that on six searches, without waiting for the GPU", flush=True)
         measured = subprocess.run(
             [sys.executable, "-c", MEASURE],
             cwd=Path(name) / "0",
