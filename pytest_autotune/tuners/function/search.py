@@ -248,7 +248,7 @@ class _Bench:
         self._callbacks = plan.callbacks
         self._how = how = plan.measuring
         self._hold = hold
-        self._clock: Clock = HostClock() if callable(how.clock) else make_clock(how.clock, on_gpu, how.flush_l2)
+        self._clock: Clock = make_clock(how.clock, on_gpu, how.flush_l2)
 
     @property
     def takes_times_as_they_are(self) -> bool:
