@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import uuid
 from dataclasses import dataclass
 from typing import Any
 
 _ATTRIBUTES = {"multiprocessors": 16, "major": 75, "minor": 76}
 _NAME_LENGTH = 256
+#: Libraries, other than torch, through which a process may have come to a CUDA context.
+_LIBRARIES = ("cupy", "pycuda", "numba.cuda", "cuda", "cutlass", "jaxlib", "warp", "tensorflow", "mxnet", "paddle")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,9 @@ def context_gpu(driver: Any = None) -> CudaGpu | None:
 
 
 def _loaded_driver() -> Any:
+    # Asking the loader takes 30 us where the answer is no, and every call of a tuner asks.
+    if not any(name in sys.modules for name in _LIBRARIES):
+        return None
     try:
         return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except (OSError, AttributeError):  # not loaded, or a system without such libraries

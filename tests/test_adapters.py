@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pytest_autotune.testing import AdapterConformance
+from pytest_autotune.tuners.function import adapter as function_adapter
 from tests.conftest import REPOSITORY, Suite
 
 PACKAGE = REPOSITORY / "tests/data/third_party_tuner"
@@ -177,3 +179,40 @@ def test_a_version_of_the_library_that_the_adapter_does_not_know_is_left_alone(
 
     result.assert_outcomes(passed=2)
     assert "handrolled was left alone: handrolled 1.2.0 has no Tuned.choose(items)" in section(result)[0]
+
+
+@pytest.mark.parametrize("name", ["handrolled.py", "handrolled_autotune.py", "test_handrolled.py"])
+def test_the_documentation_shows_the_package_that_is_tested(name: str) -> None:
+    page = (REPOSITORY / "docs/adapters.md").read_text()
+
+    assert f"```python\n# {name}\n{(PACKAGE / name).read_text()}```\n" in page
+
+
+class TestFunctionAdapter(AdapterConformance):
+    """The plugin's own adapter of hand-written tuners is held to the same."""
+
+    tuner = "function"
+    adapter = function_adapter.Adapter
+    _searches = 0
+
+    def tune(self) -> object:
+        from pytest_autotune import Measuring, tune
+
+        return tune("lib.k", space=[2, 1], run=self._run, measuring=Measuring(clock=_as_told), device="cpu")
+
+    @staticmethod
+    def _run(config: int) -> float:
+        TestFunctionAdapter._searches += config == 1
+        return float(config)
+
+    def forget(self) -> None:
+        from pytest_autotune.tuners.function.tuner import TUNER
+
+        TUNER.memory.chosen.clear()
+
+    def searches(self) -> int:
+        return TestFunctionAdapter._searches
+
+
+def _as_told(call: Any) -> float:
+    return float(call())

@@ -573,6 +573,15 @@ def test_without_a_run_a_problem_is_tuned_once_in_the_process_and_each_key_by_it
     assert len(runs) == 4
 
 
+def test_what_a_caller_does_to_a_choice_does_not_reach_the_next_one(tuner: FunctionTuner) -> None:
+    def tune() -> Any:
+        return tuner.tune("k", space=product(a=[1, 2]), run=lambda config: config["a"], measuring=AS_TOLD)
+
+    tune()["a"] = 5
+
+    assert tune() == {"a": 1}
+
+
 def test_another_space_or_version_is_not_served_from_memory(tuner: FunctionTuner) -> None:
     def tune(**request: Any) -> Any:
         return tuner.tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, **request})

@@ -16,7 +16,7 @@ _NOUNS = {
     Outcome.HIT: ("hit", "hits"),
     Outcome.MISS: ("miss", "misses"),
     Outcome.STALE: ("stale", "stale"),
-    Outcome.MISMATCH: ("GPU mismatch", "GPU mismatches"),
+    Outcome.MISMATCH: ("mismatch", "mismatches"),
     Outcome.UNPORTABLE: ("unportable", "unportable"),
 }
 

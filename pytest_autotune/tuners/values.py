@@ -11,6 +11,7 @@ from pytest_autotune.cache.model import UnportableError, Value, plain_value
 from pytest_autotune.tuners.kernel_source import python_function, qualified_name, source_digest
 
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
+_PLAIN = (int, str, bool, float, type(None))
 #: Libraries whose classes of scalars stand for dtypes: ``numpy.float32``.
 _DTYPE_CLASSES = ("numpy", "ml_dtypes")
 
@@ -27,6 +28,8 @@ def stable_value(name: str, value: object) -> Value:
 
     :raises UnportableError: for what has no stable form, such as a tensor.
     """
+    if type(value) in _PLAIN:  # nearly all are, and a space has hundreds of them
+        return plain_value(name, value)
     value = unwrapped(value)
     if (dtype := _dtype_name(value)) is not None:
         return Value(name, dtype, "dtype")

@@ -228,7 +228,8 @@ def test_ignored_kernels_are_tuned_and_told_nowhere(suite: Suite, section: Any) 
     assert "entries {" not in suite.cache.read_text()
 
 
-def test_only_the_named_tuners_act(suite: Suite) -> None:
+def test_only_the_named_tuners_act(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite.pytester, "_method", "subprocess")  # what is tuned without a run is remembered
     a_suite(suite)
 
     result = suite.dump("--autotune-tuners=triton")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from pytest_autotune.tuners.function.errors import TuningError
@@ -13,7 +13,7 @@ from pytest_autotune.tuners.function.errors import TuningError
 FLUSHED_BYTES = 256 * 1024 * 1024
 
 #: A benchmark of the caller: takes a call without arguments; returns its time, or several, in microseconds.
-OwnClock = Callable[[Callable[[], object]], "float | Sequence[float]"]
+OwnClock = Callable[[Callable[[], object]], "float | Iterable[float]"]
 
 
 class Clock(Protocol):
@@ -99,16 +99,26 @@ class CupyEvents:
 CLOCKS: dict[str, Callable[[bool], Clock]] = {"torch": TorchEvents, "cupy": CupyEvents}
 
 
-def make_clock(name: str | None, on_gpu: bool, flush_l2: bool) -> Clock:
+def make_clock(name: str | OwnClock | None, on_gpu: bool, flush_l2: bool) -> Clock:
     """A clock by its name, or the one that fits the device.
 
     :param name: ``"torch"``, ``"cupy"``, ``"host"`` or None: on a GPU the events of torch where it
-        has initialised the GPU, else of CuPy; elsewhere the host's clock.
+        has initialised the GPU, else of CuPy; elsewhere the host's clock. Beside a benchmark of the
+        caller's own, what can wait for the device.
     :raises TuningError: when the library for it is not imported.
     :raises ValueError: when the host's clock is asked to flush the L2 cache.
     """
-    if name is None:
-        name = _library_on_gpu() if on_gpu else "host"
+    if callable(name):
+        library = _library_on_gpu() if on_gpu else ""
+        return CLOCKS[library](False) if library else HostClock()
+    if name is None and on_gpu:
+        name = _library_on_gpu()
+        if not name:
+            raise TuningError(
+                "neither torch nor CuPy uses the GPU: pass Measuring(clock=…), a benchmark of your own or 'host' "
+                "for calls that wait for the GPU themselves"
+            )
+    name = name or "host"
     if name == "host":
         if flush_l2:
             raise ValueError("flush_l2=True is for GPUs that are timed with events of torch or CuPy")
@@ -121,12 +131,8 @@ def make_clock(name: str | None, on_gpu: bool, flush_l2: bool) -> Clock:
 
 
 def _library_on_gpu() -> str:
+    """The library whose events can time the GPU; empty where there is none."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return "torch"
-    if "cupy" in sys.modules:
-        return "cupy"
-    raise TuningError(
-        "a GPU is used by neither torch nor CuPy: pass Measuring(clock=…), a benchmark of your own or 'host' "
-        "for calls that wait for the GPU themselves"
-    )
+    return "cupy" if "cupy" in sys.modules else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_autotune.tuners.function.clocks import Clock, OwnClock
@@ -110,7 +110,7 @@ def measure(call: Callable[[], object], before: Callable[[], object], how: Measu
     if callable(how.clock):
         before()
         times = how.clock(call)
-        return measurement([float(time) for time in times] if isinstance(times, Sequence) else [float(times)])
+        return measurement([float(time) for time in times] if isinstance(times, Iterable) else [float(times)])
     estimate_ms = statistics.median(clock.samples_us(call, before, 2)) / 1000
     warm_up = _runs(how.warmup_ms, estimate_ms, 0, how.max_runs)
     if warm_up:

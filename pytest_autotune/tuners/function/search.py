@@ -20,6 +20,8 @@ from pytest_autotune.tuners.function.strategies import Strategy
 MAY_WIN = 0.25
 #: Candidates this close to the fastest one are measured once more before one is chosen.
 CLOSE = 0.05
+#: No more than this many of them, the fastest: where most are alike, any will do.
+FINALISTS = 8
 #: How often a choice and the best one are measured in turn to tell what the choice costs.
 ROUNDS = 3
 #: A reason why a candidate failed is told up to this many characters.
@@ -212,6 +214,7 @@ def _finish(trials: list[Trial], bench: _Bench) -> Found:
         may_win.add(_best(trials))
     best_us = trials[_best(trials)].median_us
     close = [place for place, trial in enumerate(trials) if trial.median_us <= best_us * (1 + CLOSE)]
+    close = sorted(close, key=lambda place: trials[place].median_us)[:FINALISTS]
     for place in close if len(close) > 1 else ():
         again = bench.once_more(trials[place])
         if again.failed or again.median_us < trials[place].median_us:
@@ -245,7 +248,7 @@ class _Bench:
         self._callbacks = plan.callbacks
         self._how = how = plan.measuring
         self._hold = hold
-        self._clock: Clock = HostClock() if callable(how.clock) else make_clock(how.clock, on_gpu, how.flush_l2)
+        self._clock: Clock = make_clock(how.clock, on_gpu, how.flush_l2)
 
     @property
     def takes_times_as_they_are(self) -> bool:

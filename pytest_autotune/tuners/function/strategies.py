@@ -103,14 +103,16 @@ def _quiet(optuna: Any) -> Iterator[None]:
         optuna.logging.set_verbosity(verbosity)
 
 
+_NAMED: dict[str, Strategy] = {"exhaustive": Exhaustive(), "optuna": Optuna()}
+
+
 def as_strategy(strategy: object) -> Strategy:
     """What a caller passed as ``strategy=``.
 
     :raises TypeError: when it is neither a name nor has batches.
     """
-    named: dict[object, Strategy] = {"exhaustive": Exhaustive(), "optuna": Optuna()}
-    if isinstance(strategy, str) and strategy in named:
-        return named[strategy]
+    if isinstance(strategy, str) and strategy in _NAMED:
+        return _NAMED[strategy]
     if hasattr(strategy, "batches"):
         found: Strategy = strategy
         return found

@@ -167,7 +167,10 @@ class FunctionTuner:
             with _one_at_a_time(memory, request.key):
                 chosen = memory.chosen.get(request.key) or _choose(memory, request)
                 memory.chosen[request.key] = chosen
-        return chosen.config
+        # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
+        found = plan.space.find(chosen.params)
+        assert found is not None
+        return found.config
 
     def loss(
         self,

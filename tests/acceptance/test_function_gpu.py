@@ -1,0 +1,218 @@
+"""Hand-written tuners on a real GPU: events of torch and CuPy, and what the two libraries share."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pytest_autotune.tuners.function.compiling import Compiling
+from pytest_autotune.tuners.function.errors import TuningError
+from pytest_autotune.tuners.function.measuring import Measuring
+from pytest_autotune.tuners.function.tuner import FunctionTuner
+from tests.conftest import REPOSITORY, Suite
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+
+SCALE = """
+extern "C" __global__ void scale(const float* x, float* y, int n, int rounds) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float value = x[i];
+    for (int r = 0; r < rounds; r++) value = value * 1.0001f + 0.5f;
+    y[i] = value * STEP;
+}
+"""
+SUITE = """
+import cupy, pytest
+import pytest_autotune
+from pytest_autotune import Measuring
+
+SOURCE = '''
+extern "C" __global__ void add_one(const float* x, float* y, int n) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = x[i] + 1;
+}
+'''
+
+@pytest.mark.parametrize("n", [1000, 1000000])
+def test_add_one(autotune_cache, n):
+    x, y = cupy.arange(n, dtype=cupy.float32), cupy.zeros(n, dtype=cupy.float32)
+    kernel = cupy.RawKernel(SOURCE, "add_one")
+
+    def run(config):
+        kernel((config["blocks"],), (config["threads"],), (x, y, n))
+
+    config = autotune_cache.tune(
+        "lib.add_one", key={"n": n, "dtype": x.dtype}, space={"blocks": [1, 64, 264], "threads": [32, 256]},
+        run=run, source=SOURCE, measuring=Measuring(flush_l2=True),
+        verify=lambda config, _: bool((y == x + 1).all()), setup=lambda config: y.fill(0),
+    )
+    run(config)
+    assert (y == x + 1).all()
+"""
+
+
+@pytest.fixture
+def tuner() -> FunctionTuner:
+    return FunctionTuner()
+
+
+@pytest.mark.parametrize("flush_l2", [False, True])
+def test_torch_events_time_the_kernel_and_not_the_launch(tuner: FunctionTuner, flush_l2: bool) -> None:
+    import torch
+
+    x = torch.randn(4096, 4096, device="cuda")
+    sizes = [4096, 256]
+
+    chosen = tuner.tune(
+        "k",
+        space=sizes,
+        run=lambda size: x[:size, :size] @ x[:size, :size],
+        verify=lambda size, result: result.shape == (size, size),
+        measuring=Measuring(clock="torch", flush_l2=flush_l2),
+    )
+    loss = tuner.loss(
+        4096,
+        space=sizes,
+        run=lambda size: x[:size, :size] @ x[:size, :size],
+        measuring=Measuring(clock="torch", flush_l2=flush_l2),
+    )
+
+    assert chosen == 256
+    assert loss.share > 5
+    assert 1 < (loss.best.time_us or 0) < 1000
+    assert (loss.choice.time_us or 0) < 100_000
+
+
+def test_cupy_events_compilers_in_threads_and_wrong_results(tuner: FunctionTuner) -> None:
+    cupy = pytest.importorskip("cupy")
+    n = 1 << 20
+    x, y = cupy.ones(n, dtype=cupy.float32), cupy.empty(n, dtype=cupy.float32)
+
+    def compile(config: dict[str, int]) -> Any:
+        kernel = cupy.RawKernel(SCALE, "scale", options=(f"-DSTEP={config['step']}",))
+        kernel.compile()
+        return kernel
+
+    def run(config: dict[str, int], kernel: Any) -> None:
+        kernel((n // 256,), (256,), (x, y, n, config["rounds"]))
+
+    chosen = tuner.tune(
+        "k",
+        space={"step": [1, 2], "rounds": [0, 2000]},
+        run=run,
+        compile=compile,
+        # The fast ones that do not scale by 1 are wrong.
+        verify=lambda config, _: bool((y[0] == 1.0) | (config["rounds"] > 0)),
+        measuring=Measuring(clock="cupy", flush_l2=True),
+        compiling=Compiling(workers=4),
+    )
+
+    assert chosen == {"step": 1, "rounds": 0}
+
+
+def test_a_flushed_cache_makes_a_small_kernel_slower() -> None:
+    import torch
+
+    from pytest_autotune.tuners.function.clocks import make_clock
+    from pytest_autotune.tuners.function.measuring import measure
+
+    x = torch.randn(8 * 1024 * 1024 // 4, device="cuda")
+    y = torch.empty_like(x)
+
+    def median_us(flush_l2: bool) -> float:
+        how = Measuring(flush_l2=flush_l2)
+        clock = make_clock("torch", True, flush_l2)
+        return measure(lambda: y.copy_(x), lambda: None, how, clock).median_us
+
+    assert median_us(True) > median_us(False) * 1.02
+
+
+def test_a_kernel_that_breaks_the_device_ends_the_search_in_a_process_of_its_own() -> None:
+    pytest.importorskip("cupy")
+    script = """
+import cupy, pytest_autotune
+kernel = cupy.RawKernel('extern "C" __global__ void k(int* p) { *p = 1; }', "k")
+def run(config):
+    kernel((1,), (1,), (cupy.uint64(config),))
+    cupy.cuda.runtime.deviceSynchronize()
+x = cupy.zeros(4)
+try:
+    pytest_autotune.tune("k", space=[16, 32], run=run, strict=False, device="cuda")
+except pytest_autotune.TuningError as error:
+    print(error)
+"""
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=REPOSITORY).stdout
+
+    assert "function:k: the device no longer works after config=16" in output
+
+
+def test_nothing_is_tuned_while_a_graph_is_captured(tuner: FunctionTuner) -> None:
+    import torch
+
+    x = torch.zeros(16, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x.add_(1)
+        with pytest.raises(TuningError, match="while a CUDA graph is captured"):
+            tuner.tune("k", space=[1, 2], run=lambda config: x.add_(config))
+
+
+def test_a_search_leaves_random_numbers_of_the_gpu_as_they_were(tuner: FunctionTuner) -> None:
+    import torch
+
+    torch.cuda.manual_seed(1)
+    without = torch.rand(4, device="cuda")
+    torch.cuda.manual_seed(1)
+    tuner.tune("k", space=[10, 10000], run=lambda config: torch.rand(config, device="cuda"))
+
+    assert torch.equal(torch.rand(4, device="cuda"), without)
+
+
+def test_cupy_alone_has_the_same_device_and_lock_as_torch() -> None:
+    pytest.importorskip("cupy")
+    script = """
+import sys, json, dataclasses
+from pytest_autotune import device
+assert device.current_gpu() is None
+import LIBRARY
+x = LIBRARY.zeros(4, **OPTIONS)
+print(json.dumps([dataclasses.asdict(device.current_gpu()), device.current_gpu_uuid(), "torch" in sys.modules]))
+"""
+
+    def told(library: str, options: str) -> list[Any]:
+        text = script.replace("LIBRARY", library).replace("OPTIONS", options)
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=REPOSITORY)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+    of_cupy, of_torch = told("cupy", "{}"), told("torch", "{'device': 'cuda'}")
+
+    assert of_cupy[2] is False
+    assert of_cupy[:2] == of_torch[:2]
+    assert of_cupy[1]
+
+
+@pytest.mark.parametrize("workers", [[], ["-pxdist", "-n2"]], ids=["serial", "n2"])
+def test_a_suite_with_cupy_kernels_dumps_and_loads(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, section: Any, workers: list[str]
+) -> None:
+    pytest.importorskip("cupy")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.setattr(pytester, "_method", "subprocess")
+    pytester.makepyfile(test_lib=SUITE)
+    suite = Suite(pytester, workers)
+
+    dumped = suite.dump()
+    loaded = suite.load("--autotune-max-misses=0")
+
+    dumped.assert_outcomes(passed=2)
+    text = suite.cache.read_text()
+    assert text.count('tuner: "function"') == 2
+    assert 'arch: "sm_' in text
+    assert loaded.ret == 0
+    assert section(loaded)[0].startswith("2 hits")

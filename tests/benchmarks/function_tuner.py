@@ -1,0 +1,184 @@
+"""A hand-written tuner: a call that has its choice, and how far compiling and measuring overlap.
+
+    python tests/benchmarks/function_tuner.py
+
+On a GPU where CuPy is installed it also compiles real kernels in threads and measures them meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from common import machine, median, table
+
+from pytest_autotune.device import cpu
+from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.tuners.function.compiling import Compiling
+from pytest_autotune.tuners.function.measuring import Measuring
+from pytest_autotune.tuners.function.space import product
+from pytest_autotune.tuners.function.tuner import FunctionTuner
+
+REPEATS = 21
+CALLS = 500
+CANDIDATES = 12
+COMPILE_S = 0.1
+MEASURE_S = 0.05
+AXES = {"BLOCK_M": [32, 64, 128], "BLOCK_N": [32, 64, 128], "BLOCK_K": [32, 64], "num_warps": [4, 8]}
+KEY = {"m": 4096, "n": 4096, "k": 4096, "dtype": "fp16"}
+
+CUDA = r"""
+extern "C" __global__ void saxpy(const float* x, float* y, int n) {
+    for (int i = (blockIdx.x * blockDim.x + threadIdx.x) * UNROLL; i < n; i += gridDim.x * blockDim.x * UNROLL) {
+        #pragma unroll
+        for (int j = 0; j < UNROLL; j++) if (i + j < n) y[i + j] += 2.0f * x[i + j];
+    }
+    // SALT
+}
+"""
+
+
+def run(config: Any) -> float:
+    return float(config["BLOCK_M"])
+
+
+def clock(call: Callable[[], object]) -> float:
+    return float(call())  # type: ignore[arg-type]
+
+
+def per_call_us(call: Callable[[], object]) -> float:
+    samples = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        samples.append((time.perf_counter() - started) / CALLS * 1e6)
+    return median(samples)
+
+
+def cached_calls() -> list[tuple[str, str]]:
+    made_once = product(**AXES)
+    listed = [dict(one.config) for one in made_once]
+    spaces: dict[str, Callable[[], Any]] = {
+        "space made once with product()": lambda: made_once,
+        f"list of {len(listed)} mappings": lambda: listed,
+    }
+    rows = []
+    for name, space in spaces.items():
+        for where in ("outside pytest", "in a run"):
+            tuner = FunctionTuner()
+            if where == "in a run":
+                tuner.attach(TuningRun(Policy(), None, Alone(GpuLock(1.0)), lambda lookup: None))
+
+            def call(space: Any = space, tuner: Any = tuner) -> Any:
+                return tuner.tune("gemm", key=KEY, space=space(), run=run, measuring=Measuring(clock=clock))
+
+            call()
+            rows.append((f"{name}, {where}", f"{per_call_us(call):.1f}"))
+    tuner = FunctionTuner()
+
+    def with_device() -> Any:
+        return tuner.tune("gemm", key=KEY, space=made_once, run=run, device="cpu", measuring=Measuring(clock=clock))
+
+    with_device()
+    rows.append(("space made once, device= said", f"{per_call_us(with_device):.1f}"))
+    return rows
+
+
+def overlap() -> list[tuple[str, str]]:
+    """Compilers and kernels that only wait, so that the figures are those of the tuner and not of a machine."""
+
+    def compile(config: int) -> int:
+        time.sleep(COMPILE_S)
+        return config
+
+    def wait(call: Callable[[], object]) -> float:
+        time.sleep(MEASURE_S)
+        return float(call())  # type: ignore[arg-type]
+
+    def seconds(workers: int, overlap: bool) -> float:
+        started = time.perf_counter()
+        FunctionTuner().tune(
+            "k",
+            space=[1000 * (1 + number) for number in range(CANDIDATES)],
+            run=lambda config, compiled: compiled,
+            compile=compile,
+            measuring=Measuring(clock=wait),
+            compiling=Compiling(workers=workers, overlap=overlap),
+            device=cpu(),
+        )
+        return time.perf_counter() - started
+
+    one_by_one = CANDIDATES * (COMPILE_S + MEASURE_S)
+    rows = [("one after the other (computed)", f"{one_by_one:.2f}")]
+    for workers in (1, 4):
+        for overlapped in (False, True):
+            told = "measured meanwhile" if overlapped else "measured afterwards"
+            found = median([seconds(workers, overlapped) for _ in range(3)])
+            rows.append((f"{workers} compiling, {told}", f"{found:.2f}"))
+    return rows
+
+
+def on_the_gpu() -> list[tuple[str, str]]:
+    import cupy
+
+    x, y = cupy.ones(1 << 24, dtype=cupy.float32), cupy.zeros(1 << 24, dtype=cupy.float32)
+    salt = time.time_ns()  # CuPy keeps what it has compiled
+
+    def seconds(workers: int, overlap: bool) -> float:
+        nonlocal salt
+        salt += 1
+        source = CUDA.replace("SALT", str(salt))
+
+        def compile(config: dict[str, int]) -> Any:
+            kernel = cupy.RawKernel(source, "saxpy", options=(f"-DUNROLL={config['unroll']}",))
+            kernel.compile()
+            return kernel
+
+        def launch(config: dict[str, int], kernel: Any) -> None:
+            kernel((config["blocks"],), (config["threads"],), (x, y, x.size))
+
+        started = time.perf_counter()
+        FunctionTuner().tune(
+            "saxpy",
+            space={"unroll": [1, 2, 4, 8, 16, 32], "threads": [128, 256], "blocks": [264, 1056]},
+            run=launch,
+            compile=compile,
+            measuring=Measuring(clock="cupy"),
+            compiling=Compiling(workers=workers, overlap=overlap),
+            device="cuda",
+        )
+        return time.perf_counter() - started
+
+    seconds(1, False)
+    rows = []
+    for workers in (1, 4):
+        for overlapped in (False, True):
+            told = "measured meanwhile" if overlapped else "measured afterwards"
+            found = median([seconds(workers, overlapped) for _ in range(3)])
+            rows.append((f"24 CUDA kernels, {workers} compiling, {told}", f"{found:.2f}"))
+    return rows
+
+
+def main() -> None:
+    print(machine("cupy-cuda13x", "torch"))
+    table(("a call that has its choice", "us"), cached_calls())
+    print()
+    table((f"{CANDIDATES} candidates: {COMPILE_S} s to compile, {MEASURE_S} s to measure", "s"), overlap())
+    try:
+        import cupy
+
+        gpu = cupy.cuda.is_available()
+    except ImportError:
+        gpu = False
+    if gpu:
+        print()
+        table(("NVRTC", "s"), on_the_gpu())
+    else:
+        print("\nno GPU that CuPy can use: real compilers were not timed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What NVIDIA's driver tells of the current context, with a driver that is stood in for."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import uuid
+from typing import Any
+
+import pytest
+
+from pytest_autotune import cuda_driver, device
+from pytest_autotune.cache.model import Device
+from pytest_autotune.cuda_driver import CudaGpu, context_gpu
+
+UUID = uuid.UUID("8d8a2ae5-0b7c-4c9f-9d3d-0123456789ab")
+
+
+class Driver:
+    """Answers like libcuda, through the pointers that it is given."""
+
+    def __init__(self, context: int = 1, error: str = "") -> None:
+        self._context = context
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        def function(*args: Any) -> int:
+            if name == self._error:
+                return 3  # CUDA_ERROR_NOT_INITIALIZED
+            getattr(self, f"_{name}")(*args)
+            return 0
+
+        return function
+
+    def _cuCtxGetCurrent(self, context: Any) -> None:
+        ctypes.cast(context, ctypes.POINTER(ctypes.c_void_p)).contents.value = self._context
+
+    def _cuCtxGetDevice(self, gpu: Any) -> None:
+        ctypes.cast(gpu, ctypes.POINTER(ctypes.c_int)).contents.value = 1
+
+    def _cuDeviceGetName(self, name: Any, length: int, gpu: Any) -> None:
+        assert gpu.value == 1
+        name.value = b"NVIDIA H200"
+
+    def _cuDeviceGetUuid_v2(self, id_bytes: Any, gpu: Any) -> None:
+        ctypes.memmove(id_bytes, UUID.bytes, 16)
+
+    def _cuDeviceGetAttribute(self, number: Any, attribute: int, gpu: Any) -> None:
+        found = {16: 132, 75: 9, 76: 0}[attribute]
+        ctypes.cast(number, ctypes.POINTER(ctypes.c_int)).contents.value = found
+
+
+def test_the_gpu_of_the_context_is_told_as_torch_tells_it() -> None:
+    assert context_gpu(Driver()) == CudaGpu("NVIDIA H200", 9, 0, 132, str(UUID))
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [Driver(context=0), *(Driver(error=name) for name in ("cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetName"))],
+)
+def test_without_a_context_or_after_an_error_there_is_no_gpu(driver: Driver) -> None:
+    assert context_gpu(driver) is None
+
+
+def test_a_driver_that_nothing_has_loaded_stays_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+
+    def load(name: str, mode: int) -> Any:
+        modes.append(mode)
+        raise OSError
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    monkeypatch.setattr(cuda_driver, "_LIBRARIES", ("no_such_library",))
+    assert context_gpu() is None
+    assert modes == []  # no library that could have made a context
+
+    monkeypatch.setattr(cuda_driver, "_LIBRARIES", ("pytest",))
+    assert context_gpu() is None
+    assert modes[0] & 4  # RTLD_NOLOAD
+
+
+def test_the_current_gpu_is_that_of_the_context_where_torch_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "_loaded_driver", Driver)
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    assert device.current_gpu() == Device("NVIDIA H200", "sm_90", 132)
+    assert device.current_gpu_uuid() == str(UUID)
