@@ -187,4 +187,5 @@ def gpu() -> None:
 
 
 REPOSITORY = Path(__file__).parent.parent
+collect_ignore = ["data"]
 os.environ.setdefault("COLUMNS", "100")

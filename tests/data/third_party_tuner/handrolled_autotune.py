@@ -63,9 +63,10 @@ class Adapter:
 
     @contextmanager
     def isolated(self):
-        tuners = (
-            [found for found in gc.get_objects() if isinstance(found, self._library.Tuned)] if self._library else []
-        )
+        tuners = []
+        if self._library is not None:
+            # Not isinstance: it asks proxies for their class, which may run code of theirs.
+            tuners = [found for found in gc.get_objects() if issubclass(type(found), self._library.Tuned)]
         memories = [tuned.best for tuned in tuners]
         for tuned in tuners:
             tuned.best = {}
