@@ -4,6 +4,6 @@ from __future__ import annotations
 
 #: The tuners that can be hooked: name -> module whose ``Adapter`` hooks it.
 TUNERS: dict[str, str] = {
-    "inductor": "pytest_autotune.tuners.inductor",
     "triton": "pytest_autotune.tuners.triton",
+    "inductor": "pytest_autotune.tuners.inductor",
 }
