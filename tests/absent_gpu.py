@@ -24,7 +24,7 @@ import torch._inductor.compile_fx
 import torch._inductor.select_algorithm as select_algorithm
 import torch.utils._triton
 from torch._dynamo import device_interface
-from torch._inductor import async_compile, graph, scheduler, utils
+from torch._inductor import async_compile, config, graph, scheduler, utils
 from torch._inductor.fx_passes import joint_graph, post_grad, pre_grad
 from torch._inductor.runtime import benchmarking, triton_helpers, triton_heuristics
 from torch._inductor.runtime.hints import DeviceProperties
