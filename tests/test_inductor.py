@@ -1,0 +1,582 @@
+"""The Inductor adapter: on a CPU as it is, and for a GPU that is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.tuners.inductor import identity
+from pytest_autotune.tuners.inductor.padding import Paddings
+from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.inductor.templates import _Offered
+from pytest_autotune.tuners.protocol import HookError
+
+HERE = Path(__file__).parent
+DUMP, LOAD = "--autotune-dump=cache.textproto", "--autotune-load=cache.textproto"
+
+GPU_SUITE = '''
+import absent_gpu
+import json, os, pytest, torch
+from absent_gpu import code, compile_worker, compiled, launch
+from torch._inductor import config
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.utils import fresh_cache
+
+FACTS = {}
+
+def mlp(x, w, b):
+    return torch.relu(x @ w + b)
+
+def softmax(x, y):
+    return torch.softmax(torch.relu(x + y), -1)
+
+def softmax_second(x, y, z):
+    return torch.sigmoid(z) * 2, torch.softmax(torch.relu(x + y), -1)
+
+USER_KERNEL = """
+import triton
+import triton.language as tl
+from torch._inductor.runtime import triton_helpers, triton_heuristics
+from torch._inductor.runtime.hints import DeviceProperties
+
+FACTOR = tl.constexpr(2)
+
+@triton_heuristics.user_autotune(
+    configs=[{'BLOCK': 128, 'num_warps': 8, 'num_stages': 1}, {'BLOCK': 256, 'num_warps': 4, 'num_stages': 1}],
+    inductor_meta={'grid_type': 'FixedGrid', 'fixed_grid': ['_grid_0', '_grid_1', '_grid_2'],
+                   'extra_launcher_args': ['_grid_0', '_grid_1', '_grid_2'], 'kernel_name': 'double_kernel_%d'},
+    triton_meta={'signature': {'x': '*fp32', 'n': 'i32', 'BLOCK': 'constexpr'}, 'constants': {}, 'configs': [{}],
+                 'device': DeviceProperties(type='cuda', index=%d, multi_processor_count=132, cc=90, major=9,
+                     regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048,
+                     max_threads_per_block=1024, warp_size=32)},
+    filename=__file__,
+    custom_kernel=True,
+)
+@triton.jit
+def double_kernel_%d(x, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + offsets, FACTOR * tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
+"""
+
+@pytest.fixture(autouse=True)
+def told(request):
+    measured, compilations = len(absent_gpu.measurements), len(absent_gpu.compilations)
+    facts = FACTS[request.node.name] = {}
+    with config.patch(max_autotune=True, coordinate_descent_tuning=True):
+        yield facts
+    facts["measurements"] = absent_gpu.measurements[measured:]
+    facts["compilations"] = absent_gpu.compilations[compilations:]
+    with open(os.environ["FACTS"] + os.environ.get("PYTEST_XDIST_WORKER", ""), "w") as file:
+        json.dump(FACTS, file)
+
+def call(facts, module):
+    facts.update(chosen=launch(module), code=code(module))
+
+def user_kernel(facts, number, device):
+    kernel = AsyncCompile().triton(f"double_kernel_{number}", USER_KERNEL % (number, device, number))
+    kernel.run(1, 1, 1, 1, 1, stream=0)
+    facts.update(chosen={"double_kernel": str(kernel.launchers[0].config)})
+
+def test_mlp(told):
+    call(told, compiled(mlp, (512, 256), (256, 512), (512,)))
+
+def test_softmax(told):
+    call(told, compiled(softmax, (1000, 128), (1000, 128)))
+
+def test_softmax_on_another_device_and_with_another_number(told):
+    module = compiled(softmax_second, (1000, 128), (1000, 128), (64,), device="cuda:1")
+    told["chosen"] = {name: launch(module)[name] for name in vars(module) if "softmax" in name}
+
+def test_softmax_of_another_dtype(told):
+    call(told, compiled(softmax, (1000, 128), (1000, 128), dtype=torch.float16))
+
+def test_softmax_in_a_fresh_cache(told):
+    with fresh_cache():
+        call(told, compiled(softmax, (1000, 128), (1000, 128)))
+
+def test_softmax_without_caches(told):
+    with config.patch(force_disable_caches=True):
+        call(told, compiled(softmax, (1000, 128), (1000, 128)))
+
+def test_softmax_when_deterministic(told):
+    with config.patch(deterministic=True):
+        call(told, compiled(softmax, (1000, 128), (1000, 128)))
+
+def test_compiled_by_a_worker(told):
+    with compile_worker():
+        call(told, compiled(softmax, (2000, 128), (2000, 128)))
+
+def test_user_kernel(told):
+    user_kernel(told, 3, 0)
+
+def test_user_kernel_elsewhere(told):
+    user_kernel(told, 5, 1)
+'''
+
+CPU_SUITE = """
+import json, os, torch
+import torch._inductor.select_algorithm as select_algorithm
+
+measured = []
+benchmark = select_algorithm.AlgorithmSelectorCache.benchmark
+
+def counted(self, choices, *args, **kwargs):
+    measured.append(len(choices))
+    return benchmark(self, choices, *args, **kwargs)
+
+select_algorithm.AlgorithmSelectorCache.benchmark = counted
+
+def test_bmm():
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(8, 128, 96, generator=generator), torch.randn(8, 96, 64, generator=generator)
+    options = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
+    result = torch.compile(lambda a, b: torch.relu(torch.bmm(a, b)), options=options)(a, b)
+    torch.testing.assert_close(result, torch.relu(torch.bmm(a, b)))
+    with open(os.environ["FACTS"], "w") as file:
+        json.dump({"measured": measured}, file)
+"""
+
+
+class Run:
+    """One run of pytest on a suite, and what it left behind."""
+
+    def __init__(self, folder: Path, *args: str, **environment: str) -> None:
+        facts = folder / "facts.json"
+        for old in folder.glob("facts.json*"):
+            old.unlink()
+        variables = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            "TORCHINDUCTOR_VEC_ISA_OK": "1",
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+            "TRITON_CACHE_DIR": str(folder / "triton"),
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "400",
+            "FACTS": str(facts),
+            **environment,
+        }
+        for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "TRITON_INTERPRET"):
+            variables.pop(name, None)
+        command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", "--autotune-report=report.json"]
+        done = subprocess.run(
+            [*command, "-Wignore", "--show-capture=no", *args],
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        self.output = done.stdout + done.stderr
+        assert done.returncode == 0, self.output[-4000:]
+        self.report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+        self.facts: dict[str, Any] = {}
+        for file in sorted(folder.glob("facts.json*")):
+            self.facts[file.suffix.removeprefix(".json")] = json.loads(file.read_text())
+        self.cache = (folder / "cache.textproto").read_text()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self.report["counts"]  # type: ignore[no-any-return]
+
+    def of(self, test: str, worker: str = "") -> dict[str, Any]:
+        return self.facts[worker][test]  # type: ignore[no-any-return]
+
+    def rows(self, tuner: str) -> list[dict[str, Any]]:
+        return [row for row in self.report["lookups"] if row["tuner"] == tuner]
+
+
+class Runs:
+    """A dump and its load, in fresh processes with empty caches of Inductor."""
+
+    def __init__(self, folder: Path, suite: str) -> None:
+        self.folder = folder
+        (folder / "test_compiled.py").write_text(suite)
+        self.dump = Run(folder, DUMP, "--autotune-report=report.json")
+        (folder / "inductor").rename(folder / "inductor of the dump")
+        self.load = Run(folder, LOAD, "--autotune-max-misses=0", TRITON_CACHE_DIR=str(folder / "triton 2"))
+
+
+@pytest.fixture(scope="module")
+def gpu_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("gpu"), GPU_SUITE)
+
+
+@pytest.fixture(scope="module")
+def cpu_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("cpu")
+    own = folder / "inductor" / "cache"
+    own.mkdir(parents=True)
+    (own / "own").write_text("what was there")
+    return Runs(folder, CPU_SUITE)
+
+
+TESTS = re.findall(r"^def (test_\w+)", GPU_SUITE, re.MULTILINE)
+
+
+def test_a_dump_measures_and_its_load_does_not(gpu_runs: Runs) -> None:
+    dumped = [gpu_runs.dump.of(test)["measurements"] for test in TESTS]
+    loaded = [gpu_runs.load.of(test)["measurements"] for test in TESTS]
+
+    assert all(dumped[TESTS.index(test)] for test in ("test_mlp", "test_softmax", "test_user_kernel"))
+    assert loaded == [[] for _ in TESTS]
+    assert gpu_runs.load.counts["hit"] == gpu_runs.dump.counts["tuned"] > 5
+    assert gpu_runs.load.report["tuning_seconds"] == 0
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_a_load_makes_the_same_code_with_the_same_choices(gpu_runs: Runs, test: str) -> None:
+    dumped, loaded = gpu_runs.dump.of(test), gpu_runs.load.of(test)
+
+    assert loaded["chosen"] == dumped["chosen"] != {}
+    assert loaded.get("code") == dumped.get("code")
+
+
+def test_a_winner_of_coordinate_descent_is_loaded_though_it_is_in_no_list(gpu_runs: Runs) -> None:
+    (chosen,) = gpu_runs.load.of("test_softmax")["chosen"].values()
+    (row,) = [row for row in gpu_runs.dump.rows("inductor.config") if row["key"].get("xnumel") == 1000][:1]
+
+    assert chosen.startswith("XBLOCK: 16,")
+    assert row["choice"]["params"] == {"XBLOCK": 16, "num_warps": 8, "num_stages": 1}
+    assert len(row["candidates"]) > 2
+
+
+def test_a_hit_compiles_the_choice_alone(gpu_runs: Runs) -> None:
+    assert len(gpu_runs.dump.of("test_softmax")["compilations"]) > 2
+    assert len(gpu_runs.load.of("test_softmax")["compilations"]) == 1
+    assert len(gpu_runs.load.of("test_mlp")["compilations"]) == 1
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "test_softmax_on_another_device_and_with_another_number",
+        "test_softmax_in_a_fresh_cache",
+        "test_softmax_without_caches",
+        "test_user_kernel_elsewhere",
+    ],
+)
+def test_number_device_folder_and_switches_do_not_change_a_problem(gpu_runs: Runs, test: str) -> None:
+    measured = [line for line in gpu_runs.dump.of(test)["measurements"] if "XBLOCK: 16" in line]
+    first = gpu_runs.dump.of("test_user_kernel" if "user" in test else "test_softmax")
+
+    assert set(gpu_runs.dump.of(test)["chosen"].values()) == set(first["chosen"].values())
+    assert measured == [] or "another_number" in test
+
+
+def test_shape_and_dtype_make_another_problem(gpu_runs: Runs) -> None:
+    softmaxes = [row for row in gpu_runs.dump.rows("inductor.config") if "softmax" in row["kernel"]]
+
+    assert {row["key"]["xnumel"] for row in softmaxes} == {1000, 2000}
+    assert len({row["key"]["code"] for row in softmaxes if row["key"]["xnumel"] == 1000}) == 2
+    assert {row["label"].split(";")[0] for row in softmaxes} == {"fp32", "fp16"}
+
+
+def test_a_kernel_is_told_by_what_it_fuses(gpu_runs: Runs) -> None:
+    labels = re.findall(r'label: "(fp32; .*)"', gpu_runs.dump.cache)
+
+    assert any(
+        label.startswith("fp32; aten.add, aten.relu, aten._softmax; nodes add, relu, softmax; of f32[1000, 128]")
+        for label in labels
+    )
+
+
+def test_all_times_of_a_template_decision_are_kept_with_readable_names(gpu_runs: Runs) -> None:
+    (row,) = gpu_runs.dump.rows("inductor.template")
+
+    assert row["kernel"] == "mm"
+    assert row["key"] == {"inputs": "cuda float32[512, 256], cuda float32[256, 512]", "precision": "highest"}
+    assert len(row["candidates"]) > 10
+    assert gpu_runs.dump.cache.count("  candidates {") >= len(row["candidates"])
+    assert any("BLOCK_M=64" in candidate["label"] for candidate in row["candidates"])
+
+
+def test_fusion_measurements_are_kept_each_with_its_time(gpu_runs: Runs) -> None:
+    rows = gpu_runs.dump.rows("inductor.fusion")
+
+    assert [row["kernel"] for row in rows] == ["triton_poi_fused_add_relu", "triton_tem_fused_add_mm_relu"]
+    assert all(len(row["candidates"]) == 1 and row["candidates"][0]["time_us"] > 0 for row in rows)
+
+
+def test_a_choice_that_no_longer_compiles_is_tuned_again_and_told(gpu_runs: Runs) -> None:
+    cache = gpu_runs.folder / "cache.textproto"
+    text = cache.read_text()
+    try:
+        cache.write_text(text.replace('name: "XBLOCK" int: 16 }', 'name: "XBLOCK" int: 15 }'))
+        run = Run(gpu_runs.folder, LOAD, "-k", "test_softmax or test_compiled_by_a_worker")
+    finally:
+        cache.write_text(text)
+
+    assert run.of("test_softmax")["chosen"] == gpu_runs.dump.of("test_softmax")["chosen"]
+    assert run.of("test_compiled_by_a_worker")["chosen"] == gpu_runs.dump.of("test_compiled_by_a_worker")["chosen"]
+    assert run.counts["stale"] >= 2
+    assert re.search(r"STALE .*triton_per_fused__softmax_add_relu .*: the choice no longer compiles: ", run.output)
+
+
+def test_a_missed_fusion_is_told_in_words(gpu_runs: Runs) -> None:
+    cache = gpu_runs.folder / "cache.textproto"
+    text = cache.read_text()
+    try:
+        cache.write_text(text.replace("_fused__softmax", "_fused__other"))
+        run = Run(gpu_runs.folder, LOAD, "-k", "test_softmax and not test_softmax_")
+    finally:
+        cache.write_text(text)
+
+    assert (
+        "MISS test_compiled.py::test_softmax - inductor:triton_per_fused__softmax_add_relu (r0_numel=128, "
+        "xnumel=1000, fp32; aten.add, aten.relu, aten._softmax): no entry"
+    ) in run.output
+
+
+def test_workers_tune_each_problem_once_into_one_file(gpu_runs: Runs, tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    for name in ("test_a.py", "test_b.py"):
+        (tmp_path / name).write_text(GPU_SUITE)
+    run = Run(tmp_path, "-pxdist", "-n2", "--dist=loadfile", DUMP, "-k", "test_mlp or test_user_kernel")
+
+    by_problem = [row for row in run.report["lookups"] if row["tuned"]]
+    measured = [run.of(test, worker)["measurements"] for worker in ("gw0", "gw1") for test in ("test_mlp",)]
+    templates = [sum(line.startswith("template") for line in lines) for lines in measured]
+    assert len(by_problem) == run.cache.count("entries {")
+    assert sorted(templates)[0] == 0 < sorted(templates)[1]
+
+
+def test_the_choice_of_cpu_templates_is_dumped_and_loaded(cpu_runs: Runs) -> None:
+    (row,) = cpu_runs.dump.rows("inductor.template")
+
+    assert cpu_runs.dump.facts[""]["measured"] == [2]
+    assert cpu_runs.load.facts[""]["measured"] == []
+    assert cpu_runs.load.counts["hit"] == 1
+    assert row["kernel"] == "bmm"
+    assert row["key"]["inputs"] == "cpu float32[8, 128, 96], cpu float32[8, 96, 64]"
+    assert row["device"].endswith("-1")  # the one thread that torch uses
+    assert {candidate["label"].split()[0] for candidate in row["candidates"]} == {"CppTemplate", "ExternKernel"}
+
+
+def test_caches_of_graphs_and_of_choices_stay_as_they_were(cpu_runs: Runs) -> None:
+    for folder in (cpu_runs.folder / "inductor of the dump", cpu_runs.folder / "inductor"):
+        assert not list(folder.glob("fxgraph*"))
+        assert not list(folder.glob("aotautograd*"))
+    kept = list((cpu_runs.folder / "inductor of the dump" / "cache").iterdir())
+    assert [file.name for file in kept] == ["own"]
+    assert kept[0].read_text() == "what was there"
+
+
+SETTINGS = """
+import os, torch, torch._inductor.config, torch.compiler.config
+
+def test_settings():
+    told = f"fx {torch._inductor.config.fx_graph_cache} tag {torch.compiler.config.cache_key_tag[:16]!r}"
+    print(told, torch._inductor.config.compile_threads)
+"""
+
+
+def test_a_load_without_entries_of_inductor_leaves_its_caches_on(tmp_path: Path) -> None:
+    (tmp_path / "test_settings.py").write_text(SETTINGS)
+    (tmp_path / "cache.textproto").write_text("format_version: 1\n")
+    run = Run(tmp_path, "-s", LOAD)
+
+    assert "fx True tag ''" in run.output
+
+
+def test_a_dump_switches_them_off_and_shares_the_cores_among_workers(tmp_path: Path) -> None:
+    (tmp_path / "test_settings.py").write_text(SETTINGS)
+    run = Run(tmp_path, "-s", DUMP, "--autotune-tuners=inductor", TORCHINDUCTOR_COMPILE_THREADS="3")
+
+    assert "fx False tag 'pytest-autotune-' 3" in run.output
+
+
+# Parts of it without torch's machinery.
+
+H200 = Device("NVIDIA H200", "sm_90", 132)
+
+
+@pytest.fixture
+def looked_up() -> list[Lookup]:
+    return []
+
+
+@pytest.fixture
+def on_h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("padding",):
+        monkeypatch.setattr(f"pytest_autotune.tuners.inductor.{module}.device_of", lambda *args: H200)
+        monkeypatch.setattr(f"pytest_autotune.tuners.inductor.{module}.environment", lambda: "torch 2.13.0")
+
+
+def run_with(entries: list[Entry] | None, looked_up: list[Lookup]) -> TuningRun:
+    index = None if entries is None else EntryIndex.of([Cache(tuple(entries))])
+    return TuningRun(Policy(dumping=entries is None), index, Alone(GpuLock(1.0)), looked_up.append)
+
+
+class PadModule(ModuleType):
+    """Stands in for Inductor's module about padding: it asks and tells as that does."""
+
+    def __init__(self) -> None:
+        super().__init__("torch._inductor.fx_passes.pad_mm")
+        self.measured = 0
+        self.kept: dict[str, Any] = {}
+        self.torch = SimpleNamespace(_inductor=SimpleNamespace(config=SimpleNamespace(deterministic=False)))
+
+        def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
+            known = self.get_cached_should_pad(match)
+            if known is not None:
+                return known
+            if self.get_cached_base_mm_benchmark_time("base") is None:
+                self.set_cached_base_mm_benchmark_time("base", 2.0)
+            self.measured += 1
+            return self.is_padded_faster(match, 2.0, 1.0)
+
+        def is_padded_faster(key: Any, ori_time: Any, pad_time: Any) -> Any:
+            self.set_cached_should_pad(key, ori_time > pad_time)
+            return ori_time > pad_time
+
+        self.should_pad: Any = should_pad
+        self.is_padded_faster: Any = is_padded_faster
+        self.get_cached_should_pad: Any = lambda key: self.kept.get(key)
+        self.set_cached_should_pad: Any = lambda key, value: self.kept.update({key: value})
+        self.get_cached_base_mm_benchmark_time: Any = lambda key: self.kept.get(key)
+        self.set_cached_base_mm_benchmark_time: Any = lambda key, value: self.kept.update({key: value})
+
+
+MATRIX = SimpleNamespace(device=SimpleNamespace(type="cuda", index=0))
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_a_decision_to_pad_is_recorded_and_loaded_without_a_measurement(looked_up: list[Lookup]) -> None:
+    dumped, loaded = PadModule(), PadModule()
+    Paddings().hook(dumped, run_with(None, looked_up), Patches())
+    assert dumped.should_pad("key", MATRIX, MATRIX, "aten.mm") is True
+    entry = looked_up[-1].entry
+    assert entry is not None
+    Paddings().hook(loaded, run_with([entry], looked_up), Patches())
+
+    assert loaded.should_pad("key", MATRIX, MATRIX, "aten.mm") is True
+
+    assert (dumped.measured, loaded.measured) == (1, 0)
+    assert dumped.kept == loaded.kept == {}  # Inductor's own file stays as it was
+    assert entry.problem.tuner == "inductor.pad_mm"
+    assert entry.candidates == (Candidate(params=(Value("pad", True),), time_us=1000.0),)
+    assert looked_up[-1].outcome is Outcome.HIT
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_what_is_put_back_is_what_was_there(looked_up: list[Lookup]) -> None:
+    module, patches = PadModule(), Patches()
+    before = dict(vars(module))
+    Paddings().hook(module, run_with(None, looked_up), patches)
+    assert vars(module) != before
+
+    patches.undo()
+
+    assert vars(module) == before
+
+
+def test_another_signature_is_refused(looked_up: list[Lookup]) -> None:
+    module = PadModule()
+    module.should_pad = lambda match, operands: None
+
+    with pytest.raises(HookError, match=r"pad_mm.should_pad of torch .* has another signature"):
+        Paddings().hook(module, run_with(None, looked_up), Patches())
+
+
+def choice(id: str, name: str, description: str = "") -> Any:
+    class TemplateCaller:
+        def hash_key(self) -> str:
+            return id
+
+    found: Any = TemplateCaller()
+    found.name, found.description = name, description
+    return found
+
+
+def template_entry(*candidates: Candidate) -> Entry:
+    return Entry(Problem("inductor.template", "mm", (), H200), candidates=candidates)
+
+
+def test_times_are_found_by_name_or_else_by_what_the_name_says() -> None:
+    same, renamed, new = choice("a-1", "mm_1"), choice("b-2", "mm_2", "BLOCK=2"), choice("c-3", "mm_3", "BLOCK=3")
+    offered = _Offered([same, renamed, new])
+    entry = template_entry(
+        Candidate("a-1", time_us=2.0, label="Template mm"), Candidate("old", time_us=1.0, label="Template mm: BLOCK=2")
+    )
+
+    assert offered.winner(entry) is renamed
+    assert offered.times_ms(entry) == {same: 0.002, renamed: 0.001, new: float("inf")}
+
+
+def test_an_entry_whose_winner_is_not_on_offer_is_none() -> None:
+    entry = template_entry(Candidate("gone", time_us=1.0, label="gone"), Candidate("a", failed="spills", label="a"))
+
+    assert _Offered([choice("a", "mm_1")]).winner(entry) is None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ("[('cuda', 'torch.float16', 8, 4, 4, 1, 0)]", "cuda torch.float16[8, 4]".replace("torch.", "")),
+        ("[('cuda', 'torch.float16', 8, 4, 1, 8, 0)]", "cuda float16[8, 4] strides [1, 8]"),
+        ("[('cpu', 'torch.int8', 8, 1, 2)]", "cpu int8[8] offset 2"),
+        ("what is not known", "what is not known"),
+    ],
+)
+def test_inputs_are_told_for_readers(inputs: str, text: str) -> None:
+    assert identity.inputs_text(inputs) == text
+
+
+MEASURED = """
+@triton_heuristics.pointwise(
+    triton_meta={'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132)},
+    inductor_meta={'backend_hash': 'A', 'autotune_local_cache': True, 'max_autotune': True},
+)
+def triton_(x):
+    xnumel = 128
+def call(args):
+    with torch.cuda._DeviceGuard(0):
+        stream0 = get_raw_stream(0)
+        triton_.run(*args, stream=stream0)  # a comment
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("index=0", "index=1", True),
+        ("'A'", "'B'", True),
+        ("Guard(0)", "Guard(1)", True),
+        ("stream0", "stream1", True),
+        ("a comment", "another one", True),
+        ("'autotune_local_cache': True", "'autotune_local_cache': False", True),
+        ("'max_autotune': True", "'max_autotune': False", False),
+        ("128", "256", False),
+    ],
+)
+def test_a_measured_module_is_the_same_wherever_it_is_measured(old: str, new: str, same: bool) -> None:
+    changed = MEASURED.replace(old, new)
+
+    assert changed != MEASURED
+    assert (identity.measured_module_digest(changed) == identity.measured_module_digest(MEASURED)) is same
+
+
+def test_what_a_kernel_fuses_is_read_from_the_comment_above_it() -> None:
+    comment = """# Topologically Sorted Source Nodes: [add, relu], Original ATen: [aten.add, aten.relu]
+#   %arg0_1 : Tensor "f32[8, 4][4, 1]cuda:0" = PlaceHolder[target=arg0_1]"""
+
+    assert identity.fused(comment) == ("aten.add, aten.relu", "aten.add, aten.relu; nodes add, relu; of f32[8, 4]")
+    assert identity.fused("# Original path: /home/me/kernels.py:12")[0] == "kernels.py:12"
