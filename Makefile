@@ -3,13 +3,27 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: example test lint proto clean
+.PHONY: example test test-jax lint proto clean
 
 example: $(VENV)/ready
 	$(BIN)/python example_suite/walkthrough.py
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest -n 2
+
+# With real JAX, and real XLA without a GPU: 900 MB of wheels and their contents, so not a part of `test`.
+# Of JAX's CUDA plugin only the library is used, so nothing of CUDA is installed. It needs Python 3.12; with
+# JAX=0.10.2 (Python 3.11) it tests the legacy format.
+JAX := 0.11.2
+test-jax: $(VENV)/jax-$(JAX)/ready
+	XLA_CUDA_PLUGIN=$(CURDIR)/$(VENV)/jax-$(JAX)/plugin/jax_plugins/xla_cuda13/xla_cuda_plugin.so \
+		$(VENV)/jax-$(JAX)/bin/python -m pytest -n 2 tests/test_xla_deviceless.py tests/test_xla_files.py tests/acceptance/test_xla.py
+
+$(VENV)/jax-$(JAX)/ready: pyproject.toml constraints.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -c constraints.txt -e ".[xdist]" pytest-timeout hypothesis jax==$(JAX) jaxlib==$(JAX)
+	$(@D)/bin/pip install --no-deps --target $(@D)/plugin jax-cuda13-pjrt==$(JAX)
+	touch $@
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

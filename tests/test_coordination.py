@@ -134,6 +134,15 @@ def test_who_need_not_wait_helps_nobody(tmp_path: Path) -> None:
     assert helped == []
 
 
+def test_a_gpu_that_is_named_is_held_in_the_place_of_the_current_one(tmp_path: Path) -> None:
+    mine = GpuLock(0.2, lambda: f"{tmp_path} current")
+    other = GpuLock(0.2, lambda: f"{tmp_path} named")
+
+    with mine.measuring(f"{tmp_path} named") as held, other.measuring() as also_held:
+        assert held
+        assert not also_held
+
+
 @pytest.mark.parametrize("why", ["inside a tuning", "while holding the GPU"])
 def test_nobody_waits_for_a_claim(holder, tmp_path: Path, why: str) -> None:
     holder("claim")

@@ -51,6 +51,33 @@ def test_candidates_that_are_the_result_are_always_kept() -> None:
     assert merge(Cache(), [Measured(result)]).cache.entries == (result,)
 
 
+def untimed(name: str, native: bytes = b"") -> Entry:
+    return replace(entry(), choice=candidate(name), candidates=(), native=native)
+
+
+def test_a_choice_stays_where_the_tuner_tells_no_times() -> None:
+    assert chosen(merge(Cache((untimed("a"),)), [Measured(untimed("b"))]).cache) == ["BLOCK=a"]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_without_times_what_most_processes_chose_is_kept_in_any_order(reverse: bool) -> None:
+    rivals = [Measured(untimed("a"), "gw0"), Measured(untimed("b"), "gw1"), Measured(untimed("b"), "gw2")]
+
+    merged = merge(Cache(), rivals[::-1] if reverse else rivals)
+
+    assert chosen(merged.cache) == ["BLOCK=b"]
+    assert len(merged.disagreements) == 1
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_without_times_and_votes_it_does_not_matter_who_chose_what(swapped: bool) -> None:
+    origins = ("gw1", "gw0") if swapped else ("gw0", "gw1")
+
+    merged = merge(Cache(), [Measured(untimed(name), origin) for name, origin in zip("ba", origins, strict=True)])
+
+    assert chosen(merged.cache) == ["BLOCK=a"]
+
+
 @pytest.mark.parametrize(("slower_by", "stays"), [(0.0, True), (NOISE * 0.9, True), (NOISE * 1.1, False)])
 def test_the_committed_choice_stays_while_it_is_not_slower_by_more_than_noise(slower_by: float, stays: bool) -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))

@@ -183,6 +183,47 @@ def test_a_lookup_that_a_tuner_made_inside_itself_is_told_with_the_test_that_ran
     assert [(lookup.outcome, lookup.test) for lookup in lookups] == [(Outcome.HIT, "test_a.py::test_a")]
 
 
+@pytest.mark.parametrize(
+    ("policy", "outcome"),
+    [
+        ({"on_miss": "error"}, Outcome.MISS),
+        ({"on_miss": "error"}, Outcome.MISMATCH),
+        ({"on_stale": "error"}, Outcome.STALE),
+    ],
+)
+def test_observed_lookups_are_all_told_before_one_of_them_is_an_error(policy: dict[str, str], outcome: Outcome) -> None:
+    run, lookups = a_run((), **policy)
+
+    with pytest.raises(Refused, match=f"autotune: {outcome.value.upper()} toy:k: gone"):
+        run.observed(Lookup(problem(), outcome=outcome, reason="gone"), Lookup(problem("other"), outcome=Outcome.HIT))
+
+    assert [lookup.outcome for lookup in lookups] == [outcome, Outcome.HIT]
+
+
+def test_an_observed_tuning_of_a_run_that_loads_nothing_is_no_error() -> None:
+    run, lookups = a_run(None, on_miss="error")
+
+    run.observed(Lookup(problem(), tuned=True))
+
+    assert len(lookups) == 1
+
+
+def test_a_tuner_that_measures_inside_itself_names_the_gpu_that_it_holds() -> None:
+    held = []
+
+    class Held(Alone):
+        @contextmanager
+        def measuring(self, gpu_uuid: str = "") -> Iterator[bool]:
+            held.append(gpu_uuid)
+            yield True
+
+    run, _ = a_run(None, Held(GpuLock(1.0)))
+
+    with run.measuring("GPU-a") as undisturbed:
+        assert undisturbed
+    assert held == ["GPU-a"]
+
+
 def test_a_hit_claims_nothing() -> None:
     recorded, _ = a_run()
     claims = Claims()

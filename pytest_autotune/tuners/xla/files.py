@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -197,11 +198,22 @@ def _to_text(name: str, data: bytes) -> str:
     from google.protobuf import text_format
 
     message = messages.parsed(name, data)
-    text = str(text_format.MessageToString(message, descriptor_pool=messages.pool(), as_utf8=False))
+    text = str(
+        text_format.MessageToString(
+            message, descriptor_pool=messages.pool(), as_utf8=False, message_formatter=_as_in_cpp
+        )
+    )
     again = text_format.Parse(text, messages.new(name), descriptor_pool=messages.pool())
     if again.SerializeToString(deterministic=True) != message.SerializeToString(deterministic=True):
         raise CacheError("XLA's text form", "cannot hold an entry with fields of another version of XLA", "use .pb")
     return text
+
+
+def _as_in_cpp(message: messages.Message, indent: int, as_one_line: bool) -> str | None:
+    """XLA's printer does not spell out an ``Any`` without a value; protobuf's for Python does."""
+    if message.DESCRIPTOR.full_name == "google.protobuf.Any" and message.type_url and not message.value:
+        return "type_url: " + json.dumps(message.type_url)
+    return None
 
 
 def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> list[XlaEntry]:

@@ -20,6 +20,18 @@ _ALGORITHM = "stream_executor.dnn.AlgorithmProto"
 _TRITON_KEY = "xla.TritonGemmKey"
 _GEMM_KEY = "xla.GemmKey"
 
+_BLOCK_LEVEL = (
+    ("num_warps", "int64", 2),
+    ("output_tiles", "[xla.xtile.Tile]", 3),
+    ("num_ctas", "int32", 4),
+    ("num_stages", "int32", 5),
+    ("is_tma_allowed", "bool", 6),
+    ("is_warp_specialization_allowed", "bool", 7),
+    ("waves_per_eu", "int32", 8),
+    ("num_tiles_per_pid", "int32", 9),
+    ("group_size", "int32", 10),
+)
+
 # message -> rows of (field, type, number); a type in brackets is repeated, "map" is a map of two int64,
 # and "|" before a field puts it into the message's one oneof.
 _MESSAGES: dict[str, tuple[tuple[str, str, int], ...]] = {
@@ -79,17 +91,8 @@ _MESSAGES: dict[str, tuple[tuple[str, str, int], ...]] = {
     "xla.AutotuneResults": (("version", "int32", 1), ("results", "[xla.AutotuneResultsEntry]", 4)),
     # The configuration of one candidate.
     "xla.xtile.Tile": (("sizes", "[int64]", 1),),
-    "xla.xtile.BlockLevelFusionConfig": (
-        ("num_warps", "int64", 2),
-        ("output_tiles", "[xla.xtile.Tile]", 3),
-        ("num_ctas", "int32", 4),
-        ("num_stages", "int32", 5),
-        ("is_tma_allowed", "bool", 6),
-        ("is_warp_specialization_allowed", "bool", 7),
-        ("waves_per_eu", "int32", 8),
-        ("num_tiles_per_pid", "int32", 9),
-        ("group_size", "int32", 10),
-    ),
+    "xla.xtile.BlockLevelFusionConfig": _BLOCK_LEVEL,
+    "xla.gpu.BlockLevelFusionConfig": _BLOCK_LEVEL,  # its older name, which legacy files spell out
     "xla.gpu.NativeEmitterBackendConfig": (("type", "xla.gpu.NativeEmitterType", 1), ("unroll_factor", "int32", 2)),
     "xla.cpu.LlvmKernelOptions": (
         ("slp_vectorizer_disabled", "bool", 1),

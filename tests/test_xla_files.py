@@ -1,0 +1,256 @@
+"""XLA's own files: read, written, converted; its log and HLO text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune import cli
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Cache, Device
+from pytest_autotune.tuners.xla import entries, files, hlo, log, messages, wire
+from pytest_autotune.tuners.xla.files import Layout, XlaEntry
+
+DATA = Path(__file__).parent / "data" / "xla"
+H200 = Device("NVIDIA H200", "sm_90", 132)
+
+
+def new_entry(hlo: str = "0" * 32, device: str = "ed0e56ab8b2a0ecb", block: int = 64) -> XlaEntry:
+    message = messages.new("xla.autotuner.AutotuneEntry")
+    message.key.target.device, message.key.target.hlo_fingerprint = device, hlo
+    message.key.environment.codegen_version = "ef00bdc5c7995cbf"
+    message.value.optimal_config.backend = 2
+    message.value.optimal_config.backend_config.triton.block_m = block
+    return XlaEntry(Layout.NEW, message.SerializeToString())
+
+
+def legacy_entries() -> tuple[XlaEntry, ...]:
+    path = DATA / "legacy_0.11.2.textproto"
+    return files.read(path.read_bytes(), True, str(path))
+
+
+# Text that XLA printed of choices that were made up for it: see tests/test_xla_deviceless.py.
+@pytest.mark.parametrize("name", ["legacy_0.10.2.textproto", "legacy_0.11.2.textproto"])
+def test_a_file_that_xla_printed_comes_back_to_the_byte_through_every_format_of_ours(name: str, tmp_path: Path) -> None:
+    for suffix in ("textproto", "pb", "yaml", "json", "folder/"):
+        ours = str(tmp_path / f"ours.{suffix}") if suffix != "folder/" else f"{tmp_path}/folder/"
+        back, binary, again = tmp_path / "back.textproto", tmp_path / "back.pb", tmp_path / "again.textproto"
+        assert cli.main(["convert", str(DATA / name), ours, "--from=xla"]) == 0
+        assert cli.main(["convert", ours, str(back), "--to=xla"]) == 0
+        assert cli.main(["convert", str(back), str(binary), "--from=xla", "--to=xla"]) == 0
+        assert cli.main(["convert", str(binary), str(again), "--from=xla", "--to=xla"]) == 0
+        assert back.read_bytes() == again.read_bytes() == (DATA / name).read_bytes()
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_the_new_format_comes_back_to_the_byte(text: bool) -> None:
+    written = files.write([new_entry("b" * 32), new_entry("a" * 32)], Layout.NEW, text)
+
+    assert files.write(files.read(written, text, "x"), Layout.NEW, text) == written
+
+
+def test_bytes_of_a_newer_xla_are_kept_in_binary_and_refused_in_text() -> None:
+    newer = XlaEntry(Layout.NEW, new_entry().raw + wire.bytes_field(77, b"newer"))
+
+    assert files.read(files.write([newer], Layout.NEW, False), False, "x")[0].raw == newer.raw
+    with pytest.raises(CacheError, match=r"cannot hold an entry with fields of another version of XLA \(use .pb\)"):
+        files.write([newer], Layout.NEW, True)
+
+
+def test_a_file_has_one_entry_of_each_key_in_xlas_order() -> None:
+    found = [new_entry("b" * 32), new_entry("a" * 32), new_entry("b" * 32, block=128)]
+
+    written = files.read(files.write(found, Layout.NEW, False), False, "x")
+
+    assert [entry.hlo for entry in written] == ["a" * 32, "b" * 32]
+    assert written[1].raw == found[0].raw
+
+
+def test_an_entry_of_a_cache_never_names_a_path_outside_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "entries"
+    folder.mkdir()
+    bad = [new_entry(hlo="../../evil"), new_entry(device="..")]
+
+    assert files.write_folder(folder, bad) == bad
+    assert list(tmp_path.rglob("*")) == [folder]
+
+
+def test_entries_and_xla_entries_are_each_others_reverse() -> None:
+    for entry in (new_entry(), *legacy_entries()):
+        ours = entries.to_entry(entry, H200)
+        assert entries.to_xla(ours) == entry
+
+
+def test_native_bytes_of_another_problem_are_refused() -> None:
+    ours = entries.to_entry(new_entry("a" * 32), H200)
+    other = entries.to_entry(new_entry("b" * 32), H200)
+
+    with pytest.raises(CacheError, match="its native bytes are not those of this problem"):
+        entries.to_xla(type(ours)(other.problem, other.fingerprint, native=ours.native))
+
+
+def test_a_legacy_entry_tells_its_ops_device_and_versions_by_itself() -> None:
+    found = [entries.to_entry(entry, entries.guessed_device(entry)) for entry in legacy_entries()]
+
+    dot = next(entry for entry in found if entry.label.startswith("dot"))
+    assert dot.label == "dot: bf16[512,4,128], bf16[4,128,512] -> f32[4,512,512]"
+    assert dot.problem.device == Device("GPU", "sm_90", 132)
+    assert {value.name: value.value for value in dot.fingerprint} == {"cudnn": "9.10.0", "entry_version": 52}
+    assert str(dot.choice).startswith("backend=TRITON, block_m=32, block_n=64, block_k=32")
+
+
+LOG = """device: "ed0e56ab8b2a0ecb"
+codegen_version: "ef00bdc5c7995cbf"
+per_backend_versions { key: "CUDNN" value: "9.10.0" }
+instruction_profiles {
+  hlo_fingerprint: "aa"
+  config_profiles { config { backend: TRITON backend_config { triton { block_m: 64 } } } run_time { nanos: 12500 } }
+  failed_configs { config { backend: CUDNN } kind: COMPILATION_FAILED message: "no plan\\nmore" }
+  hlo_text: "{ ROOT %d = f32[8,8]{1,0} dot(f32[8,4]{1,0} %a, f32[4,8]{1,0} %b) }"
+  a_field_of_a_newer_xla: 1
+}
+"""
+
+
+def test_a_log_of_several_modules_has_times_failures_and_versions() -> None:
+    read = log.read(LOG + LOG.replace('"aa"', '"bb"').replace("9.10.0", "9.11.0"))
+
+    assert read.profiles.keys() == {("ed0e56ab8b2a0ecb", "aa"), ("ed0e56ab8b2a0ecb", "bb")}
+    fast, failed = read.profiles["ed0e56ab8b2a0ecb", "aa"].candidates
+    assert (str(fast), fast.time_us) == ("backend=TRITON, block_m=64", 12.5)
+    assert (str(failed), failed.failed) == ("backend=CUDNN", "compilation failed: no plan")
+    assert read.versions == {"CUDNN": "9.11.0"}
+
+
+def test_a_legacy_log_reads_as_empty_and_a_torn_one_is_an_error() -> None:
+    assert log.read("logs {\n  fusion_name: 'x'\n}\n").profiles == {}
+    with pytest.raises(ValueError, match="XLA's tuning log cannot be read"):
+        log.read(LOG[:-40])
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("ROOT %d = f32[8,8]{1,0} dot(f32[8,4]{1,0} %a, f32[4,8]{1,0} %b)", "dot: f32[8,4], f32[4,8] -> f32[8,8]"),
+        (
+            "%g = (f16[8,8]{1,0}, s8[32]{0}) custom-call(f16[8,4]{1,0} %a, f16[4,8]{1,0} %b), "
+            'custom_call_target="__cublas$lt$matmul", backend_config={"a":"b"}',
+            "__cublas$lt$matmul: f16[8,4], f16[4,8] -> f16[8,8], s8[32]",
+        ),
+        ("ROOT c = f32[4]{0} copy(f32[4]{0} p)", "copy: f32[4] -> f32[4]"),
+        ("no HLO at all", ""),
+    ],
+)
+def test_hlo_text_is_told_by_its_ops_and_shapes(text: str, summary: str) -> None:
+    assert hlo.summary(text) == summary
+
+
+# The command
+
+
+@pytest.fixture
+def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs ``pytest-autotune convert`` in a folder; returns exit status, standard output and error."""
+
+    def convert(*arguments: str) -> tuple[int, str, str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path)
+            try:
+                status = cli.main(["convert", *arguments])
+            except SystemExit as stopped:
+                status = int(stopped.code or 0)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return convert
+
+
+def test_convert_tells_what_it_wrote_and_what_it_left_out(
+    convert: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
+    stores.update(tmp_path / "a.textproto", lambda now: Cache(tuple(ours)))
+
+    assert convert("a.textproto", "a.yaml") == (0, "5 entries written to a.yaml\n", "")
+    told = "1 entry written to new.pb in XLA's new format; 4 others left out\n"
+    assert convert("a.yaml", "new.pb", "--to=xla", "--xla-format=new") == (0, told, "")
+
+
+def test_convert_from_xla_takes_the_device_from_the_user(
+    convert: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "xla.pb").write_bytes(files.write([new_entry()], Layout.NEW, False))
+
+    assert convert("xla.pb", "a.json", "--from=xla", "--device=NVIDIA H200, sm_90, 132")[0] == 0
+    assert stores.read(tmp_path / "a.json").devices == (H200,)
+
+
+def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
+    return [
+        ((), "the following arguments are required: IN, OUT"),
+        (("a.textproto",), "the following arguments are required: OUT"),
+        (("a.textproto", "b.txt", "--to=triton"), "argument --to: invalid choice: 'triton'"),
+        (("missing.pb", "b.pb"), "missing.pb: no such file"),
+        (("missing.pb", "b.pb", "--from=xla"), "missing.pb: no such file"),
+        (("a.textproto", "b.docx"), 'b.docx: the suffix ".docx" is unknown'),
+        (("a.textproto", "b.pb", "--from=xla"), "a.textproto: is not a text file of XLA's autotuning results"),
+        (("xla.textproto", "b.pb"), "xla.textproto: has no format_version (if XLA wrote it, add --from=xla)"),
+        (("noise.pb", "b.pb", "--from=xla"), "noise.pb: is not a binary file of XLA's autotuning results"),
+        (("cut.pb", "b.pb", "--from=xla"), "cut.pb: is damaged"),
+        (("text.pb", "b.pb", "--from=xla"), "(name it .txt or .textproto, as XLA does)"),
+        (("binary.txt", "b.pb", "--from=xla"), "(name it .pb, as XLA does)"),
+        (("old.textproto", "b.pb", "--from=xla"), "old.textproto: XLA's file version is 2, not 3"),
+        (("a.textproto", "b.pb", "--to=xla"), "a.textproto: holds entries in both of XLA's formats (add --xla-format="),
+        (("none.textproto", "b.pb", "--to=xla"), "none.textproto: holds no entries of XLA"),
+        (("xla.textproto", "a.textproto", "--from=xla", "--to=xla"), "a.textproto: holds something else than XLA's"),
+        (("a.textproto", "xla.textproto"), "xla.textproto: has no format_version"),
+        (("a.textproto", "b.pb", "--device=x"), "--device: says what a file of XLA was tuned on (add --from=xla)"),
+        (
+            ("xla.textproto", "b.pb", "--from=xla", "--device=x"),
+            "--device: expected NAME,ARCH,MULTIPROCESSORS, not 'x'",
+        ),
+        (("a.textproto", "b.pb", "--xla-format=new"), "--xla-format: says what to write for XLA (add --to=xla)"),
+        (("a.textproto", "file/b.pb"), "file/b.pb: cannot be written"),
+    ]
+
+
+@pytest.mark.parametrize(("arguments", "told"), bad_inputs(), ids=[" ".join(one) for one, _ in bad_inputs()])
+def test_a_bad_input_is_one_line_and_exit_status_4(
+    convert: Callable[..., tuple[int, str, str]], tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
+    stores.update(tmp_path / "a.textproto", lambda now: Cache(tuple(ours)))
+    stores.update(tmp_path / "none.textproto", lambda now: Cache())
+    legacy = (DATA / "legacy_0.11.2.textproto").read_bytes()
+    binary = files.write(legacy_entries(), Layout.LEGACY, False)
+    inputs = {
+        "xla.textproto": legacy,
+        "noise.pb": b"\xff\xfe noise",
+        "cut.pb": binary[:-5],
+        "text.pb": legacy,
+        "binary.txt": binary,
+        "old.textproto": legacy.replace(b"version: 3", b"version: 2", 1),
+        "file": b"",
+    }
+    for name, data in inputs.items():
+        (tmp_path / name).write_bytes(data)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+    status, output, errors = convert(*arguments)
+
+    assert (status, output) == (4, "")
+    assert told in errors
+    assert errors.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_command_is_installed_and_has_help() -> None:
+    done = subprocess.run([sys.executable, "-m", "pytest_autotune.cli", "--help"], capture_output=True, text=True)
+
+    assert done.returncode == 0
+    assert "convert" in done.stdout
