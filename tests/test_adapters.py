@@ -173,12 +173,17 @@ def test_an_adapter_that_is_not_wanted_is_not_loaded(
 def test_a_version_of_the_library_that_the_adapter_does_not_know_is_left_alone(
     third_party: Suite, section: Any
 ) -> None:
+    third_party.dump()
     third_party.pytester.makeconftest("import handrolled\nhandrolled.Tuned.choose = lambda self, these: 1\n")
 
-    result = third_party.dump()
+    result = third_party.load()
+    limited = third_party.load("--autotune-max-misses=0")
 
     result.assert_outcomes(passed=2)
+    assert result.ret == 0
     assert "handrolled was left alone: handrolled 1.2.0 has no Tuned.choose(items)" in section(result)[0]
+    assert limited.ret == 1
+    limited.stdout.fnmatch_lines(["*requested tuner could not be hooked: handrolled*"])
 
 
 @pytest.mark.parametrize("name", ["handrolled.py", "handrolled_autotune.py", "test_handrolled.py"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from pytest_autotune.tuners.function.errors import TuningError
@@ -25,6 +26,9 @@ class Clock(Protocol):
         :raises Exception: what the library raises when the device no longer works.
         """
 
+    def use_device(self) -> Callable[[], object]:
+        """What another thread calls to work on the device that is current in this one."""
+
     def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
         """The time of each of several calls in microseconds.
 
@@ -37,6 +41,9 @@ class HostClock:
 
     def synchronise(self) -> None:
         pass
+
+    def use_device(self) -> Callable[[], object]:
+        return lambda: None
 
     def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
         samples = []
@@ -57,6 +64,9 @@ class TorchEvents:
 
     def synchronise(self) -> None:
         self._torch.cuda.synchronize()
+
+    def use_device(self) -> Callable[[], object]:
+        return partial(self._torch.cuda.set_device, self._torch.cuda.current_device())
 
     def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
         event = self._torch.cuda.Event
@@ -81,6 +91,10 @@ class CupyEvents:
 
     def synchronise(self) -> None:
         self._cupy.cuda.runtime.deviceSynchronize()
+
+    def use_device(self) -> Callable[[], object]:
+        use: Callable[[], object] = self._cupy.cuda.Device().use
+        return use
 
     def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
         event, elapsed_ms = self._cupy.cuda.Event, self._cupy.cuda.get_elapsed_time

@@ -40,15 +40,23 @@ class CompilePool:
     """A pool for one search. Leaving it by an error, or Ctrl-C, drops what has not begun and ends its processes.
 
     :param compile: the caller's callback.
+    :param begin_thread: called first in each thread: a new one has no current device, or another one.
     :raises TypeError: when the callback cannot be sent to another process.
     """
 
-    def __init__(self, compile: Callable[..., object], how: Compiling, workers: int, overlap: bool) -> None:
+    def __init__(
+        self,
+        compile: Callable[..., object],
+        how: Compiling,
+        workers: int,
+        overlap: bool,
+        begin_thread: Callable[[], object],
+    ) -> None:
         self._compile = compile
         self._overlap = overlap
         self._executor: Executor
         if how.pool == "thread":
-            self._executor = ThreadPoolExecutor(workers, thread_name_prefix="autotune-compile")
+            self._executor = ThreadPoolExecutor(workers, "autotune-compile", initializer=begin_thread)
             return
         try:
             pickle.dumps(compile)

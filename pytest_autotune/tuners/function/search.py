@@ -172,7 +172,9 @@ def _first_looks(plan: Plan, bench: _Bench, workers: int) -> list[Trial]:
         if plan.callbacks.compile is not None:
             overlap = plan.compiling.overlap
             overlap = bench.times_events if overlap is None else overlap
-            pool = stack.enter_context(CompilePool(plan.callbacks.compile, plan.compiling, workers, overlap))
+            begin_thread = bench.use_device()
+            pool = CompilePool(plan.callbacks.compile, plan.compiling, workers, overlap, begin_thread)
+            stack.enter_context(pool)
         batches = stack.enter_context(closing(plan.strategy.batches(plan.space, workers)))
         batch = next(batches, None)
         while batch is not None:
@@ -254,6 +256,10 @@ class _Bench:
     def takes_times_as_they_are(self) -> bool:
         """Whether the caller's own benchmark is used: then there is no shorter one for a first look."""
         return callable(self._how.clock)
+
+    def use_device(self) -> Callable[[], object]:
+        """What a thread of the compilers calls to work on the device of this one."""
+        return self._clock.use_device()
 
     @property
     def times_events(self) -> bool:
