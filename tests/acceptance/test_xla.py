@@ -37,7 +37,8 @@ def serial(serial_suite: Suite) -> Suite:
 
 def with_toy_jax(suite: Suite) -> Suite:
     """The suite with the toy JAX beside its tests, where it hides a real one, in xdist's workers too."""
-    (suite.folder / "jax").symlink_to(Path(__file__).parent.parent / "toy_jax" / "jax")
+    for part in ("jax", "jaxlib-0.11.2.dist-info"):
+        (suite.folder / part).symlink_to(Path(__file__).parent.parent / "toy_jax" / part)
     return suite.write(test_jax=JAX_SUITE)
 
 
