@@ -77,15 +77,19 @@ def attention(x, qkv, out):
     weights = torch.softmax(q @ k.transpose(-1, -2) * 0.125, dim=-1)
     return (weights @ v).transpose(1, 2).flatten(2) @ out
 
-def block(x, p):
+ACTIVATIONS = [torch.nn.functional.gelu, torch.nn.functional.silu]
+
+def block(x, p, activation):
     x = x + attention(torch.nn.functional.layer_norm(x, x.shape[-1:]), p["qkv"], p["out"])
-    hidden = torch.nn.functional.gelu(torch.nn.functional.layer_norm(x, x.shape[-1:]) @ p["up"] + p["up_bias"])
+    hidden = activation(torch.nn.functional.layer_norm(x, x.shape[-1:]) @ p["up"] + p["up_bias"])
     return x + (hidden @ p["down"] + p["down_bias"])
 
 def model(x, blocks):
-    for p in blocks:
-        x = block(x, p)
-    return torch.softmax(x.float(), dim=-1), (x.float() ** 2).sum(dim=0)
+    for p, activation in zip(blocks, ACTIVATIONS):
+        x = block(x, p, activation)
+    y = x.float()
+    return (torch.softmax(y, dim=-1), (y * y).sum(dim=(0, 1)), y.amax(dim=1) - y.amin(dim=1),
+            torch.tanh(y).transpose(1, 2).contiguous())
 
 def test_model():
     generator = torch.Generator("cuda").manual_seed(0)
