@@ -25,6 +25,7 @@ import torch._inductor.select_algorithm as select_algorithm
 import torch.utils._triton
 from torch._dynamo import device_interface
 from torch._inductor import async_compile, config, graph, scheduler, utils
+from torch._inductor.codecache import PyCodeCache
 from torch._inductor.fx_passes import joint_graph, post_grad, pre_grad
 from torch._inductor.runtime import benchmarking, triton_helpers, triton_heuristics
 from torch._inductor.runtime.hints import DeviceProperties
@@ -219,6 +220,7 @@ class _Worker:
 
     def submit(self, job: Any, *args: Any) -> Any:
         result = pickle.dumps(job(*args))
+        PyCodeCache.cache_clear()  # what a worker has loaded is in another process
         return SimpleNamespace(result=lambda: pickle.loads(result))
 
 

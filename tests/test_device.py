@@ -139,3 +139,8 @@ def test_the_gpus_to_spread_are_those_that_are_visible(monkeypatch, visible, lis
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
     assert device.visible_nvidia_gpus() == expected
+
+
+def test_a_cpu_has_as_many_threads_as_its_tuner_uses() -> None:
+    assert device.cpu(1).multiprocessors == 1
+    assert device.cpu(1).arch == device.cpu().arch

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -191,6 +194,7 @@ class Run:
         for file in sorted(folder.glob("facts.json*")):
             self.facts[file.suffix.removeprefix(".json")] = json.loads(file.read_text())
         self.cache = (folder / "cache.textproto").read_text()
+        assert not self.report["unseen"]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -214,18 +218,39 @@ class Runs:
         self.load = Run(folder, LOAD, "--autotune-max-misses=0", TRITON_CACHE_DIR=str(folder / "triton 2"))
 
 
+def shared_runs(tmp_path_factory: pytest.TempPathFactory, name: str, suite: str) -> Runs:
+    """The runs of a suite, made once for all workers of these tests."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder = root / f"inductor-{name}"
+    with FileLock(root / f"inductor-{name}.lock"):
+        kept = folder / "runs.pickle"
+        if not kept.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            own = folder / "inductor" / "cache"
+            own.mkdir(parents=True)
+            (own / "own").write_text("what was there")
+            kept.write_bytes(pickle.dumps(Runs(folder, suite)))
+        runs: Runs = pickle.loads(kept.read_bytes())
+        return runs
+
+
 @pytest.fixture(scope="module")
 def gpu_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(tmp_path_factory.mktemp("gpu"), GPU_SUITE)
+    return shared_runs(tmp_path_factory, "gpu", GPU_SUITE)
 
 
 @pytest.fixture(scope="module")
 def cpu_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    folder = tmp_path_factory.mktemp("cpu")
-    own = folder / "inductor" / "cache"
-    own.mkdir(parents=True)
-    (own / "own").write_text("what was there")
-    return Runs(folder, CPU_SUITE)
+    return shared_runs(tmp_path_factory, "cpu", CPU_SUITE)
+
+
+def load_changed(folder: Path, runs: Runs, old: str, new: str, tests: str) -> Run:
+    """Load the cache of the dump with one text in it replaced by another."""
+    assert old in runs.dump.cache
+    (folder / "test_compiled.py").write_text(GPU_SUITE)
+    (folder / "cache.textproto").write_text(runs.dump.cache.replace(old, new))
+    return Run(folder, LOAD, "-k", tests)
 
 
 TESTS = re.findall(r"^def (test_\w+)", GPU_SUITE, re.MULTILINE)
@@ -315,29 +340,24 @@ def test_fusion_measurements_are_kept_each_with_its_time(gpu_runs: Runs) -> None
     assert all(len(row["candidates"]) == 1 and row["candidates"][0]["time_us"] > 0 for row in rows)
 
 
-def test_a_choice_that_no_longer_compiles_is_tuned_again_and_told(gpu_runs: Runs) -> None:
-    cache = gpu_runs.folder / "cache.textproto"
-    text = cache.read_text()
-    try:
-        cache.write_text(text.replace('name: "XBLOCK" int: 16 }', 'name: "XBLOCK" int: 15 }'))
-        run = Run(gpu_runs.folder, LOAD, "-k", "test_softmax or test_compiled_by_a_worker")
-    finally:
-        cache.write_text(text)
+def test_a_choice_that_no_longer_compiles_is_tuned_again_and_told(gpu_runs: Runs, tmp_path: Path) -> None:
+    run = load_changed(
+        tmp_path,
+        gpu_runs,
+        'name: "XBLOCK" int: 16 }',
+        'name: "XBLOCK" int: 15 }',
+        "test_softmax and not test_softmax_ or test_compiled_by_a_worker",
+    )
 
-    assert run.of("test_softmax")["chosen"] == gpu_runs.dump.of("test_softmax")["chosen"]
-    assert run.of("test_compiled_by_a_worker")["chosen"] == gpu_runs.dump.of("test_compiled_by_a_worker")["chosen"]
-    assert run.counts["stale"] >= 2
+    for test in ("test_softmax", "test_compiled_by_a_worker"):
+        assert run.of(test)["chosen"] == gpu_runs.dump.of(test)["chosen"]
+        assert run.of(test)["measurements"]
+    assert run.counts["stale"] == run.counts["tuned"] == 2
     assert re.search(r"STALE .*triton_per_fused__softmax_add_relu .*: the choice no longer compiles: ", run.output)
 
 
-def test_a_missed_fusion_is_told_in_words(gpu_runs: Runs) -> None:
-    cache = gpu_runs.folder / "cache.textproto"
-    text = cache.read_text()
-    try:
-        cache.write_text(text.replace("_fused__softmax", "_fused__other"))
-        run = Run(gpu_runs.folder, LOAD, "-k", "test_softmax and not test_softmax_")
-    finally:
-        cache.write_text(text)
+def test_a_missed_fusion_is_told_in_words(gpu_runs: Runs, tmp_path: Path) -> None:
+    run = load_changed(tmp_path, gpu_runs, "_fused__softmax", "_fused__other", "test_softmax and not test_softmax_")
 
     assert (
         "MISS test_compiled.py::test_softmax - inductor:triton_per_fused__softmax_add_relu (r0_numel=128, "
@@ -345,7 +365,7 @@ def test_a_missed_fusion_is_told_in_words(gpu_runs: Runs) -> None:
     ) in run.output
 
 
-def test_workers_tune_each_problem_once_into_one_file(gpu_runs: Runs, tmp_path: Path) -> None:
+def test_workers_tune_each_problem_once_into_one_file(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     for name in ("test_a.py", "test_b.py"):
         (tmp_path / name).write_text(GPU_SUITE)

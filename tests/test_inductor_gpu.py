@@ -105,19 +105,20 @@ def test_kernel_of_the_user():
 """
 
 
-@pytest.fixture(scope="module", params=["serial", "n2"])
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
+def dump_and_load(folder: Path, *options: str) -> tuple[Run, Run]:
     """A dump and its load, with empty caches of Inductor and Triton in each."""
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    (folder / "test_compiled.py").write_text(SUITE)
-    (folder / "conftest.py").write_text("")
-    workers = ["-pxdist", "-n2"] if request.param == "n2" else []
-    # Half of the cores for each worker, as without this file.
     threads = {"TORCHINDUCTOR_COMPILE_THREADS": str(max((os.cpu_count() or 2) // 2, 1))}
-    dump = Run(folder, *workers, DUMP, **threads)
+    dump = Run(folder, *options, DUMP, **threads)
     for cache in ("inductor", "triton"):
         (folder / cache).rename(folder / f"{cache} of the dump")
-    return dump, Run(folder, *workers, LOAD, "--autotune-max-misses=0")
+    return dump, Run(folder, *options, LOAD, "--autotune-max-misses=0")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
+    folder: Path = tmp_path_factory.mktemp("serial")
+    (folder / "test_compiled.py").write_text(SUITE)
+    return dump_and_load(folder)
 
 
 def test_a_load_on_the_gpu_measures_nothing(runs: tuple[Run, Run]) -> None:
@@ -139,8 +140,12 @@ def test_a_load_on_the_gpu_makes_the_same_code(runs: tuple[Run, Run]) -> None:
     assert all(load.values())
 
 
-def test_each_problem_is_tuned_once_on_the_gpu(runs: tuple[Run, Run]) -> None:
-    dump, _ = runs
+def test_two_workers_tune_each_problem_once_on_the_gpu(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    for name in ("test_a.py", "test_b.py"):
+        (tmp_path / name).write_text(SUITE)
+    dump, load = dump_and_load(tmp_path, "-pxdist", "-n2", "--dist=loadfile", "-k", "test_mlp")
 
     assert dump.report["disagreements"] == 0
-    assert dump.cache.count("entries {") == dump.counts["tuned"]
+    assert dump.cache.count("entries {") == dump.counts["tuned"] == load.counts["hit"]
+    assert [facts["test_mlp"]["measured"] for facts in load.facts.values()] == [0, 0]

@@ -130,7 +130,7 @@ class KernelConfigs:
         measured = self._measured.get(id(autotuner))
         if measured is not None:
             measured[params_of(launcher.config)] = float(time_ms)
-        elif self._acts_on(autotuner):
+        elif len(autotuner.launchers) > 1 and self._acts_on(autotuner):
             self.unseen.add(kernel_name(autotuner))
 
     def _compile(self, autotuner: Any, compile: Callable[[], Any], reload: Callable[[], Any] | None) -> Any:
@@ -225,6 +225,8 @@ class KernelConfigs:
     def _search(self, autotuner: Any, reload: Callable[[], Any] | None) -> _Search | None:
         """The search for this kernel; None where Inductor has nothing to choose."""
         assert self._run is not None
+        if reload is not None:
+            autotuner._reload_kernel = reload
         info = autotuner.autotune_cache_info or {}
         if info.get("autotune_cache_state") == "hit" and reload is not None:
             # A compile worker has taken a choice from Inductor's own cache: ask for all candidates.

@@ -1,0 +1,113 @@
+"""Which tuners are hooked: without their libraries being imported."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_autotune import tuners
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
+from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.tuners.hooks import Hooks
+
+ENTRY = Entry(Problem("costly.part", "kernel", (), Device("Toy GPU", "toy")), choice=Candidate("a"))
+
+
+class CostlyAdapter:
+    module = "costly_library"
+    acts_without_entries = False
+    hooked = 0
+
+    def hook(self, module: ModuleType, run: TuningRun) -> None:
+        CostlyAdapter.hooked += 1
+
+    def unhook(self) -> None:
+        CostlyAdapter.hooked -= 1
+
+    def isolated(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def unseen(self) -> list[str]:
+        return []
+
+
+@pytest.fixture(autouse=True)
+def costly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tuner that costs something where nothing is tuned, and whose library is there."""
+    module: Any = ModuleType("costly_adapter")
+    module.Adapter = CostlyAdapter
+    monkeypatch.setitem(sys.modules, "costly_adapter", module)
+    monkeypatch.setitem(sys.modules, "costly_library", ModuleType("costly_library"))
+    monkeypatch.setattr(tuners, "TUNERS", {"costly": "costly_adapter"})
+    monkeypatch.setattr("pytest_autotune.tuners.hooks.TUNERS", tuners.TUNERS)
+    monkeypatch.setattr(CostlyAdapter, "hooked", 0)
+
+
+def run_of(entries: tuple[Entry, ...] | None = None, *, dumping: bool = False) -> TuningRun:
+    index = None if entries is None else EntryIndex.of([Cache(entries)])
+    return TuningRun(Policy(dumping=dumping), index, Alone(GpuLock(1.0)), lambda lookup: None)
+
+
+@pytest.mark.parametrize(
+    ("run", "wanted", "hooked"),
+    [
+        (run_of(dumping=True), None, 1),
+        (run_of((ENTRY,)), None, 1),
+        (run_of(()), None, 0),
+        (run_of((), dumping=True), None, 1),
+        (run_of(()), ("costly",), 1),
+        (run_of(()), ("costly.part",), 1),
+        (run_of((ENTRY,)), ("triton",), 0),
+    ],
+    ids=["dump", "load with entries", "load without", "update", "asked for", "a part asked for", "another asked for"],
+)
+def test_a_costly_tuner_acts_where_it_has_something_to_do(
+    run: TuningRun, wanted: tuple[str, ...] | None, hooked: int
+) -> None:
+    hooks = Hooks(run, wanted)
+
+    hooks.install()
+
+    assert CostlyAdapter.hooked == hooked
+    hooks.uninstall()
+
+
+def test_a_cache_that_a_test_loads_brings_its_tuner_in_once() -> None:
+    run = run_of(())
+    hooks = Hooks(run, None)
+    hooks.install()
+    run.add_cache(EntryIndex.of([Cache((ENTRY,))]))
+
+    with hooks.isolated():
+        hooks.install()
+        hooks.install()
+
+    assert CostlyAdapter.hooked == 1
+    hooks.uninstall()
+
+
+@pytest.mark.parametrize(
+    ("tuners", "ignore", "ignored"),
+    [
+        (None, (), False),
+        (("inductor",), (), False),
+        (("inductor.config",), (), False),
+        (("inductor.template",), (), True),
+        (("inductor.con",), (), True),
+        (None, ("inductor:triton_*",), True),
+        (None, ("inductor.config:triton_*",), True),
+        (None, ("inductor.template:triton_*",), False),
+    ],
+)
+def test_a_tuner_is_chosen_with_those_below_it(
+    tuners: tuple[str, ...] | None, ignore: tuple[str, ...], ignored: bool
+) -> None:
+    run = TuningRun(Policy(tuners=tuners, ignore=ignore), None, Alone(GpuLock(1.0)), lambda lookup: None)
+
+    assert run.ignores("inductor.config", "triton_poi_fused_add") is ignored
