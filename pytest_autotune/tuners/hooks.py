@@ -31,7 +31,8 @@ class Hooks:
         for name, module in TUNERS.items():
             if self._wanted is None or any(wanted.split(".")[0] == name for wanted in self._wanted):
                 adapter: Adapter = importlib.import_module(module).Adapter()
-                if self._wanted is not None or not adapter.only_with_entries or self._has_use_for(name):
+                needs_entries = self._wanted is None and getattr(adapter, "only_with_entries", False)
+                if not needs_entries or self._has_use_for(name):
                     self._adapters[name] = adapter
                     self._hook_when_imported(name, adapter.module)
 

@@ -19,18 +19,15 @@ class Adapter(Protocol):
 
     An adapter is made once per process and run. It touches its library only after
     :meth:`hook`, and an error inside it must leave the tuner alone, not fail a test.
+
+    It may have an attribute ``only_with_entries``, true for a tuner whose library suites
+    also use in passing: in a run that dumps nothing it acts only where the loaded caches
+    have entries of it, or where it is asked for by name.
     """
 
     @property
     def module(self) -> str:
         """The module whose import makes the tuner available."""
-
-    @property
-    def only_with_entries(self) -> bool:
-        """In a run that dumps nothing, act only where the loaded caches have entries of this tuner.
-
-        For a tuner whose library suites also use in passing. A tuner that is asked for by name acts in any case.
-        """
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """Hook the tuner; ``module`` has just been imported, or had been before.

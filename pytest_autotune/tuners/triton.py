@@ -86,7 +86,6 @@ class Adapter:
     """Hooks ``triton.autotune``."""
 
     module = "triton.runtime.autotuner"
-    only_with_entries = False
 
     def __init__(self) -> None:
         self._run: TuningRun | None = None

@@ -100,7 +100,7 @@ def test_a_missed_fusion_is_named_by_ops_shapes_and_the_test_that_compiled_it(
     assert missed.startswith("MISS test_jax.py::test_softmax - xla:hlo (")
     assert "dot, exponential: f16[64,11], f16[11,64] -> f32[64,64]" in missed
     assert missed.endswith("no entry for this HLO: new or changed code")
-    assert "3 hits, 1 miss; 1 tuned in 0.0s" in lines
+    assert "3 hits, 1 miss; 1 tuned" in lines
 
 
 def test_a_stale_entry_names_the_versions_that_changed(

@@ -84,7 +84,7 @@ mine = device.nvidia_gpu_uuid(0)
 torch.zeros(1, device="cuda")
 print(mine, device.current_gpu_uuid())
 """
-    if not subprocess.run([sys.executable, "-c", "import torch; assert torch.cuda.is_available()"]).returncode == 0:
+    if subprocess.run([sys.executable, "-c", "import torch; assert torch.cuda.is_available()"]).returncode != 0:
         pytest.skip("needs torch with CUDA")
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)

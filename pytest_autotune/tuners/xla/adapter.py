@@ -14,11 +14,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.run.tuning_run import TuningRun
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.xla.compilations import Compilations, version
+
+if TYPE_CHECKING:
+    from pytest_autotune.tuners.xla.compilations import Compilations
 
 _HOOKED = "backend_compile_and_load"
 _HOOKED_PARAMETERS = ["backend", "module", "executable_devices", "options", "host_callbacks"]
@@ -40,6 +42,9 @@ class Adapter:
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+        # Most runs never import JAX: until then nothing of this package is needed but this module.
+        from pytest_autotune.tuners.xla.compilations import Compilations, version
+
         compiler: Any = importlib.import_module("jax._src.compiler")
         original = getattr(compiler, _HOOKED, None)
         if original is None:
