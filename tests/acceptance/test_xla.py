@@ -37,7 +37,8 @@ def serial(serial_suite: Suite) -> Suite:
 
 def with_toy_jax(suite: Suite) -> Suite:
     """The suite with the toy JAX beside its tests, where it hides a real one, in xdist's workers too."""
-    (suite.folder / "jax").symlink_to(Path(__file__).parent.parent / "toy_jax" / "jax")
+    for package in ("jax", "jaxlib"):
+        (suite.folder / package).symlink_to(Path(__file__).parent.parent / "toy_jax" / package)
     return suite.write(test_jax=JAX_SUITE)
 
 
@@ -69,8 +70,8 @@ def test_an_entry_has_device_versions_op_names_shapes_and_the_measured_time(seri
     tanh = next(entry for entry in entries if "tanh" in entry.label)
     assert tanh.problem.device == H200
     assert tanh.label == "dot, tanh: f16[64,4], f16[4,64] -> f32[64,64]"
-    assert tanh.environment.startswith("jax 0.11.2, jaxlib ")
-    assert tanh.environment.endswith(", CUDNN 9.10.0, TRITON a77e7c793abc0d0c923a9afb275058e2fe57a198")
+    versions = "CUDNN 9.10.0, TRITON a77e7c793abc0d0c923a9afb275058e2fe57a198"
+    assert tanh.environment == f"jax 0.11.2, jaxlib 0.11.2, {versions}"
     assert str(tanh.choice) == "backend=TRITON, block_m=64"
     assert tanh.choice is not None
     assert tanh.choice.time_us == 10.0
@@ -347,6 +348,16 @@ def test_an_unknown_jax_is_left_alone_with_the_reason(serial: Suite) -> None:
     result = serial.dump()
 
     assert "xla was left alone: backend_compile_and_load of jax 0.11.2 has another signature" in result.stdout.str()
+
+
+def test_a_jaxlib_whose_folder_misses_a_part_may_dump_but_not_load(serial: Suite) -> None:
+    serial.dump(TOY_JAXLIB="0.8.3", TOY_XLA_LAYOUT="legacy")
+    assert len(stores.read(serial.cache).entries) == 4
+
+    result = serial.load("--autotune-max-misses=0", TOY_JAXLIB="0.8.3", TOY_XLA_LAYOUT="legacy")
+
+    assert "xla was left alone: jaxlib 0.8.3 finds only a part of what is loaded" in result.stdout.str()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_nothing_of_a_run_stays_in_the_environment_or_in_jax(serial: Suite) -> None:

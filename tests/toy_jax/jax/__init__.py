@@ -7,6 +7,7 @@ tests with the marker ``gpu``.
 import os
 from types import SimpleNamespace
 
+import jaxlib  # noqa: F401
 from jax._src import compiler, toy_xla, xla_bridge
 
 __version__ = os.environ.get("TOY_JAX", "0.11.2")
