@@ -65,7 +65,7 @@ class Adapter:
 
             if os.getpid() != process:  # a forked child has no way to report
                 return compile()
-            return compilations.watch(compile, backend, executable_devices, options)
+            return compilations.watch(compile, backend, executable_devices, options, _name(module))
 
         self._compiler, self._original, self._compilations = compiler, original, compilations
         setattr(compiler, _HOOKED, backend_compile_and_load)
@@ -117,6 +117,13 @@ class _CompilationCacheSwitch:
         # JAX decides once in a process, at its first compilation, whether it uses the cache.
         if _in_use():
             importlib.import_module("jax.experimental.compilation_cache.compilation_cache").reset_cache()
+
+
+def _name(module: Any) -> str:
+    """What JAX calls a program: ``jit_f``; empty where that is unknown."""
+    with suppress(Exception):
+        return str(module.operation.attributes["sym_name"].value)
+    return ""
 
 
 def _in_use() -> bool:
