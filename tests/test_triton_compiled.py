@@ -207,7 +207,7 @@ def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, thread
     measuring = GpuLock.measuring
 
     @contextmanager
-    def held_while_measuring(self: GpuLock) -> Iterator[bool]:
+    def held_while_measuring(self: GpuLock, gpu_uuid: str = "") -> Iterator[bool]:
         held.append(True)
         with measuring(self) as undisturbed:
             yield undisturbed
