@@ -46,9 +46,8 @@ def context_gpu(driver: Any = None) -> CudaGpu | None:
     if driver.cuCtxGetCurrent(ctypes.byref(context)) or not context or driver.cuCtxGetDevice(ctypes.byref(gpu)):
         return None
     name = ctypes.create_string_buffer(_NAME_LENGTH)
-    id_bytes = (ctypes.c_ubyte * 16)()
-    get_uuid = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
-    if driver.cuDeviceGetName(name, _NAME_LENGTH, gpu) or get_uuid(ctypes.byref(id_bytes), gpu):
+    own_uuid = _uuid(driver, gpu)
+    if driver.cuDeviceGetName(name, _NAME_LENGTH, gpu) or not own_uuid:
         return None
     numbers: dict[str, int] = {}
     for attribute, number_of in _ATTRIBUTES.items():
@@ -56,7 +55,22 @@ def context_gpu(driver: Any = None) -> CudaGpu | None:
         if driver.cuDeviceGetAttribute(ctypes.byref(number), number_of, gpu):
             return None
         numbers[attribute] = number.value
-    return CudaGpu(name.value.decode(errors="replace"), uuid=str(uuid.UUID(bytes=bytes(id_bytes))), **numbers)
+    return CudaGpu(name.value.decode(errors="replace"), uuid=own_uuid, **numbers)
+
+
+def gpu_uuid(ordinal: int) -> str:
+    """The UUID of a GPU, or MIG slice, by its number among those that this process sees; empty if unknown."""
+    driver = _loaded_driver()
+    gpu = ctypes.c_int()
+    if driver is None or driver.cuDeviceGet(ctypes.byref(gpu), ordinal):
+        return ""
+    return _uuid(driver, gpu)
+
+
+def _uuid(driver: Any, gpu: ctypes.c_int) -> str:
+    id_bytes = (ctypes.c_ubyte * 16)()
+    ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
+    return "" if ask(ctypes.byref(id_bytes), gpu) else str(uuid.UUID(bytes=bytes(id_bytes)))
 
 
 def _loaded_driver() -> Any:

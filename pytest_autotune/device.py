@@ -6,13 +6,11 @@ initialising CUDA early freezes ``CUDA_VISIBLE_DEVICES`` and breaks suites that 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
 from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
 from pytest_autotune import cuda_driver
 from pytest_autotune.cache.model import Device
@@ -53,21 +51,6 @@ def current_gpu_uuid() -> str:
         return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
     gpu = cuda_driver.context_gpu()
     return "" if gpu is None else gpu.uuid
-
-
-def nvidia_gpu_uuid(ordinal: int) -> str:
-    """The UUID of a physical GPU, or MIG slice, by its number among those that this process sees; empty if unknown.
-
-    Asks the driver that is in use already; it initialises nothing.
-    """
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-        handle, uuid = ctypes.c_int(), (ctypes.c_ubyte * 16)()
-        if cuda.cuDeviceGet(ctypes.byref(handle), ordinal) or cuda.cuDeviceGetUuid_v2(uuid, handle):
-            return ""
-    except (OSError, AttributeError):
-        return ""
-    return str(UUID(bytes=bytes(uuid)))
 
 
 def visible_nvidia_gpus() -> list[str]:

@@ -32,6 +32,7 @@ BROKEN = """
 import importlib.metadata
 class Adapter:
     module = "handrolled"
+    acts_without_entries = True
     def hook(self, module, run): self.run = run
     def unhook(self): raise OSError("unhook")
     def isolated(self): raise OSError("isolated")
@@ -167,7 +168,9 @@ def test_an_adapter_that_is_not_wanted_is_not_loaded(
     assert "raising" not in "\n".join(section(result))
     assert any("2 entries written" in line for line in section(result))
     assert unknown.ret == pytest.ExitCode.USAGE_ERROR
-    unknown.stderr.fnmatch_lines(["*unknown tuner 'handroled' (known: triton, function, handrolled, raising)"])
+    unknown.stderr.fnmatch_lines(
+        ["*unknown tuner 'handroled' (known: triton, inductor, xla, function, handrolled, raising)"]
+    )
 
 
 def test_a_version_of_the_library_that_the_adapter_does_not_know_is_left_alone(

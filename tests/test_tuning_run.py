@@ -213,8 +213,8 @@ def test_a_tuner_that_measures_inside_itself_names_the_gpu_that_it_holds() -> No
 
     class Held(Alone):
         @contextmanager
-        def measuring(self, gpu_uuid: str = "") -> Iterator[bool]:
-            held.append(gpu_uuid)
+        def measuring(self, on: str = "") -> Iterator[bool]:
+            held.append(on)
             yield True
 
     run, _ = a_run(None, Held(GpuLock(1.0)))

@@ -170,7 +170,8 @@ def _counts(summary: Summary, failed: bool) -> Iterator[Line]:
     parts = _outcomes(summary.rows)
     parts += [f"{len(summary.unseen)} unseen"] if summary.unseen else []
     parts += [f"{counts['unused']} unused"] if counts["unused"] else []
-    tuned = f"; {counts['tuned']} tuned in {summary.tuning_seconds:.1f}s" if counts["tuned"] else ""
+    seconds = f" in {summary.tuning_seconds:.1f}s" if summary.tuning_seconds else ""
+    tuned = f"; {counts['tuned']} tuned{seconds}" if counts["tuned"] else ""
     saved = f"; about {summary.saved_seconds:.1f}s of tuning saved" if summary.saved_seconds >= 0.1 else ""
     yield Line(", ".join(parts) + tuned + saved, color=color)
 

@@ -14,11 +14,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.run.tuning_run import TuningRun
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.xla.compilations import Compilations, version
+
+if TYPE_CHECKING:
+    from pytest_autotune.tuners.xla.compilations import Compilations
 
 _HOOKED = "backend_compile_and_load"
 _HOOKED_PARAMETERS = ["backend", "module", "executable_devices", "options", "host_callbacks"]
@@ -40,6 +42,9 @@ class Adapter:
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+        # Most runs never import JAX: until then nothing of this package is needed but this module.
+        from pytest_autotune.tuners.xla.compilations import Compilations, version
+
         compiler: Any = importlib.import_module("jax._src.compiler")
         original = getattr(compiler, _HOOKED, None)
         if original is None:
@@ -60,7 +65,7 @@ class Adapter:
 
             if os.getpid() != process:  # a forked child has no way to report
                 return compile()
-            return compilations.watch(compile, backend, executable_devices, options)
+            return compilations.watch(compile, backend, executable_devices, options, _name(module))
 
         self._compiler, self._original, self._compilations = compiler, original, compilations
         setattr(compiler, _HOOKED, backend_compile_and_load)
@@ -112,6 +117,13 @@ class _CompilationCacheSwitch:
         # JAX decides once in a process, at its first compilation, whether it uses the cache.
         if _in_use():
             importlib.import_module("jax.experimental.compilation_cache.compilation_cache").reset_cache()
+
+
+def _name(module: Any) -> str:
+    """What JAX calls a program: ``jit_f``; empty where that is unknown."""
+    with suppress(Exception):
+        return str(module.operation.attributes["sym_name"].value)
+    return ""
 
 
 def _in_use() -> bool:

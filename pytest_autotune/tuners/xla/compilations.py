@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_autotune import device
+from pytest_autotune import cuda_driver
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Device
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -39,10 +39,12 @@ _GPUS = ("gpu", "cuda", "rocm")
 class _Compilation:
     """One compilation that is watched.
 
+    :param program: what JAX calls it: ``jit_f``.
     :param told: its lookups are the run's; else it is only noted what XLA has learned.
     :param gpu_uuid: the GPU that it measures on; empty where that is unknown.
     """
 
+    program: str
     paths: flags.Paths
     device: Device
     told: bool
@@ -77,15 +79,16 @@ class Compilations:
             self._folder.cleanup()
             self._folder = None
 
-    def watch(self, compile: Callable[[], Any], backend: Any, devices: Any, options: Any) -> Any:
+    def watch(self, compile: Callable[[], Any], backend: Any, devices: Any, options: Any, program: str) -> Any:
         """Do one compilation, and report what it looked up.
 
         :param options: JAX's ``CompileOptions``; changed in place.
+        :param program: what JAX calls what is compiled.
         :returns: what ``compile`` returns.
         """
         compilation: _Compilation | None = None
         try:
-            compilation = self._prepare(backend, devices, options)
+            compilation = self._prepare(backend, devices, options, program)
         except Exception as error:  # an error of ours must not fail a test
             self._leave_alone(f"{type(error).__name__}: {error}")
         if compilation is None:
@@ -107,7 +110,7 @@ class Compilations:
     def _leave_alone(self, reason: str) -> None:
         self.left_alone[reason] = None
 
-    def _prepare(self, backend: Any, devices: Any, options: Any) -> _Compilation | None:
+    def _prepare(self, backend: Any, devices: Any, options: Any, program: str) -> _Compilation | None:
         """Tell XLA what to read and write in this compilation; None where it is left alone."""
         run = self._run
         if run.ignores(NAME, KERNELS[files.Layout.NEW]):
@@ -136,8 +139,8 @@ class Compilations:
             folder = self._offer.folder if told else None
         paths = flags.Paths(of_this.with_suffix(".pb"), of_this.with_suffix(".log.txt"), folder)
         flags.set_paths(options, paths, importlib.import_module("jax._src.lib").xla_client.AutotuneCacheMode.READ)
-        uuid = device.nvidia_gpu_uuid(getattr(on, "local_hardware_id", None) or 0) if run.policy.dumping else ""
-        return _Compilation(paths, _device(on), told, uuid)
+        uuid = cuda_driver.gpu_uuid(getattr(on, "local_hardware_id", None) or 0) if run.policy.dumping else ""
+        return _Compilation(program, paths, _device(on), told, uuid)
 
     def _tell_of_other_caches(self, debug_options: Any) -> None:
         run = self._run
@@ -208,9 +211,9 @@ class Compilations:
         label = hlo.summary(profile.hlo_text) if profile else self._label_of_loaded(chosen)
         candidates = profile.candidates if profile else ()
         entry = to_entry(chosen, compilation.device, candidates, label, versions)
-        lookup = Lookup(
-            entry.problem, entry.fingerprint, label=entry.label, entry=entry, tuned=True, disturbed=disturbed
-        )
+        # Where XLA measured nothing it tells nothing of the HLO; the program is known in any case.
+        told = entry.label or (f"in {compilation.program}" if compilation.program else "")
+        lookup = Lookup(entry.problem, entry.fingerprint, label=told, entry=entry, tuned=True, disturbed=disturbed)
         return lookup if verdict is None else replace(lookup, outcome=verdict.outcome, reason=verdict.reason)
 
     def _label_of_loaded(self, chosen: XlaEntry) -> str:

@@ -7,6 +7,8 @@ tests with the marker ``gpu``.
 import os
 from types import SimpleNamespace
 
+import jaxlib  # noqa: F401
+
 from jax._src import compiler, toy_xla, xla_bridge
 
 __version__ = os.environ.get("TOY_JAX", "0.11.2")
@@ -42,4 +44,4 @@ def compile(*fusions, flags=(), overrides=()):
     options = toy_xla.Options(dict(flags), list(overrides))
     if config.jax_compilation_cache_dir and config.jax_enable_compilation_cache:
         return "from JAX's own cache"
-    return compiler.backend_compile_and_load(backend, fusions, [device], options, [])
+    return compiler.backend_compile_and_load(backend, toy_xla.Program(fusions), [device], options, [])
