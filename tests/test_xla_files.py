@@ -143,6 +143,11 @@ def test_a_legacy_log_reads_as_empty_and_a_torn_one_is_an_error() -> None:
             "__cublas$lt$matmul: f16[8,4], f16[4,8] -> f16[8,8], s8[32]",
         ),
         ("ROOT c = f32[4]{0} copy(f32[4]{0} p)", "copy: f32[4] -> f32[4]"),
+        (
+            "%gemm_fusion_dot.3 = bf16[8,8]{1,0} fusion(%a, %b), kind=kCustom, calls=%gemm_fusion_dot.3_computation, "
+            'metadata={op_name="jit(dense)/jit(main)/dot_general" source_file="x.py"}, backend_config={"kind":"x"}',
+            "gemm_fusion_dot: bf16[8,8]; jit(dense)/dot_general",
+        ),
         ("no HLO at all", ""),
     ],
 )

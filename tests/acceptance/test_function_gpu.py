@@ -114,7 +114,7 @@ def test_cupy_events_compilers_in_threads_and_wrong_results(tuner: FunctionTuner
     assert chosen == {"step": 1, "rounds": 0}
 
 
-def test_a_flushed_cache_makes_a_small_kernel_slower() -> None:
+def test_a_kernel_shorter_than_its_launch_is_measured_without_it_while_the_cache_is_flushed() -> None:
     import torch
 
     from pytest_autotune.tuners.function.clocks import make_clock
@@ -128,7 +128,7 @@ def test_a_flushed_cache_makes_a_small_kernel_slower() -> None:
         clock = make_clock("torch", True, flush_l2)
         return measure(lambda: y.copy_(x), lambda: None, how, clock).median_us
 
-    assert median_us(True) > median_us(False) * 1.02
+    assert 2 < median_us(True) <= median_us(False) * 1.05
 
 
 def test_a_kernel_that_breaks_the_device_ends_the_search_in_a_process_of_its_own() -> None:
