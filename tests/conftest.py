@@ -178,7 +178,7 @@ def forget_choices() -> Iterator[None]:
             found.cache = {}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def gpu() -> None:
     """Skip where there is no GPU to tune on."""
     torch = pytest.importorskip("torch")

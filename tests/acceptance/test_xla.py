@@ -112,7 +112,7 @@ def test_a_miss_that_xla_did_not_measure_is_named_by_its_program(
     lines = section(serial.load())
 
     assert any(
-        line.startswith("MISS test_jax.py::test_dot") and "); in jit_program: no entry" in line for line in lines
+        line.startswith("MISS test_jax.py::test_dot") and "xla:hlo (in jit_program): no entry" in line for line in lines
     )
 
 

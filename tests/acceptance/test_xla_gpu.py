@@ -95,7 +95,7 @@ print(mine, device.current_gpu_uuid())
 
 def test_a_dump_has_readable_choices_times_and_op_names(folder: Path) -> None:
     entries = stores.read(folder / "cache.textproto").entries
-    dots = [entry for entry in entries if entry.label.startswith("dot")]
+    dots = [entry for entry in entries if "dot" in entry.label.partition(":")[0]]
 
     assert dots, [entry.label for entry in entries]
     assert all(entry.problem.device.arch.startswith("sm_") for entry in entries)
@@ -121,8 +121,8 @@ def test_a_hole_in_a_cache_is_tuned_and_named_with_its_test(folder: Path) -> Non
     missed = [line for line in output.splitlines() if line.startswith("MISS")]
     assert missed
     assert all("test_jax.py::test_softmax" in line for line in missed)
-    assert all("); " in line for line in missed)
-    assert any("->" in line for line in missed)
+    assert all("xla:hlo (" in line for line in missed)
+    assert any("[" in line.partition("xla:hlo (")[2] for line in missed), "none has a shape"
 
 
 def test_four_workers_dump_the_keys_of_one_process(folder: Path) -> None:
