@@ -6,22 +6,33 @@ import os
 import pytest
 import torch
 
+HAS_GPU = torch.cuda.is_available()
 # Triton reads this when a kernel is decorated, so it is set before any test imports one.
-if not torch.cuda.is_available():
+if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    collect_ignore = ["test_compiled_gpu.py"]
 
 import triton
 
 # JAX would take most of the GPU's memory for itself, and torch is here too.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-HAS_JAX = importlib.util.find_spec("jax") is not None
-# Not skipped: a run with skipped tests is no complete run, and would not tell of unused entries.
-collect_ignore = [] if HAS_JAX else ["test_jax_ops.py"]
 
 
-def pytest_report_header() -> str | None:
-    return None if HAS_JAX else "example: test_jax_ops.py is left out, it needs jax"
+def lacks(library: str) -> bool:
+    return importlib.util.find_spec(library) is None
+
+
+# Left out and not skipped: a run with skipped tests is no complete run, and would not tell of unused entries.
+LEFT_OUT = {
+    "test_compiled_gpu.py": "" if HAS_GPU else "a GPU",
+    "test_jax_ops.py": "jax" if lacks("jax") else "",
+    "test_matmul_cpu.py": "numba" if lacks("numba") else "",
+    "test_transpose_cuda.py": "" if HAS_GPU and not lacks("cupy") else "cupy and a GPU",
+}
+collect_ignore = [file for file, needed in LEFT_OUT.items() if needed]
+
+
+def pytest_report_header() -> list[str]:
+    return [f"example: {file} is left out, it needs {needed}" for file, needed in LEFT_OUT.items() if needed]
 
 
 @pytest.fixture(scope="session")

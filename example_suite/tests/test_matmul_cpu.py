@@ -1,8 +1,5 @@
-import pytest
-
-numba = pytest.importorskip("numba", reason="the CPU kernel is compiled by Numba, which is not installed")
-
 import numpy as np
+import pytest
 from example_kernels.matmul_cpu import matmul_cpu
 
 SHAPES = [(64, 64, 64), (200, 300, 100)]

@@ -1,9 +1,5 @@
+import cupy
 import pytest
-
-cupy = pytest.importorskip("cupy", reason="the CUDA kernel is compiled by CuPy, which is not installed")
-if not cupy.cuda.is_available():
-    pytest.skip("needs an NVIDIA GPU", allow_module_level=True)
-
 from example_kernels.transpose_cuda import transpose
 
 

@@ -13,11 +13,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, UnportableError, Value, plain_value
 from pytest_autotune.run.tuning_run import Tuning, TuningRun
+from pytest_autotune.tuners.inductor.compile_ahead import CompileAhead
 from pytest_autotune.tuners.inductor.identity import (
     device_of,
     dtypes,
@@ -33,6 +35,10 @@ Params = tuple[Value, ...]
 _DEFAULTS = {"num_ctas": 1, "maxnreg": None, "num_consumer_groups": 0, "num_buffers_warp_spec": 0}
 _NO_DESCENT = ("TEMPLATE", "USER_AUTOTUNE", "FIXED")
 _REDUCTIONS = ("REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN")
+
+
+class _Pending(partial[Any]):
+    """Stands in for the first ``run`` of a kernel that a thread compiles."""
 
 
 @dataclass
@@ -81,6 +87,7 @@ class KernelConfigs:
         self._describe = describe
         self._run: TuningRun | None = None
         self._hash_configs: Callable[[Sequence[Any]], str] = str
+        self._ahead: CompileAhead | None = None
         #: What is measured now of each autotuner that is searched for, in milliseconds.
         self._measured: dict[int, dict[Params, float]] = {}
         #: Kernels that were measured without passing the door.
@@ -91,6 +98,7 @@ class KernelConfigs:
         part = self
         self._run = run
         self._hash_configs = module.hash_configs
+        self._ahead = CompileAhead(run, module.torch._inductor.config)
 
         def make_precompile(original: Any) -> Any:
             def precompile(
@@ -102,9 +110,12 @@ class KernelConfigs:
                 def compile() -> Any:
                     return original(self, warm_cache_only, reload_kernel, static_triton_bundle_key)
 
+                def compile_without_loading() -> None:
+                    original(self, True)
+
                 if warm_cache_only or not part._acts_on(self):
                     return compile()
-                return part._compile(self, compile, reload_kernel)
+                return part._compile(self, compile, compile_without_loading, reload_kernel)
 
             return precompile
 
@@ -133,17 +144,30 @@ class KernelConfigs:
         elif len(autotuner.launchers) > 1 and self._acts_on(autotuner):
             self.unseen.add(kernel_name(autotuner))
 
-    def _compile(self, autotuner: Any, compile: Callable[[], Any], reload: Callable[[], Any] | None) -> Any:
+    def _compile(
+        self,
+        autotuner: Any,
+        compile: Callable[[], Any],
+        compile_without_loading: Callable[[], None],
+        reload: Callable[[], Any] | None,
+    ) -> Any:
         """Stand in for ``precompile``: compile the choice alone, where there is one."""
         run = self._run
         assert run is not None
+        if isinstance(vars(autotuner).get("run"), _Pending):  # another graph has the same kernel
+            return None
         try:
             search = self._search(autotuner, reload)
         except Exception as error:  # an error of ours must not fail a test
             run.note(f"{self.tuner}: {kernel_name(autotuner)} was left alone: {type(error).__name__}: {error}")
             return compile()
+        ahead = self._ahead if self._ahead is not None and self._ahead.is_wanted else None
         if search is None:
-            return compile()
+            if ahead is None or autotuner.compile_results:
+                return compile()
+            wait = ahead.start(compile_without_loading)
+            autotuner.run = _Pending(_first_run_of_one, autotuner, wait, compile)
+            return None
         if len(search.configs) > 1 or _descends(autotuner):
             with self._door(search) as tuning:
                 while tuning.entry is not None and tuning.entry.choice is not None:
@@ -151,8 +175,14 @@ class KernelConfigs:
                     try:
                         search.narrowed = True
                         _narrow(autotuner, search, search.config(choice))
-                        compile()
-                        _settle(autotuner, choice.params)
+                        if ahead is None or autotuner.compile_results:
+                            compile()
+                            _settle(autotuner, choice.params)
+                        else:
+                            wait = ahead.start(compile_without_loading)
+                            autotuner.run = _Pending(
+                                self._first_run_of_choice, autotuner, search, choice, wait, compile
+                            )
                         return None
                     except Exception as error:
                         self._reject(search, tuning, choice, error)
@@ -161,6 +191,29 @@ class KernelConfigs:
         if len(autotuner.launchers) > 1 or _descends(autotuner):
             autotuner.run = lambda *args, **kwargs: self._first_run(autotuner, search, *args, **kwargs)
         return None
+
+    def _first_run_of_choice(
+        self,
+        autotuner: Any,
+        search: _Search,
+        choice: Candidate,
+        wait: Callable[[], None],
+        compile: Callable[[], Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Stand in for the first ``run`` of a kernel whose choice a thread compiles."""
+        vars(autotuner).pop("run", None)
+        try:
+            wait()
+            compile()
+            _settle(autotuner, choice.params)
+        except Exception as error:
+            search.rejected[choice.params] = _why_not(error)
+            _widen(autotuner, search)
+            compile()
+            return self._first_run(autotuner, search, *args, **kwargs)
+        return autotuner.run(*args, **kwargs)
 
     def _first_run(self, autotuner: Any, search: _Search, *args: Any, **kwargs: Any) -> Any:
         """Stand in for the first ``run``, in which Inductor tunes."""
@@ -191,9 +244,7 @@ class KernelConfigs:
         return self._run.tuning(search.problem, (), search.offers, environment(), search.label)
 
     def _reject(self, search: _Search, tuning: Tuning, choice: Candidate, error: Exception) -> None:
-        lines = str(error).strip().splitlines()
-        reason = f"the choice no longer compiles: {type(error).__name__}: {lines[0] if lines else ''}"
-        search.rejected[choice.params] = reason
+        reason = search.rejected[choice.params] = _why_not(error)
         tuning.reject(reason)
 
     def _tune(self, autotuner: Any, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -253,6 +304,21 @@ class KernelConfigs:
             self._run.unportable(problem, str(error))
             return None
         return _Search(problem, configs, results, label)
+
+
+def _first_run_of_one(
+    autotuner: Any, wait: Callable[[], None], compile: Callable[[], Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Stand in for the first ``run`` of a kernel that has one candidate, which a thread compiles."""
+    vars(autotuner).pop("run", None)
+    wait()
+    compile()
+    return autotuner.run(*args, **kwargs)
+
+
+def _why_not(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"the choice no longer compiles: {type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def params_of(config: Any) -> Params:
