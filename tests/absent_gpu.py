@@ -13,6 +13,7 @@ import hashlib
 import math
 import pickle
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -56,6 +57,8 @@ PROPERTIES = SimpleNamespace(
 measurements: list[str] = []
 #: How many candidates were compiled in this process.
 compilations: list[str] = []
+#: The threads that compiled them.
+compiling_threads: list[str] = []
 _launched: Any = None
 _modules: list[Any] = []
 
@@ -141,6 +144,7 @@ def _pretend() -> None:
 
     def compile_config(self: Any, cfg: Any) -> Any:
         compilations.append(f"{self.fn.__name__} {cfg}")
+        compiling_threads.append(threading.current_thread().name)
         return compile_one(self, cfg)
 
     autotuner._precompile_config = compile_config

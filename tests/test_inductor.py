@@ -19,6 +19,7 @@ from filelock import FileLock
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from pytest_autotune import device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.coordination import Alone, GpuLock
@@ -85,6 +86,7 @@ def told(request):
         yield facts
     facts["measurements"] = absent_gpu.measurements[measured:]
     facts["compilations"] = absent_gpu.compilations[compilations:]
+    facts["threads"] = sorted(set(absent_gpu.compiling_threads[compilations:]))
     with open(os.environ["FACTS"] + os.environ.get("PYTEST_XDIST_WORKER", ""), "w") as file:
         json.dump(FACTS, file)
 
@@ -159,12 +161,11 @@ def test_bmm():
 class Run:
     """One run of pytest on a suite, and what it left behind."""
 
-    def __init__(self, folder: Path, *args: str, **environment: str) -> None:
+    def __init__(self, folder: Path, *args: str, **environment: str | None) -> None:
         facts = folder / "facts.json"
         for old in folder.glob("facts.json*"):
             old.unlink()
-        variables = {
-            **os.environ,
+        wanted: dict[str, str | None] = {
             "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
@@ -174,10 +175,13 @@ class Run:
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "400",
             "FACTS": str(facts),
+            "PYTEST_ADDOPTS": None,
+            "PYTEST_XDIST_WORKER": None,
+            "TRITON_INTERPRET": None,
             **environment,
         }
-        for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "TRITON_INTERPRET"):
-            variables.pop(name, None)
+        kept = {name: value for name, value in os.environ.items() if name not in wanted}
+        variables = kept | {name: value for name, value in wanted.items() if value is not None}
         command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", "--autotune-report=report.json"]
         done = subprocess.run(
             [*command, "-Wignore", "--show-capture=no", *args],
@@ -215,7 +219,13 @@ class Runs:
         (folder / "test_compiled.py").write_text(suite)
         self.dump = Run(folder, DUMP, "--autotune-report=report.json")
         (folder / "inductor").rename(folder / "inductor of the dump")
-        self.load = Run(folder, LOAD, "--autotune-max-misses=0", TRITON_CACHE_DIR=str(folder / "triton 2"))
+        self.load = Run(
+            folder,
+            LOAD,
+            "--autotune-max-misses=0",
+            TRITON_CACHE_DIR=str(folder / "triton 2"),
+            TORCHINDUCTOR_COMPILE_THREADS=None,
+        )
 
 
 def shared_runs(tmp_path_factory: pytest.TempPathFactory, name: str, suite: str) -> Runs:
@@ -245,12 +255,12 @@ def cpu_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return shared_runs(tmp_path_factory, "cpu", CPU_SUITE)
 
 
-def load_changed(folder: Path, runs: Runs, old: str, new: str, tests: str) -> Run:
+def load_changed(folder: Path, runs: Runs, old: str, new: str, tests: str, compile_threads: str | None = "1") -> Run:
     """Load the cache of the dump with one text in it replaced by another."""
     assert old in runs.dump.cache
     (folder / "test_compiled.py").write_text(GPU_SUITE)
     (folder / "cache.textproto").write_text(runs.dump.cache.replace(old, new))
-    return Run(folder, LOAD, "-k", tests)
+    return Run(folder, LOAD, "-k", tests, TORCHINDUCTOR_COMPILE_THREADS=compile_threads)
 
 
 TESTS = re.findall(r"^def (test_\w+)", GPU_SUITE, re.MULTILINE)
@@ -340,13 +350,26 @@ def test_fusion_measurements_are_kept_each_with_its_time(gpu_runs: Runs) -> None
     assert all(len(row["candidates"]) == 1 and row["candidates"][0]["time_us"] > 0 for row in rows)
 
 
-def test_a_choice_that_no_longer_compiles_is_tuned_again_and_told(gpu_runs: Runs, tmp_path: Path) -> None:
+@pytest.mark.skipif(device.cpu().multiprocessors < 2, reason="compiles in threads only with two cores or more")
+def test_a_run_that_only_loads_compiles_its_choices_in_threads(gpu_runs: Runs) -> None:
+    assert gpu_runs.dump.of("test_softmax")["threads"] == ["MainThread"]
+    for test in ("test_softmax", "test_mlp", "test_user_kernel"):
+        threads = gpu_runs.load.of(test)["threads"]
+        assert threads
+        assert all(thread.startswith("pytest-autotune-compile") for thread in threads)
+
+
+@pytest.mark.parametrize("compile_threads", ["1", None], ids=["at once", "in threads"])
+def test_a_choice_that_no_longer_compiles_is_tuned_again_and_told(
+    gpu_runs: Runs, tmp_path: Path, compile_threads: str | None
+) -> None:
     run = load_changed(
         tmp_path,
         gpu_runs,
         'name: "XBLOCK" int: 16 }',
         'name: "XBLOCK" int: 15 }',
         "test_softmax and not test_softmax_ or test_compiled_by_a_worker",
+        compile_threads,
     )
 
     for test in ("test_softmax", "test_compiled_by_a_worker"):
