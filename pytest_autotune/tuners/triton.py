@@ -39,6 +39,7 @@ from pytest_autotune.tuners.kernel_source import (
 )
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.values import DtypeName, constant_text, stable_value, unwrapped
+from pytest_autotune.tuners.versions import version_of, versions_of
 
 NAME = "triton"
 #: How long the first look at a candidate warms up and measures, in milliseconds. Triton's own are 25 and 100.
@@ -103,9 +104,9 @@ class Adapter:
         autotuner_class = module.Autotuner
         original = autotuner_class.__dict__.get("check_disk_cache")
         if original is None:
-            raise HookError(f"triton {_triton_version()} has no Autotuner.check_disk_cache; triton >= 3.4 is needed")
+            raise HookError(f"triton {version_of('triton')} has no Autotuner.check_disk_cache; triton >= 3.4 is needed")
         if list(inspect.signature(original).parameters) != _HOOKED_PARAMETERS:
-            raise HookError(f"Autotuner.check_disk_cache of triton {_triton_version()} has another signature")
+            raise HookError(f"Autotuner.check_disk_cache of triton {version_of('triton')} has another signature")
         adapter = self
 
         def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
@@ -345,18 +346,7 @@ def interpreter_benchmark(kernel_call: Callable[[], object], quantiles: Sequence
 
 def environment() -> str:
     """The versions that a choice of Triton may depend on."""
-    parts = [f"triton {_triton_version()}"]
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        parts.append(f"torch {torch.__version__.split('+')[0]}")
-        for name in ("cuda", "hip"):
-            if version := getattr(torch.version, name, None):
-                parts.append(f"{name} {version}")
-    return ", ".join(parts)
-
-
-def _triton_version() -> str:
-    return str(getattr(sys.modules.get("triton"), "__version__", "?"))
+    return versions_of("triton", "torch")
 
 
 def _arguments_of(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -25,6 +25,7 @@ from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan,
 from pytest_autotune.tuners.function.sources import callbacks_with_source
 from pytest_autotune.tuners.function.space import Configuration, as_space
 from pytest_autotune.tuners.function.strategies import as_strategy
+from pytest_autotune.tuners.versions import versions_of
 
 NAME = "function"
 #: How long a thread waits for another one that tunes the same problem, in seconds.
@@ -293,11 +294,7 @@ def _sources(source: object, callbacks: Callbacks) -> tuple[object, ...]:
 
 def environment() -> str:
     """The versions that are told of a choice; the first one is that of the tuner itself."""
-    parts = [f"pytest-autotune {_own_version()}"]
-    for name in _LIBRARIES:
-        if found := getattr(sys.modules.get(name), "__version__", None):
-            parts.append(f"{name} {str(found).split('+')[0]}")
-    return ", ".join(parts)
+    return ", ".join(filter(None, [f"pytest-autotune {_own_version()}", versions_of(*_LIBRARIES)]))
 
 
 @lru_cache(maxsize=1)

@@ -18,8 +18,8 @@ from typing import Any
 
 from pytest_autotune import device
 from pytest_autotune.cache.model import Device, Value
-from pytest_autotune.tuners.inductor.patches import version
 from pytest_autotune.tuners.kernel_source import code_text, digest
+from pytest_autotune.tuners.versions import versions_of
 
 #: What stands in place of a kernel's name in a module that is made only to be measured.
 PLACEHOLDER = "Placeholder."
@@ -51,15 +51,7 @@ _INPUT = re.compile(r'Tensor "(\w+\[[^]]*\])[^"]*" = PlaceHolder')
 
 def environment() -> str:
     """The versions that a choice of Inductor may depend on."""
-    torch: Any = sys.modules["torch"]
-    parts = [f"torch {version()}"]
-    triton: Any = sys.modules.get("triton")
-    if triton is not None:
-        parts.append(f"triton {getattr(triton, '__version__', '?')}")
-    for name in ("cuda", "hip"):
-        if found := getattr(torch.version, name, None):
-            parts.append(f"{name} {found}")
-    return ", ".join(parts)
+    return versions_of("torch", "triton")
 
 
 def device_of(type: str, index: int | None) -> Device:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.versions import version_of
 
 
 class Patches:
@@ -29,10 +29,10 @@ class Patches:
         original = vars(owner).get(name)
         where = f"{owner.__name__.rpartition('.')[2]}.{name}"
         if original is None:
-            raise HookError(f"torch {version()} has no {where}")
+            raise HookError(f"torch {version_of('torch')} has no {where}")
         found = list(inspect.signature(original).parameters)
         if found != list(parameters) and not (and_others and found[: len(parameters)] == list(parameters)):
-            raise HookError(f"{where} of torch {version()} has another signature")
+            raise HookError(f"{where} of torch {version_of('torch')} has another signature")
         self._originals.append((owner, name, original))
         setattr(owner, name, make(original))
 
@@ -42,8 +42,3 @@ class Patches:
             owner, name, original = self._originals.pop()
             with suppress(AttributeError):
                 setattr(owner, name, original)
-
-
-def version() -> str:
-    """The version of torch, without what it was built for."""
-    return str(getattr(sys.modules.get("torch"), "__version__", "?")).split("+")[0]
