@@ -16,6 +16,7 @@ from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.tuners.xla import entries, files, hlo, log, messages, wire
 from pytest_autotune.tuners.xla.files import Layout, XlaEntry
 
+REPOSITORY = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data" / "xla"
 H200 = Device("NVIDIA H200", "sm_90", 132)
 
@@ -45,6 +46,22 @@ def test_a_file_that_xla_printed_comes_back_to_the_byte_through_every_format_of_
         assert cli.main(["convert", str(back), str(binary), "--from=xla", "--to=xla"]) == 0
         assert cli.main(["convert", str(binary), str(again), "--from=xla", "--to=xla"]) == 0
         assert back.read_bytes() == again.read_bytes() == (DATA / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["xla.textproto", "xla.pb"])
+def test_what_xla_wrote_on_an_h200_goes_to_its_own_file_and_back(name: str, tmp_path: Path) -> None:
+    example = REPOSITORY / "example_suite" / "autotune.textproto"
+    tuned = [entry for entry in stores.read(example).entries if entry.problem.tuner == "xla"]
+    xlas, back = tmp_path / name, tmp_path / "back.textproto"
+
+    assert cli.main(["convert", str(example), str(xlas), "--to=xla"]) == 0
+    assert cli.main(["convert", str(xlas), str(back), "--from=xla", "--device=NVIDIA H200,sm_90,132"]) == 0
+
+    found = stores.read(back).entries
+    assert tuned
+    assert [entry.native for entry in found] == [entry.native for entry in tuned]
+    assert [entry.sort_key for entry in found] == [entry.sort_key for entry in tuned]
+    assert {str(entry.choice).split(",")[0] for entry in found} > {"backend=TRITON", "backend=NATIVE_EMITTER"}
 
 
 @pytest.mark.parametrize("text", [True, False])
