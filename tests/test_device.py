@@ -144,3 +144,16 @@ def test_the_gpus_to_spread_are_those_that_are_visible(monkeypatch, visible, lis
 def test_a_cpu_has_as_many_threads_as_its_tuner_uses() -> None:
     assert device.cpu(1).multiprocessors == 1
     assert device.cpu(1).arch == device.cpu().arch
+
+
+@pytest.mark.parametrize(
+    ("on", "told"),
+    [
+        (Device("NVIDIA H200", "sm_90", 132), "NVIDIA H200 (sm_90, 132 multiprocessors)"),
+        (Device("CPU", "avx512", 2), "CPU (avx512, 2 threads)"),
+        (Device("CPU", "avx512", 1), "CPU (avx512, 1 thread)"),
+        (Device("Triton interpreter", "interpreter"), "Triton interpreter (interpreter)"),
+    ],
+)
+def test_a_device_is_told_in_its_own_words(on: Device, told: str) -> None:
+    assert str(on) == told

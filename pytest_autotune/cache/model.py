@@ -111,7 +111,8 @@ class Device:
         return "-".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words if word)
 
     def __str__(self) -> str:
-        count = f", {self.multiprocessors} multiprocessors" if self.multiprocessors else ""
+        what = "thread" if self.name == "CPU" else "multiprocessor"
+        count = f", {self.multiprocessors} {what}{'s' * (self.multiprocessors > 1)}" if self.multiprocessors else ""
         return f"{self.name} ({self.arch}{count})"
 
 
