@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ import yaml  # noqa: F401
 
 import pytest_autotune.cache.autotune_cache_pb2
 import pytest_autotune.start  # noqa: F401
+
+# A run that a script starts in the background ignores Ctrl-C, and so would every run that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TOY_TUNER = '''
 import os
