@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -26,9 +27,10 @@ from pytest_autotune.run.coordination import Alone, GpuLock
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.tuning_run import Policy, TuningRun
 from pytest_autotune.tuners.inductor import identity
+from pytest_autotune.tuners.inductor.descriptions import _uncovered
 from pytest_autotune.tuners.inductor.padding import Paddings
 from pytest_autotune.tuners.inductor.patches import Patches
-from pytest_autotune.tuners.inductor.templates import _Offered
+from pytest_autotune.tuners.inductor.templates import _no_longer_compiles, _Offered
 from pytest_autotune.tuners.protocol import HookError
 
 HERE = Path(__file__).parent
@@ -562,6 +564,37 @@ def test_times_are_found_by_name_or_else_by_what_the_name_says() -> None:
 
     assert offered.winner(entry) is renamed
     assert offered.times_ms(entry) == {same: 0.002, renamed: 0.001, new: float("inf")}
+
+
+@pytest.mark.parametrize(("tuned_with", "compiles"), [("torch 2.11.0", False), ("torch 2.11.0", True), ("now", False)])
+def test_under_other_versions_the_fastest_template_is_compiled_before_it_is_believed(
+    tuned_with: str, compiles: bool
+) -> None:
+    compiled = []
+
+    def precompile() -> None:
+        compiled.append(True)
+        if not compiles:
+            raise RuntimeError("out of resource\nmore")
+
+    fastest = choice("a", "mm_1")
+    fastest.precompile = precompile
+    environment = identity.environment() if tuned_with == "now" else tuned_with
+    entry = replace(template_entry(Candidate("a", time_us=1.0, label="Template mm")), environment=environment)
+
+    reason = _no_longer_compiles(_Offered([fastest]), entry)
+
+    assert bool(compiled) is (tuned_with != "now")
+    refused = tuned_with != "now" and not compiles
+    assert reason == ("the choice no longer compiles: RuntimeError: out of resource" if refused else "")
+
+
+def test_what_is_tuned_in_ways_that_are_not_covered_is_told() -> None:
+    import torch._inductor.config as config
+
+    assert _uncovered(config) == []
+    with config.patch({"triton.multi_kernel": 1, "pipeline_max_autotune_gemm": True}):
+        assert _uncovered(config) == ["multi-kernel choices", "pipelined template choices"]
 
 
 def test_an_entry_whose_winner_is_not_on_offer_is_none() -> None:
