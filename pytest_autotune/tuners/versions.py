@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 
 def version_of(library: str) -> str:
-    """The version of an imported library, without what it was built for; ``"?"`` where it tells none."""
-    return str(getattr(sys.modules.get(library), "__version__", "?")).split("+")[0]
+    """The version of an imported or installed library, without what it was built for; ``"?"`` where there is none."""
+    found = getattr(sys.modules.get(library), "__version__", None)
+    if found is None:
+        with suppress(PackageNotFoundError):
+            found = version(library)
+    return str(found or "?").split("+")[0]
 
 
 def versions_of(*libraries: str) -> str:
@@ -16,6 +22,6 @@ def versions_of(*libraries: str) -> str:
     parts = [f"{library} {version_of(library)}" for library in libraries if library in sys.modules]
     torch: Any = sys.modules.get("torch")
     for name in ("cuda", "hip") if "torch" in libraries and torch is not None else ():
-        if version := getattr(torch.version, name, None):
-            parts.append(f"{name} {version}")
+        if built_for := getattr(torch.version, name, None):
+            parts.append(f"{name} {built_for}")
     return ", ".join(parts)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pytest_autotune.cache.model import Entry, Problem, UnportableError, Value
@@ -25,7 +24,7 @@ from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan,
 from pytest_autotune.tuners.function.sources import callbacks_with_source
 from pytest_autotune.tuners.function.space import Configuration, as_space
 from pytest_autotune.tuners.function.strategies import as_strategy
-from pytest_autotune.tuners.versions import versions_of
+from pytest_autotune.tuners.versions import version_of, versions_of
 
 NAME = "function"
 #: How long a thread waits for another one that tunes the same problem, in seconds.
@@ -299,10 +298,7 @@ def environment() -> str:
 
 @lru_cache(maxsize=1)
 def _own_version() -> str:
-    try:
-        return version("pytest-autotune")
-    except PackageNotFoundError:
-        return "0"
+    return version_of("pytest-autotune")
 
 
 TUNER = FunctionTuner()

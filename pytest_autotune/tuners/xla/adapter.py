@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.run.tuning_run import TuningRun
 from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.versions import version_of
 
 if TYPE_CHECKING:
     from pytest_autotune.tuners.xla.compilations import Compilations
@@ -43,15 +44,15 @@ class Adapter:
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         # Most runs never import JAX: until then nothing of this package is needed but this module.
-        from pytest_autotune.tuners.xla.compilations import Compilations, version
+        from pytest_autotune.tuners.xla.compilations import Compilations
 
         compiler: Any = importlib.import_module("jax._src.compiler")
         original = getattr(compiler, _HOOKED, None)
         if original is None:
-            raise HookError(f"jax {version('jax')} has no {_HOOKED}; a newer jax is needed")
+            raise HookError(f"jax {version_of('jax')} has no {_HOOKED}; a newer jax is needed")
         if list(inspect.signature(original).parameters) != _HOOKED_PARAMETERS:
-            raise HookError(f"{_HOOKED} of jax {version('jax')} has another signature")
-        jaxlib = version("jaxlib")
+            raise HookError(f"{_HOOKED} of jax {version_of('jax')} has another signature")
+        jaxlib = version_of("jaxlib")
         if run.index is not None and _numbers(jaxlib) < _FIRST_WITH_WHOLE_FOLDER:
             raise HookError(f"jaxlib {jaxlib} finds only a part of what is loaded; 0.9.1 or later is needed")
         compilations = Compilations(run)

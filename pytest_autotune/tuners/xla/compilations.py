@@ -8,13 +8,12 @@ afterwards is what this compilation looked up.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import re
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +24,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Device
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.tuners.versions import version_of
 from pytest_autotune.tuners.xla import files, flags, hlo
 from pytest_autotune.tuners.xla.entries import KERNELS, NAME, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry
@@ -125,7 +125,7 @@ class Compilations:
             return None
         debug_options = options.executable_build_options.debug_options
         if lacking := flags.missing(debug_options):
-            self._leave_alone(f"jaxlib {version('jaxlib')} cannot set {', '.join(lacking)}; a newer one is needed")
+            self._leave_alone(f"jaxlib {version_of('jaxlib')} cannot set {', '.join(lacking)}; a newer one is needed")
             return None
         if objection := flags.objection(options):
             self._leave_alone(objection)
@@ -171,7 +171,7 @@ class Compilations:
             self._run.note(f"xla: nothing was loaded: {error}")
             return _Offer(LoadedEntries(()), folder)
         # The folder holds one entry for each fusion: one that was tuned under this version goes first.
-        here = f"jaxlib {version('jaxlib')},"
+        here = f"jaxlib {version_of('jaxlib')},"
         ranked = sorted(entries.entries, key=lambda one: here not in f"{one.ours.environment},")
         if left_out := files.write_folder(folder, [one.xla for one in ranked]):
             self._run.note(f"xla: {len(left_out)} of the loaded entries have a form that XLA's folder cannot hold")
@@ -193,7 +193,7 @@ class Compilations:
         except ValueError as error:
             self._run.note(f"xla: {error}; what was tuned has neither times nor op names")
         self._versions.update(log.versions)
-        versions = environment(version("jax"), version("jaxlib"), self._versions)
+        versions = environment(version_of("jax"), version_of("jaxlib"), self._versions)
         self._run.environments[NAME] = versions
         return [self._lookup(entry, compilation, log, versions, disturbed) for entry in new]
 
@@ -220,15 +220,6 @@ class Compilations:
         """What a loaded entry says of the same HLO, where XLA's log says nothing."""
         same = (one for one in self._offer.entries.entries if one.xla.hlo == chosen.hlo)
         return next((one.ours.label for one in same if same_device(one.xla, chosen)), "")
-
-
-def version(package: str) -> str:
-    """The version of an imported package; ``"?"`` where it has none."""
-    found = getattr(sys.modules.get(package), "__version__", None)
-    if found is None:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found = importlib.metadata.version(package)
-    return str(found or "?")
 
 
 def _taken(path: Path) -> bytes:
