@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from pytest_autotune.tuners.function.clocks import make_clock
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import TuningError
-from pytest_autotune.tuners.function.measuring import Measuring
+from pytest_autotune.tuners.function.measuring import Measuring, measure
 from pytest_autotune.tuners.function.tuner import FunctionTuner
 from tests.conftest import REPOSITORY, Suite
 
@@ -114,25 +117,42 @@ def test_cupy_events_compilers_in_threads_and_wrong_results(tuner: FunctionTuner
     assert chosen == {"step": 1, "rounds": 0}
 
 
-def test_a_flushed_cache_makes_a_small_kernel_slower() -> None:
-    import torch
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_a_flushed_cache_makes_a_small_kernel_slower(library: str) -> None:
+    call = copy_of(8 * 1024 * 1024, library)
 
-    from pytest_autotune.tuners.function.clocks import make_clock
-    from pytest_autotune.tuners.function.measuring import measure
+    assert median_us(call, library, flush_l2=True) > median_us(call, library, flush_l2=False) * 1.02
 
-    x = torch.randn(8 * 1024 * 1024 // 4, device="cuda")
-    y = torch.empty_like(x)
 
-    def keep_busy() -> None:
-        # The copy is shorter than its launch: an idle GPU would be timed waiting for it.
-        torch.cuda._sleep(100_000)
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+@pytest.mark.parametrize("flush_l2", [False, True])
+def test_a_kernel_shorter_than_its_launch_is_timed_without_the_launch(library: str, flush_l2: bool) -> None:
+    copy = copy_of(1024, library)
 
-    def median_us(flush_l2: bool) -> float:
-        how = Measuring(flush_l2=flush_l2)
-        clock = make_clock("torch", True, flush_l2)
-        return measure(lambda: y.copy_(x), keep_busy, how, clock).median_us
+    def slowly_launched() -> None:
+        until = time.perf_counter() + 300e-6
+        while time.perf_counter() < until:
+            pass
+        copy()
 
-    assert median_us(True) > median_us(False) * 1.02
+    assert median_us(slowly_launched, library, flush_l2) < 20
+
+
+def copy_of(size: int, library: str) -> Callable[[], object]:
+    """A call that copies as many bytes on the GPU."""
+    module = pytest.importorskip(library)
+    if library == "torch":
+        x = module.ones(size // 4, device="cuda")
+        y = module.empty_like(x)
+        return lambda: y.copy_(x)
+    x = module.ones(size // 4, dtype=module.float32)
+    y = module.empty_like(x)
+    return lambda: module.copyto(y, x)
+
+
+def median_us(call: Callable[[], object], library: str, flush_l2: bool) -> float:
+    clock = make_clock(library, True, flush_l2)
+    return measure(call, lambda: None, Measuring(flush_l2=flush_l2), clock).median_us
 
 
 def test_a_kernel_that_breaks_the_device_ends_the_search_in_a_process_of_its_own() -> None:

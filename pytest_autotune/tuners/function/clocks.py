@@ -13,6 +13,15 @@ from pytest_autotune.tuners.function.errors import TuningError
 #: What triton.testing writes to empty the L2 cache of any GPU; that of an H200 has 50 MB.
 FLUSHED_BYTES = 256 * 1024 * 1024
 
+#: No GPU's clock makes more cycles in a microsecond, so that it is kept busy no shorter than asked.
+CYCLES_PER_US = 3000
+#: Keeps one thread of the GPU busy; torch has such a kernel of its own.
+_SPIN = """
+extern "C" __global__ void pytest_autotune_spin(long long cycles) {
+    for (long long start = clock64(); clock64() - start < cycles;);
+}
+"""
+
 #: A benchmark of the caller: takes a call without arguments; returns its time, or several, in microseconds.
 OwnClock = Callable[[Callable[[], object]], "float | Iterable[float]"]
 
@@ -29,10 +38,14 @@ class Clock(Protocol):
     def use_device(self) -> Callable[[], object]:
         """What another thread calls to work on the device that is current in this one."""
 
-    def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
+    def samples_us(
+        self, call: Callable[[], object], before: Callable[[], object], runs: int, launch_us: float = 0.0
+    ) -> list[float]:
         """The time of each of several calls in microseconds.
 
         :param before: called before each of them and not timed.
+        :param launch_us: how long a call needs to launch its kernels. A GPU is kept busy for as long
+            before each call, or the time of a kernel that is shorter than its launch is the launch's.
         """
 
 
@@ -45,7 +58,9 @@ class HostClock:
     def use_device(self) -> Callable[[], object]:
         return lambda: None
 
-    def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
+    def samples_us(
+        self, call: Callable[[], object], before: Callable[[], object], runs: int, launch_us: float = 0.0
+    ) -> list[float]:
         samples = []
         for _ in range(runs):
             before()
@@ -68,13 +83,17 @@ class TorchEvents:
     def use_device(self) -> Callable[[], object]:
         return partial(self._torch.cuda.set_device, self._torch.cuda.current_device())
 
-    def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
+    def samples_us(
+        self, call: Callable[[], object], before: Callable[[], object], runs: int, launch_us: float = 0.0
+    ) -> list[float]:
         event = self._torch.cuda.Event
         pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(runs)]
         for start, end in pairs:
             before()
             if self._buffer is not None:
                 self._buffer.zero_()
+            if launch_us:
+                self._torch.cuda._sleep(int(launch_us * CYCLES_PER_US))
             start.record()
             call()
             end.record()
@@ -88,6 +107,7 @@ class CupyEvents:
     def __init__(self, flush_l2: bool = False) -> None:
         self._cupy: Any = sys.modules["cupy"]
         self._buffer = self._cupy.empty(FLUSHED_BYTES, dtype=self._cupy.int8) if flush_l2 else None
+        self._spin = self._cupy.RawKernel(_SPIN, "pytest_autotune_spin")
 
     def synchronise(self) -> None:
         self._cupy.cuda.runtime.deviceSynchronize()
@@ -96,13 +116,17 @@ class CupyEvents:
         use: Callable[[], object] = self._cupy.cuda.Device().use
         return use
 
-    def samples_us(self, call: Callable[[], object], before: Callable[[], object], runs: int) -> list[float]:
+    def samples_us(
+        self, call: Callable[[], object], before: Callable[[], object], runs: int, launch_us: float = 0.0
+    ) -> list[float]:
         event, elapsed_ms = self._cupy.cuda.Event, self._cupy.cuda.get_elapsed_time
         pairs = [(event(), event()) for _ in range(runs)]
         for start, end in pairs:
             before()
             if self._buffer is not None:
                 self._buffer.fill(0)
+            if launch_us:
+                self._spin((1,), (1,), (self._cupy.int64(launch_us * CYCLES_PER_US),))
             start.record()
             call()
             end.record()

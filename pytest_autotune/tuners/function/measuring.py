@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,8 @@ FAR_OUT = 3.0
 BRIEF_WARMUP_MS = 3.0
 BRIEF_MS = 10.0
 BRIEF_RUNS = 3
+#: The longest that a GPU is kept busy before a run: a call that takes longer waits for its kernels itself.
+LONGEST_LAUNCH_US = 1000.0
 
 
 @dataclass(frozen=True)
@@ -111,12 +114,20 @@ def measure(call: Callable[[], object], before: Callable[[], object], how: Measu
         before()
         times = how.clock(call)
         return measurement([float(time) for time in times] if isinstance(times, Iterable) else [float(times)])
-    estimate_ms = statistics.median(clock.samples_us(call, before, 2)) / 1000
+    launches_us: list[float] = []
+
+    def launch() -> None:
+        started = time.perf_counter_ns()
+        call()
+        launches_us.append((time.perf_counter_ns() - started) / 1000)
+
+    estimate_ms = statistics.median(clock.samples_us(launch, before, 2)) / 1000
+    launch_us = min(*launches_us, LONGEST_LAUNCH_US)
     warm_up = _runs(how.warmup_ms, estimate_ms, 0, how.max_runs)
     if warm_up:
-        estimate_ms = statistics.median(clock.samples_us(call, before, warm_up)) / 1000
+        estimate_ms = statistics.median(clock.samples_us(call, before, warm_up, launch_us)) / 1000
     runs = _runs(how.measure_ms, estimate_ms, how.min_runs, how.max_runs)
-    return measurement(clock.samples_us(call, before, runs))
+    return measurement(clock.samples_us(call, before, runs, launch_us))
 
 
 def _runs(budget_ms: float, each_ms: float, least: int, most: int) -> int:
