@@ -350,6 +350,10 @@ def test_fusion_measurements_are_kept_each_with_its_time(gpu_runs: Runs) -> None
 
     assert [row["kernel"] for row in rows] == ["triton_poi_fused_add_relu", "triton_tem_fused_add_mm_relu"]
     assert all(len(row["candidates"]) == 1 and row["candidates"][0]["time_us"] > 0 for row in rows)
+    assert [row["label"] for row in rows] == [
+        "float32[512, 512]; aten.add, aten.relu; whether to fuse",
+        "float32[512, 512]; aten.mm, aten.add, aten.relu; whether to fuse",
+    ]
 
 
 @pytest.mark.skipif(device.cpu().multiprocessors < 2, reason="compiles in threads only with two cores or more")

@@ -48,6 +48,20 @@ def test_a_file_that_xla_printed_comes_back_to_the_byte_through_every_format_of_
         assert back.read_bytes() == again.read_bytes() == (DATA / name).read_bytes()
 
 
+# What XLA of jaxlib 0.11.2 wrote on an H200 for ``jnp.tanh(a @ a).sum()``, ``a`` of bfloat16[256, 256].
+@pytest.mark.parametrize("layout", ["new", "legacy"])
+@pytest.mark.parametrize("written", [".textproto", ".pb"])
+def test_files_that_xla_wrote_on_an_h200_come_back_to_the_byte(layout: str, written: str, tmp_path: Path) -> None:
+    for suffix in ("textproto", "pb", "yaml", "json", "folder/"):
+        ours = str(tmp_path / f"ours.{suffix}") if suffix != "folder/" else f"{tmp_path}/folder/"
+        other = tmp_path / ("other.pb" if written == ".textproto" else "other.textproto")
+        back = tmp_path / f"back{written}"
+        assert cli.main(["convert", str(DATA / f"h200_{layout}{written}"), ours, "--from=xla"]) == 0
+        assert cli.main(["convert", ours, str(other), "--to=xla"]) == 0
+        assert cli.main(["convert", str(other), str(back), "--from=xla", "--to=xla"]) == 0
+        assert back.read_bytes() == (DATA / f"h200_{layout}{written}").read_bytes()
+
+
 @pytest.mark.parametrize("name", ["xla.textproto", "xla.pb"])
 def test_what_xla_wrote_on_an_h200_goes_to_its_own_file_and_back(name: str, tmp_path: Path) -> None:
     example = REPOSITORY / "example_suite" / "autotune.textproto"
@@ -142,6 +156,23 @@ def test_a_log_of_several_modules_has_times_failures_and_versions() -> None:
     assert (str(fast), fast.time_us) == ("backend=TRITON, block_m=64", 12.5)
     assert (str(failed), failed.failed) == ("backend=CUDNN", "compilation failed: no plan")
     assert read.versions == {"CUDNN": "9.11.0"}
+
+
+def test_the_log_of_an_h200_has_the_times_of_what_was_tuned_and_tells_each_fusion() -> None:
+    profiles = log.read((DATA / "h200_log.textproto").read_text()).profiles
+    tuned = files.read((DATA / "h200_new.pb").read_bytes(), False, "h200_new.pb")
+    choices = {str(entries.to_entry(entry, H200).choice) for entry in tuned}
+
+    assert sorted(hlo.summary(profile.hlo_text) for profile in profiles.values()) == [
+        "gemm_fusion_dot: f32[4,256,256]; jit(<lambda>)/dot_general",
+        "input_reduce_fusion: bf16[]; jit(<lambda>)/convert_element_type",
+        "input_reduce_fusion: f32[256]; jit(<lambda>)/reduce_sum",
+        "loop_reduce_fusion: f32[256,256]; jit(<lambda>)/tanh",
+    ]
+    for profile in profiles.values():
+        assert len(profile.candidates) >= 3
+        assert all(candidate.time_us or candidate.failed for candidate in profile.candidates)
+        assert choices & {str(candidate) for candidate in profile.candidates}
 
 
 def test_a_legacy_log_reads_as_empty_and_a_torn_one_is_an_error() -> None:

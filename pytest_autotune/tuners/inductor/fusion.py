@@ -31,8 +31,9 @@ class Fusions:
     def __init__(self) -> None:
         self._run: TuningRun | None = None
         self._current_device: Callable[[], Any] = lambda: None
-        #: Digest of a generated module's text -> the name that the kernel would have in a graph.
+        #: Digest of a generated module's text -> the name that the kernel would have in a graph; what it computes.
         self._names: dict[str, str] = {}
+        self._computed: dict[str, str] = {}
 
     def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
@@ -54,8 +55,10 @@ class Fusions:
         def make_generate(original: Any) -> Any:
             def generate_kernel_code_from_nodes(self: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
                 source = original(self, nodes, *args, **kwargs)
-                with suppress(Exception):  # a name is only told
-                    part._names[digest(source.strip())] = _name(module, nodes)
+                with suppress(Exception):  # a description is only told
+                    module_digest = digest(source.strip())
+                    part._names[module_digest] = _name(module, nodes)
+                    part._computed[module_digest] = _computed(nodes)
                 return source
 
             return generate_kernel_code_from_nodes
@@ -72,19 +75,19 @@ class Fusions:
         assert run is not None
         try:
             source = Path(mod.__file__).read_text(encoding="utf-8")
-            name = self._names.get(digest(source.strip()), "triton_fused")
+            module_digest = digest(source.strip())
+            name = self._names.get(module_digest, "triton_fused")
+            label = "; ".join(filter(None, [self._computed.get(module_digest), "whether to fuse"]))
             on = self._current_device()
-            key = (
-                Value("code", measured_module_digest(source), "digest"),
-                Value("n_spills_threshold", n_spills_threshold),
-            )
+            # A kernel that spills more registers counts as infinitely slow.
+            key = (Value("code", measured_module_digest(f"{source}\n{n_spills_threshold = }\n"), "digest"),)
             problem = Problem(self.tuner, name, key, device_of(on.type, on.index))
         except Exception as error:  # an error of ours must not fail a test
             run.note(f"{self.tuner}: a measurement was left alone: {type(error).__name__}: {error}")
             return measure(mod)
         if run.paused or run.ignores(self.tuner, name):
             return measure(mod)
-        with run.tuning(problem, (), _has_result, environment(), "whether to fuse") as tuning:
+        with run.tuning(problem, (), _has_result, environment(), label) as tuning:
             entry = tuning.entry or self._measure(measure, mod, tuning)
             return _time_ms(entry), mod.__file__
 
@@ -120,6 +123,16 @@ def _name(module: Any, nodes: Any) -> str:
     fused: str = module.get_fused_kernel_name(nodes, module.config.triton.descriptive_names)
     kind = "tem" if any(node.is_template() for node in nodes) else "red" if _reduces(nodes) else "poi"
     return f"triton_{kind}_{fused}"
+
+
+def _computed(nodes: Any) -> str:
+    """The last of a kernel's results, and what it fuses: ``"float16[2048, 512]; aten.mm, aten.add"``."""
+    layout = nodes[-1].node.get_layout()
+    result = f"{str(layout.dtype).removeprefix('torch.')}{[int(size) for size in layout.size]}"
+    origins = [origin for node in nodes for origin in sorted(node.node.origins)]
+    operations = [origin.meta["original_aten"] for origin in origins if "original_aten" in origin.meta]
+    names = dict.fromkeys(str(getattr(operation, "overloadpacket", operation)) for operation in operations)
+    return "; ".join([result, ", ".join(names)])
 
 
 def _reduces(nodes: Any) -> bool:
