@@ -84,7 +84,7 @@ def double_kernel_%d(x, n, BLOCK: tl.constexpr):
 def told(request):
     measured, compilations = len(absent_gpu.measurements), len(absent_gpu.compilations)
     facts = FACTS[request.node.name] = {}
-    with config.patch(max_autotune=True, coordinate_descent_tuning=True):
+    with config.patch(max_autotune=True, coordinate_descent_tuning="NO_DESCENT" not in os.environ):
         yield facts
     facts["measurements"] = absent_gpu.measurements[measured:]
     facts["compilations"] = absent_gpu.compilations[compilations:]
@@ -257,12 +257,20 @@ def cpu_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return shared_runs(tmp_path_factory, "cpu", CPU_SUITE)
 
 
-def load_changed(folder: Path, runs: Runs, old: str, new: str, tests: str, compile_threads: str | None = "1") -> Run:
+def load_changed(
+    folder: Path,
+    runs: Runs,
+    old: str,
+    new: str,
+    tests: str,
+    compile_threads: str | None = "1",
+    **environment: str,
+) -> Run:
     """Load the cache of the dump with one text in it replaced by another."""
     assert old in runs.dump.cache
     (folder / "test_compiled.py").write_text(GPU_SUITE)
     (folder / "cache.textproto").write_text(runs.dump.cache.replace(old, new))
-    return Run(folder, LOAD, "-k", tests, TORCHINDUCTOR_COMPILE_THREADS=compile_threads)
+    return Run(folder, LOAD, "-k", tests, TORCHINDUCTOR_COMPILE_THREADS=compile_threads, **environment)
 
 
 TESTS = re.findall(r"^def (test_\w+)", GPU_SUITE, re.MULTILINE)
@@ -391,6 +399,15 @@ def test_a_missed_fusion_is_told_in_words(gpu_runs: Runs, tmp_path: Path) -> Non
     assert (
         "MISS test_compiled.py::test_softmax - inductor:triton_per_fused__softmax_add_relu (r0_numel=128, "
         "xnumel=1000, fp32; aten.add, aten.relu, aten._softmax): no entry"
+    ) in run.output
+
+
+def test_a_setting_that_another_test_left_on_is_named(gpu_runs: Runs, tmp_path: Path) -> None:
+    run = load_changed(tmp_path, gpu_runs, "", "", "test_softmax and not test_softmax_", NO_DESCENT="1")
+
+    assert (
+        "xnumel=1000, fp32; aten.add, aten.relu, aten._softmax): no entry; the nearest has other search, "
+        "settings coordinate_descent_tuning, max_autotune instead of max_autotune"
     ) in run.output
 
 

@@ -107,8 +107,11 @@ def _where(row: Row) -> str:
 
 
 def described(problem: Problem, label: str = "") -> str:
-    """A problem as rows tell it: ``triton:lib.matmul (M=64, N=64)``; digests tell a reader nothing."""
-    told = [str(value) for value in problem.key if value.type != "digest"]
+    """A problem as rows tell it: ``triton:lib.matmul (M=64, N=64)``.
+
+    Digests tell a reader nothing, and settings only where they differ: then the reason names them.
+    """
+    told = [str(value) for value in problem.key if value.type not in ("digest", "settings")]
     told += [label] if label else []
     key = f" ({', '.join(told)})" if told else ""
     return f"{problem.tuner.split('.')[0]}:{problem.kernel}{key}"

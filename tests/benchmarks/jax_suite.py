@@ -17,7 +17,7 @@ from pathlib import Path
 from common import machine, median, pytest_seconds, table
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.model import Entry
+from pytest_autotune.cache.model import Entry, Value
 
 SUITE = """
 import jax, jax.numpy as jnp, pytest
@@ -75,6 +75,7 @@ def main() -> None:
         runs = {
             "plain": ["-pno:autotune"],
             "dump": ["--autotune-dump=serial.textproto"],
+            "dump, once more": ["--autotune-dump=again.textproto"],
             "load": ["--autotune-load=serial.textproto", "--autotune-max-misses=0"],
             "plain, -n 4": ["-pno:autotune", "-n4"],
             "dump, -n 4": ["-n4", "--autotune-dump=sharded.textproto"],
@@ -118,19 +119,29 @@ def measured(folder: Path, options: list[str]) -> tuple[float, float, str]:
 
 
 def compare(folder: Path) -> None:
-    """How the caches of four workers differ from that of one process."""
+    """How other dumps differ from that of one process, by the times that it measured."""
     serial = {entry.sort_key: entry for entry in stores.read(folder / "serial.textproto").entries}
-    for name in ("sharded", "unlocked"):
+    rows = []
+    for name in ("again", "sharded", "unlocked"):
         other = {entry.sort_key: entry for entry in stores.read(folder / f"{name}.textproto").entries}
-        differing = [key for key in serial.keys() & other.keys() if choice(serial[key]) != choice(other[key])]
-        print(
-            f"{name}: {len(other)} entries, the same set of keys as the serial dump: {serial.keys() == other.keys()}; "
-            f"other choices: {len(differing)}"
-        )
+        both = [(serial[key], other[key]) for key in serial.keys() & other.keys()]
+        differing = sum(choice(one) != choice(another) for one, another in both)
+        slower = [share for one, another in both if (share := share_lost(one, another)) is not None]
+        told = [f"{sum(slower) / len(slower):.1%}", f"{max(slower):.1%}"] if slower else ["", ""]
+        rows.append((name, len(other), serial.keys() == other.keys(), differing, *told))
+    print()
+    table(("dump", "entries", "keys of the serial dump", "other choices", "slower, mean", "slower, most"), rows)
 
 
-def choice(entry: Entry) -> object:
-    return entry.choice and entry.choice.params
+def choice(entry: Entry) -> tuple[Value, ...]:
+    return entry.choice.params if entry.choice else ()
+
+
+def share_lost(serial: Entry, other: Entry) -> float | None:
+    """How much longer another dump's choice takes than the best one; None where the serial dump has no time of it."""
+    times = {candidate.params: candidate.time_us for candidate in serial.candidates if candidate.time_us}
+    time = times.get(choice(other))
+    return time / min(times.values()) - 1 if time else None
 
 
 if __name__ == "__main__":

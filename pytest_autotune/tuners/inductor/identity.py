@@ -23,24 +23,27 @@ from pytest_autotune.tuners.versions import versions_of
 
 #: What stands in place of a kernel's name in a module that is made only to be measured.
 PLACEHOLDER = "Placeholder."
-#: The settings in ``inductor_meta`` that decide which candidates there are and how they are searched.
-_SEARCH_SETTINGS = (
+#: The settings in ``inductor_meta`` that decide which candidates there are and how they are searched: those
+#: that are off unless a suite sets them, which may leave them on for the tests that follow; and the others.
+_SWITCHES = (
     "are_deterministic_algorithms_enabled",
-    "autotune_pointwise",
     "batch_invariant",
-    "combo_tuning_groups",
     "coordinate_descent_check_all_directions",
-    "coordinate_descent_search_radius",
     "coordinate_descent_tuning",
     "deterministic",
-    "dynamic_scale_rblock",
     "force_filter_reduction_configs",
     "max_autotune",
     "max_autotune_pointwise",
+)
+_SEARCH_SETTINGS = (
+    "autotune_pointwise",
+    "combo_tuning_groups",
+    "coordinate_descent_search_radius",
+    "dynamic_scale_rblock",
     "min_split_scan_rblock",
     "spill_threshold",
 )
-_SWITCHES = "autotune_local_cache|autotune_remote_cache|backend_hash|force_disable_caches|store_cubin"
+_CACHE_SWITCHES = "autotune_local_cache|autotune_remote_cache|backend_hash|force_disable_caches|store_cubin"
 _SIZE = re.compile(r"^\s*(\w*numel)\s*=\s*(\d+)$", re.MULTILINE)
 _NUMBER = re.compile(r"_\d+$")
 _NAME = re.compile(r"^def [^(]+\(")
@@ -79,9 +82,13 @@ def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
 
     :param list_digest: stands for the list of candidates.
     """
-    settings = {name: autotuner.inductor_meta.get(name) for name in _SEARCH_SETTINGS}
-    search = [list_digest, *(f"{name}={value}" for name, value in settings.items() if value)]
-    key = [Value("code", _code_digest(autotuner), "digest"), Value("search", digest("\n".join(search)), "digest")]
+    meta = autotuner.inductor_meta
+    search = [list_digest, *(f"{name}={meta[name]}" for name in _SEARCH_SETTINGS if meta.get(name))]
+    key = [
+        Value("code", _code_digest(autotuner), "digest"),
+        Value("search", digest("\n".join(search)), "digest"),
+        Value("settings", ", ".join(name for name in _SWITCHES if meta.get(name)) or "default", "settings"),
+    ]
     sizes = dict(_SIZE.findall(autotuner.fn.src))
     return (*key, *(Value(name, int(size)) for name, size in sizes.items() if name != "rnumel"))
 
@@ -135,7 +142,7 @@ def _tokens(source: str) -> str:
 def measured_module_digest(source: str) -> str:
     """The digest of a module that is made only to be measured, wherever it is measured."""
     source = re.sub(r"DeviceProperties\([^)]*\)", "", source)
-    source = re.sub(rf"'(?:{_SWITCHES})': [^,}}]+,? ?", "", source)
+    source = re.sub(rf"'(?:{_CACHE_SWITCHES})': [^,}}]+,? ?", "", source)
     source = re.sub(r"\b(cuda|hip|xpu):\d+", r"\1", source)
     source = re.sub(r"\b(_DeviceGuard|set_device|get_raw_stream)\(\d+\)", r"\1()", source)
     source = re.sub(r"\b((?:raw_)?stream)\d+\b", r"\1", source)
