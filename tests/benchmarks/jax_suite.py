@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from common import machine, median, pytest_seconds, table
-
-from pytest_autotune.cache import stores
-from pytest_autotune.cache.model import Entry, Value
 
 SUITE = """
 import jax, jax.numpy as jnp, pytest
@@ -62,6 +61,7 @@ from contextlib import nullcontext
 from pytest_autotune.run.coordination import GpuLock
 GpuLock.measuring = lambda self, gpu_uuid="": nullcontext(True)
 """
+DUMPS = ["dump", "dump, once more", "dump, -n 4", "dump, -n 4, without the GPU lock"]
 REPEATS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
 
 
@@ -90,7 +90,7 @@ def main() -> None:
                 for option in options:
                     if option.startswith("--autotune-dump="):
                         (folder / option.partition("=")[2]).unlink(missing_ok=True)
-                wall, spent, told = measured(folder, options)
+                wall, spent, told = measured(folder, run, options)
                 walls.append(wall)
                 spents.append(spent)
             compiling[run] = median(spents)
@@ -101,9 +101,9 @@ def main() -> None:
         compare(folder)
 
 
-def measured(folder: Path, options: list[str]) -> tuple[float, float, str]:
+def measured(folder: Path, run: str, options: list[str]) -> tuple[float, float, str]:
     """Wall seconds, seconds in XLA, and the counts of one run."""
-    spent, report = folder / "spent.txt", folder / "report.json"
+    spent, report = folder / "spent.txt", report_of(folder, run)
     spent.unlink(missing_ok=True)
     report.unlink(missing_ok=True)
     if "-pno:autotune" not in options:
@@ -119,29 +119,48 @@ def measured(folder: Path, options: list[str]) -> tuple[float, float, str]:
 
 
 def compare(folder: Path) -> None:
-    """How other dumps differ from that of one process, by the times that it measured."""
-    serial = {entry.sort_key: entry for entry in stores.read(folder / "serial.textproto").entries}
+    """How the dumps differ from one of one process, by the times that two of those measured."""
+    serial, again = problems(folder, "dump"), problems(folder, "dump, once more")
     rows = []
-    for name in ("again", "sharded", "unlocked"):
-        other = {entry.sort_key: entry for entry in stores.read(folder / f"{name}.textproto").entries}
-        both = [(serial[key], other[key]) for key in serial.keys() & other.keys()]
-        differing = sum(choice(one) != choice(another) for one, another in both)
-        slower = [share for one, another in both if (share := share_lost(one, another)) is not None]
-        told = [f"{sum(slower) / len(slower):.1%}", f"{max(slower):.1%}"] if slower else ["", ""]
-        rows.append((name, len(other), serial.keys() == other.keys(), differing, *told))
+    for run in DUMPS:
+        other = problems(folder, run)
+        differing = sum(serial[key].choice != found.choice for key, found in other.items() if key in serial)
+        slower = [share_lost(serial[key], again[key], found.choice) for key, found in other.items()]
+        known = [share for share in slower if share is not None]
+        told = [f"{statistics.mean(known):.1%}", f"{max(known):.1%}"] if known else ["", ""]
+        rows.append((run, len(other), serial.keys() == other.keys(), differing, *told, len(known)))
     print()
-    table(("dump", "entries", "keys of the serial dump", "other choices", "slower, mean", "slower, most"), rows)
+    head = ("run", "problems", "the same ones", "other choices", "slower than the best, mean", "most", "of")
+    table(head, rows)
 
 
-def choice(entry: Entry) -> tuple[Value, ...]:
-    return entry.choice.params if entry.choice else ()
+@dataclass(frozen=True)
+class Tuned:
+    """What a dump chose for a problem, and the microseconds of each candidate, by its params."""
+
+    choice: str
+    times_us: dict[str, float]
 
 
-def share_lost(serial: Entry, other: Entry) -> float | None:
-    """How much longer another dump's choice takes than the best one; None where the serial dump has no time of it."""
-    times = {candidate.params: candidate.time_us for candidate in serial.candidates if candidate.time_us}
-    time = times.get(choice(other))
-    return time / min(times.values()) - 1 if time else None
+def problems(folder: Path, run: str) -> dict[str, Tuned]:
+    """What a run tuned, by the problem, from its report."""
+    found = {}
+    for row in json.loads(report_of(folder, run).read_text())["lookups"]:
+        times = {str(one["params"]): one["time_us"] for one in row["candidates"] if one.get("time_us")}
+        found[str((row["kernel"], row["key"]))] = Tuned(str(row["choice"]["params"]), times)
+    return found
+
+
+def share_lost(one: Tuned, another: Tuned, choice: str) -> float | None:
+    """How much longer a choice takes than the best candidate; None where either dump has no time of it."""
+    both = {
+        params: time + another.times_us[params] for params, time in one.times_us.items() if params in another.times_us
+    }
+    return both[choice] / min(both.values()) - 1 if choice in both else None
+
+
+def report_of(folder: Path, run: str) -> Path:
+    return folder / f"{run.replace(' ', '')}.json"
 
 
 if __name__ == "__main__":
