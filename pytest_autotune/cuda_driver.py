@@ -58,15 +58,6 @@ def context_gpu(driver: Any = None) -> CudaGpu | None:
     return CudaGpu(name.value.decode(errors="replace"), uuid=own_uuid, **numbers)
 
 
-def gpu_uuid(ordinal: int) -> str:
-    """The UUID of a GPU, or MIG slice, by its number among those that this process sees; empty if unknown."""
-    driver = _loaded_driver()
-    gpu = ctypes.c_int()
-    if driver is None or driver.cuDeviceGet(ctypes.byref(gpu), ordinal):
-        return ""
-    return _uuid(driver, gpu)
-
-
 def _uuid(driver: Any, gpu: ctypes.c_int) -> str:
     id_bytes = (ctypes.c_ubyte * 16)()
     ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune import cuda_driver, device
+from pytest_autotune import device
 from pytest_autotune.cache.model import Device
 
 
@@ -103,10 +103,6 @@ def test_the_lock_of_a_gpu_goes_by_its_uuid(torch) -> None:
     torch(Cuda(nvidia(uuid="GPU-a"), nvidia(uuid="GPU-b"), current=1))
 
     assert device.current_gpu_uuid() == "GPU-b"
-
-
-def test_a_gpu_that_the_driver_does_not_know_has_no_uuid() -> None:
-    assert cuda_driver.gpu_uuid(10_000) == ""
 
 
 def test_a_cpu_is_its_widest_vectors_and_its_threads_and_not_its_model() -> None:

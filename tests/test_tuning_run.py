@@ -208,7 +208,7 @@ def test_an_observed_tuning_of_a_run_that_loads_nothing_is_no_error() -> None:
     assert len(lookups) == 1
 
 
-def test_a_tuner_that_measures_inside_itself_names_the_gpu_that_it_holds() -> None:
+def test_a_measurement_outside_of_a_tuning_names_the_processor_that_it_holds() -> None:
     held = []
 
     class Held(Alone):

@@ -75,24 +75,6 @@ def keys(path: Path) -> list[tuple[object, ...]]:
     return [entry.sort_key for entry in stores.read(path).entries]
 
 
-def test_jax_and_torch_name_a_gpu_alike_for_its_lock(jax_gpu: None) -> None:
-    program = """
-import jax, torch
-from pytest_autotune import cuda_driver, device
-jax.devices()
-mine = cuda_driver.gpu_uuid(0)
-torch.zeros(1, device="cuda")
-print(mine, device.current_gpu_uuid())
-"""
-    if subprocess.run([sys.executable, "-c", "import torch; assert torch.cuda.is_available()"]).returncode != 0:
-        pytest.skip("needs torch with CUDA")
-
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
-
-    jax_word, torch_word = done.stdout.split()
-    assert jax_word == torch_word
-
-
 def test_a_dump_has_readable_choices_times_and_op_names(folder: Path) -> None:
     entries = stores.read(folder / "cache.textproto").entries
     dots = [entry for entry in entries if "dot" in entry.label.partition(":")[0]]

@@ -3,7 +3,7 @@
     python tests/benchmarks/jax_suite.py [REPEATS]
 
 "compiling" is what JAX spent in XLA (its own event ``backend_compile_duration``), tuning and this plugin's work
-included, summed over the processes: with the GPU lock it holds the waiting for it.
+included, summed over the processes: where one compilation waits for another, the waiting too.
 """
 
 from __future__ import annotations
@@ -56,12 +56,21 @@ def pytest_unconfigure(config):
     with open(os.environ["SPENT"], "a") as file:
         file.write(f"{sum(spent)}\\n")
 """
-WITHOUT_LOCK = """
-from contextlib import nullcontext
-from pytest_autotune.run.coordination import GpuLock
-GpuLock.measuring = lambda self, gpu_uuid="": nullcontext(True)
+ONE_AT_A_TIME = """
+from filelock import FileLock
+from pytest_autotune.tuners.xla.compilations import Compilations
+
+watch = Compilations.watch
+
+def watch_alone(self, compile, *args):
+    def compile_alone():
+        with FileLock("one_at_a_time.lock", poll_interval=0.02):
+            return compile()
+    return watch(self, compile_alone, *args)
+
+Compilations.watch = watch_alone
 """
-DUMPS = ["dump", "dump, once more", "dump, -n 4", "dump, -n 4, without the GPU lock"]
+DUMPS = ["dump", "dump, once more", "dump, -n 4", "dump, -n 4, one compilation at a time"]
 REPEATS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
 
 
@@ -71,7 +80,7 @@ def main() -> None:
         folder = Path(name)
         (folder / "test_jax.py").write_text(SUITE)
         (folder / "conftest.py").write_text(CONFTEST)
-        (folder / "without_lock.py").write_text(WITHOUT_LOCK)
+        (folder / "one_at_a_time.py").write_text(ONE_AT_A_TIME)
         runs = {
             "plain": ["-pno:autotune"],
             "dump": ["--autotune-dump=serial.textproto"],
@@ -79,7 +88,7 @@ def main() -> None:
             "load": ["--autotune-load=serial.textproto", "--autotune-max-misses=0"],
             "plain, -n 4": ["-pno:autotune", "-n4"],
             "dump, -n 4": ["-n4", "--autotune-dump=sharded.textproto"],
-            "dump, -n 4, without the GPU lock": ["-n4", "-pwithout_lock", "--autotune-dump=unlocked.textproto"],
+            "dump, -n 4, one compilation at a time": ["-n4", "-pone_at_a_time", "--autotune-dump=alone.textproto"],
             "load, -n 4": ["-n4", "--autotune-load=serial.textproto", "--autotune-max-misses=0"],
         }
         rows = []

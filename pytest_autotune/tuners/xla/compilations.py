@@ -13,13 +13,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_autotune import cuda_driver
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Device
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -41,14 +39,12 @@ class _Compilation:
 
     :param program: what JAX calls it: ``jit_f``.
     :param told: its lookups are the run's; else it is only noted what XLA has learned.
-    :param gpu_uuid: the GPU that it measures on; empty where that is unknown.
     """
 
     program: str
     paths: flags.Paths
     device: Device
     told: bool
-    gpu_uuid: str
 
 
 @dataclass(frozen=True)
@@ -93,14 +89,12 @@ class Compilations:
             self._leave_alone(f"{type(error).__name__}: {error}")
         if compilation is None:
             return compile()
-        measures = compilation.told and self._run.policy.dumping
-        # XLA does not say when it begins to measure: only the whole compilation can have the GPU to itself.
-        gpu: AbstractContextManager[bool] = self._run.measuring(compilation.gpu_uuid) if measures else nullcontext(True)
-        with gpu as undisturbed:
-            compiled = compile()
+        # XLA does not say when it begins to measure. To hold the GPU for the whole compilation is measured in
+        # tests/benchmarks/jax_suite.py: it costs workers most of their time, and they choose no better for it.
+        compiled = compile()
         lookups: Sequence[Lookup] = ()
         try:
-            lookups = self._lookups_of(compilation, disturbed=not undisturbed)
+            lookups = self._lookups_of(compilation)
         except Exception as error:
             self._leave_alone(f"{type(error).__name__}: {error}")
         if compilation.told:
@@ -139,8 +133,7 @@ class Compilations:
             folder = self._offer.folder if told else None
         paths = flags.Paths(of_this.with_suffix(".pb"), of_this.with_suffix(".log.txt"), folder)
         flags.set_paths(options, paths, importlib.import_module("jax._src.lib").xla_client.AutotuneCacheMode.READ)
-        uuid = cuda_driver.gpu_uuid(getattr(on, "local_hardware_id", None) or 0) if run.policy.dumping else ""
-        return _Compilation(program, paths, _device(on), told, uuid)
+        return _Compilation(program, paths, _device(on), told)
 
     def _tell_of_other_caches(self, debug_options: Any) -> None:
         run = self._run
@@ -177,7 +170,7 @@ class Compilations:
             self._run.note(f"xla: {len(left_out)} of the loaded entries have a form that XLA's folder cannot hold")
         return _Offer(entries, folder)
 
-    def _lookups_of(self, compilation: _Compilation, *, disturbed: bool) -> list[Lookup]:
+    def _lookups_of(self, compilation: _Compilation) -> list[Lookup]:
         """What a compilation looked up: what is new in XLA's memory."""
         dump = _taken(compilation.paths.dump)
         log_text = _taken(compilation.paths.log).decode("utf-8", "replace")
@@ -195,11 +188,9 @@ class Compilations:
         self._versions.update(log.versions)
         versions = environment(version_of("jax"), version_of("jaxlib"), self._versions)
         self._run.environments[NAME] = versions
-        return [self._lookup(entry, compilation, log, versions, disturbed) for entry in new]
+        return [self._lookup(entry, compilation, log, versions) for entry in new]
 
-    def _lookup(
-        self, chosen: XlaEntry, compilation: _Compilation, log: TuningLog, versions: str, disturbed: bool
-    ) -> Lookup:
+    def _lookup(self, chosen: XlaEntry, compilation: _Compilation, log: TuningLog, versions: str) -> Lookup:
         loaded = self._offer
         verdict = None
         if loaded.folder is not None:
@@ -213,7 +204,7 @@ class Compilations:
         entry = to_entry(chosen, compilation.device, candidates, label, versions)
         # Where XLA measured nothing it tells nothing of the HLO; the program is known in any case.
         told = entry.label or (f"in {compilation.program}" if compilation.program else "")
-        lookup = Lookup(entry.problem, entry.fingerprint, label=told, entry=entry, tuned=True, disturbed=disturbed)
+        lookup = Lookup(entry.problem, entry.fingerprint, label=told, entry=entry, tuned=True)
         return lookup if verdict is None else replace(lookup, outcome=verdict.outcome, reason=verdict.reason)
 
     def _label_of_loaded(self, chosen: XlaEntry) -> str:
