@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -365,6 +366,7 @@ def test_ctrl_c_while_candidates_compile_and_run_ends_the_run_and_keeps_what_was
 
         def test_1_done(autotune_cache):
             autotune_cache.tune("lib.done", space=SPACE, run=run, measuring=HOW)
+            open(os.environ["TOY_LOG"] + ".done", "w").close()
 
         def test_2_interrupted(autotune_cache):
             autotune_cache.tune(
@@ -381,7 +383,7 @@ def test_ctrl_c_while_candidates_compile_and_run_ends_the_run_and_keeps_what_was
             time.sleep(0 if config["BLOCK"] == 16 else 60)
         """,
     )
-    pids = Path(f"{serial_suite.log}.pids")
+    pids, done = Path(f"{serial_suite.log}.pids"), Path(f"{serial_suite.log}.done")
     environment = {**os.environ, "TOY_LOG": str(serial_suite.log), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", *workers, "--autotune-dump=cache.textproto"]
     process = subprocess.Popen(
@@ -393,17 +395,21 @@ def test_ctrl_c_while_candidates_compile_and_run_ends_the_run_and_keeps_what_was
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 40
-    while not (pids.exists() and len(pids.read_text().split()) >= 2) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: done.exists() and pids.exists() and len(pids.read_text().split()) >= 2)
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=40)
 
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert 'kernel: "lib.done"' in serial_suite.cache.read_text()
     assert "lib.slow" not in serial_suite.cache.read_text()
-    time.sleep(0.2)
-    assert [pid for pid in set(pids.read_text().split()) if Path(f"/proc/{pid}").exists()] == []
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split()))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 40
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_the_report_of_a_shared_tuning_counts_it_once(suite: Suite) -> None:
