@@ -155,8 +155,9 @@ def test_bmm():
     options = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
     result = torch.compile(lambda a, b: torch.relu(torch.bmm(a, b)), options=options)(a, b)
     torch.testing.assert_close(result, torch.relu(torch.bmm(a, b)))
+    found = torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"]
     with open(os.environ["FACTS"], "w") as file:
-        json.dump({"measured": measured}, file)
+        json.dump({"measured": measured, "graphs_found": found}, file)
 """
 
 
@@ -445,6 +446,24 @@ def test_caches_of_graphs_and_of_choices_stay_as_they_were(cpu_runs: Runs) -> No
     assert kept[0].read_text() == "what was there"
 
 
+def test_loads_of_one_cache_share_graphs_where_the_user_keeps_their_cache(cpu_runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "test_compiled.py").write_text(CPU_SUITE)
+    cache = tmp_path / "cache.textproto"
+    cache.write_text(cpu_runs.dump.cache)
+
+    def facts(*args: str) -> dict[str, Any]:
+        told: dict[str, Any] = Run(tmp_path, *args, TORCHINDUCTOR_FX_GRAPH_CACHE="1").facts[""]
+        return told
+
+    first, second = facts(LOAD), facts(LOAD)
+    cache.write_text(cpu_runs.dump.cache.replace("tuning_seconds: ", "tuning_seconds: 1"))
+    with_another_cache, without = facts(LOAD), facts()
+
+    assert first == with_another_cache == {"measured": [], "graphs_found": 0}
+    assert second == {"measured": [], "graphs_found": 1}
+    assert without == {"measured": [2], "graphs_found": 0}
+
+
 SETTINGS = """
 import os, torch, torch._inductor.config, torch.compiler.config
 
@@ -608,6 +627,19 @@ def test_under_other_versions_the_fastest_template_is_compiled_before_it_is_beli
     assert bool(compiled) is (tuned_with != "now")
     refused = tuned_with != "now" and not compiles
     assert reason == ("the choice no longer compiles: RuntimeError: out of resource" if refused else "")
+
+
+def test_under_other_versions_a_call_of_a_library_has_nothing_to_compile(cpu_runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "test_compiled.py").write_text(CPU_SUITE)
+    text = cpu_runs.dump.cache.replace('environment: "torch ', 'environment: "torch 0.')
+    slow_template = re.sub(r'(time_us: )[\d.]+( label: "Cpp)', r"\g<1>999999\2", text)
+    (tmp_path / "cache.textproto").write_text(slow_template)
+
+    run = Run(tmp_path, LOAD)
+
+    assert slow_template != text != cpu_runs.dump.cache
+    assert (run.counts["hit"], run.facts[""]["measured"]) == (1, [])
+    assert re.search(r"1 hit, tuned with torch 0.*; this run has torch", run.output)
 
 
 def test_what_is_tuned_in_ways_that_are_not_covered_is_told() -> None:

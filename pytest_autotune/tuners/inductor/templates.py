@@ -162,8 +162,11 @@ def _no_longer_compiles(offered: _Offered, entry: Entry) -> str:
     """Why the fastest candidate cannot be compiled any more; asked only under other versions than it was tuned with."""
     if entry.environment == environment():
         return ""
+    precompile = getattr(offered.winner(entry), "precompile", None)
+    if precompile is None:  # a call of a library
+        return ""
     try:
-        offered.winner(entry).precompile()
+        precompile()
     except Exception as error:
         lines = str(error).strip().splitlines()
         return f"the choice no longer compiles: {type(error).__name__}: {lines[0] if lines else ''}"
