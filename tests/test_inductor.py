@@ -659,7 +659,7 @@ def test_an_entry_whose_winner_is_not_on_offer_is_none() -> None:
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [
-        ("[('cuda', 'torch.float16', 8, 4, 4, 1, 0)]", "cuda torch.float16[8, 4]".replace("torch.", "")),
+        ("[('cuda', 'torch.float16', 8, 4, 4, 1, 0)]", "cuda float16[8, 4]"),
         ("[('cuda', 'torch.float16', 8, 4, 1, 8, 0)]", "cuda float16[8, 4] strides [1, 8]"),
         ("[('cpu', 'torch.int8', 8, 1, 2)]", "cpu int8[8] offset 2"),
         ("what is not known", "what is not known"),
@@ -667,6 +667,18 @@ def test_an_entry_whose_winner_is_not_on_offer_is_none() -> None:
 )
 def test_inputs_are_told_for_readers(inputs: str, text: str) -> None:
     assert identity.inputs_text(inputs) == text
+
+
+def test_the_way_of_measuring_is_a_part_of_the_key_where_it_is_not_that_of_every_torch() -> None:
+    inputs = "[('cpu', 'torch.int8', 8, 1, 0)]"
+    cudagraph = f"{inputs}:benchmark_policy=cudagraph_auto:cudagraph_unroll=10"
+
+    as_ever = [Value("inputs", "cpu int8[8]")]
+    assert identity.inputs_key(inputs) == identity.inputs_key(f"{inputs}:benchmark_policy=eager") == as_ever
+    assert identity.inputs_key(cudagraph) == [
+        *as_ever,
+        Value("measuring", "benchmark_policy=cudagraph_auto, cudagraph_unroll=10"),
+    ]
 
 
 MEASURED = """

@@ -48,6 +48,7 @@ _SIZE = re.compile(r"^\s*(\w*numel)\s*=\s*(\d+)$", re.MULTILINE)
 _NUMBER = re.compile(r"_\d+$")
 _NAME = re.compile(r"^def [^(]+\(")
 _SOURCE_NODES = re.compile(r"Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]")
+_MEASURED = re.compile(r"(\[.*\])((?::\w+=\w+)+)")
 _ORIGINAL_PATH = re.compile(r"Original path: (.+)")
 _INPUT = re.compile(r'Tensor "(\w+\[[^]]*\])[^"]*" = PlaceHolder')
 
@@ -147,6 +148,19 @@ def measured_module_digest(source: str) -> str:
     source = re.sub(r"\b(_DeviceGuard|set_device|get_raw_stream)\(\d+\)", r"\1()", source)
     source = re.sub(r"\b((?:raw_)?stream)\d+\b", r"\1", source)
     return digest(_tokens(source))
+
+
+def inputs_key(inputs: str) -> list[Value]:
+    """What the inputs of an operation put into the key: their text, and how candidates are measured.
+
+    :param inputs: Inductor's own key of them. Since torch 2.15 it ends in the way of measuring, which is
+        left out where it is the one of every torch before.
+    """
+    found = _MEASURED.fullmatch(inputs)
+    tensors, ways = found.groups() if found else (inputs, "")
+    unusual = [way for way in ways.split(":") if way not in ("", "benchmark_policy=eager")]
+    key = [Value("inputs", inputs_text(tensors))]
+    return [*key, Value("measuring", ", ".join(unusual))] if unusual else key
 
 
 def inputs_text(inputs: str) -> str:

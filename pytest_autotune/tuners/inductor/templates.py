@@ -17,7 +17,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value, plain_value
 from pytest_autotune.run.tuning_run import Tuning, TuningRun
-from pytest_autotune.tuners.inductor.identity import device_of, environment, inputs_text
+from pytest_autotune.tuners.inductor.identity import device_of, environment, inputs_key
 from pytest_autotune.tuners.inductor.patches import Patches
 
 #: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
@@ -103,7 +103,7 @@ class Templates:
 
     def _problem(self, choices: Sequence[Any], op: str, inputs: str, hint: int | None) -> Problem:
         on = choices[0].layout.device
-        key = [Value("inputs", inputs_text(inputs)), Value("precision", self._precision())]
+        key = [*inputs_key(inputs), Value("precision", self._precision())]
         if hint is not None:
             key.append(plain_value("hint", hint))
         return Problem(self.tuner, op, tuple(key), device_of(on.type, on.index))
