@@ -37,8 +37,8 @@ class Line:
 def section(summary: Summary, verbosity: int, update: str = "") -> list[Line]:
     """The lines of the section; none when there is nothing to say at this verbosity.
 
-    ``-qq`` tells only what fails the run, ``-q`` only counts and what mends them when
-    not all is well, ``-v`` every row and a table by tuner.
+    ``-qq`` tells only what fails the run, ``-q`` also what was asked for, a dump, and counts
+    with what mends them when not all is well, ``-v`` every row and a table by tuner.
 
     :param update: the options that bring the cache up to date, as a user would type them.
     """
@@ -50,9 +50,10 @@ def section(summary: Summary, verbosity: int, update: str = "") -> list[Line]:
     if verbosity < -1:
         return errors
     if verbosity < 0:
-        lines = [*_counts(summary, failed), *_hint(summary, update)] if bad or nothing_judged else []
-        return [*lines, *errors, *skipped]
-    lines = []
+        counts = [*_counts(summary, failed)] if bad or nothing_judged else []
+        hint = [*_hint(summary, update)] if counts else []
+        return [*_refused_prune(summary), *counts, *_dump(summary), *hint, *errors, *skipped]
+    lines: list[Line] = []
     if verbosity > 0:
         lines += _by_tuner(summary)
     lines += _rows(summary, verbosity, failed)
@@ -141,10 +142,14 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
         for worker, seconds in summary.workers.items():
             if seconds >= 0.1:
                 yield Line(f"{worker} waited {seconds:.1f}s for other workers' tunings")
+    yield from _refused_prune(summary)
+    if summary.incomplete and not summary.pruning and verbosity > 0 and (summary.loaded or summary.dump):
+        yield Line(f"unused entries not checked: {summary.incomplete}")
+
+
+def _refused_prune(summary: Summary) -> Iterator[Line]:
     if summary.incomplete and summary.pruning:
         yield Line(f"nothing was pruned, the run was not complete: {summary.incomplete}", color="yellow")
-    elif summary.incomplete and verbosity > 0 and (summary.loaded or summary.dump):
-        yield Line(f"unused entries not checked: {summary.incomplete}")
 
 
 def _by_tuner(summary: Summary) -> Iterator[Line]:

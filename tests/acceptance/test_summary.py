@@ -102,6 +102,17 @@ def test_q_shows_counts_and_what_mends_them(outdated: Suite, section) -> None:
     assert lines[:2] == ["1 hit, 12 misses, 12 stale; 24 tuned", f"{UPDATE} to update the cache."]
 
 
+def test_q_shows_what_a_dump_wrote_and_that_nothing_was_pruned(serial_suite: Suite, section) -> None:
+    serial_suite.write()
+
+    assert section(serial_suite.dump("-q"))[:-1] == ["4 entries written to cache.textproto: 4 added"]
+    refused = section(serial_suite.dump("-q", "--autotune-load=cache.textproto", "--autotune-prune", "-k", "not 1"))
+    assert refused[:-1] == [
+        "nothing was pruned, the run was not complete: -k selects tests",
+        "cache.textproto is up to date (4 entries)",
+    ]
+
+
 def test_qq_shows_nothing(outdated: Suite, section) -> None:
     assert section(outdated.load("-qq")) == []
 
