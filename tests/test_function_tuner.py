@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import namedtuple
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,29 @@ def test_a_candidate_is_reset_before_each_run_set_up_before_each_measurement_and
     assert seen[:4] == ["setup", "reset", "run", "verify"]
     assert seen.count("setup") == seen.count("verify") == 2
     assert seen.count("reset") == seen.count("run")
+
+
+def test_a_gpu_is_kept_busy_for_as_long_as_a_call_takes_to_launch_its_kernels() -> None:
+    from pytest_autotune.tuners.function.clocks import HostClock
+    from pytest_autotune.tuners.function.measuring import LONGEST_LAUNCH_US, measure
+
+    kept_busy_us: list[float] = []
+
+    class Gpu(HostClock):
+        def samples_us(
+            self, call: Callable[[], object], before: Callable[[], object], runs: int, launch_us: float = 0.0
+        ) -> list[float]:
+            kept_busy_us.append(launch_us)
+            call()
+            return [10.0] * runs
+
+    for launch_s in (0.0005, 0.02):
+        measure(lambda seconds=launch_s: time.sleep(seconds), lambda: None, Measuring(max_runs=5), Gpu())
+
+    short, long = kept_busy_us[:3], kept_busy_us[3:]
+    assert short[0] == long[0] == 0
+    assert 500 <= short[1] == short[2] <= LONGEST_LAUNCH_US
+    assert long[1:] == [LONGEST_LAUNCH_US] * 2
 
 
 def test_the_host_clock_finds_the_fastest_of_calls_that_take_their_time(tuner: FunctionTuner) -> None:
