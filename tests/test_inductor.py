@@ -464,6 +464,57 @@ def test_loads_of_one_cache_share_graphs_where_the_user_keeps_their_cache(cpu_ru
     assert without == {"measured": [2], "graphs_found": 0}
 
 
+MARKED_SUITE = """
+import pytest, torch
+from torch._inductor import graph
+
+codes = []
+compile_to_module = graph.GraphLowering.compile_to_module
+
+def keep_code(self):
+    module = compile_to_module(self)
+    with open(module.__file__) as file:
+        codes.append(file.read())
+    return module
+
+graph.GraphLowering.compile_to_module = keep_code
+generator = torch.Generator().manual_seed(0)
+a, b = torch.randn(8, 128, 96, generator=generator), torch.randn(8, 96, 64, generator=generator)
+options = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
+compiled = torch.compile(lambda a, b: torch.relu(torch.bmm(a, b)), options=options)
+
+def calls_the_library():
+    codes.clear()
+    compiled(a, b)
+    return ["extern_kernels.bmm" in code for code in codes]
+
+def test_1_with_the_cache_of_the_run():
+    assert calls_the_library() == [True]
+    assert calls_the_library() == []  # compiled already
+
+@pytest.mark.autotune_cache(load="template.textproto")
+def test_2_with_a_cache_of_its_own():
+    assert calls_the_library() == [False]
+
+def test_3_with_the_cache_of_the_run_again():
+    assert calls_the_library() == [True]
+"""
+
+
+def test_a_test_with_a_cache_of_its_own_compiles_its_graphs_with_it_and_others_do_not(
+    cpu_runs: Runs, tmp_path: Path
+) -> None:
+    (tmp_path / "test_marked.py").write_text(MARKED_SUITE)
+    for name, slow in (("cache", "CppTemplate"), ("template", "ExternKernel")):
+        text = re.sub(rf'(time_us: )[\d.]+( label: "{slow})', r"\g<1>999999\2", cpu_runs.dump.cache)
+        (tmp_path / f"{name}.textproto").write_text(text)
+
+    run = Run(tmp_path, LOAD, "--autotune-max-misses=0")
+
+    assert run.counts["hit"] == 1
+    assert run.report["tuning_seconds"] == 0
+
+
 SETTINGS = """
 import os, torch, torch._inductor.config, torch.compiler.config
 

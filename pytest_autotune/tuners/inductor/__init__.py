@@ -28,7 +28,7 @@ from pytest_autotune.tuners.protocol import HookError
 
 
 class Adapter:
-    """Hooks Inductor, the compiler behind ``torch.compile``: torch 2.11, 2.13 and 2.15."""
+    """Hooks Inductor, the compiler behind ``torch.compile``: torch 2.11 to 2.15."""
 
     module = "torch._inductor.config"
     # While it acts, graphs are compiled anew in every process.
