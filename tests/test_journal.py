@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.journal import Journal, RunFolder, read_journal
+from pytest_autotune.run.journal import Journal, RunFolder, whole_lines
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.wire import ProcessFacts, decode_facts, decode_lookup, encode_facts, encode_lookup
 
@@ -62,7 +62,7 @@ def test_a_line_that_was_cut_off_loses_only_itself(tmp_path: Path) -> None:
     journal.append(lookup("two"))
     path.write_bytes(path.read_bytes()[:-20])
 
-    assert [decode_lookup(line).problem.kernel for line in read_journal(path)] == ["one"]
+    assert [decode_lookup(line).problem.kernel for line in whole_lines(path.read_bytes())] == ["one"]
 
 
 def test_a_journal_appears_with_its_first_line(tmp_path: Path) -> None:
@@ -99,9 +99,41 @@ def test_a_run_that_could_not_write_is_taken_over_by_the_next_with_its_dump_path
     assert RunFolder(tmp_path, "/cache.textproto").taken_over() == []
 
 
+def test_what_a_worker_writes_while_its_run_ends_is_taken_over_by_the_next(tmp_path: Path) -> None:
+    ending = RunFolder(tmp_path, "/cache.textproto")
+    worker = ending.journal("gw0")
+    worker.append(lookup("read"))
+    assert len(ending.lines()) == 1
+    worker.append(lookup("while the cache is written"))
+    ending.close(written=True)
+    worker.append(lookup("after the end"))
+
+    following = RunFolder(tmp_path, "/cache.textproto")
+    taken_over = {found.problem.kernel for found in following.taken_over()}
+    following.close(written=True)
+
+    assert taken_over == {"while the cache is written", "after the end"}
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_line_that_was_cut_off_does_not_stay_for_ever(tmp_path: Path) -> None:
+    killed = RunFolder(tmp_path, "/cache.textproto")
+    killed.journal("gw0").append(lookup())
+    (journal,) = killed.path.glob("*.jsonl")
+    journal.write_bytes(journal.read_bytes()[:-20])
+    killed.close(written=False)
+
+    following = RunFolder(tmp_path, "/cache.textproto")
+    assert following.taken_over() == []
+    following.close(written=True)
+
+    assert os.listdir(tmp_path) == []
+
+
 def test_nothing_is_left_behind_when_everything_was_written(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "/cache.textproto")
     folder.journal("main").append(lookup())
+    assert len(folder.lines()) == 1
     folder.close(written=True)
 
     assert os.listdir(tmp_path) == []

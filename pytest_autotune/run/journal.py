@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -49,13 +48,9 @@ class Journal:
                 os.close(descriptor)
 
 
-def read_journal(path: Path) -> Iterator[str]:
-    """The whole lines of a journal, each an encoded lookup; one that a kill has cut off is left out."""
-    try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
-    except OSError:
-        return
-    for line in text.splitlines():
+def whole_lines(journal: bytes) -> Iterator[str]:
+    """The lines of a journal, each an encoded lookup; one that a kill has cut off is left out."""
+    for line in journal.decode("utf-8", errors="replace").splitlines():
         try:
             decode_lookup(line)
         except ValueError:
@@ -76,6 +71,8 @@ class RunFolder:
         #: Folders of runs with this dump path that were killed.
         self.abandoned: list[Path] = []
         self._locks: list[FileLock] = []
+        #: Journal -> how many bytes of it have been read.
+        self._read: dict[Path, int] = {}
         for folder in sorted(self._runs.iterdir()):
             if not folder.name.startswith(_BEING_MADE) and self._hold(folder):
                 self.abandoned.append(folder)
@@ -103,22 +100,49 @@ class RunFolder:
 
     def lines(self) -> list[tuple[str, str]]:
         """What the processes of this run have written so far: (process, encoded lookup)."""
-        return _lines([self.path])
+        return self._lines([self.path])
 
     def taken_over(self) -> list[Lookup]:
         """What killed runs with this dump path had tuned."""
-        return [lookup for _, line in _lines(self.abandoned) if (lookup := decode_lookup(line)).tuned]
+        return [lookup for _, line in self._lines(self.abandoned) if (lookup := decode_lookup(line)).tuned]
 
     def close(self, *, written: bool) -> None:
         """Let go of the folders; remove them when everything in them has been written to the cache."""
         for folder in [*self.abandoned, self.path]:
-            if written or not any(folder.glob("*.jsonl")):
-                shutil.rmtree(folder, ignore_errors=True)
+            if written:
+                self._remove_what_was_read(folder)
+            if not any(folder.glob("*.jsonl")):
+                _remove(folder)
         for lock in self._locks:
             lock.release()
         self._locks.clear()
         with suppress(OSError):
             self._runs.rmdir()
+
+    def _lines(self, folders: list[Path]) -> list[tuple[str, str]]:
+        lines = []
+        for file in [file for folder in folders for file in sorted(folder.glob("*.jsonl"))]:
+            try:
+                journal = file.read_bytes()
+            except OSError:
+                continue
+            self._read[file] = journal.rfind(b"\n") + 1
+            lines += [(file.name.partition("-")[0], line) for line in whole_lines(journal)]
+        return lines
+
+    def _remove_what_was_read(self, folder: Path) -> None:
+        """Remove the journals of a folder, but for lines that came after they were read.
+
+        A worker may outlive its controller, or the end of its session.
+        """
+        for file in sorted(folder.glob("*.jsonl")):
+            aside = file.with_suffix(".read")
+            with suppress(OSError):
+                file.rename(aside)  # what is written from now on is a file of its own
+                later = aside.read_bytes()[self._read.get(file, 0) :]
+                if b"\n" in later:
+                    file.with_name(f"{file.stem}-{os.urandom(4).hex()}.jsonl").write_bytes(later)
+                aside.unlink()
 
 
 def journal_of(folder: Path, worker: str) -> Journal:
@@ -126,6 +150,10 @@ def journal_of(folder: Path, worker: str) -> Journal:
     return Journal(folder / f"{worker}-{os.getpid()}.jsonl")
 
 
-def _lines(folders: list[Path]) -> list[tuple[str, str]]:
-    files = [file for folder in folders for file in sorted(folder.glob("*.jsonl"))]
-    return [(file.name.partition("-")[0], line) for file in files for line in read_journal(file)]
+def _remove(folder: Path) -> None:
+    """Remove a folder without journals, unless one appears meanwhile."""
+    with suppress(OSError):
+        for file in folder.iterdir():
+            if file.suffix != ".jsonl":
+                file.unlink()
+        folder.rmdir()
