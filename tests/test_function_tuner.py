@@ -29,11 +29,11 @@ from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningE
 from pytest_autotune.tuners.function.keys import key_values, multiple_of, power_of_two
 from pytest_autotune.tuners.function.measuring import Measuring, measurement
 from pytest_autotune.tuners.function.places import place_of
-from pytest_autotune.tuners.function.search import CLOSE
 from pytest_autotune.tuners.function.sources import source_text
 from pytest_autotune.tuners.function.space import ENUMERABLE, as_space, product
 from pytest_autotune.tuners.function.strategies import Optuna
 from pytest_autotune.tuners.function.tuner import FunctionTuner
+from pytest_autotune.tuners.narrowing import CLOSE
 
 #: A clock for kernels that return their own time in microseconds.
 AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]

@@ -326,7 +326,7 @@ def test_of_many_candidates_that_may_win_only_the_fastest_are_measured_in_full(r
         return [1.0 + len(measured) / 1000] * 3
 
     monkeypatch.setattr(absent_gpu, "get_benchmarker", lambda: do_bench)
-    monkeypatch.setattr("pytest_autotune.tuners.triton.MAY_WIN_AT_MOST", 2)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.FINALISTS", 2)
     run(dumping=True, cores=2)
 
     call(product_kernel([config(16, stages) for stages in (1, 2, 3, 4)]))

@@ -37,20 +37,12 @@ from pytest_autotune.tuners.kernel_source import (
     qualified_name,
     source_digest,
 )
+from pytest_autotune.tuners.narrowing import BRIEF_MS, BRIEF_WARMUP_MS, CLOSE, FINALISTS, MAY_WIN
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.values import DtypeName, constant_text, stable_value, unwrapped
 from pytest_autotune.tuners.versions import version_of, versions_of
 
 NAME = "triton"
-#: How long the first look at a candidate warms up and measures, in milliseconds. Triton's own are 25 and 100.
-BRIEF_WARMUP_MS = 3
-BRIEF_MS = 10
-#: Candidates within this share of the fastest one at the first look are measured in full.
-MAY_WIN = 0.25
-#: So many of them at the most: where half of all candidates are equally fast, it matters little which of them wins.
-MAY_WIN_AT_MOST = 8
-#: Candidates this close to the fastest one are measured once more before one is chosen.
-CLOSE = 0.05
 _HOOKED_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
 
 
@@ -509,7 +501,7 @@ def _measured_again(call: _Call, times_ms: dict[Any, float], best: Any, was_brie
 
     leaders = [config for config, time_ms in times_ms.items() if time_ms <= times_ms[best] * (1 + MAY_WIN)]
     if was_brief:
-        leaders = sorted(leaders, key=lambda config: times_ms[config])[:MAY_WIN_AT_MOST]
+        leaders = sorted(leaders, key=lambda config: times_ms[config])[:FINALISTS]
         times_ms.update({config: measure(config) for config in leaders})
         best = min(leaders, key=lambda config: times_ms[config])
     leaders = [config for config in leaders if times_ms[config] <= times_ms[best] * (1 + CLOSE)]

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 from pytest_autotune.tuners.function.clocks import Clock, OwnClock
 from pytest_autotune.tuners.function.errors import InvalidConfiguration
+from pytest_autotune.tuners.narrowing import BRIEF_MS, BRIEF_WARMUP_MS
 
 #: A sample more than this many interquartile ranges above the upper quartile is an outlier: "far out"
 #: in J. W. Tukey, Exploratory Data Analysis, 1977.
 FAR_OUT = 3.0
-#: How long the first, short look at a candidate warms up and measures, in milliseconds, and its runs.
-BRIEF_WARMUP_MS = 3.0
-BRIEF_MS = 10.0
+#: How many runs the first, short look at a candidate has at least.
 BRIEF_RUNS = 3
 #: The longest that a GPU is kept busy before a run: a call that takes longer waits for its kernels itself.
 LONGEST_LAUNCH_US = 1000.0

@@ -15,13 +15,8 @@ from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningE
 from pytest_autotune.tuners.function.measuring import Measurement, Measuring, measure
 from pytest_autotune.tuners.function.space import Configuration, Space, params_of
 from pytest_autotune.tuners.function.strategies import Strategy
+from pytest_autotune.tuners.narrowing import CLOSE, FINALISTS, MAY_WIN
 
-#: Candidates within this share of the fastest one at the first, short look are measured in full.
-MAY_WIN = 0.25
-#: Candidates this close to the fastest one are measured once more before one is chosen.
-CLOSE = 0.05
-#: No more than this many of them, the fastest: where most are alike, any will do.
-FINALISTS = 8
 #: How often a choice and the best one are measured in turn to tell what the choice costs.
 ROUNDS = 3
 #: A reason why a candidate failed is told up to this many characters.
