@@ -108,6 +108,16 @@ def test_the_nearest_entry_is_told_by_the_parts_of_the_key_that_differ() -> None
     assert lookups[0].reason == "no entry; the nearest has N 64 instead of 128"
 
 
+def test_of_entries_with_as_many_differences_that_of_the_nearest_size_is_told() -> None:
+    recorded, _ = a_run()
+    entries = tuple(tune(recorded, problem(M=64, N=n)) for n in (16, 112, 256))
+    run, lookups = a_run(entries)
+
+    tune(run, problem(M=64, N=128))
+
+    assert lookups[0].reason == "no entry; the nearest has N 112 instead of 128"
+
+
 def test_an_alias_may_use_the_entries_of_another_device() -> None:
     recorded, _ = a_run()
     run, lookups = a_run((tune(recorded),), aliases={"Other": "GPU"})

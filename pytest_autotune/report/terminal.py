@@ -206,7 +206,8 @@ def _dump(summary: Summary) -> Iterator[Line]:
     else:
         numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
         told = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
-        yield Line(f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}: {told}")
+        what = f": {told}" if told else ""
+        yield Line(f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}{what}")
 
 
 def _hint(summary: Summary, update: str) -> Iterator[Line]:

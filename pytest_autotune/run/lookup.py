@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -128,23 +129,31 @@ def _nearest(problem: Problem, entries: Sequence[Entry]) -> str:
     if not entries:
         return "no entry"
     wanted = {value.name: value for value in problem.key}
-    differing: list[tuple[int, str]] = []
+    differing: list[tuple[int, float, str]] = []
     for entry in entries:
         has = {value.name: value for value in entry.problem.key}
         if has.keys() == wanted.keys():
+            others = [(has[name], value) for name, value in wanted.items() if has[name] != value]
             parts = [
-                f"{name} {has[name].value} instead of {wanted[name].value}"
-                if value.type != "digest"
-                else f"other {name}"
-                for name, value in wanted.items()
-                if has[name] != value
+                f"other {value.name}"
+                if value.type == "digest"
+                else f"{value.name} {other.value} instead of {value.value}"
+                for other, value in others
             ]
-            differing.append((len(parts), _listed(parts)))
+            differing.append((len(parts), sum(_distance(*pair) for pair in others), _listed(parts)))
     if differing:
-        nearest = min(differing)[1]
+        nearest = min(differing)[-1]
         return "no entry; new or changed code" if nearest == "other code" else f"no entry; the nearest has {nearest}"
     names = _listed([value.name for value in entries[0].problem.key]) or "no names"
     return f"no entry with these key names; the entries of this kernel have {names}"
+
+
+def _distance(one: Value, other: Value) -> float:
+    """How far two values are apart: of two numbers the difference, as a share of the larger one."""
+    a, b = one.value, other.value
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)) and math.isfinite(a) and math.isfinite(b):
+        return abs(a - b) / max(abs(a), abs(b), 1)
+    return 1.0
 
 
 def _listed(words: Sequence[str]) -> str:

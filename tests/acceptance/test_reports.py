@@ -107,7 +107,7 @@ def test_a_lookup_of_the_json_report_tells_all_of_it(changed: Suite) -> None:
     assert miss["kernel"] == "lib.op"
     assert miss["key"] == {"M": 3, "label": None}
     assert miss["device"] == report["devices"][0]["id"]
-    assert miss["reason"] == "no entry; the nearest has M 1 instead of 3"
+    assert miss["reason"] == "no entry; the nearest has M 2 instead of 3"
     assert miss["tests"][0].startswith("test_op.py::test_op[3")
     assert miss["choice"] == {"params": {"config": "a"}, "time_us": 10.0}
     assert [candidate["params"]["config"] for candidate in miss["candidates"]] == ["a", "b"]
