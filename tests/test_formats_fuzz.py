@@ -137,6 +137,8 @@ def decoded(data: bytes, format: Format) -> Cache | None:
     return None
 
 
+# Protobuf's parser says so of a damaged text before it goes on, as Python does of a literal.
+@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value)
 @examples(100)
 @given(data=st.data())
