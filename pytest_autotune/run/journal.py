@@ -71,7 +71,7 @@ class RunFolder:
         #: Folders of runs with this dump path that were killed.
         self.abandoned: list[Path] = []
         self._locks: list[FileLock] = []
-        #: Journal -> how many bytes of it have been read.
+        #: Journal -> the bytes of the whole lines that have been read of it.
         self._read: dict[Path, int] = {}
         for folder in sorted(self._runs.iterdir()):
             if not folder.name.startswith(_BEING_MADE) and self._hold(folder):
@@ -121,17 +121,16 @@ class RunFolder:
 
     def _lines(self, folders: list[Path]) -> list[tuple[str, str]]:
         lines = []
-        for file in [file for folder in folders for file in sorted(folder.glob("*.jsonl"))]:
-            try:
-                journal = file.read_bytes()
-            except OSError:
-                continue
-            self._read[file] = journal.rfind(b"\n") + 1
-            lines += [(file.name.partition("-")[0], line) for line in whole_lines(journal)]
+        for folder in folders:
+            for file in sorted(folder.glob("*.jsonl")):
+                with suppress(OSError):
+                    journal = file.read_bytes()
+                    self._read[file] = journal.rfind(b"\n") + 1
+                    lines += [(file.name.partition("-")[0], line) for line in whole_lines(journal)]
         return lines
 
     def _remove_what_was_read(self, folder: Path) -> None:
-        """Remove the journals of a folder, but for lines that came after they were read.
+        """Remove the journals of a folder, but for those that have grown since they were read.
 
         A worker may outlive its controller, or the end of its session.
         """
@@ -139,10 +138,11 @@ class RunFolder:
             aside = file.with_suffix(".read")
             with suppress(OSError):
                 file.rename(aside)  # what is written from now on is a file of its own
-                later = aside.read_bytes()[self._read.get(file, 0) :]
-                if b"\n" in later:
-                    file.with_name(f"{file.stem}-{os.urandom(4).hex()}.jsonl").write_bytes(later)
-                aside.unlink()
+                if b"\n" in aside.read_bytes()[self._read.get(file, 0) :]:
+                    # As a whole: nothing can go wrong then, and the next run knows what it has.
+                    aside.rename(file.with_name(f"{file.stem}-{os.urandom(4).hex()}.jsonl"))
+                else:
+                    aside.unlink()
 
 
 def journal_of(folder: Path, worker: str) -> Journal:

@@ -164,7 +164,7 @@ def inputs_key(inputs: str) -> list[Value]:
 
 
 def inputs_text(inputs: str) -> str:
-    """The inputs of an operation as Inductor names them, in a form for readers: ``float32[8, 128] (128, 1)``.
+    """The inputs of an operation as Inductor names them, in a form for readers: ``cpu float32[8, 4] strides [1, 8]``.
 
     Two that differ for Inductor differ here; what is not known is left as it is.
     """

@@ -89,8 +89,8 @@ class Compilations:
             self._leave_alone(f"{type(error).__name__}: {error}")
         if compilation is None:
             return compile()
-        # XLA does not say when it begins to measure. To hold the GPU for the whole compilation is measured in
-        # tests/benchmarks/jax_suite.py: it costs workers most of their time, and they choose no better for it.
+        # XLA does not say when it begins to measure. Where each held the GPU for a whole compilation, four workers
+        # took 1.6 times as long and chose no better (tests/benchmarks/jax_suite.py).
         compiled = compile()
         lookups: Sequence[Lookup] = ()
         try:
