@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.formats import Format, format_of
 from pytest_autotune.cache.model import Cache, Device
 
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         verb: Verb = options.verb
-        print(verb.run(options))
+        print(one_line(verb.run(options)))
     except CacheError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return FAILED

@@ -17,6 +17,7 @@ import pytest
 from pytest_autotune import device
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import Measured, Merged, merge
 from pytest_autotune.cache.model import Cache, Entry
@@ -113,7 +114,8 @@ class Controller:
             parts.append(f"dump {self._options.dump.typed}")
         lines = [f"autotune: {', '.join(parts)}"] if parts else []
         lossy = [path for path, cache in self._caches if cache.lossy]
-        return lines + [f"autotune: {path} has fields of a newer version: upgrade pytest-autotune" for path in lossy]
+        lines += [f"autotune: {path} has fields of a newer version: upgrade pytest-autotune" for path in lossy]
+        return list(map(one_line, lines))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
@@ -191,7 +193,7 @@ class Controller:
         if failure := next(iter([*filter(None, [summary.gate.failure]), *summary.errors]), ""):
             if session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            session.shouldfail = session.shouldfail or failure
+            session.shouldfail = session.shouldfail or one_line(failure)
         self._close(written=summary.dump is not None and not summary.dump.error)
 
     def _collect_journals(self, folder: RunFolder) -> None:

@@ -15,6 +15,7 @@ import pytest
 from pytest_autotune import device
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.options import CacheArgument, Options, path_argument
 from pytest_autotune.run.coordination import Coordination
@@ -85,8 +86,8 @@ class TestProcess:
                 self.run.note(f"the journal of this run cannot be written, so a kill would lose tunings: {error}")
 
     def _refuse(self, message: str) -> NoReturn:
-        self._refused = message
-        pytest.fail(message, pytrace=False)
+        self._refused = one_line(message)
+        pytest.fail(self._refused, pytrace=False)
 
     def take_unsent(self) -> list[str]:
         """What was looked up since this was last asked, as text."""

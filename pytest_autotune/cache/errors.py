@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pytest_autotune.cache.foreign_text import one_line
+
+# Enough for a name and its place; a damaged file may have a line of a megabyte.
+_LONGEST = 300
+
 
 class CacheError(Exception):
     """A cache cannot be read or written; one line says where, what was found and what to do.
@@ -18,7 +23,8 @@ class CacheError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
+        found = one_line(" ".join(self.found.split()), _LONGEST)
         remedy = f" ({self.remedy})" if self.remedy else ""
-        line = " ".join(f"{self.where}: {self.found}{remedy}".split())
-        # What was found in a file may be made to move a terminal's cursor.
-        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+        # Nothing is cut from the path, which has to be found again, nor from what to do.
+        whole = " ".join(f"{self.where}: {found}{remedy}".split())
+        return one_line(whole, len(whole))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pytest_autotune.cache.foreign_text import plain_json
 from pytest_autotune.cache.model import Candidate, Problem, Value
 from pytest_autotune.report.summary import Row, Summary
 
@@ -12,8 +13,8 @@ FORMAT_VERSION = 1
 
 
 def to_json(summary: Summary) -> str:
-    """The summary as JSON text with a trailing newline."""
-    return json.dumps(to_mapping(summary), indent=1, ensure_ascii=False) + "\n"
+    """The summary as JSON text with a trailing newline; what a terminal would act upon is escaped in it."""
+    return plain_json(json.dumps(to_mapping(summary), indent=1, ensure_ascii=False)) + "\n"
 
 
 def to_mapping(summary: Summary) -> dict[str, Any]:

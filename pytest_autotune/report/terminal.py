@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.report.summary import Row, Summary
 from pytest_autotune.run.lookup import Outcome
@@ -23,7 +24,7 @@ _NOUNS = {
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the section.
+    """One line of the section, fit to be shown whatever foreign text it was made of.
 
     :param word: its first word, shown in ``color``; may be empty.
     :param color: a markup name of pytest's terminal writer; empty for none.
@@ -32,6 +33,9 @@ class Line:
     text: str
     word: str = ""
     color: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", one_line(self.text))
 
 
 def section(summary: Summary, verbosity: int, update: str = "") -> list[Line]:

@@ -1,0 +1,59 @@
+"""The one place that makes foreign text fit to be shown: what a cache, a kernel or a device is called, and messages.
+
+Such text may hold anything: newlines that forge rows, sequences that move a
+terminal's cursor or set its title, characters that nobody sees or that turn the
+order of those around them, and words that a CI system takes for commands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+#: Characters of a line that is shown to a reader; more are left out in its middle.
+LONGEST_LINE = 1000
+
+# Python calls them printable, and nobody sees them: fillers, joiners, variation selectors.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+# Commands of CI systems: GitHub's "::error" and "##[error]", Azure's "##vso[", TeamCity's "##teamcity[".
+_COMMAND = re.compile(r"^(\s*)([:#])(?=[:#])")
+
+
+def one_line(text: str, longest: int = LONGEST_LINE) -> str:
+    """The text as a part of one line of a terminal, a log or a message; what is plain stays as it is.
+
+    Line breaks become spaces. What is not seen, or has an effect, is written as
+    Python escapes it. A line that starts like a command of a CI system is no
+    longer one.
+
+    :param longest: in characters; of a longer text, start and end stay.
+    """
+    if len(text) > longest:
+        half = (longest - 1) // 2
+        text = f"{text[:half]}…{text[-half:]}"
+    if not text.isascii() or not text.isprintable():
+        text = re.sub(r"\r\n|[\n\r\t]", " ", text)
+        text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+        text = _UNSEEN.sub(lambda match: ascii(match[0])[1:-1], text)
+    return _COMMAND.sub(lambda match: f"{match[1]}\\x{ord(match[2]):02x}", text)
+
+
+def plain_json(text: str) -> str:
+    """JSON text in which everything that is not seen or has an effect is an escape; it stands for the same values.
+
+    Half characters become escapes, too: UTF-8 could not encode them.
+    """
+    if text.isascii() and "\x7f" not in text:
+        return text  # JSON itself allows no other control character
+    return "".join(char if char.isprintable() or char == "\n" else _json_escape(char) for char in _visible(text))
+
+
+def _visible(text: str) -> str:
+    return _UNSEEN.sub(lambda match: _json_escape(match[0]), text)
+
+
+def _json_escape(char: str) -> str:
+    return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]

@@ -1,0 +1,197 @@
+"""Whatever a cache, a kernel or a device is called, every face shows it as words of one line."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import fields, replace
+
+import pytest
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.foreign_text import one_line, plain_json
+from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.merge import Disagreement
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.report import json_report, terminal
+from pytest_autotune.report.summary import Dump, Gate, Row, Summary
+from pytest_autotune.run.lookup import Outcome
+
+from .conftest import Suite
+
+#: A forged row, colours, a window title, an 8-bit control, reordered and unseen characters, a command of a CI system.
+HOSTILE = "::error::a\n::error file=x::forged\r\x1b[31m\x1b]0;title\x07\x9b1m\u202e\u2066\u200b\u2028\x85\u3164\x00z"
+COMMANDS = ("::", "##")
+
+
+def check_plain(shown: str) -> None:
+    """Nothing in it has an effect, and no line of it is a command."""
+    unseen = {char for char in shown if not char.isprintable() and char != "\n"} | ({"\u3164"} & set(shown))
+    assert not unseen
+    assert not [line for line in shown.split("\n") if line.lstrip().startswith(COMMANDS)]
+    assert "forged" not in [line[:6] for line in shown.split("\n")]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("größe 名前 (M=64)", "größe 名前 (M=64)"),
+        ("a\nb\r\nc\td", "a b c d"),
+        ("\x1b[31mred", r"\x1b[31mred"),
+        ("\u202eevil\u2066", r"\u202eevil\u2066"),
+        ("\x9b1m", r"\x9b1m"),
+        ("\udcff.txt", r"\udcff.txt"),
+        ("::error::x", r"\x3a:error::x"),
+        (" ##[error]x", r" \x23#[error]x"),
+        ("lib::kernel", "lib::kernel"),
+        ("# a comment", "# a comment"),
+    ],
+)
+def test_what_is_plain_stays_and_what_has_an_effect_is_an_escape(text, shown):
+    assert one_line(text) == shown
+    assert one_line(shown) == shown
+
+
+def test_of_a_long_line_start_and_end_are_shown():
+    assert one_line("a" * 10**6 + "end", 11) == "aaaaa…aaend"
+
+
+def test_escaped_json_stands_for_the_same_values():
+    value = {HOSTILE: [HOSTILE, "\ud800", "名前", "\U000e0001"]}
+    shown = plain_json(json.dumps(value, indent=1, ensure_ascii=False))
+    check_plain(shown)
+    assert json.loads(shown) == value
+    assert "名前" in shown
+
+
+def hostile_summary() -> Summary:
+    """A summary in which every text is hostile."""
+    device = Device(HOSTILE, HOSTILE, 4)
+    value = Value(HOSTILE, HOSTILE, "")
+    candidate = Candidate(HOSTILE, (value,), 1.0, HOSTILE, HOSTILE)
+    problems = [Problem(HOSTILE, f"{HOSTILE}{index}", (value,), device) for index in range(5)]
+    entry = Entry(problems[0], (value,), candidate, (candidate,), b"", HOSTILE, 1.0, f"{HOSTILE} 1.0")
+    rows = [
+        Row(problem, outcome, HOSTILE, HOSTILE, (), True, 1.0, 1.0, candidate, (candidate,), f"{HOSTILE} 1.0", HOSTILE)
+        for problem, outcome in zip(problems, Outcome, strict=True)
+    ]
+    return Summary(
+        loaded=((HOSTILE, 1),),
+        rows=tuple(rows),
+        unused=(entry,),
+        covered={HOSTILE: frozenset([device])},
+        incomplete=HOSTILE,
+        pruning=True,
+        errors=(HOSTILE,),
+        notes=(HOSTILE,),
+        unseen=(HOSTILE,),
+        unhooked=((HOSTILE, HOSTILE),),
+        disagreements=(Disagreement(problems[0], ((HOSTILE, candidate), ("", candidate))),),
+        workers={HOSTILE: 1.0},
+        crashed=(HOSTILE,),
+        taken_over=1,
+        dump=Dump(HOSTILE, HOSTILE + "2", 1, 1, 1, 1, 1, True),
+        gate=Gate(HOSTILE, HOSTILE, HOSTILE),
+        environments={HOSTILE.split(".")[0]: f"{HOSTILE} 2.0"},
+    )
+
+
+@pytest.mark.parametrize("verbosity", [-2, -1, 0, 1, 2])
+def test_a_terminal_gets_no_foreign_effects_from_any_text_of_a_summary(verbosity):
+    summary = hostile_summary()
+    empty = [field.name for field in fields(Summary) if not getattr(summary, field.name)]
+    assert not empty
+    for told in (summary, replace(summary, covered={}), replace(summary, dump=None, pruning=False)):
+        lines = terminal.section(told, verbosity, HOSTILE)
+        assert lines
+        for line in lines:
+            assert "\n" not in line.text
+            check_plain(line.word + line.text)
+
+
+def test_a_json_report_gets_no_foreign_effects_and_keeps_the_values():
+    shown = json_report.to_json(hostile_summary())
+    check_plain(shown)
+    assert json.loads(shown)["notes"] == [HOSTILE]
+    assert json.loads(shown)["lookups"][0]["key"] == {HOSTILE: HOSTILE}
+
+
+def test_an_error_about_a_cache_is_one_short_plain_line():
+    check_plain(str(CacheError(HOSTILE, HOSTILE, HOSTILE)))
+    line = str(CacheError("/a/long/path" * 100, "x" * 10**6, "do this"))
+    assert len(line) < 2000
+    assert line.startswith("/a/long/path" * 100)
+    assert line.endswith("x (do this)")
+
+
+TESTS = f"""
+H = {HOSTILE!r}
+
+def test_hit(tune):
+    tune(H + "hit", environment=H + " 1.0", **{{H: H}})
+
+def test_stale(tune, door):
+    tune(H + "stale", environment=H + " 1.0", **{{H: H}})
+    door.note(H)
+
+def test_mismatch(tune):
+    tune(H + "mismatch", environment=H + " 1.0", **{{H: H}})
+
+def test_miss(tune):
+    tune(H + "miss", environment=H + " 1.0", **{{H: H}})
+
+def test_unseen(door):
+    from pytest_autotune.cache.model import Device, Problem
+    door.unportable(Problem("toy", H, (), Device(H, H, 1)), H)
+"""
+
+
+def hostile_cache() -> bytes:
+    """A cache that covers, in part, what the tests ask for; every text in it is hostile."""
+
+    def entry(kernel: str, key: str = HOSTILE, device: str = "Toy GPU", choice: str = "a", then: str = " 1.0") -> Entry:
+        return Entry(
+            Problem("toy", HOSTILE + kernel, (Value(HOSTILE, key),), Device(device, "toy", 4)),
+            (Value("search", "a,b", "digest"), Value("source", "one", "digest")),
+            Candidate(HOSTILE if choice != "a" else "", (Value("config", choice),), 1.0, "", HOSTILE),
+            label=HOSTILE,
+            environment=HOSTILE + then,
+        )
+
+    entries = [
+        entry("hit", then=" 2.0"),
+        entry("stale", choice=HOSTILE),
+        entry("mismatch", device=HOSTILE),
+        entry("miss", key=HOSTILE + "other"),
+        entry("hit", key=HOSTILE + "unused"),
+    ]
+    return encode(Cache(tuple(entries)), Format.TEXT)
+
+
+def test_a_hostile_cache_shows_nothing_but_words_in_any_face(suite: Suite):
+    suite.write(test_hostile=TESTS)
+    suite.cache.write_bytes(hostile_cache())
+
+    result = suite.load("-vv", "--color=no", "--autotune-report=report.json", "--junitxml=junit.xml")
+
+    shown = result.stdout.str()
+    check_plain(shown)
+    check_plain((suite.folder / "report.json").read_text())
+    for word in ("MISS", "STALE", "MISMATCH", "UNUSED", "UNPORTABLE", "tuned with"):
+        assert any(word in line and "error::a" in line for line in shown.splitlines()), word
+    assert ET.parse(suite.folder / "junit.xml").getroot() is not None
+
+
+def test_a_test_that_fails_on_a_hostile_miss_shows_nothing_but_words(suite: Suite):
+    suite.write(test_hostile=TESTS)
+    suite.cache.write_bytes(hostile_cache())
+
+    result = suite.load("--color=no", "--autotune-on-miss=error", "--junitxml=junit.xml", "-rA")
+
+    result.assert_outcomes(passed=1, failed=4)
+    check_plain(result.stdout.str())
+    check_plain("".join(ET.parse(suite.folder / "junit.xml").getroot().itertext()))
+    failures = [node.get("message", "") for node in ET.parse(suite.folder / "junit.xml").iter("failure")]
+    assert len(failures) == 4
+    for message in failures:
+        check_plain(message)
