@@ -29,6 +29,7 @@ from pytest_autotune.report.summary import Dump, Gate, Summary, rows_of, unused_
 from pytest_autotune.run.journal import RunFolder
 from pytest_autotune.run.locks import remove_run_folder, shared_folder
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.wire import ProcessFacts, decode_facts, decode_lookup
 from pytest_autotune.run.workers import Task, receive_results, send_task
 
@@ -219,7 +220,7 @@ class Controller:
         return Summary(
             loaded=tuple((path, len(cache.entries)) for path, cache in self._caches),
             covered={tuner: self.index.devices(tuner) for tuner in self.index.tuners()} if self.index else {},
-            rows=rows_of(lookups),
+            rows=rows_of(lookups, self._nearest().reason),
             unused=() if incomplete else unused_entries(kept, lookups, facts, environments),
             incomplete=incomplete,
             pruning=self._options.prune and self._options.dump is not None,
@@ -230,6 +231,9 @@ class Controller:
             crashed=tuple(sorted(self._crashed)),
             environments=environments,
         )
+
+    def _nearest(self) -> Nearest:
+        return Nearest([self.index] if self.index is not None else [], dict(self._options.device_alias))
 
     def _dump(self, summary: Summary) -> Summary:
         """Bring the dump file up to date; what it says is in the summary that is returned."""

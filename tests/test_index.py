@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 
@@ -31,11 +29,10 @@ def crossed(index: EntryIndex) -> EntryIndex:
     return EntryIndex.from_groups(index.groups())
 
 
-@pytest.fixture(params=["caches", "binary", "groups of caches", "groups of binary"])
+@pytest.fixture(params=["caches", "groups"])
 def index(request) -> EntryIndex:
-    data = encode(CACHE, Format.BINARY)
-    index = EntryIndex.of_binary(data, "cache.pb") if "binary" in request.param else EntryIndex.of([CACHE])
-    return crossed(index) if "groups" in request.param else index
+    index = EntryIndex.of([CACHE])
+    return crossed(index) if request.param == "groups" else index
 
 
 def test_same_key_finds_the_entries_of_every_device(index):
@@ -86,25 +83,6 @@ def test_an_empty_index_is_one():
         assert index.tuners() == frozenset()
 
 
-def test_damaged_bytes_are_refused_at_once():
-    with pytest.raises(CacheError, match=r"^cache\.pb: "):
-        EntryIndex.of_binary(encode(CACHE, Format.BINARY)[:-3], "cache.pb")
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [({"device": "other"}, 'no device has the id "other"'), ({"tuner": ""}, "tuner is empty")],
-)
-def test_entries_that_break_the_model_are_refused_at_once(change, expected):
-    from pytest_autotune.cache import autotune_cache_pb2 as pb2
-
-    message = pb2.AutotuneCache.FromString(encode(CACHE, Format.BINARY))
-    for name, value in change.items():
-        setattr(message.entries[0], name, value)
-    with pytest.raises(CacheError, match=expected):
-        EntryIndex.of_binary(message.SerializeToString(), "cache.pb")
-
-
 def test_a_worker_imports_protobuf_only_when_it_looks_something_up():
     program = """if True:
         import sys
@@ -121,3 +99,38 @@ def test_a_worker_imports_protobuf_only_when_it_looks_something_up():
 def test_an_entry_that_was_replaced_is_found_as_it_is():
     changed = replace(entry("add"), label="told")
     assert EntryIndex.of([Cache((changed,))]).same_key(changed.problem)[0].label == "told"
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_every_key_of_a_kernel_with_many_entries_is_found(cross: bool) -> None:
+    entries = tuple(
+        replace(entry("add"), problem=Problem("triton", "add", key, H200))
+        for m in range(300)
+        for key in ((Value("M", m),), (Value("M", m), Value("N", m % 7)), (Value("M", m), Value("N", float(m % 7))))
+    )
+    index = EntryIndex.of([Cache((*entries, entry("mul")))])
+    index = crossed(index) if cross else index
+
+    assert all(index.same_key(one.problem) == (one,) for one in entries)
+    assert index.same_key(Problem("triton", "add", (Value("M", 300),), H200)) == ()
+    assert index.same_key(Problem("triton", "add", (), H200)) == ()
+    assert set(index.of_kernel("triton", "add")) == set(entries)
+
+
+def test_a_worker_decodes_only_a_few_entries_of_a_kernel_for_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_autotune.cache.formats import binary
+
+    decoded = []
+    entries_of = binary.entries_of
+    monkeypatch.setattr(binary, "entries_of", lambda some, *rest: decoded.append(len(some)) or entries_of(some, *rest))
+    entries = tuple(entry("add", m) for m in range(10_000))
+    index = crossed(EntryIndex.of([Cache(entries)]))
+
+    assert index.same_key(entries[4711].problem) == (entries[4711],)
+    assert sum(decoded) < 200
+
+
+def test_the_kernels_with_a_fingerprint_are_told_and_none_for_an_empty_one(index) -> None:
+    assert sorted(index.with_fingerprint("triton", (Value("source", "one"),))) == ["add", "mul"]
+    assert index.with_fingerprint("triton", (Value("source", "two"),)) == ()
+    assert index.with_fingerprint("triton", ()) == ()

@@ -16,7 +16,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.cache.stores import CachePath, cache_path, check_writable, read, read_index, update
+from pytest_autotune.cache.stores import CachePath, cache_path, check_writable, read, update
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 
@@ -58,7 +58,6 @@ def test_what_was_kept_is_read(tmp_path, name):
     assert updated.changed
     assert updated.written_to == updated.path == Path(path)
     assert set(read(path).entries) == set(updated.cache.entries) == {entry("add"), entry("mul")}
-    assert len(read_index(path)) == 2
     assert litter(tmp_path / "new") == []
 
 
@@ -67,7 +66,6 @@ def test_what_is_missing_is_told_with_how_to_create_it(tmp_path, name):
     path = f"{tmp_path}/{name}"
     assert refusal(read, path).endswith(f"{'folder' if name == 'c/' else 'file'} ({_create(name)}={path})")
     assert read(path, missing_ok=True) == Cache()
-    assert len(read_index(path, missing_ok=True)) == 0
 
 
 def _create(name: str) -> str:
@@ -79,7 +77,6 @@ def test_an_empty_file_is_a_cache_only_where_it_may_be_missing(tmp_path, name):
     path = tmp_path / name
     path.touch()
     assert "is empty" in refusal(read, path)
-    assert "is empty" in refusal(read_index, path)
     assert read(path, missing_ok=True) == Cache()
     check_writable(path)
     assert update(path, adding(entry("add"))).written_to == path

@@ -98,24 +98,18 @@ def test_an_error_on_a_stale_entry_found_out_by_the_tuner_is_told_once() -> None
     assert [lookup.outcome for lookup in lookups] == [Outcome.STALE]
 
 
-def test_the_nearest_entry_is_told_by_the_parts_of_the_key_that_differ() -> None:
+def test_a_miss_tells_the_nearest_entry_at_once_where_it_is_an_error_or_a_test_has_its_own_cache() -> None:
     recorded, _ = a_run()
-    entries = tuple(tune(recorded, problem(M=m, N=n)) for m, n in ((16, 16), (64, 64)))
-    run, lookups = a_run(entries)
+    entries = (tune(recorded, problem(M=16)),)
+    run, lookups = a_run(entries, on_miss="error")
 
-    tune(run, problem(M=64, N=128))
+    with pytest.raises(Refused, match="the nearest has M 16 instead of 64"), open_door(run, problem(M=64)):
+        pytest.fail("the tuner was asked")
 
-    assert lookups[0].reason == "no entry; the nearest has N 64 instead of 128"
-
-
-def test_of_entries_with_as_many_differences_that_of_the_nearest_size_is_told() -> None:
-    recorded, _ = a_run()
-    entries = tuple(tune(recorded, problem(M=64, N=n)) for n in (16, 112, 256))
-    run, lookups = a_run(entries)
-
-    tune(run, problem(M=64, N=128))
-
-    assert lookups[0].reason == "no entry; the nearest has N 112 instead of 128"
+    run, lookups = a_run(())
+    run.add_cache(EntryIndex.of([Cache(entries)]))
+    tune(run, problem(M=64))
+    assert lookups[0].reason == "no entry; the nearest has M 16 instead of 64"
 
 
 def test_an_alias_may_use_the_entries_of_another_device() -> None:

@@ -1,58 +1,116 @@
-"""Entries by tuner and kernel, decoded only when somebody asks for them."""
+"""Entries by tuner, kernel and key, decoded and sorted only as far as somebody asks for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import chain, zip_longest
+from zlib import crc32
 
-from pytest_autotune.cache.model import Cache, Device, Entry, Problem
+from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
 
-Encoded = tuple[tuple[str, str, str, str], ...]
+# In the place of a kernel, which is never empty: the row that holds the outline of a tuner.
+_OUTLINE = ""
+# So many entries are decoded together: few enough for a lookup, and enough that their common parts are kept once.
+_BUCKET = 64
+# From so many entries it is judged which part of the key tells them apart best.
+_SAMPLE = 64
 
-# In the place of a kernel, which is never empty: the row that holds the devices of a tuner.
-_DEVICES = ""
+_Key = tuple[Value, ...]
 
 
-class _Group:
-    """The entries of one kernel, or the devices of one tuner: whoever made it knows how to decode and encode them."""
+class _Bucket:
+    """Some entries of one kernel; whoever made it knows how to decode them."""
 
-    def __init__(self, decode: Callable[[], Iterable[Entry]], encode: Callable[[], bytes]) -> None:
+    def __init__(self, decode: Callable[[], Iterable[Entry]]) -> None:
         self._decode = decode
-        self._encode = encode
+        self._by_key: dict[Value | None, Mapping[_Key, list[Entry]]] = {}
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
         return tuple(self._decode())
 
-    @cached_property
-    def data(self) -> bytes:
-        return self._encode()
+    def same_key(self, key: _Key) -> Sequence[Entry]:
+        """The entries with this key. The first question sorts all of them by one part of it, and those by the rest."""
+        part = key[self._telling] if self._telling < len(key) else None
+        if part not in self._by_key:
+            found: dict[_Key, list[Entry]] = {}
+            for entry in self._by_part.get(part, ()):
+                found.setdefault(entry.problem.key, []).append(entry)
+            self._by_key[part] = found
+        return self._by_key[part].get(key, ())
 
     @cached_property
-    def by_key(self) -> Mapping[Encoded, list[Entry]]:
-        found: dict[Encoded, list[Entry]] = {}
-        encoded: dict[int, tuple[str, str, str, str]] = {}
+    def _telling(self) -> int:
+        """The place in the key of the part that tells the entries apart best."""
+        step = len(self.entries) // _SAMPLE + 1
+        places = zip_longest(*[entry.problem.key for entry in self.entries[::step]])
+        distinct = [len(set(values)) for values in places]
+        return distinct.index(max(distinct)) if distinct else 0
+
+    @cached_property
+    def _by_part(self) -> Mapping[Value | None, list[Entry]]:
+        place = self._telling
+        found: dict[Value | None, list[Entry]] = {}
+        # Entries that were read together share their values: each is hashed once.
+        known: dict[int, list[Entry]] = {}
         for entry in self.entries:
-            for value in entry.problem.key:
-                if id(value) not in encoded:
-                    encoded[id(value)] = value.encoded
-            key = tuple([encoded[id(value)] for value in entry.problem.key])
-            found.setdefault(key, []).append(entry)
+            key = entry.problem.key
+            part = key[place] if place < len(key) else None
+            same = known.get(id(part))
+            if same is None:
+                same = known[id(part)] = found.setdefault(part, [])
+            same.append(entry)
         return found
 
 
-class EntryIndex:
-    """The entries of some caches, for lookups; made with :meth:`of`, :meth:`from_groups` or ``stores.read_index``.
+class _Kernel:
+    """The entries of one kernel, in buckets by the digest of their key."""
 
-    Entries come in precedence order. Nothing is decoded, nor protobuf imported,
-    before the first question about a kernel. That question raises
+    def __init__(self, buckets: Sequence[_Bucket], encoded: Sequence[bytes] = ()) -> None:
+        self._buckets = buckets
+        self._encoded = encoded
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(chain.from_iterable(bucket.entries for bucket in self._buckets))
+
+    def same_key(self, key: _Key) -> Sequence[Entry]:
+        bucket = _digest(key) % len(self._buckets) if len(self._buckets) > 1 else 0
+        return self._buckets[bucket].same_key(key)
+
+    @cached_property
+    def encoded(self) -> Sequence[bytes]:
+        """Each bucket as a serialised AutotuneCache."""
+        if self._encoded:
+            return self._encoded
+        entries = self.entries
+        number = len(entries) // _BUCKET + 1
+        buckets: list[list[Entry]] = [[] for _ in range(number)]
+        for entry in entries:
+            buckets[_digest(entry.problem.key) % number if number > 1 else 0].append(entry)
+        return [_to_bytes(bucket) for bucket in buckets]
+
+
+def _digest(key: _Key) -> int:
+    """The same number in every process, unlike a hash; equal keys have the same, others mostly not."""
+    return crc32("\0".join([str(value.value) for value in key]).encode(errors="surrogatepass"))
+
+
+class EntryIndex:
+    """The entries of some caches, for lookups; made with :meth:`of` or :meth:`from_groups`.
+
+    Entries of one key come in precedence order. Nothing is decoded, nor protobuf
+    imported, before the first question about a kernel. That question raises
     :class:`CacheError` where what was indexed without a look inside is damaged.
     """
 
-    def __init__(self, groups: Mapping[tuple[str, str], _Group], devices: Mapping[str, Callable[[], Iterable[Device]]]):
-        self._groups = groups
-        self._find_devices = devices
+    def __init__(self, kernels: Mapping[tuple[str, str], _Kernel], outlines: Mapping[str, Callable[[], list[Entry]]]):
+        self._kernels = kernels
+        self._find_outline = outlines
+        self._outlines: dict[str, list[Entry]] = {}
         self._devices: dict[str, frozenset[Device]] = {}
+        self._by_code: dict[str, Mapping[_Key, list[str]]] = {}
 
     @classmethod
     def of(cls, caches: Sequence[Cache]) -> EntryIndex:
@@ -61,90 +119,99 @@ class EntryIndex:
         for cache in reversed(caches):
             for entry in cache.entries:
                 found.setdefault((entry.problem.tuner, entry.problem.kernel), []).append(entry)
-        groups = {name: _Group(partial(tuple, entries), partial(_to_bytes, entries)) for name, entries in found.items()}
-        return cls(groups, {tuner: partial(_devices_in, groups, tuner) for tuner, _ in groups})
-
-    @classmethod
-    def of_binary(cls, data: bytes, where: str) -> EntryIndex:
-        """The index of a file in the binary format.
-
-        :param where: the path, for the error.
-        :raises CacheError: where the bytes hold no cache.
-        """
-        from pytest_autotune.cache.formats import binary
-
-        message = binary.parse(data, where)
-        devices = binary.devices_of(message, where)
-        found: dict[tuple[str, str], list[binary.Message]] = {}
-        seen: dict[str, set[Device]] = {}
-        for index, entry in enumerate(message.entries):
-            seen.setdefault(entry.tuner, set()).add(binary.device_of(entry, devices, index, where))
-            found.setdefault((entry.tuner, entry.kernel), []).append(entry)
-        groups = {
-            (tuner, kernel): _Group(
-                partial(binary.entries_of, entries, devices, f"{where}: {tuner}:{kernel}"),
-                partial(binary.joined, entries, devices),
-            )
-            for (tuner, kernel), entries in found.items()
-        }
-        return cls(groups, {tuner: partial(tuple, devices_seen) for tuner, devices_seen in seen.items()})
+        kernels = {name: _Kernel([_Bucket(partial(tuple, entries))]) for name, entries in found.items()}
+        return cls(kernels, {tuner: partial(_outline, found, tuner) for tuner, _ in found})
 
     @classmethod
     def from_groups(cls, groups: Iterable[tuple[str, str, bytes]]) -> EntryIndex:
         """The index whose :meth:`groups` these are."""
-        rows = {
-            (tuner, kernel): _Group(partial(_from_bytes, data, f"{tuner}:{kernel}"), partial(bytes, data))
-            for tuner, kernel, data in groups
+        rows: dict[tuple[str, str], list[bytes]] = {}
+        for tuner, kernel, data in groups:
+            rows.setdefault((tuner, kernel), []).append(data)
+        kernels = {
+            (tuner, kernel): _Kernel([_Bucket(partial(_from_bytes, data, f"{tuner}:{kernel}")) for data in some], some)
+            for (tuner, kernel), some in rows.items()
+            if kernel != _OUTLINE
         }
-        devices = {
-            tuner: partial(_devices_from_bytes, group.data)
-            for (tuner, kernel), group in rows.items()
-            if kernel == _DEVICES
+        outlines = {
+            tuner: partial(_from_bytes, data, tuner)
+            for (tuner, kernel), (data, *_) in rows.items()
+            if kernel == _OUTLINE
         }
-        return cls({name: group for name, group in rows.items() if name[1] != _DEVICES}, devices)
+        return cls(kernels, outlines)
 
     def groups(self) -> list[tuple[str, str, bytes]]:
         """The index as plain data, for another process: (tuner, kernel, serialised AutotuneCache).
 
-        Each holds the entries of one kernel in precedence order, except that an
-        empty kernel stands for the devices of all the tuner's entries.
+        Each holds some entries of one kernel; all rows of a kernel stand together, in an order
+        that matters. An empty kernel stands for what is known of all the tuner's entries.
         """
-        rows = [(tuner, _DEVICES, _devices_to_bytes(self.devices(tuner))) for tuner in self.tuners()]
-        return sorted(rows + [(tuner, kernel, group.data) for (tuner, kernel), group in self._groups.items()])
+        rows = [(tuner, _OUTLINE, _to_bytes(self._outline_of(tuner))) for tuner in self.tuners()]
+        for (tuner, kernel), found in self._kernels.items():
+            rows += [(tuner, kernel, data) for data in found.encoded]
+        return sorted(rows, key=lambda row: row[:2])
 
     def of_kernel(self, tuner: str, kernel: str) -> tuple[Entry, ...]:
-        """The entries of one kernel, of any key and device."""
-        group = self._groups.get((tuner, kernel))
-        return group.entries if group else ()
+        """The entries of one kernel, of any key and device; it decodes them all."""
+        found = self._kernels.get((tuner, kernel))
+        return found.entries if found else ()
 
     def same_key(self, problem: Problem) -> tuple[Entry, ...]:
         """The entries of the problem's tuner, kernel and key, of any device."""
-        group = self._groups.get((problem.tuner, problem.kernel))
-        return tuple(group.by_key.get(tuple([value.encoded for value in problem.key]), ())) if group else ()
+        found = self._kernels.get((problem.tuner, problem.kernel))
+        return tuple(found.same_key(problem.key)) if found else ()
+
+    def with_fingerprint(self, tuner: str, fingerprint: _Key) -> Sequence[str]:
+        """The kernels of this tuner that have an entry with this fingerprint, which is not empty."""
+        if tuner not in self._by_code:
+            found: dict[_Key, list[str]] = {}
+            for entry in self._outline_of(tuner):
+                kernels = found.setdefault(entry.fingerprint, [])
+                if entry.problem.kernel not in kernels:
+                    kernels.append(entry.problem.kernel)
+            self._by_code[tuner] = found
+        return self._by_code[tuner].get(fingerprint, ()) if fingerprint else ()
 
     def tuners(self) -> frozenset[str]:
         """The tuners that there are entries of."""
-        return frozenset(tuner for tuner, _ in self._groups)
+        return frozenset(tuner for tuner, _ in self._kernels)
 
     def devices(self, tuner: str) -> frozenset[Device]:
         """The devices that there are entries of this tuner for."""
         if tuner not in self._devices:
-            find = self._find_devices.get(tuner)
-            self._devices[tuner] = frozenset(find() if find else ())
+            self._devices[tuner] = frozenset(entry.problem.device for entry in self._outline_of(tuner))
         return self._devices[tuner]
 
+    def _outline_of(self, tuner: str) -> list[Entry]:
+        if tuner not in self._outlines:
+            find = self._find_outline.get(tuner)
+            self._outlines[tuner] = list(find()) if find else []
+        return self._outlines[tuner]
+
     def __iter__(self) -> Iterator[Entry]:
-        """The entries, in precedence order within a kernel; it decodes them all."""
-        for group in self._groups.values():
-            yield from group.entries
+        """The entries, those of one key in precedence order; it decodes them all."""
+        for kernel in self._kernels.values():
+            yield from kernel.entries
 
     def __len__(self) -> int:
         """The number of entries; it decodes them all."""
-        return sum(len(group.entries) for group in self._groups.values())
+        return sum(len(kernel.entries) for kernel in self._kernels.values())
 
 
-def _devices_in(groups: Mapping[tuple[str, str], _Group], tuner: str) -> Iterable[Device]:
-    return {entry.problem.device for name, group in groups.items() if name[0] == tuner for entry in group.entries}
+def _outline(kernels: Mapping[tuple[str, str], Sequence[Entry]], tuner: str) -> list[Entry]:
+    """One empty entry for each kernel, device and fingerprint that a tuner has entries of."""
+    found: dict[tuple[str, Device, _Key], Entry] = {}
+    for (name, kernel), entries in kernels.items():
+        # Entries that were read together share the values of their fingerprints: few are told apart by hashes.
+        known: set[tuple[int, ...]] = set()
+        for entry in entries if name == tuner else ():
+            parts = (id(entry.problem.device), *map(id, entry.fingerprint))
+            if parts not in known:
+                known.add(parts)
+                device = entry.problem.device
+                outlined = Entry(Problem(tuner, kernel, (), device), entry.fingerprint)
+                found.setdefault((kernel, device, entry.fingerprint), outlined)
+    return sorted(found.values(), key=lambda entry: entry.sort_key)
 
 
 def _to_bytes(entries: list[Entry]) -> bytes:
@@ -153,21 +220,8 @@ def _to_bytes(entries: list[Entry]) -> bytes:
     return binary.to_bytes(entries)
 
 
-def _from_bytes(data: bytes, where: str) -> Iterable[Entry]:
+def _from_bytes(data: bytes, where: str) -> list[Entry]:
     from pytest_autotune.cache.formats import binary
 
     message = binary.parse(data, where)
     return binary.entries_of(message.entries, binary.devices_of(message, where), where)
-
-
-def _devices_to_bytes(devices: frozenset[Device]) -> bytes:
-    from pytest_autotune.cache.formats import binary
-    from pytest_autotune.cache.formats.schema import device_ids
-
-    return binary.joined((), {id: device for device, id in device_ids(devices).items()})
-
-
-def _devices_from_bytes(data: bytes) -> Iterable[Device]:
-    from pytest_autotune.cache.formats import binary
-
-    return binary.devices_of(binary.parse(data, "devices"), "devices").values()

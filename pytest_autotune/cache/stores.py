@@ -20,7 +20,6 @@ from typing import TypeAlias
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode, encode, format_of
 from pytest_autotune.cache.formats.schema import one_of_each
-from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
 
 MAX_BYTES = 512 * 2**20
@@ -86,20 +85,6 @@ def read(path: AnyPath, missing_ok: bool = False) -> Cache:
     if _is_folder(target):
         return _read_folder(target.path, str(target), missing_ok)
     return _read_file(target, missing_ok)[0]
-
-
-def read_index(path: AnyPath, missing_ok: bool = False) -> EntryIndex:
-    """The index of the cache that is kept there; a binary file's entries are decoded only when asked for.
-
-    :param missing_ok: a missing or empty file is an empty cache.
-    :raises CacheError: where there is none, or none that can be read.
-    """
-    target = _parsed(path)
-    if not _is_folder(target) and format_of(target.path, str(target)) is Format.BINARY:
-        data = _bytes_of(target.path, str(target), missing_ok)
-        if not missing_ok or (data and not data.isspace()):
-            return EntryIndex.of_binary(data, str(target))
-    return EntryIndex.of([read(target, missing_ok)])
 
 
 def check_writable(path: AnyPath) -> Cache:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.wire import ProcessFacts
 
 #: The outcomes that count as misses: what a fresh cache would have covered.
@@ -19,7 +19,8 @@ NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE
 class Row:
     """One problem of the run, from all processes that met it.
 
-    :param tests: the node ids of the tests that asked first, one per process at most.
+    :param tests: the node ids of the tests that asked, first in their process or with another fingerprint;
+        the one with the worst outcome comes first.
     :param tuned: a search took place.
     :param tuning_seconds: what the search took; 0 where there was none.
     """
@@ -172,12 +173,16 @@ def minor_version(environment: str) -> str:
     return ".".join(environment.split(",")[0].split(".")[:2])
 
 
-def rows_of(lookups: Iterable[Lookup]) -> tuple[Row, ...]:
-    """One row per problem, numbers in their order; its outcome is the worst that any process met."""
+def rows_of(lookups: Iterable[Lookup], nearest: Callable[[Problem], str] = lambda problem: NO_ENTRY) -> tuple[Row, ...]:
+    """One row per problem, numbers in their order; its outcome is the worst that any process met.
+
+    :param nearest: says of a problem without an entry how the nearest entry of its kernel differs.
+    """
     by_problem: defaultdict[Problem, list[Lookup]] = defaultdict(list)
     for lookup in lookups:
         by_problem[lookup.problem].append(lookup)
     rows = [_row(problem, met) for problem, met in by_problem.items()]
+    rows = [replace(row, reason=nearest(row.problem)) if row.reason == NO_ENTRY else row for row in rows]
     return tuple(sorted(rows, key=lambda row: _reading_order(row.problem)))
 
 
@@ -188,7 +193,8 @@ def _reading_order(problem: Problem) -> tuple[object, ...]:
 
 
 def _row(problem: Problem, met: Sequence[Lookup]) -> Row:
-    worst = max(met, key=lambda lookup: (lookup.outcome.badness if lookup.outcome else -1, lookup.reason))
+    met = sorted(met, key=lambda one: (one.outcome.badness if one.outcome else -1, one.reason), reverse=True)
+    worst = met[0]
     searches = [lookup for lookup in met if lookup.tuned or lookup.shared]
     with_entry = searches or [lookup for lookup in met if lookup.entry is not None]
     entry = with_entry[0].entry if with_entry else None

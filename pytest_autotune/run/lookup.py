@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry, Problem, Value
+
+#: The reason of a miss for which nobody has looked at the other entries of the kernel yet.
+NO_ENTRY = "no entry"
 
 
 class Outcome(str, Enum):
@@ -98,11 +100,7 @@ def find(
     if same_key:
         devices = _listed(sorted({str(entry.problem.device) for entry in same_key}))
         return Finding(Outcome.MISMATCH, f"tuned on {devices}, running on {problem.device}", same_key[0])
-    kernel = [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
-    usable = [entry for entry in kernel if entry.problem.device == problem.device]
-    if not usable:
-        usable = [entry for entry in kernel if entry.problem.device.name == aliases.get(problem.device.name)]
-    return Finding(Outcome.MISS, _nearest(problem, usable))
+    return Finding(Outcome.MISS, NO_ENTRY)
 
 
 def _among(
@@ -122,38 +120,6 @@ def _among(
     if usable is None:
         reason += f", and the choice {nearest.choice} is no longer a candidate"
     return Finding(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
-
-
-def _nearest(problem: Problem, entries: Sequence[Entry]) -> str:
-    """Say how the nearest entry of this kernel differs, or which key names its entries have."""
-    if not entries:
-        return "no entry"
-    wanted = {value.name: value for value in problem.key}
-    differing: list[tuple[int, float, str]] = []
-    for entry in entries:
-        has = {value.name: value for value in entry.problem.key}
-        if has.keys() == wanted.keys():
-            others = [(has[name], value) for name, value in wanted.items() if has[name] != value]
-            parts = [
-                f"other {value.name}"
-                if value.type == "digest"
-                else f"{value.name} {other.value} instead of {value.value}"
-                for other, value in others
-            ]
-            differing.append((len(parts), sum(_distance(*pair) for pair in others), _listed(parts)))
-    if differing:
-        nearest = min(differing)[-1]
-        return "no entry; new or changed code" if nearest == "other code" else f"no entry; the nearest has {nearest}"
-    names = _listed([value.name for value in entries[0].problem.key]) or "no names"
-    return f"no entry with these key names; the entries of this kernel have {names}"
-
-
-def _distance(one: Value, other: Value) -> float:
-    """How far two values are apart: of two numbers the difference, as a share of the larger one."""
-    a, b = one.value, other.value
-    if isinstance(a, (int, float)) and isinstance(b, (int, float)) and math.isfinite(a) and math.isfinite(b):
-        return abs(a - b) / max(abs(a), abs(b), 1)
-    return 1.0
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -13,7 +13,8 @@ from typing import NoReturn
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.coordination import Claim, Coordination
-from pytest_autotune.run.lookup import Finding, Lookup, Outcome, find
+from pytest_autotune.run.lookup import NO_ENTRY, Finding, Lookup, Outcome, find
+from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.shared_work import UndividedWork, Work
 
 _Key = tuple[Problem, tuple[Value, ...]]
@@ -245,7 +246,11 @@ class TuningRun:
 
         :raises BaseException: what ``refuse`` raises, where the policy says that it is an error.
         """
-        judged = replace(tuning.lookup, outcome=finding.outcome, reason=finding.reason, alias=finding.alias, entry=None)
+        reason = finding.reason
+        # Where the controller has all that is loaded, it finds the nearest entry for the rows of its summary.
+        if reason == NO_ENTRY and (self._extra or self.policy.on_miss == "error"):
+            reason = Nearest(self.indexes, self.policy.aliases).reason(tuning.lookup.problem)
+        judged = replace(tuning.lookup, outcome=finding.outcome, reason=reason, alias=finding.alias, entry=None)
         tuning.lookup = judged
         stale = finding.outcome is Outcome.STALE
         used_anyway = stale and finding.usable and self.policy.on_stale == "use"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import platform
@@ -17,7 +18,10 @@ from pathlib import Path
 from pytest_autotune.cache.formats import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, plain_value
-from pytest_autotune.cache.stores import read, read_index, update
+from pytest_autotune.cache.stores import read, update
+from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.tuning_run import Policy, TuningRun
 
 REPETITIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 DEVICES = [Device("NVIDIA H200", "sm_90", 132), Device("AMD Instinct MI300X", "gfx942", 304)]
@@ -25,12 +29,12 @@ KERNELS = [f"lib.ops.kernel_{number}" for number in range(40)]
 SIZES = range(64, 64 * 400, 64)
 
 
-def some_entries(count: int) -> tuple[Entry, ...]:
+def some_entries(count: int, kernels: list[str] = KERNELS) -> tuple[Entry, ...]:
     """Entries as Triton's tuner gives them, in no order, sharing no objects."""
     chance = random.Random(1)
     entries = {}
     while len(entries) < count:
-        kernel = chance.choice(KERNELS)
+        kernel = chance.choice(kernels)
         key: dict[str, tuple[object, str]] = {name: (chance.choice(SIZES), "") for name in "MNK"}
         key |= {f"{name}_ptr.dtype": (chance.choice(["fp16", "bf16", "fp32"]), "dtype") for name in "ab"}
         key |= {"EVEN_K": (key["K"][0] % 128 == 0, "")}
@@ -41,7 +45,7 @@ def some_entries(count: int) -> tuple[Entry, ...]:
         )
         entries[problem.digest] = Entry(
             problem,
-            (Value("source", f"{KERNELS.index(kernel):012x}", "digest"), Value("search", "c0ffee123456", "digest")),
+            (Value("source", f"{kernels.index(kernel):012x}", "digest"), Value("search", "c0ffee123456", "digest")),
             Candidate(
                 "", tuple(Value(n, chance.choice(v)) for n, v in params.items()), round(chance.uniform(5, 900), 3)
             ),
@@ -110,7 +114,7 @@ def in_process(program: str, *args: object) -> list[float]:
 def measure(count: int, folder: Path) -> None:
     """Print the figures for a cache of so many entries."""
     entries = some_entries(count)
-    text, binary = folder / "cache.textproto", folder / "cache.pb"
+    text = folder / "cache.textproto"
     cache = Cache(entries)
     print(f"\n{count:,} entries")
     tell("text write, entries fresh and in no order", median_s(lambda: encode(cache, Format.TEXT)), "s", 1.5)
@@ -118,33 +122,80 @@ def measure(count: int, folder: Path) -> None:
     loaded = decode(data, Format.TEXT, "cache")
     tell("text write, entries as they were read", median_s(lambda: encode(loaded, Format.TEXT)), "s", 1.5)
     update(text, lambda _: cache)
-    update(binary, lambda _: cache)
     tell(f"text read ({len(data) / 1e6:.1f} MB)", median_s(lambda: read(text)), "s", 1.0)
-    size = f"{binary.stat().st_size / 1e6:.1f} MB"
-    tell(f"binary index read ({size})", median_s(lambda: read_index(binary)) * 1e3, "ms", 50 * count / 10_000)
-
     problems = [entry.problem for entry in entries]
     random.Random(2).shuffle(problems)
-    for name, make in (("decoded text", lambda: EntryIndex.of([loaded])), ("binary", lambda: read_index(binary))):
+    groups = EntryIndex.of([loaded]).groups()
+    for name, make in indexes(loaded, groups):
         index = make()
-        started = time.perf_counter()
-        index.same_key(problems[0])
-        first = time.perf_counter() - started
-        tell(f"first lookup of a kernel, index of {name}", first * 1e6, "us", 20)
         started = time.perf_counter()
         for problem in problems:
             assert index.same_key(problem)
         each = (time.perf_counter() - started) / count
-        tell(f"lookup, mean over all entries, fresh index of {name}", each * 1e6, "us", 20)
+        tell(f"lookup, mean over all entries, fresh index of {name}", each * 1e6, "us", 40)
     warm = median_s(lambda: [index.same_key(problem) for problem in problems[:10_000]]) / min(count, 10_000)
     tell("lookup, warm", warm * 1e6, "us", 20)
 
-    (folder / "groups").write_bytes(pickle.dumps(read_index(binary).groups()))
+    (folder / "groups").write_bytes(pickle.dumps(groups))
     ready, first_kernel = in_process(START, folder / "groups")
     tell("worker start-up from groups", ready, "ms", 50)
     tell("  its first kernel, with the import of protobuf", first_kernel, "ms", 500)
     tell("peak memory, text read", in_process(PEAK, text)[0], "MB", 500)
     tell("peak memory, text read and written", in_process(PEAK, text, folder / "copy.textproto")[0], "MB", 500)
+
+
+def indexes(loaded: Cache, groups: list[tuple[str, str, bytes]]) -> list[tuple[str, Callable[[], EntryIndex]]]:
+    """How a process comes to its index: one that reads the file, and a worker that is sent it in binary form."""
+    return [("text", lambda: EntryIndex.of([loaded])), ("binary", lambda: EntryIndex.from_groups(groups))]
+
+
+def ask(run: TuningRun, problem: Problem, entry: Entry) -> None:
+    with run.tuning(problem, entry.fingerprint, lambda entry: True, "triton 3.6.0"):
+        pass
+
+
+def measure_one_kernel(count: int) -> None:
+    """Print what a lookup costs at the door, where one kernel has so many entries."""
+    print(f"\n{count:,} entries of one kernel")
+    entries = some_entries(count, ["lib.ops.kernel"])
+    loaded = decode(encode(Cache(entries), Format.TEXT), Format.TEXT, "cache")
+    groups = EntryIndex.of([loaded]).groups()
+    known = {entry.problem for entry in entries}
+    others = [entry.problem for entry in some_entries(count + 500, ["lib.ops.kernel"])]
+    missing = [problem for problem in others if problem not in known][:200]
+    gc.collect()
+    gc.freeze()  # a collection would look at what this script holds, and no suite does
+    for name, make in indexes(loaded, groups):
+        make().same_key(entries[0].problem)  # imports what a first lookup imports
+        for what, problem in (("hit", entries[1].problem), ("miss", missing[0])):
+            firsts = []
+            for _ in range(REPETITIONS):
+                run = TuningRun(Policy(), make(), Alone(GpuLock(1.0)), lambda lookup: None)
+                started = time.perf_counter()
+                ask(run, problem, entries[1])
+                firsts.append(time.perf_counter() - started)
+            tell(f"first lookup, a {what}, index of {name}", statistics.median(firsts) * 1e3, "ms", 10)
+        run = TuningRun(Policy(), make(), Alone(GpuLock(1.0)), lambda lookup: None)
+        for entry in entries:
+            run.indexes[0].same_key(entry.problem)
+        for what, problems, unit, factor, limit in (
+            ("hit", [entry.problem for entry in entries[:2_000]], "us", 1e6, 30.0),
+            ("miss", missing, "ms", 1e3, 1.0),
+        ):
+            times = []
+            for problem in problems:
+                started = time.perf_counter()
+                ask(run, problem, entries[1])
+                times.append(time.perf_counter() - started)
+            tell(f"a {what}, median of {len(times):,}, index of {name}", statistics.median(times) * factor, unit, limit)
+    nearest = Nearest([EntryIndex.of([loaded])], {})
+    nearest.reason(missing[0])
+    times = []
+    for problem in missing[:20]:
+        started = time.perf_counter()
+        nearest.reason(problem)
+        times.append(time.perf_counter() - started)
+    tell("the nearest entry, for a row at the end of a run", statistics.median(times) * 1e3, "ms", 20)
 
 
 def main() -> None:
@@ -154,6 +205,7 @@ def main() -> None:
     print(machine())
     print(f"Python {platform.python_version()}, protobuf {google.protobuf.__version__} ({api_implementation.Type()})")
     with tempfile.TemporaryDirectory() as folder:
+        measure_one_kernel(10_000)
         for count in (10_000, 100_000):
             measure(count, Path(folder))
 

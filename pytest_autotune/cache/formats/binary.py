@@ -44,16 +44,6 @@ def encode(cache: Cache) -> bytes:
     return to_bytes(in_order(cache.entries), cache.unknown)
 
 
-def joined(messages: Iterable[Message], devices: Mapping[str, Device]) -> bytes:
-    """Messages of entries, with the devices by their ids in them, as bytes of one cache."""
-    cache = _pb2().AutotuneCache(format_version=FORMAT_VERSION)
-    for id, device in devices.items():
-        cache.devices.add(id=id, name=device.name, arch=device.arch, multiprocessors=device.multiprocessors)
-    cache.entries.extend(messages)
-    data: bytes = cache.SerializeToString(deterministic=True)
-    return data
-
-
 def to_bytes(entries: Iterable[Entry], unknown: Iterable[tuple[str, bytes]] = ()) -> bytes:
     """The entries as bytes, in the order given.
 

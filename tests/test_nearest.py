@@ -1,0 +1,85 @@
+"""What a miss says of the nearest entry of its kernel, and that a lookup does not wait for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.report.summary import rows_of
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, find
+from pytest_autotune.run.nearest import Nearest
+
+GPU = Device("GPU", "arch", 1)
+OTHER = Device("Other", "arch", 2)
+
+
+def problem(device: Device = GPU, **key: Any) -> Problem:
+    values = [value if isinstance(value, Value) else Value(name, value) for name, value in key.items()]
+    return Problem("toy", "k", tuple(values), device)
+
+
+def index(*problems: Problem) -> EntryIndex:
+    return EntryIndex.of([Cache(tuple(Entry(one, (), Candidate()) for one in problems))])
+
+
+def reason(asked: Problem, *problems: Problem, **aliases: str) -> str:
+    return Nearest([index(*problems)], aliases).reason(asked)
+
+
+def test_the_parts_of_the_key_that_differ_in_the_nearest_entry_are_told() -> None:
+    entries = [problem(M=m, N=n) for m, n in ((16, 16), (64, 64))]
+    assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest has N 64 instead of 128"
+
+
+def test_of_entries_with_as_many_differences_that_of_the_nearest_size_is_told() -> None:
+    entries = [problem(M=64, N=n) for n in (16, 112, 256)]
+    assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest has N 112 instead of 128"
+
+
+def test_a_kernel_without_entries_for_the_device_has_no_nearest_one_but_for_an_alias() -> None:
+    assert reason(problem(M=1), problem(OTHER, M=2)) == NO_ENTRY
+    assert reason(problem(M=1), problem(OTHER, M=2), GPU="Other") == "no entry; the nearest has M 2 instead of 1"
+
+
+def test_another_digest_alone_is_new_or_changed_code() -> None:
+    old, new = (problem(code=Value("code", text, "digest")) for text in ("a", "b"))
+    assert reason(new, old) == "no entry; new or changed code"
+
+
+def test_other_key_names_are_told_where_no_entry_has_the_same() -> None:
+    assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have K, N")
+
+
+def test_a_row_tells_the_nearest_entry_though_the_lookup_did_not_look_for_it() -> None:
+    asked = problem(M=3)
+    (row,) = rows_of([Lookup(asked, (), Outcome.MISS, NO_ENTRY)], Nearest([index(problem(M=1))], {}).reason)
+    assert row.reason == "no entry; the nearest has M 1 instead of 3"
+
+
+@pytest.mark.parametrize("asked", [problem(M=-1, N=0), problem(M=5)])
+def test_a_miss_among_ten_thousand_entries_compares_none_of_them(asked: Problem, monkeypatch) -> None:
+    many = index(*[problem(M=m, N=m % 10) for m in range(10_000)])
+    find([many], asked, (), lambda entry: True, {})
+    compared = []
+    equal = Value.__eq__
+    monkeypatch.setattr(Value, "__eq__", lambda self, other: compared.append(1) or equal(self, other))
+
+    finding = find([many], asked, (), lambda entry: True, {})
+
+    assert (finding.outcome, finding.reason) == (Outcome.MISS, NO_ENTRY)
+    assert len(compared) < 20
+
+
+def test_the_test_with_the_worst_outcome_stands_first_in_its_row() -> None:
+    asked = problem(M=1)
+    met = [
+        Lookup(asked, (), Outcome.HIT, test="test_first"),
+        Lookup(asked, (Value("source", "b"),), Outcome.STALE, "source changed", "test_stale"),
+        Lookup(asked, (), Outcome.HIT, test="test_last"),
+    ]
+    (row,) = rows_of(met)
+    assert row.outcome is Outcome.STALE
+    assert row.tests == ("test_stale", "test_first", "test_last")
