@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from pytest_autotune.tuners.function.errors import TuningError as TuningError
     from pytest_autotune.tuners.function.keys import multiple_of as multiple_of
     from pytest_autotune.tuners.function.keys import power_of_two as power_of_two
-    from pytest_autotune.tuners.function.measuring import Measuring as Measuring
     from pytest_autotune.tuners.function.space import product as product
     from pytest_autotune.tuners.function.strategies import Optuna as Optuna
     from pytest_autotune.tuners.function.tuner import loss as loss
     from pytest_autotune.tuners.function.tuner import tune as tune
+    from pytest_autotune.tuners.measuring.how import Measuring as Measuring
 
 _FUNCTION = "pytest_autotune.tuners.function"
 _PUBLIC = {
     "Compiling": f"{_FUNCTION}.compiling",
     "Device": "pytest_autotune.cache.model",
     "InvalidConfiguration": f"{_FUNCTION}.errors",
-    "Measuring": f"{_FUNCTION}.measuring",
+    "Measuring": "pytest_autotune.tuners.measuring.how",
     "Optuna": f"{_FUNCTION}.strategies",
     "TuningError": f"{_FUNCTION}.errors",
     "loss": f"{_FUNCTION}.tuner",

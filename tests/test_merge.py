@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_autotune.cache.formats import Format, encode
-from pytest_autotune.cache.merge import NOISE, Measured, merge
+from pytest_autotune.cache.merge import Measured, merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.ties import NOISE
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
 

@@ -12,10 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from pytest_autotune.cache.model import Cache, Candidate, Entry, Problem, Value
-
-#: Two times that differ by less than this share are the same time. It is about what two measurements
-#: of one kernel on an otherwise idle GPU differ by.
-NOISE = 0.03
+from pytest_autotune.cache.ties import noise_of, settle
 
 _Key = tuple[Problem, tuple[Value, ...]]
 
@@ -67,7 +64,7 @@ def merge(
 
     - An entry that was used is added, or replaces the one with its fingerprint.
     - A problem that was tuned again keeps, to the byte, the entry that was there
-      with the same fingerprint, while the old choice is within :data:`NOISE` of the
+      with the same fingerprint, while the old choice is within the noise of the
       best time in the new measurement, or where the tuner tells no times, which is
       no reason to change; otherwise the new entry replaces it. Entries
       of that problem with other fingerprints go, unless they were used.
@@ -174,9 +171,10 @@ def _still_good(old: Entry, new: Entry) -> bool:
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
     if best_time_us(new) == float("inf"):
         return True
-    times = (candidate.time_us for candidate in new.candidates if candidate.same_configuration(old.choice))
-    time_us = next(times, None)
-    return time_us is not None and time_us <= best_time_us(new) * (1 + NOISE)
+    times = {place: one.time_us for place, one in enumerate(new.candidates) if one.time_us is not None}
+    same = (place for place in times if new.candidates[place].same_configuration(old.choice))
+    kept = next(same, None)
+    return kept is not None and settle(times, noise_of(new.problem.device), kept) == kept
 
 
 def _as_kept(entry: Entry, keep_candidates: bool) -> Entry:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.tuners.function.clocks import make_clock
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import TuningError
-from pytest_autotune.tuners.function.measuring import Measuring, measure
 from pytest_autotune.tuners.function.tuner import FunctionTuner
+from pytest_autotune.tuners.measuring.clocks import Runner
+from pytest_autotune.tuners.measuring.how import Measuring, make_clock
+from pytest_autotune.tuners.measuring.race import Race
 from tests.conftest import REPOSITORY, Suite
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -151,8 +152,9 @@ def copy_of(size: int, library: str) -> Callable[[], object]:
 
 
 def median_us(call: Callable[[], object], library: str, flush_l2: bool) -> float:
-    clock = make_clock(library, True, flush_l2)
-    return measure(call, lambda: None, Measuring(flush_l2=flush_l2), clock).median_us
+    race = Race(make_clock(library, True, flush_l2))
+    race.look([Runner(call), Runner(call)])
+    return race.finish()[0].time_us
 
 
 def test_a_kernel_that_breaks_the_device_ends_the_search_in_a_process_of_its_own() -> None:

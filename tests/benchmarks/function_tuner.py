@@ -17,9 +17,9 @@ from pytest_autotune.device import cpu
 from pytest_autotune.run.coordination import Alone, GpuLock
 from pytest_autotune.run.tuning_run import Policy, TuningRun
 from pytest_autotune.tuners.function.compiling import Compiling
-from pytest_autotune.tuners.function.measuring import Measuring
 from pytest_autotune.tuners.function.space import product
 from pytest_autotune.tuners.function.tuner import FunctionTuner
+from pytest_autotune.tuners.measuring.how import Measuring
 
 REPEATS = 21
 CALLS = 500

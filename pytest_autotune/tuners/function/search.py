@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate
-from pytest_autotune.tuners.function.clocks import Clock, HostClock, make_clock
 from pytest_autotune.tuners.function.compiling import CompilePool, Compiling
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
-from pytest_autotune.tuners.function.measuring import Measurement, Measuring, measure
 from pytest_autotune.tuners.function.space import Configuration, Space, params_of
 from pytest_autotune.tuners.function.strategies import Strategy
-from pytest_autotune.tuners.narrowing import CLOSE, FINALISTS, MAY_WIN
+from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Runner
+from pytest_autotune.tuners.measuring.how import Measuring, NoClockError, OwnClock, make_clock, measured_by
+from pytest_autotune.tuners.measuring.race import DeviceLostError, Limits, Race, Result
+from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesError
 
-#: How often a choice and the best one are measured in turn to tell what the choice costs.
-ROUNDS = 3
 #: A reason why a candidate failed is told up to this many characters.
 REASON_LENGTH = 200
 
@@ -30,7 +31,7 @@ class Callbacks:
     """What the caller does with one configuration; ``compile`` makes a second argument of ``run``.
 
     :param run: one call of the kernel: what is measured.
-    :param setup: called before a candidate is checked, and again before it is measured once more.
+    :param setup: called before a candidate is checked, and whenever its turn comes.
     :param reset: called before each run and not timed.
     :param verify: gets the configuration and what ``run`` returned; raises or returns False for a wrong result.
     :param invalid: errors of these classes mean that a configuration cannot be used here.
@@ -119,15 +120,16 @@ def search(plan: Plan, on_gpu: bool, workers: int, hold: _Hold) -> Found:
     """Search a space for the fastest configuration.
 
     Compiling and the first run of a candidate, which may compile as well, take place beside
-    what others measure. Each candidate gets a short look. Those that may win are measured in
-    full, and those close to the best once more; the lower median counts.
+    what others measure. Then all candidates race. With a benchmark of the caller's own each is
+    measured by it as soon as it is compiled.
 
     :param workers: how many candidates may be compiled at a time.
     :param hold: has the device to itself, as far as other pytest processes go.
     :raises TuningError: when no candidate could be used, or the device no longer works.
     """
-    bench = _Bench(plan, on_gpu, hold)
-    return _finish(_first_looks(plan, bench, workers), bench)
+    bench = _bench(plan, on_gpu, hold)
+    _try_all(plan, bench, workers)
+    return bench.finish()
 
 
 def compare(plan: Plan, config: object, on_gpu: bool, workers: int, hold: _Hold) -> Loss:
@@ -139,28 +141,28 @@ def compare(plan: Plan, config: object, on_gpu: bool, workers: int, hold: _Hold)
     wanted = plan.space.find(params_of(config))
     if wanted is None:
         raise ValueError(f"not in the space: {config!r}")
-    bench = _Bench(plan, on_gpu, hold)
-    trials = _first_looks(plan, bench, workers)
-    choice = next((trial for trial in trials if trial.configuration == wanted), None)
+    found = search(plan, on_gpu, workers, hold)
+    choice = next((trial for trial in found.trials if trial.configuration == wanted), None)
     if choice is None:  # the strategy left it out
         compiled = None if plan.callbacks.compile is None else plan.callbacks.compile(wanted.config)
-        choice = bench.once_more(Trial(wanted, compiled))
-    best = _finish(trials, bench).best
-    # Both in turn, so that a change of clocks meets both.
-    pairs = [(bench.once_more(choice), bench.once_more(best)) for _ in range(ROUNDS)] if not choice.failed else []
-    choice = min((one for one, _ in pairs), key=lambda trial: trial.median_us, default=choice)
+        choice = Trial(wanted, compiled)
     if choice.failed:
         raise TuningError(f"{wanted} cannot be used here: {choice.failed}")
-    best = min((other for _, other in pairs), key=lambda trial: trial.median_us)
+    bench = _bench(plan, on_gpu, hold)
+    pair = [choice] if choice.configuration == found.best.configuration else [choice, found.best]
+    bench.measure([replace(trial, measured=None) for trial in pair])
+    choice, *others = bench.finish().trials
+    if choice.failed:
+        raise TuningError(f"{wanted} cannot be used here: {choice.failed}")
+    best = min([choice, *others], key=lambda trial: trial.median_us)
     return Loss(choice.candidate, best.candidate)
 
 
-def _first_looks(plan: Plan, bench: _Bench, workers: int) -> list[Trial]:
-    """Compile, check and briefly measure what the strategy names.
+def _try_all(plan: Plan, bench: _Bench, workers: int) -> None:
+    """Compile, check and measure what the strategy names.
 
     :raises TuningError: when nothing can be used.
     """
-    trials: dict[int, Trial] = {}
     with ExitStack() as stack:
         pool = None
         workers = plan.compiling.workers or workers
@@ -173,18 +175,15 @@ def _first_looks(plan: Plan, bench: _Bench, workers: int) -> list[Trial]:
         batches = stack.enter_context(closing(plan.strategy.batches(plan.space, workers)))
         batch = next(batches, None)
         while batch is not None:
-            first = len(trials)
-            numbers = {configuration: first + i for i, configuration in enumerate(batch)}
+            numbers = {configuration: number for number, configuration in enumerate(batch)}
+            checked = [Trial(configuration) for configuration in batch]
             for configuration, compiled in _compiled(pool, batch):
-                trials[numbers[configuration]] = bench.first_look(configuration, compiled)
+                checked[numbers[configuration]] = bench.check(configuration, compiled)
+            measured = bench.measure(checked)
             try:
-                batch = batches.send([_time_us(trials[numbers[configuration]]) for configuration in batch])
+                batch = batches.send([_time_us(trial) for trial in measured])
             except StopIteration:
                 batch = None
-    ordered = [trials[number] for number in sorted(trials)]
-    if all(trial.failed for trial in ordered):
-        raise TuningError(_why_none(ordered))
-    return ordered
 
 
 def _compiled(
@@ -197,39 +196,6 @@ def _time_us(trial: Trial) -> float | None:
     return None if trial.measured is None else trial.measured.median_us
 
 
-def _finish(trials: list[Trial], bench: _Bench) -> Found:
-    """Measure again those that may be the best."""
-    # While others compile, the host may be late between two runs: the fastest run is the one to go by.
-    least = min(map(_minimum, trials))
-    in_full = {place for place, trial in enumerate(trials) if bench.takes_times_as_they_are or trial.failed}
-    may_win = {place for place, trial in enumerate(trials) if _minimum(trial) <= least * (1 + MAY_WIN)}
-    while left := sorted(may_win - in_full):
-        # A candidate without a rival is the choice already.
-        for place in left if len(may_win) > 1 else ():
-            trials[place] = bench.once_more(trials[place])
-        in_full.update(left)
-        may_win.add(_best(trials))
-    best_us = trials[_best(trials)].median_us
-    close = [place for place, trial in enumerate(trials) if trial.median_us <= best_us * (1 + CLOSE)]
-    close = sorted(close, key=lambda place: trials[place].median_us)[:FINALISTS]
-    for place in close if len(close) > 1 else ():
-        again = bench.once_more(trials[place])
-        if again.failed or again.median_us < trials[place].median_us:
-            trials[place] = again
-    best = trials[_best(trials)]
-    if best.failed:
-        raise TuningError(_why_none(trials))
-    return Found(best, tuple(trials))
-
-
-def _best(trials: Sequence[Trial]) -> int:
-    return min(range(len(trials)), key=lambda place: trials[place].median_us)
-
-
-def _minimum(trial: Trial) -> float:
-    return trial.measured.minimum_us if trial.measured else float("inf")
-
-
 def _why_none(trials: Sequence[Trial]) -> str:
     failed = [trial for trial in trials if trial.failed]
     reasons = "; ".join(f"{trial.configuration}: {trial.failed}" for trial in failed[:3])
@@ -238,19 +204,29 @@ def _why_none(trials: Sequence[Trial]) -> str:
     return f"{number} failed: {reasons}{more}" if trials else "the search came to no candidate"
 
 
-class _Bench:
-    """Where single candidates are checked and measured."""
+def _bench(plan: Plan, on_gpu: bool, hold: _Hold) -> _Bench:
+    how = plan.measuring
+    try:
+        clock = make_clock(how.clock, on_gpu, how.flush_l2)
+    except NoClockError as error:
+        raise TuningError(str(error)) from None
+    if callable(how.clock):
+        return _OwnBench(plan.callbacks, clock, hold, how.clock)
+    return _RaceBench(plan.callbacks, clock, hold, how.limits)
 
-    def __init__(self, plan: Plan, on_gpu: bool, hold: _Hold) -> None:
-        self._callbacks = plan.callbacks
-        self._how = how = plan.measuring
+
+class _Bench(ABC):
+    """Where candidates are checked and measured."""
+
+    #: Run a candidate once even where there is nothing to verify.
+    _checks_always = True
+
+    def __init__(self, callbacks: Callbacks, clock: Clock, hold: _Hold) -> None:
+        self._callbacks = callbacks
+        self._clock = clock
         self._hold = hold
-        self._clock: Clock = make_clock(how.clock, on_gpu, how.flush_l2)
-
-    @property
-    def takes_times_as_they_are(self) -> bool:
-        """Whether the caller's own benchmark is used: then there is no shorter one for a first look."""
-        return callable(self._how.clock)
+        self._expected: tuple[type[BaseException], ...] = (*callbacks.expected, UnusableTimesError)
+        self._trials: list[Trial] = []
 
     def use_device(self) -> Callable[[], object]:
         """What a thread of the compilers calls to work on the device of this one."""
@@ -261,46 +237,53 @@ class _Bench:
         """Whether the device tells the times, so that a busy host does not lengthen them much."""
         return not isinstance(self._clock, HostClock)
 
-    def first_look(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
-        """Check one candidate, and measure it briefly."""
+    @abstractmethod
+    def check(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
+        """Set up and check one candidate, as soon as it is compiled."""
+
+    @abstractmethod
+    def measure(self, trials: Sequence[Trial]) -> Sequence[Trial]:
+        """Take in what was checked; returns it with a time, where it did not fail."""
+
+    @abstractmethod
+    def finish(self) -> Found:
+        """The outcome, once everything was taken in.
+
+        :raises TuningError: when nothing can be used.
+        """
+
+    def _compiled_and_checked(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
         trial = Trial(configuration)
-        try:
-            if compiled is not None:
-                trial = replace(trial, compiled=compiled.result())
-            self._set_up(configuration)
-            if not self.takes_times_as_they_are or self._callbacks.verify is not None:
-                self._check(trial)
-            return self._measured(trial, self._how.brief)
-        except self._callbacks.expected as error:
-            return self._failed(configuration, error)
-
-    def once_more(self, trial: Trial) -> Trial:
-        """Measure one candidate in full."""
-        try:
-            self._set_up(trial.configuration)
-            return self._measured(trial, self._how)
-        except self._callbacks.expected as error:
-            return self._failed(trial.configuration, error)
-
-    def _set_up(self, configuration: Configuration) -> None:
+        if compiled is not None:
+            trial = replace(trial, compiled=compiled.result())
         if self._callbacks.setup is not None:
             self._callbacks.setup(configuration.config)
+        if self._callbacks.verify is not None or self._checks_always:
+            self._check(trial)
+        return trial
 
-    def _reset(self, configuration: Configuration) -> None:
-        if self._callbacks.reset is not None:
-            self._callbacks.reset(configuration.config)
-
-    def _run(self, trial: Trial) -> object:
-        compiled = () if self._callbacks.compile is None else (trial.compiled,)
-        return self._callbacks.run(trial.configuration.config, *compiled)
+    def _runner(self, trial: Trial) -> Runner:
+        callbacks, config = self._callbacks, trial.configuration.config
+        run = (
+            partial(callbacks.run, config)
+            if callbacks.compile is None
+            else partial(callbacks.run, config, trial.compiled)
+        )
+        runner = Runner(run)
+        if callbacks.reset is not None:
+            runner = replace(runner, before=partial(callbacks.reset, config))
+        if callbacks.setup is not None:
+            runner = replace(runner, set_up=partial(callbacks.setup, config))
+        return runner
 
     def _check(self, trial: Trial) -> None:
         """Run a candidate once and look at its result; a kernel that compiles when it is called does so here.
 
         :raises InvalidConfiguration: when the result is wrong.
         """
-        self._reset(trial.configuration)
-        result = self._run(trial)
+        runner = self._runner(trial)
+        runner.before()
+        result = runner.run()
         self._clock.synchronise()
         if self._callbacks.verify is None:
             return
@@ -311,25 +294,118 @@ class _Bench:
         if passed is not None and not passed:
             raise InvalidConfiguration("wrong result")
 
-    def _measured(self, trial: Trial, how: Measuring) -> Trial:
-        with self._hold():
-            measured = measure(lambda: self._run(trial), lambda: self._reset(trial.configuration), how, self._clock)
-        return replace(trial, measured=measured)
-
     def _failed(self, configuration: Configuration, error: BaseException) -> Trial:
         """A candidate that failed.
 
         :raises TuningError: when the device no longer works: then every later candidate would fail as well.
         """
-        line = _first_line(error)[:REASON_LENGTH]
-        named = isinstance(error, InvalidConfiguration) and bool(line)
-        reason = line if named else f"{type(error).__name__}: {line}".removesuffix(": ")
         try:
             self._clock.synchronise()
         except Exception as broken:
-            told = f"the device no longer works after {configuration} ({reason}): {_first_line(broken)}"
-            raise TuningError(told) from error
-        return Trial(configuration, failed=reason)
+            raise _device_lost(configuration, error, broken) from error
+        return Trial(configuration, failed=_reason(error))
+
+
+class _OwnBench(_Bench):
+    """The caller's own benchmark, which is taken as it is: each candidate is measured by it once, in its turn."""
+
+    _checks_always = False
+
+    def __init__(self, callbacks: Callbacks, clock: Clock, hold: _Hold, own: OwnClock) -> None:
+        super().__init__(callbacks, clock, hold)
+        self._own = own
+
+    def check(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
+        try:
+            return self._measured(self._compiled_and_checked(configuration, compiled))
+        except self._expected as error:
+            return self._failed(configuration, error)
+
+    def measure(self, trials: Sequence[Trial]) -> Sequence[Trial]:
+        taken_in = []
+        for trial in trials:
+            if trial.measured is None and not trial.failed:
+                try:
+                    if self._callbacks.setup is not None:
+                        self._callbacks.setup(trial.configuration.config)
+                    trial = self._measured(trial)
+                except self._expected as error:
+                    trial = self._failed(trial.configuration, error)
+            taken_in.append(trial)
+        self._trials += taken_in
+        return taken_in
+
+    def finish(self) -> Found:
+        usable = [trial for trial in self._trials if not trial.failed]
+        if not usable:
+            raise TuningError(_why_none(self._trials))
+        return Found(min(usable, key=lambda trial: trial.median_us), tuple(self._trials))
+
+    def _measured(self, trial: Trial) -> Trial:
+        runner = self._runner(trial)
+        with self._hold():
+            runner.before()
+            return replace(trial, measured=measured_by(self._own, runner.run))
+
+
+class _RaceBench(_Bench):
+    """A race between all candidates; the device is held while they race, and not while they are checked."""
+
+    def __init__(self, callbacks: Callbacks, clock: Clock, hold: _Hold, limits: Limits) -> None:
+        super().__init__(callbacks, clock, hold)
+        self._race = Race(clock, limits, self._expected)
+        #: The trials by the numbers that they have in the race.
+        self._racing: list[int] = []
+
+    def check(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
+        try:
+            return self._compiled_and_checked(configuration, compiled)
+        except self._expected as error:
+            return self._failed(configuration, error)
+
+    def measure(self, trials: Sequence[Trial]) -> Sequence[Trial]:
+        first = len(self._trials)
+        self._trials += trials
+        new = [number for number, trial in enumerate(self._trials) if number >= first and not trial.failed]
+        self._racing += new
+        with self._hold():
+            self._take(new, self._results(lambda: self._race.look([self._runner(self._trials[one]) for one in new])))
+        return self._trials[first:]
+
+    def finish(self) -> Found:
+        if not any(trial.measured for trial in self._trials):
+            raise TuningError(_why_none(self._trials))
+        with self._hold():
+            self._take(self._racing, self._results(self._race.finish))
+        try:
+            best = self._trials[self._racing[self._race.choice]]
+        except LookupError:
+            raise TuningError(_why_none(self._trials)) from None
+        return Found(best, tuple(self._trials))
+
+    def _take(self, numbers: Sequence[int], results: Sequence[Result]) -> None:
+        for number, result in zip(numbers, results, strict=True):
+            trial = self._trials[number]
+            failed = _reason(result.failed) if result.failed is not None else ""
+            self._trials[number] = replace(trial, measured=result.measured, failed=failed)
+
+    def _results(self, race: Callable[[], Sequence[Result]]) -> Sequence[Result]:
+        try:
+            return race()
+        except DeviceLostError as lost:
+            configuration = self._trials[self._racing[lost.number]].configuration
+            raise _device_lost(configuration, lost.error, lost.__cause__ or lost) from lost.error
+
+
+def _device_lost(configuration: Configuration, error: BaseException, broken: BaseException) -> TuningError:
+    return TuningError(f"the device no longer works after {configuration} ({_reason(error)}): {_first_line(broken)}")
+
+
+def _reason(error: BaseException) -> str:
+    """What a candidate failed with, in one line."""
+    line = _first_line(error)[:REASON_LENGTH]
+    named = isinstance(error, (InvalidConfiguration, UnusableTimesError)) and bool(line)
+    return line if named else f"{type(error).__name__}: {line}".removesuffix(": ")
 
 
 def _first_line(error: BaseException) -> str:

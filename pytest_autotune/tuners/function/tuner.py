@@ -17,13 +17,13 @@ from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint
 from pytest_autotune.tuners.function.keys import key_values
-from pytest_autotune.tuners.function.measuring import Measuring
 from pytest_autotune.tuners.function.places import Place, place_of
 from pytest_autotune.tuners.function.randomness import random_state_kept
 from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan, compare, search
 from pytest_autotune.tuners.function.sources import callbacks_with_source
 from pytest_autotune.tuners.function.space import Configuration, as_space
 from pytest_autotune.tuners.function.strategies import as_strategy
+from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.tuners.versions import version_of, versions_of
 
 NAME = "function"

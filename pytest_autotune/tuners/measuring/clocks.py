@@ -1,0 +1,264 @@
+"""How long one launch takes: by events on the GPU, or by the clock of the host.
+
+A kernel of a few microseconds is shorter than the work of the host that launches it. Events around it
+would time the host. So the GPU is kept busy while a launch is prepared.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+#: What triton.testing writes to empty the L2 cache of any GPU; that of an H200 has 50 MB.
+FLUSHED_BYTES = 256 * 1024 * 1024
+#: A GPU whose memory is full gets a smaller buffer for this, down to as much.
+LEAST_FLUSHED_BYTES = 32 * 1024 * 1024
+#: A GPU that is kept busy counts its own cycles; this many, long enough to be timed, tell its speed.
+_COUNTED_CYCLES = 1_000_000
+#: No clock of a GPU is outside of these, in cycles per microsecond; one that sleeps counts fewer.
+_SLOWEST, _FASTEST = 1000.0, 4000.0
+_SPIN = """
+extern "C" __global__ void pytest_autotune_spin(long long cycles) {
+    for (long long start = clock64(); clock64() - start < cycles;);
+}
+"""
+
+
+def _nothing(*args: object) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One candidate, ready to be launched.
+
+    :param run: one launch; this is timed.
+    :param before: called before each launch and not timed.
+    :param after: called after each with the error that the launch ended with, or None; not timed.
+    :param set_up: called before a launch that follows one of another candidate. Where there is one,
+        candidates take turns less often.
+    """
+
+    run: Callable[[], object]
+    before: Callable[[], object] = _nothing
+    after: Callable[[Exception | None], object] = _nothing
+    set_up: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch that was made.
+
+    :param prepared_us: what the host took for it, in microseconds.
+    :param time_us: tells how long it took, in microseconds, once the clock was synchronised.
+    """
+
+    prepared_us: float
+    time_us: Callable[[], float]
+
+
+class Clock(Protocol):
+    """Times launches one by one."""
+
+    @property
+    def can_keep_busy(self) -> bool:
+        """Whether the device can be kept busy while a launch is prepared."""
+
+    def synchronise(self) -> None:
+        """Wait until everything that was launched is done.
+
+        :raises Exception: what the library raises when the device no longer works.
+        """
+
+    def use_device(self) -> Callable[[], object]:
+        """What another thread calls to work on the device that is current in this one."""
+
+    def launch(self, runner: Runner, busy_us: float) -> Launch:
+        """Launch once, with what belongs before and after it.
+
+        :param busy_us: how long to keep the device busy meanwhile.
+        :raises Exception: what the candidate raises.
+        """
+
+
+def _run(runner: Runner) -> None:
+    try:
+        runner.run()
+    except Exception as error:
+        runner.after(error)
+        raise
+
+
+class HostClock:
+    """The time until a call returns: for kernels on the CPU, and calls that wait for their device themselves."""
+
+    can_keep_busy = False
+
+    def synchronise(self) -> None:
+        pass
+
+    def use_device(self) -> Callable[[], object]:
+        return _nothing
+
+    def launch(self, runner: Runner, busy_us: float) -> Launch:
+        runner.before()
+        started = time.perf_counter_ns()
+        _run(runner)
+        time_us = (time.perf_counter_ns() - started) / 1000
+        runner.after(None)
+        return Launch(time_us, lambda: time_us)
+
+
+class _EventClock:
+    """Events on the current stream of a library.
+
+    The L2 cache is flushed first and what belongs before a launch comes then, as in Triton's own benchmark.
+    """
+
+    can_keep_busy = True
+
+    def launch(self, runner: Runner, busy_us: float) -> Launch:
+        start, end = self._event(), self._event()
+        self._flush()
+        runner.before()
+        began = time.perf_counter_ns()
+        if busy_us and self.can_keep_busy:
+            self._spin(int(busy_us * self._cycles_per_us))
+        start.record()
+        _run(runner)
+        end.record()
+        prepared_us = (time.perf_counter_ns() - began) / 1000
+        runner.after(None)
+        return Launch(prepared_us, partial(self._elapsed_us, start, end))
+
+    @cached_property
+    def _cycles_per_us(self) -> float:
+        start, end = self._event(), self._event()
+        self._spin(_COUNTED_CYCLES)  # wakes the GPU, and loads the kernel
+        start.record()
+        self._spin(_COUNTED_CYCLES)
+        end.record()
+        self.synchronise()
+        return min(max(_COUNTED_CYCLES / self._elapsed_us(start, end), _SLOWEST), _FASTEST)
+
+    def _event(self) -> Any:
+        raise NotImplementedError
+
+    def _elapsed_us(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end)) * 1000
+
+    def _flush(self) -> None:
+        raise NotImplementedError
+
+    def _spin(self, cycles: int) -> None:
+        raise NotImplementedError
+
+    def synchronise(self) -> None:
+        raise NotImplementedError
+
+
+class TorchEvents(_EventClock):
+    """CUDA events on torch's current stream.
+
+    :param flush: flushes the L2 cache; None where that is not wanted.
+    :param interface: ``torch.cuda``, or what another backend has in its place.
+    """
+
+    def __init__(self, flush: Callable[[], object] | None = None, interface: Any = None) -> None:
+        self._cuda: Any = interface if interface is not None else sys.modules["torch"].cuda
+        self._flush_l2 = flush
+        self.can_keep_busy = hasattr(self._cuda, "_sleep")
+
+    def synchronise(self) -> None:
+        self._cuda.synchronize()
+
+    def use_device(self) -> Callable[[], object]:
+        return partial(self._cuda.set_device, self._cuda.current_device())
+
+    def _event(self) -> Any:
+        return self._cuda.Event(enable_timing=True)
+
+    def _flush(self) -> None:
+        if self._flush_l2 is not None:
+            self._flush_l2()
+
+    def _spin(self, cycles: int) -> None:
+        self._cuda._sleep(cycles)
+
+
+class CupyEvents(_EventClock):
+    """CUDA events on CuPy's current stream."""
+
+    def __init__(self, flush_l2: bool = False) -> None:
+        self._cupy: Any = sys.modules["cupy"]
+        self._buffer: Any = None
+        if flush_l2:
+            allocate = partial(self._cupy.empty, dtype=self._cupy.int8)
+            self._buffer = _as_large_as_fits(allocate, self._cupy.cuda.memory.OutOfMemoryError)
+        self._kernel = self._cupy.RawKernel(_SPIN, "pytest_autotune_spin")
+
+    def synchronise(self) -> None:
+        self._cupy.cuda.runtime.deviceSynchronize()
+
+    def use_device(self) -> Callable[[], object]:
+        use: Callable[[], object] = self._cupy.cuda.Device().use
+        return use
+
+    def _event(self) -> Any:
+        return self._cupy.cuda.Event()
+
+    def _elapsed_us(self, start: Any, end: Any) -> float:
+        return float(self._cupy.cuda.get_elapsed_time(start, end)) * 1000
+
+    def _flush(self) -> None:
+        if self._buffer is not None:
+            self._buffer.fill(0)
+
+    def _spin(self, cycles: int) -> None:
+        self._kernel((1,), (1,), (self._cupy.int64(cycles),))
+
+
+def torch_clock(flush_l2: bool) -> Clock:
+    """Events of torch, with the L2 cache flushed before each launch or not."""
+    if not flush_l2:
+        return TorchEvents()
+    torch: Any = sys.modules["torch"]
+    allocate = partial(torch.empty, dtype=torch.int8, device="cuda")
+    buffer = _as_large_as_fits(allocate, torch.cuda.OutOfMemoryError)
+    return TorchEvents(buffer.zero_ if buffer is not None else None)
+
+
+def triton_clock(driver: Any) -> Clock:
+    """Events of the device that Triton's active driver is for, with its way to flush the L2 cache.
+
+    :param driver: ``triton.runtime.driver.active``.
+    """
+    torch: Any = sys.modules["torch"]
+    try:
+        buffer = driver.get_empty_cache_for_benchmark()
+    except torch.OutOfMemoryError:
+        allocate = partial(torch.empty, dtype=torch.int8, device=torch.accelerator.current_accelerator())
+        buffer = _as_large_as_fits(allocate, torch.OutOfMemoryError)
+    flush = partial(driver.clear_cache, buffer) if buffer is not None else None
+    return TorchEvents(flush, driver.get_device_interface())
+
+
+def _as_large_as_fits(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:
+    """A buffer to flush the cache with; None where there is no memory for even a small one."""
+    size = FLUSHED_BYTES
+    while size >= LEAST_FLUSHED_BYTES:
+        try:
+            return allocate(size)
+        except out_of_memory:
+            size //= 2
+    return None
+
+
+def host_time_us(call: Callable[[], object], runs: int) -> float:
+    """The lowest of several times of a call, in microseconds, by the host's clock."""
+    clock, runner = HostClock(), Runner(call)
+    return min(clock.launch(runner, 0.0).time_us() for _ in range(runs))

@@ -1,0 +1,416 @@
+"""The race: all candidates take turns on the device, in random order, and losers drop out early.
+
+Each candidate is looked at with a few launches. Those that may win go on to rounds in which each is launched
+some times; after a round those that are clearly slower are out. The device waits for the host once for many
+launches. What disturbs a round (kernels of another process, a clock that ramps, a host that stalls) disturbs
+all candidates alike, since they take turns; a round that disagrees with those before it is run again.
+
+The rounds were found by measuring 61 problems of public suites on an H200, kernels of 4 to 90 us, against 200 to
+300 launches of every candidate: the choice was 0.3 % slower than the best on average.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, settle
+from pytest_autotune.tuners.measuring.clocks import Clock, Launch, Runner
+from pytest_autotune.tuners.measuring.times import Measurement, measurement
+
+#: (launches of each that is left, those more than this share slower than the best drop out afterwards).
+ROUNDS = ((4, 0.30), (5, 0.15), (10, 0.08), (20, 0.04), (40, 0.02), (40, 0.0))
+#: A candidate that is this many times slower than the best is launched no third time.
+HOPELESS = 20.0
+#: The first look is the only one at such a candidate where it took longer than a host stalls.
+STALL_US = 10_000.0
+#: What the host times and is shorter gets two more looks.
+SHORT_US = 5_000.0
+#: Candidates within this share of the fastest one at the first look may win.
+MAY_WIN = 0.5
+#: So many launches are queued before the host waits for the device; its queue holds about 1,000 operations.
+QUEUED = 100
+#: The longest that a device is kept busy before a launch: what takes longer waits for its kernels itself.
+LONGEST_BUSY_US = 2000.0
+SHORTEST_BUSY_US = 20.0
+#: How much longer than most launches took to prepare.
+BUSY_MARGIN = 1.3
+#: Two rounds disagree where a candidate's times in them differ by this share, and by more than their scatter explains.
+DISAGREE = 0.05
+#: How often a round is run again in one race.
+REPEATS = 4
+#: A difference of so many standard errors is one.
+_SURE = 2.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a race may cost. Times are in microseconds.
+
+    :param warm_up_us: how long candidates take turns before they are timed, all of them together.
+    :param each_us: how long each candidate is timed in the rounds.
+    :param all_us: after this time, rounds included, candidates that were launched ``least`` times drop no further.
+    :param least: how often each candidate that may win is timed.
+    :param most: how often at most.
+    """
+
+    warm_up_us: float = 0.0
+    each_us: float = 100_000.0
+    all_us: float = 1_000_000.0
+    least: int = 3
+    most: int = 1000
+
+
+class DeviceLostError(Exception):
+    """The device no longer works after a candidate failed; every later one would fail as well.
+
+    :param number: the candidate's, in the order in which they were looked at.
+    :param error: what it raised.
+    """
+
+    def __init__(self, number: int, error: BaseException) -> None:
+        super().__init__(f"the device no longer works after candidate {number}: {error}")
+        self.number = number
+        self.error = error
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one candidate: its times, or the error that it failed with."""
+
+    measured: Measurement | None = None
+    failed: BaseException | None = None
+
+    @property
+    def time_us(self) -> float:
+        return self.measured.median_us if self.measured else float("inf")
+
+
+@dataclass
+class _Entrant:
+    number: int
+    runner: Runner
+    #: Times of the first looks: none is too short, all may be too long.
+    looked_us: list[float] = field(default_factory=list)
+    timed_us: list[float] = field(default_factory=list)
+    failed: BaseException | None = None
+    #: Who was the best when this one was last compared, and how many times its time this one took.
+    behind: tuple[_Entrant, float] | None = None
+
+    @property
+    def least_us(self) -> float:
+        return min(self.looked_us, default=float("inf"))
+
+    @property
+    def time_us(self) -> float:
+        """The median; for one that was beaten, as if it had been timed for as long as the best."""
+        if self.behind is not None and self.behind[0] is not self:
+            return self.behind[0].time_us * self.behind[1]
+        return measurement(self.timed_us or [self.least_us]).median_us
+
+    @property
+    def result(self) -> Result:
+        if self.failed is not None:
+            return Result(failed=self.failed)
+        return Result(replace(measurement(self.timed_us or [self.least_us]), median_us=self.time_us))
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """One launch that is to be made: whose, in which lap, and whether it is to be set up before."""
+
+    entrant: _Entrant
+    lap: int
+    set_up: bool = False
+
+
+@dataclass(frozen=True)
+class _Timed:
+    turn: _Turn
+    prepared_us: float
+    time_us: float
+
+
+#: The times of those that took a turn in one lap, by number.
+_Lap = dict[int, float]
+
+
+@dataclass(frozen=True)
+class _Score:
+    """A candidate's time as a share of what the others took in the same laps, and by how much it may be wrong."""
+
+    share: float
+    error: float
+
+
+class Race:
+    """A race between candidates that are compiled and loaded.
+
+    :param expected: errors that are a candidate's own: it fails, and the others go on.
+    :param seed: of the order in which candidates take turns, which touches no random state but its own.
+    :param now_s: tells the time, in seconds.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        limits: Limits | None = None,
+        expected: tuple[type[BaseException], ...] = (),
+        seed: int = 0,
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._expected = expected
+        self._random = random.Random(seed)
+        self._now_s = now_s
+        self._entrants: list[_Entrant] = []
+        self._left: list[_Entrant] = []
+        self._laps: list[_Lap] = []
+        self._busy_us = 0.0
+        self._repeats = REPEATS
+        #: Rounds went on to disagree until they were no longer run again.
+        self.disturbed = False
+
+    def look(self, runners: Iterable[Runner]) -> Sequence[Result]:
+        """Launch new candidates a few times; returns what became of these."""
+        first = len(self._entrants)
+        new = [_Entrant(first + number, runner) for number, runner in enumerate(runners)]
+        self._entrants += new
+        prepared_us: list[float] = []
+        for _ in range(2):
+            for timed in self._launched(self._turns(self._hopeful(new), 1), 0.0):
+                timed.turn.entrant.looked_us.append(timed.time_us)
+                prepared_us.append(timed.prepared_us)
+        # The first launches may load what the later ones find.
+        self._keep_busy(prepared_us[len(prepared_us) // 2 :])
+        quick = [
+            one for one in self._hopeful(new) if one.least_us < 10 * self._busy_us or not self._clock.can_keep_busy
+        ]
+        for timed in self._launched(self._turns(quick, 2), self._busy_us):
+            timed.turn.entrant.looked_us.append(timed.time_us)
+        return [Result(measurement([one.least_us])) if one.failed is None else one.result for one in new]
+
+    def finish(self) -> Sequence[Result]:
+        """Race those that may win; returns what became of every candidate, in the order of the looks."""
+        limits, began_s = self._limits, self._now_s()
+        best_us = min((one.least_us for one in self._entrants if one.failed is None), default=float("inf"))
+        left = [one for one in self._entrants if one.failed is None and one.least_us <= best_us * (1 + MAY_WIN)]
+        self._warm_up(left)
+        for launches, margin in ROUNDS:
+            left = [one for one in left if one.failed is None]
+            spent_us = (self._now_s() - began_s) * 1e6
+            wanted = self._launches(left, launches, over=spent_us > limits.all_us)
+            if not wanted:
+                break
+            self._round(left, wanted)
+            left = self._without_losers([one for one in left if one.failed is None], margin)
+            if len(left) <= 1 or self._all_tied(left):
+                break
+        left = [one for one in left if one.failed is None]
+        while wanted := self._launches(left, 0, over=True):
+            self._round(left, wanted)
+            left = [one for one in left if one.failed is None]
+        self._left = left
+        return [one.result for one in self._entrants]
+
+    @property
+    def choice(self) -> int:
+        """The number of the candidate to choose, after the race: of those that it cannot tell apart, the first.
+
+        :raises LookupError: when every candidate failed.
+        """
+        if not self._left:
+            raise LookupError("every candidate failed")
+        scores = self._scores(self._left)
+        return settle(
+            {number: score.share for number, score in scores.items()},
+            NOISE if self._clock.can_keep_busy else NOISE_ON_CPU,
+            error=lambda number, best: _SURE * _both(scores[number].error, scores[best].error),
+        )
+
+    def _hopeful(self, entrants: Sequence[_Entrant]) -> list[_Entrant]:
+        best_us = min((one.least_us for one in self._entrants if one.failed is None), default=float("inf"))
+
+        def has_lost(one: _Entrant) -> bool:
+            # A single time of a quick kernel may be that of a host that stalled.
+            known = len(one.looked_us) > 1 or (bool(one.looked_us) and one.least_us > STALL_US)
+            return known and one.least_us > best_us * HOPELESS
+
+        return [one for one in entrants if one.failed is None and not has_lost(one)]
+
+    def _turns(self, entrants: Sequence[_Entrant], laps: int) -> list[_Turn]:
+        """Who is launched, in order: everyone once in each lap."""
+        shuffled = list(entrants)
+        if any(one.runner.set_up for one in entrants):
+            self._random.shuffle(shuffled)
+            return [_Turn(one, lap, lap == 0) for one in shuffled for lap in range(laps)]
+        turns = []
+        for lap in range(laps):
+            self._random.shuffle(shuffled)
+            turns += [_Turn(one, lap) for one in shuffled]
+        return turns
+
+    def _launched(self, turns: Sequence[_Turn], busy_us: float) -> list[_Timed]:
+        """Launch in this order.
+
+        :raises DeviceLostError: when a candidate failed and left the device broken.
+        """
+        timed: list[_Timed] = []
+        for first in range(0, len(turns), QUEUED):
+            queued: list[tuple[_Turn, Launch]] = []
+            for turn in turns[first : first + QUEUED]:
+                entrant = turn.entrant
+                if entrant.failed is not None:
+                    continue
+                try:
+                    if turn.set_up and entrant.runner.set_up is not None:
+                        entrant.runner.set_up()
+                    queued.append((turn, self._clock.launch(entrant.runner, busy_us)))
+                except self._expected as error:
+                    self._fails(entrant, error)
+            self._clock.synchronise()
+            timed += [_Timed(turn, launch.prepared_us, launch.time_us()) for turn, launch in queued]
+        return [one for one in timed if one.turn.entrant.failed is None]
+
+    def _fails(self, entrant: _Entrant, error: BaseException) -> None:
+        entrant.failed = error
+        try:
+            self._clock.synchronise()
+        except Exception as broken:
+            raise DeviceLostError(entrant.number, error) from broken
+
+    def _keep_busy(self, prepared_us: Sequence[float]) -> None:
+        """Have the device kept busy for as long as almost every launch takes to prepare."""
+        if self._clock.can_keep_busy and prepared_us:
+            most = sorted(prepared_us)[int(len(prepared_us) * 0.9)]
+            self._busy_us = max(self._busy_us, min(LONGEST_BUSY_US, max(SHORTEST_BUSY_US, most * BUSY_MARGIN)))
+
+    def _warm_up(self, left: Sequence[_Entrant]) -> None:
+        until_s = self._now_s() + self._limits.warm_up_us / 1e6
+        while left and self._now_s() < until_s and any(one.failed is None for one in left):
+            self._launched(self._turns(left, 1), self._busy_us)
+
+    def _launches(self, left: Sequence[_Entrant], wanted: int, over: bool) -> int:
+        """How often to launch each in the next round, within the limits."""
+        if not left:
+            return 0
+        limits = self._limits
+        have = min(len(one.timed_us) for one in left)
+        each_us = max(one.time_us for one in left)
+        if each_us > 0:
+            wanted = min(wanted, int((limits.each_us - have * each_us) / each_us))
+        missing = limits.least - have
+        return min(max(missing, 0 if over else wanted, 0), limits.most - have)
+
+    def _round(self, left: Sequence[_Entrant], launches: int) -> None:
+        """Run one round, again where it disagrees with those before it, and keep its times."""
+        while True:
+            laps, late = self._laps_of(left, launches)
+            running = [one for one in left if one.failed is None]
+            slower = "" if late else _disagree(self._laps, laps, [one.number for one in running])
+            if not late and not slower:
+                break
+            if not self._repeats:
+                self.disturbed = True
+                break
+            self._repeats -= 1
+            if slower == "old":  # what came before was the disturbed part
+                self._laps = laps
+        self._laps += laps
+        for one in running:
+            one.timed_us = [lap[one.number] for lap in self._laps if one.number in lap]
+
+    def _laps_of(self, left: Sequence[_Entrant], launches: int) -> tuple[list[_Lap], bool]:
+        """The times of one round, without those of launches that the device had to wait for.
+
+        :returns: them, and whether the host was late so often that the round is of no use.
+        """
+        timed = self._launched(self._turns(left, launches), self._busy_us)
+        in_time = [one for one in timed if one.prepared_us <= self._busy_us]
+        running = [one.number for one in left if one.failed is None]
+        enough = all(2 * _times_of(number, in_time) >= _times_of(number, timed) for number in running)
+        if not self._clock.can_keep_busy or not enough:
+            in_time = timed
+        late = self._clock.can_keep_busy and not enough and self._busy_us < LONGEST_BUSY_US
+        if late:
+            self._keep_busy([one.prepared_us for one in timed])
+        laps: list[_Lap] = [{} for _ in range(launches)]
+        for one in in_time:
+            laps[one.turn.lap][one.turn.entrant.number] = one.time_us
+        return laps, late
+
+    def _scores(self, entrants: Sequence[_Entrant]) -> dict[int, _Score]:
+        return _scores(self._laps, [one.number for one in entrants if one.failed is None])
+
+    def _without_losers(self, left: Sequence[_Entrant], margin: float) -> list[_Entrant]:
+        scores = self._scores(left)
+        if not scores:
+            return []
+        best = min(scores, key=lambda number: (scores[number].share, number))
+
+        def has_lost(one: _Entrant) -> bool:
+            score = scores[one.number]
+            behind = score.share / scores[best].share - 1
+            one.behind = self._entrants[best], 1 + behind
+            return behind > margin and behind > _SURE * _both(score.error, scores[best].error)
+
+        return [one for one in left if not has_lost(one)]
+
+    def _all_tied(self, left: Sequence[_Entrant]) -> bool:
+        """Whether all that are left are as good as the best for certain."""
+        if len(self._laps) <= 2 * ROUNDS[0][0]:
+            return False
+        scores = self._scores(left)
+        best = min(scores.values(), key=lambda score: score.share)
+        return all(one.share / best.share - 1 + _SURE * _both(one.error, best.error) < TIE for one in scores.values())
+
+
+def _times_of(number: int, timed: Sequence[_Timed]) -> int:
+    return sum(one.turn.entrant.number == number for one in timed)
+
+
+def _scores(laps: Sequence[_Lap], numbers: Sequence[int]) -> dict[int, _Score]:
+    """How candidates compare: what disturbs a whole lap, such as another clock, disturbs all of them alike."""
+    shares: dict[int, list[float]] = {number: [] for number in numbers}
+    for lap in laps:
+        times_us = [lap[number] for number in numbers if number in lap]
+        level_us = statistics.median(times_us) if len(times_us) == len(numbers) else 0.0
+        if level_us:
+            for number in numbers:
+                shares[number].append(lap[number] / level_us)
+    if not all(shares.values()):  # in no lap all of them were timed
+        shares = {number: [lap[number] for lap in laps if number in lap] for number in numbers}
+    found = {number: measurement(own) for number, own in shares.items() if own}
+    return {number: _Score(one.median_us, one.error_us / (one.median_us or 1.0)) for number, one in found.items()}
+
+
+def _both(error: float, other: float) -> float:
+    return float((error**2 + other**2) ** 0.5)
+
+
+def _disagree(before: Sequence[_Lap], after: Sequence[_Lap], numbers: Sequence[int]) -> str:
+    """Which of two parts of a race was disturbed, if one was: the slower one, ``"old"`` or ``"new"``.
+
+    They disagree where all candidates became slower or faster, or some more than others.
+    """
+    shifts, errors = [], []
+    for number in numbers:
+        old_us = [lap[number] for lap in before if number in lap]
+        new_us = [lap[number] for lap in after if number in lap]
+        if len(old_us) < 3 or len(new_us) < 3:
+            return ""
+        old, new = measurement(old_us), measurement(new_us)
+        if not old.median_us or not new.median_us:
+            return ""
+        shifts.append(new.median_us / old.median_us - 1)
+        errors.append(_both(old.error_us / old.median_us, new.error_us / new.median_us))
+    if not shifts:
+        return ""
+    tolerated = DISAGREE + 1.5 * _SURE * max(errors)
+    if abs(statistics.median(shifts)) <= tolerated and max(shifts) - min(shifts) <= 2 * tolerated:
+        return ""
+    return "new" if sum(shifts) > 0 else "old"

@@ -1,0 +1,65 @@
+"""What several times of one candidate come to: the median without outliers, with its spread."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: A sample more than this many interquartile ranges above the upper quartile is an outlier: "far out"
+#: in J. W. Tukey, Exploratory Data Analysis, 1977.
+FAR_OUT = 3.0
+#: The standard error of a median is this share of the interquartile range over the root of the number
+#: of samples, where these are normal: 1.253 / 1.349.
+_ERROR_OF_MEDIAN = 0.929
+
+
+class UnusableTimesError(ValueError):
+    """A clock gave no time, or one that is not a positive number."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The times of one candidate, in microseconds.
+
+    :param spread_us: half the interquartile range of the runs that were kept.
+    :param kept: how many runs are left of ``runs`` without outliers.
+    """
+
+    median_us: float
+    minimum_us: float
+    spread_us: float
+    kept: int
+    runs: int
+
+    @property
+    def error_us(self) -> float:
+        """By how much the median may be wrong: its standard error."""
+        return 2 * self.spread_us * _ERROR_OF_MEDIAN / math.sqrt(self.kept)
+
+    def __str__(self) -> str:
+        if self.runs == 1:
+            return "1 run"
+        return f"+-{self.spread_us:.3g} us, {self.kept} of {self.runs} runs"
+
+
+def measurement(samples_us: Sequence[float]) -> Measurement:
+    """What several times of one call come to.
+
+    :raises UnusableTimesError: when there are none, or one is not a positive number.
+    """
+    if not samples_us or not all(math.isfinite(sample) and sample >= 0 for sample in samples_us):
+        raise UnusableTimesError(f"the clock gave no usable time: {list(samples_us)[:3]}")
+    ordered = sorted(samples_us)
+    lower, upper = _quartiles(ordered)
+    kept = [sample for sample in ordered if sample <= upper + FAR_OUT * (upper - lower)]
+    lower, upper = _quartiles(kept)
+    return Measurement(statistics.median(kept), kept[0], (upper - lower) / 2, len(kept), len(ordered))
+
+
+def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
+    if len(ordered) == 1:
+        return ordered[0], ordered[0]
+    lower, _, upper = statistics.quantiles(ordered, n=4, method="inclusive")
+    return lower, upper

@@ -1,0 +1,369 @@
+"""The race between candidates, on a device whose clock, noise and accidents are made up."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_autotune.cache.model import Device
+from pytest_autotune.cache.ties import NOISE, TIE, noise_of, settle
+from pytest_autotune.tuners.measuring.clocks import HostClock, Launch, Runner
+from pytest_autotune.tuners.measuring.race import HOPELESS, DeviceLostError, Limits, Race, Result
+from pytest_autotune.tuners.measuring.times import measurement
+
+
+class Gpu:
+    """A GPU that takes as long as candidates say, in microseconds, with some noise.
+
+    A launch that the host prepares for longer than the GPU is kept busy takes as long as the host does.
+
+    :param noise: the standard deviation, as a share.
+    :param disturbs: what a launch takes longer, as a factor, at a time in seconds.
+    :param stalls: what the host needs for a launch beyond 80 us, at a time in seconds.
+    """
+
+    can_keep_busy = True
+
+    def __init__(
+        self,
+        noise: float = 0.002,
+        disturbs: Callable[[float], float] = lambda now_s: 1.0,
+        stalls: Callable[[float], float] = lambda now_s: 0.0,
+        seed: int = 1,
+    ) -> None:
+        self.now_s = 0.0
+        self.launched: list[int] = []
+        self.waits = 0
+        self.broken = False
+        self._noise = noise
+        self._disturbs = disturbs
+        self._stalls = stalls
+        self._random = random.Random(seed)
+
+    def synchronise(self) -> None:
+        self.waits += 1
+        if self.broken:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    def use_device(self) -> Callable[[], object]:
+        return lambda: None
+
+    def launch(self, runner: Runner, busy_us: float) -> Launch:
+        runner.before()
+        true_us: Any = runner.run()
+        prepared_us = 80.0 * self._random.uniform(0.9, 1.1) + self._stalls(self.now_s)
+        time_us = true_us * self._random.gauss(1, self._noise) * self._disturbs(self.now_s)
+        if prepared_us > busy_us:
+            time_us = max(time_us, prepared_us)
+        self.now_s += (max(busy_us, prepared_us) + time_us) / 1e6
+        runner.after(None)
+        return Launch(prepared_us, lambda: time_us)
+
+
+def runners(times_us: Sequence[float], launched: list[int] | None = None) -> list[Runner]:
+    def run(number: int) -> float:
+        if launched is not None:
+            launched.append(number)
+        return times_us[number]
+
+    return [Runner(lambda number=number: run(number)) for number in range(len(times_us))]  # type: ignore[misc]
+
+
+def race(
+    gpu: Any, times_us: Sequence[float], limits: Limits | None = None, seed: int = 0
+) -> tuple[int, Sequence[Result], Counter[int]]:
+    """The choice, the results, and how often each candidate was launched."""
+    launched: list[int] = []
+    running = Race(gpu, limits, seed=seed, now_s=lambda: gpu.now_s)
+    running.look(runners(times_us, launched))
+    results = running.finish()
+    return running.choice, results, Counter(launched)
+
+
+def test_the_fastest_of_kernels_that_are_shorter_than_their_launch_is_found() -> None:
+    times_us = [6.0, 5.0, 4.6, 4.3, 4.5, 9.0]
+
+    choice, results, _ = race(Gpu(), times_us)
+
+    assert choice == 3
+    assert results[3].time_us == pytest.approx(4.3, rel=0.01)
+
+
+def test_losers_drop_out_early_and_the_host_waits_once_for_many_launches() -> None:
+    gpu = Gpu()
+
+    _, _, launched = race(gpu, [5.0, 5.1, 7.0, 50.0])
+
+    assert launched[3] <= 4
+    assert launched[2] < launched[1] <= launched[0] <= 130
+    assert gpu.waits < sum(launched.values()) / 5
+
+
+def test_a_candidate_that_is_a_hundred_times_slower_is_launched_twice_at_most() -> None:
+    _, results, launched = race(Gpu(), [300.0, 310.0, 300.0 * HOPELESS * 1.2, 100_000.0])
+
+    assert launched[2] == 2
+    assert launched[3] == 1
+    assert results[3].time_us == pytest.approx(100_000, rel=0.01)
+
+
+def test_slow_kernels_are_launched_a_few_times_only() -> None:
+    gpu = Gpu()
+
+    choice, _, launched = race(gpu, [52_000.0, 50_000.0, 55_000.0])
+
+    assert choice == 1
+    assert max(launched.values()) <= 6
+    assert gpu.now_s < 1.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_it_chooses_on_a_noisy_device_is_within_two_percent_of_the_best(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(5):
+        times_us = [chance.uniform(4, 12) for _ in range(12)]
+        choice, _, _ = race(Gpu(noise=0.02, seed=seed), times_us, seed=seed)
+        assert times_us[choice] <= min(times_us) * 1.02
+
+
+def test_of_candidates_that_are_as_good_the_first_in_the_list_is_chosen_whatever_the_noise() -> None:
+    times_us = [9.0, 5.02, 5.0, 5.01, 5.03]
+
+    assert {race(Gpu(noise=0.005, seed=seed), times_us, seed=seed)[0] for seed in range(20)} == {1}
+
+
+def test_candidates_that_are_certain_to_be_as_good_are_not_measured_to_the_end() -> None:
+    _, _, launched = race(Gpu(noise=0.001), [5.0, 5.001, 5.002])
+
+    assert max(launched.values()) < 50
+
+
+def test_clocks_that_ramp_up_during_the_race_favour_nobody() -> None:
+    def ramp(now_s: float) -> float:
+        return max(1.0, 3.0 - now_s / 0.005)
+
+    for seed in range(5):
+        assert race(Gpu(disturbs=ramp, seed=seed), [5.0, 4.8, 4.6, 4.9], seed=seed)[0] == 2
+
+
+def test_a_round_that_kernels_of_another_process_disturb_is_run_again() -> None:
+    def busy_for_a_while(now_s: float) -> float:
+        return 1.9 if 0.003 < now_s < 0.008 else 1.0
+
+    for seed in range(5):
+        choice, results, _ = race(Gpu(disturbs=busy_for_a_while, seed=seed), [5.0, 4.8, 4.6, 4.9], seed=seed)
+        assert choice == 2
+        assert results[2].time_us == pytest.approx(4.6, rel=0.02)
+
+
+def test_a_device_that_never_comes_to_rest_is_measured_within_bounds_and_the_spread_says_so() -> None:
+    def slices(now_s: float) -> float:
+        return 1.0 + (int(now_s * 3000) % 3)
+
+    gpu = Gpu(disturbs=slices)
+    _, results, launched = race(gpu, [5.0, 4.8, 4.6])
+
+    assert max(launched.values()) < 1000
+    measured = results[2].measured
+    assert measured is not None
+    assert measured.spread_us > 1
+
+
+def test_launches_for_which_the_host_was_late_do_not_count() -> None:
+    stall = random.Random(5)
+
+    gpu = Gpu(stalls=lambda now_s: 3000.0 if stall.random() < 0.1 else 0.0)
+    choice, results, _ = race(gpu, [5.0, 4.8, 4.6])
+
+    assert choice == 2
+    assert results[2].measured is not None
+    assert results[2].measured.minimum_us < results[2].measured.median_us < 5.0
+
+
+def test_a_launch_that_waits_for_its_own_kernel_is_still_timed() -> None:
+    gpu = Gpu(stalls=lambda now_s: 5000.0)
+
+    _, results, launched = race(gpu, [5.0, 4.0])
+
+    assert results[0].time_us == pytest.approx(5080, rel=0.02)
+    assert max(launched.values()) < 200
+
+
+def test_a_candidate_that_fails_in_the_middle_is_out_and_the_others_go_on() -> None:
+    launches = 0
+
+    def failing() -> float:
+        nonlocal launches
+        launches += 1
+        if launches == 7:
+            raise MemoryError("registers")
+        return 4.0
+
+    gpu = Gpu()
+    running = Race(gpu, expected=(MemoryError,), now_s=lambda: gpu.now_s)
+    running.look([*runners([5.0, 6.0]), Runner(failing)])
+    results = running.finish()
+
+    assert launches == 7
+    assert str(results[2].failed) == "registers"
+    assert running.choice == 0
+
+
+def test_an_error_that_is_not_expected_ends_the_race_as_it_is() -> None:
+    def failing() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Race(Gpu(), expected=(MemoryError,)).look([Runner(failing)])
+
+
+def test_ctrl_c_ends_the_race() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Race(Gpu(), expected=(Exception,)).look([Runner(interrupted)])
+
+
+def test_nothing_is_chosen_when_a_failure_leaves_the_device_broken() -> None:
+    gpu = Gpu()
+
+    def breaking() -> None:
+        gpu.broken = True
+        raise MemoryError("fault")
+
+    with pytest.raises(DeviceLostError) as lost:
+        Race(gpu, expected=(MemoryError,)).look([*runners([1.0]), Runner(breaking)])
+
+    assert lost.value.number == 1
+    assert "illegal memory access" in str(lost.value.__cause__)
+
+
+def test_nothing_is_chosen_where_all_fail() -> None:
+    def failing() -> None:
+        raise MemoryError
+
+    running = Race(Gpu(), expected=(MemoryError,))
+    running.look([Runner(failing), Runner(failing)])
+
+    assert [result.measured for result in running.finish()] == [None, None]
+    with pytest.raises(LookupError):
+        _ = running.choice
+
+
+def test_what_belongs_before_and_after_a_launch_is_done_each_time_and_told_of_an_error() -> None:
+    seen: list[object] = []
+
+    def run() -> None:
+        seen.append("run")
+        if seen.count("run") == 2:
+            raise MemoryError("late")
+
+    runner = Runner(run, lambda: seen.append("before"), lambda error: seen.append(str(error)))
+    HostClock().launch(runner, 0.0)
+    with pytest.raises(MemoryError):
+        HostClock().launch(runner, 0.0)
+
+    assert seen == ["before", "run", "None", "before", "run", "late"]
+
+
+def test_a_candidate_is_set_up_whenever_another_one_ran_before() -> None:
+    active: list[int] = []
+    wrong: list[int] = []
+
+    def run(number: int) -> float:
+        wrong.extend([number] if active[-1] != number else [])
+        return 5.0 + number
+
+    gpu = Gpu()
+    running = Race(gpu, now_s=lambda: gpu.now_s)
+    running.look(
+        Runner(lambda n=n: run(n), set_up=lambda n=n: active.append(n))  # type: ignore[misc]
+        for n in range(4)
+    )
+    running.finish()
+
+    assert running.choice == 0
+    assert not wrong
+    assert len(active) < 60
+
+
+def test_the_random_numbers_of_the_suite_stay_as_they_are() -> None:
+    random.seed(3)
+    expected = random.random()
+    random.seed(3)
+
+    race(Gpu(), [5.0, 4.0, 6.0])
+
+    assert random.random() == expected
+
+
+def test_each_that_may_win_is_measured_as_often_as_wanted() -> None:
+    _, results, launched = race(Gpu(), [50_000.0, 51_000.0, 500_000.0], Limits(least=5))
+
+    assert [result.measured.runs for result in results[:2] if result.measured] == [5, 5]
+    assert launched[2] <= 2
+
+
+def test_warming_up_takes_as_long_as_wanted_and_is_not_timed() -> None:
+    gpu = Gpu()
+
+    _, _, launched = race(gpu, [5.0, 4.0], Limits(warm_up_us=20_000.0))
+
+    assert gpu.now_s > 0.02
+    assert sum(launched.values()) > 150
+
+
+def test_on_the_host_a_call_is_not_beaten_by_one_of_twice_its_time() -> None:
+    def spin(seconds: float) -> Callable[[], object]:
+        def run() -> None:
+            until = time.perf_counter() + seconds
+            while time.perf_counter() < until:
+                pass
+
+        return run
+
+    for _ in range(3):
+        running = Race(HostClock(), Limits(least=5))
+        running.look([Runner(spin(268e-6)), Runner(spin(118e-6)), Runner(spin(240e-6))])
+        running.finish()
+        assert running.choice == 1
+
+
+def test_outliers_are_dropped_and_the_spread_is_half_the_interquartile_range() -> None:
+    measured = measurement([10.0, 11.0, 12.0, 13.0, 14.0, 500.0])
+
+    assert (measured.median_us, measured.minimum_us, measured.spread_us) == (12.0, 10.0, 1.0)
+    assert str(measured) == "+-1 us, 5 of 6 runs"
+
+
+@pytest.mark.parametrize(
+    ("times_us", "kept", "chosen"),
+    [
+        ([10.0 * (1 + TIE * 0.9), 10.0, 9.999], None, 0),
+        ([10.0 * (1 + TIE * 1.2), 10.0], None, 1),
+        ([10.0, 10.0 * (1 + NOISE * 0.9)], 1, 1),
+        ([10.0, 10.0 * (1 + NOISE * 1.1)], 1, 0),
+        ([10.0, 9.95], 7, 0),
+    ],
+)
+def test_a_tie_goes_to_the_choice_that_is_kept_else_to_the_first_in_the_list(
+    times_us: list[float], kept: int | None, chosen: int
+) -> None:
+    assert settle(dict(enumerate(times_us)), NOISE, kept) == chosen
+
+
+def test_a_difference_that_may_be_an_error_of_measurement_is_a_tie_up_to_the_noise() -> None:
+    assert settle({0: 10.2, 1: 10.0}, NOISE, error=lambda number, best: 0.025) == 0
+    assert settle({0: 11.0, 1: 10.0}, NOISE, error=lambda number, best: 0.5) == 1
+
+
+def test_times_of_an_interpreter_hardly_count_and_those_of_a_cpu_less_than_those_of_a_gpu() -> None:
+    gpu, cpu = Device("NVIDIA H200", "sm_90", 132), Device("CPU", "avx512", 2)
+
+    assert noise_of(gpu) < noise_of(cpu) < noise_of(Device("Triton interpreter", "interpreter"))
