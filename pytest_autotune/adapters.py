@@ -14,6 +14,7 @@ from pytest_autotune.device import cpu, current_gpu
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.tuning_run import Policy, Tuning, TuningRun
 from pytest_autotune.tuners import kernel_source
+from pytest_autotune.tuners.guard import guarded
 from pytest_autotune.tuners.kernel_source import digest, python_function, qualified_name
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.tuners.values import constant_text, stable_value
@@ -35,6 +36,7 @@ __all__ = [
     "cpu",
     "current_gpu",
     "digest",
+    "guarded",
     "plain_value",
     "python_function",
     "qualified_name",

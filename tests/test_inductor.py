@@ -23,7 +23,7 @@ pytest.importorskip("triton")
 from pytest_autotune import device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.coordination import Alone, AmongWorkers, GpuLock
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.tuning_run import Policy, TuningRun
 from pytest_autotune.tuners.inductor import identity
@@ -594,14 +594,20 @@ class PadModule(ModuleType):
 MATRIX = SimpleNamespace(device=SimpleNamespace(type="cuda", index=0))
 
 
+def _hook_padding(module: PadModule, run: TuningRun) -> Patches:
+    part, patches = Paddings(), Patches(run, "inductor.pad_mm")
+    part.hook(module, run, patches)
+    return patches
+
+
 @pytest.mark.usefixtures("on_h200")
 def test_a_decision_to_pad_is_recorded_and_loaded_without_a_measurement(looked_up: list[Lookup]) -> None:
     dumped, loaded = PadModule(), PadModule()
-    Paddings().hook(dumped, run_with(None, looked_up), Patches())
+    _hook_padding(dumped, run_with(None, looked_up))
     assert dumped.should_pad("key", MATRIX, MATRIX, "aten.mm") is True
     entry = looked_up[-1].entry
     assert entry is not None
-    Paddings().hook(loaded, run_with([entry], looked_up), Patches())
+    _hook_padding(loaded, run_with([entry], looked_up))
 
     assert loaded.should_pad("key", MATRIX, MATRIX, "aten.mm") is True
 
@@ -613,10 +619,28 @@ def test_a_decision_to_pad_is_recorded_and_loaded_without_a_measurement(looked_u
 
 
 @pytest.mark.usefixtures("on_h200")
+def test_an_error_of_the_plugin_leaves_padding_to_inductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    nowhere = AmongWorkers(tmp_path / "file" / "run", 1.0, GpuLock(1.0, uuid=str))
+    run = TuningRun(Policy(), None, nowhere, lambda lookup: None)
+    module = PadModule()
+    _hook_padding(module, run)
+    assert module.should_pad("key", MATRIX, MATRIX, "aten.mm") is True
+
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.padding.device_of", None)
+    assert module.should_pad("other key", MATRIX, MATRIX, "aten.mm") is True
+
+    assert [note.partition(": error in ")[2].partition(":")[0] for note in run.notes] == [
+        "the door",
+        "<lambda>()",  # the toy's get_cached_should_pad
+    ]
+
+
+@pytest.mark.usefixtures("on_h200")
 def test_what_is_put_back_is_what_was_there(looked_up: list[Lookup]) -> None:
-    module, patches = PadModule(), Patches()
+    module = PadModule()
     before = dict(vars(module))
-    Paddings().hook(module, run_with(None, looked_up), patches)
+    patches = _hook_padding(module, run_with(None, looked_up))
     assert vars(module) != before
 
     patches.undo()
@@ -629,7 +653,7 @@ def test_another_signature_is_refused(looked_up: list[Lookup]) -> None:
     module.should_pad = lambda match, operands: None
 
     with pytest.raises(HookError, match=r"pad_mm.should_pad of torch .* has another signature"):
-        Paddings().hook(module, run_with(None, looked_up), Patches())
+        _hook_padding(module, run_with(None, looked_up))
 
 
 def choice(id: str, name: str, description: str = "") -> Any:

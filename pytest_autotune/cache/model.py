@@ -13,6 +13,7 @@ from operator import attrgetter
 
 Scalar = bool | int | float | str | None
 
+_SCALARS = frozenset({bool, int, float, str, type(None)})
 _INT64 = range(-(2**63), 2**63)
 _BY_NAME = attrgetter("name")
 
@@ -29,11 +30,18 @@ class Value:
     ``"dtype"``, ``"function"``, ``"digest"`` … A value of ``None`` is written
     without a scalar. Values are compared as they are encoded, so ``True``,
     ``1`` and ``1.0`` are three different values.
+
+    :raises UnportableError: for a scalar that is none of Python's own, such as one of numpy: no file or process
+        could hand it on. :func:`plain_value` takes what derives from them.
     """
 
     name: str
     value: Scalar
     type: str = ""
+
+    def __post_init__(self) -> None:
+        if self.value.__class__ not in _SCALARS:
+            raise UnportableError(f"{self.name} is a {_type_name(self.value)}, which has no stable form")
 
     @property
     def encoded(self) -> tuple[str, str, str, str]:

@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.run.coordination import Claim, Coordination
+from pytest_autotune.run.coordination import Claim, Coordination, SoleClaim
 from pytest_autotune.run.lookup import NO_ENTRY, Finding, Lookup, Outcome, find
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.shared_work import UndividedWork, Work
 
 _Key = tuple[Problem, tuple[Value, ...]]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,12 @@ def refusal(lookup: Lookup) -> str:
     return f"autotune: {outcome} {lookup.problem}: {lookup.reason}"
 
 
+class Refusal(LookupError):
+    """A lookup that the policy calls an error; no guard holds it back."""
+
+
 def _raise(message: str) -> NoReturn:
-    raise LookupError(message)
+    raise Refusal(message)
 
 
 class TuningRun:
@@ -77,6 +82,8 @@ class TuningRun:
         #: tuner -> why it could not be hooked.
         self.unhooked: dict[str, str] = {}
         self.environments: dict[str, str] = {}
+        #: How many searches have begun behind the door.
+        self.searches = 0
         self._index = index
         self._extra: list[EntryIndex] = []
         self._coordination = coordination
@@ -109,6 +116,29 @@ class TuningRun:
         """Tell the user that a tuner, or a part of one, could not be hooked."""
         self.unhooked[tuner] = reason
         self.note(f"{tuner} was left alone: {reason}")
+
+    def error(self, tuner: str, where: str, error: Exception) -> None:
+        """Tell of an error of ours in one line: it must never fail a test, or the run."""
+        self.note(" ".join(f"{tuner}: error in {where}: {type(error).__name__}: {error}".split()))
+
+    @contextmanager
+    def _guarded(self, tuner: str, held: AbstractContextManager[_T], otherwise: _T) -> Iterator[_T]:
+        """Hold something of ours; ``otherwise`` is given where it cannot be had. What is raised inside passes."""
+        with ExitStack() as exits:
+            try:
+                value = held.__enter__()
+            except Exception as error:
+                self.error(tuner, "the door", error)
+                value = otherwise
+            else:
+                exits.callback(self._let_go, tuner, held)
+            yield value
+
+    def _let_go(self, tuner: str, held: AbstractContextManager[object]) -> None:
+        try:
+            held.__exit__(None, None, None)
+        except Exception as error:
+            self.error(tuner, "the door", error)
 
     def note(self, text: str) -> None:
         """Tell the user something, once, in the summary."""
@@ -164,8 +194,8 @@ class TuningRun:
         with ExitStack() as held:
             sorted_fingerprint = tuple(sorted(fingerprint, key=lambda value: value.name))
             lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label)
-            tuning = Tuning(self._coordination, lookup, environment)
-            tuning._offers = self._offers(tuning, offered, held, meanwhile)
+            tuning = Tuning(self, lookup, environment)
+            tuning._offers = self._told_offers(tuning, self._offers(tuning, offered, held, meanwhile))
             try:
                 tuning._next_offer()
                 yield tuning
@@ -174,19 +204,19 @@ class TuningRun:
 
     def core(self) -> AbstractContextManager[None]:
         """Wait for a core to compile a candidate on, and hold it; may be left in another thread."""
-        return self._coordination.core()
+        return self._guarded("core", self._coordination.core(), None)
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         """Have the device to oneself, for a measurement outside of a tuning; yields False where that took too long.
 
         :param on: names the processor where it is not the current GPU.
         """
-        return self._coordination.measuring(on)
+        return self._guarded("lock", self._coordination.measuring(on), False)
 
     def unportable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no form that could be written."""
         lookup = Lookup(problem, (), Outcome.UNPORTABLE, reason, self.current_test)
-        self._log(lookup)
+        self._tell(lookup)
         if self.indexes and self.policy.on_miss == "error":
             self._refuse(refusal(lookup))
 
@@ -196,12 +226,24 @@ class TuningRun:
         All of them are told before the first one that the policy calls an error is.
         """
         for lookup in lookups:
-            self._log(replace(lookup, test=lookup.test or self.current_test))
+            self._tell(replace(lookup, test=lookup.test or self.current_test))
         for lookup in lookups:
             missed = lookup.outcome not in (None, Outcome.HIT)
             stale = lookup.outcome is Outcome.STALE
             if (missed and self.policy.on_miss == "error") or (stale and self.policy.on_stale == "error"):
                 self._refuse(refusal(lookup))
+
+    def _told_offers(self, tuning: Tuning, offers: Iterator[Entry]) -> Iterator[Entry]:
+        """The offers; an error of ours ends them and is told, and the tuner goes on without."""
+        try:
+            yield from offers
+        except Refusal:
+            raise
+        except Exception as error:
+            self.error(tuning.lookup.problem.tuner, "the door", error)
+            if self.indexes and tuning.lookup.outcome is None:
+                tuning.lookup = replace(tuning.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
+        self.searches += 1
 
     def _offers(
         self,
@@ -229,7 +271,8 @@ class TuningRun:
         if self._is_isolated:
             return
         # Waiting inside a tuning could wait for a worker that waits for this one.
-        claim = held.enter_context(self._coordination.claim(*key, wait=not nested, meanwhile=meanwhile))
+        claiming = self._coordination.claim(*key, wait=not nested, meanwhile=meanwhile)
+        claim: Claim = held.enter_context(self._guarded(key[0].tuner, claiming, SoleClaim()))
         tuning._claim = claim
         shared = claim.result
         if shared is not None and shared.entry is not None and offered(shared.entry):
@@ -269,13 +312,19 @@ class TuningRun:
         if entry is not None:
             self._known[lookup.problem, lookup.fingerprint] = entry
         if not tuning.told:
+            self._tell(lookup)
+
+    def _tell(self, lookup: Lookup) -> None:
+        try:
             self._log(lookup)
+        except Exception as error:
+            self.error(lookup.problem.tuner, "the door", error)
 
 
 class Tuning:
     """One open door: an entry to use, or a search to make and record."""
 
-    def __init__(self, coordination: Coordination, lookup: Lookup, environment: str) -> None:
+    def __init__(self, run: TuningRun, lookup: Lookup, environment: str) -> None:
         #: The entry to use; None where the tuner must search.
         self.entry: Entry | None = None
         self.lookup = lookup
@@ -283,7 +332,7 @@ class Tuning:
         self.rejection = ""
         #: This process asked for the problem before and has told of it.
         self.told = False
-        self._coordination = coordination
+        self._run = run
         self._environment = environment
         self._offers: Iterator[Entry] = iter(())
         self._claim: Claim | None = None
@@ -316,7 +365,7 @@ class Tuning:
         :param on: names the processor where it is not the current GPU.
         """
         asked = time.perf_counter()
-        with self._coordination.measuring(on) as undisturbed:
+        with self._run.measuring(on) as undisturbed:
             self._waited_s += time.perf_counter() - asked
             if not undisturbed:
                 self.lookup = replace(self.lookup, disturbed=True)
@@ -343,5 +392,8 @@ class Tuning:
         )
         self.lookup = replace(self.lookup, entry=entry, tuned=True)
         if self._claim is not None:
-            self._claim.publish(self.lookup)
+            try:
+                self._claim.publish(self.lookup)
+            except Exception as error:  # the others tune it themselves
+                self._run.error(self.lookup.problem.tuner, "the door", error)
         return entry

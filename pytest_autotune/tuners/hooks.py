@@ -11,6 +11,7 @@ from types import ModuleType
 
 from pytest_autotune.run.tuning_run import TuningRun
 from pytest_autotune.tuners import TUNERS, third_party_tuners
+from pytest_autotune.tuners.guard import Replaced
 from pytest_autotune.tuners.protocol import Adapter, HookError
 
 
@@ -29,6 +30,7 @@ class Hooks:
         self._run = run
         self._wanted = wanted
         self._adapters: dict[str, Adapter] = {}
+        self._replaced: dict[str, Replaced] = {}
         self._isolation: ExitStack | None = None
 
     def install(self) -> None:
@@ -88,26 +90,39 @@ class Hooks:
         adapter = self._adapters.get(name)
         if adapter is None:
             return
+        replaced = self._replaced[name] = Replaced(library)
         try:
-            adapter.hook(library, self._run)
-        except Exception as error:
-            self._leave_alone(name, error)
+            try:
+                adapter.hook(library, self._run)
+            finally:
+                replaced.hooked()
+            replaced.guard(self._run, name)
+        except BaseException as error:
             del self._adapters[name]
+            self._unhook(name, adapter)
+            if not isinstance(error, Exception):
+                raise
+            self._leave_alone(name, error)
 
     def uninstall(self) -> None:
         """Restore what was hooked."""
         for name, adapter in self._adapters.items():
-            with self._told_of(name, "unhook"):
-                adapter.unhook()
+            self._unhook(name, adapter)
         self._adapters.clear()
+
+    def _unhook(self, name: str, adapter: Adapter) -> None:
+        with self._told_of(name, "unhook()"):
+            adapter.unhook()
+        if (replaced := self._replaced.pop(name, None)) is not None:
+            replaced.put_back()
 
     @contextmanager
     def _told_of(self, name: str, method: str) -> Iterator[None]:
-        """Turn an error of an adapter into one line: it must never fail a test, or the run."""
+        """Turn an error of an adapter into one line."""
         try:
             yield
         except Exception as error:
-            self._run.note(f"{name}: error in {method}(): {type(error).__name__}: {error}")
+            self._run.error(name, method, error)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -122,19 +137,19 @@ class Hooks:
                 self._isolation = None
 
     def _swap_out(self, name: str, adapter: Adapter, stack: ExitStack) -> None:
-        with self._told_of(name, "isolated"):
+        with self._told_of(name, "isolated()"):
             swapped = adapter.isolated()
             swapped.__enter__()
             stack.callback(self._swap_back, name, swapped)
 
     def _swap_back(self, name: str, swapped: AbstractContextManager[None]) -> None:
-        with self._told_of(name, "isolated"):
+        with self._told_of(name, "isolated()"):
             swapped.__exit__(None, None, None)
 
     def unseen(self) -> list[str]:
         """``tuner:kernel`` of what was tuned without passing the run's door."""
         found: list[str] = []
         for name, adapter in self._adapters.items():
-            with self._told_of(name, "unseen"):
+            with self._told_of(name, "unseen()"):
                 found += [f"{name}:{kernel}" for kernel in adapter.unseen()]
         return found

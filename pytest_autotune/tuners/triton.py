@@ -30,6 +30,7 @@ from pytest_autotune import device
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, plain_value
 from pytest_autotune.run.shared_work import UndividedWork, Work
 from pytest_autotune.run.tuning_run import Tuning, TuningRun
+from pytest_autotune.tuners.guard import guarded
 from pytest_autotune.tuners.kernel_source import (
     closure_cells,
     digest,
@@ -104,17 +105,21 @@ class Adapter:
         def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
             return adapter._choose(self, tuning_key, configs, bench_fn)
 
+        def leave_alone(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
+            return adapter._leave_alone(self, tuning_key, configs, bench_fn)
+
         self._run = run
         self._autotuner_class = autotuner_class
         self._original_check = original
-        autotuner_class.check_disk_cache = check_disk_cache
+        autotuner_class.check_disk_cache = guarded(check_disk_cache, leave_alone, run, NAME, library=NAME)
         autotuner_class.cache_results = _AlwaysAsk()
 
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         if self._autotuner_class is not None:
             self._autotuner_class.check_disk_cache = self._original_check
-            del self._autotuner_class.cache_results
+            if isinstance(vars(self._autotuner_class).get("cache_results"), _AlwaysAsk):
+                del self._autotuner_class.cache_results
             self._autotuner_class = None
 
     @contextmanager

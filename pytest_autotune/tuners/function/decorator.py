@@ -35,13 +35,13 @@ def tuned(
     :param key: gets the arguments of a call, returns its key; None for one choice for all calls.
     :param kernel: the kernel's name; the function's module and name, if empty.
     """
-    options["source"] = options.get("source")
     candidates = as_space(space)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = kernel or f"{function.__module__}.{function.__qualname__}"
-        if options["source"] is None:
-            options["source"] = [function, *filter(None, [options.get("compile")])]
+        source = options.get("source")
+        if source is None:
+            source = [function, *filter(None, [options.get("compile")])]
 
         @wraps(function)
         def tuned_function(*args: Any, **kwargs: Any) -> Any:
@@ -54,7 +54,7 @@ def tuned(
                 key=key(*args, **kwargs) if key is not None else {},
                 space=candidates,
                 run=lambda config, *compiled: function(*args, config=config, **kwargs),
-                **{**options, **callbacks},
+                **{**options, **callbacks, "source": source},
             )
             return function(*args, config=config, **kwargs)
 

@@ -59,7 +59,7 @@ class Adapter:
         """Hook one part, whose module has just been imported; where that fails, only it is left alone."""
         if self._run is None:
             return
-        patches = Patches()
+        patches = Patches(self._run, part.tuner)
         try:
             part.hook(module, self._run, patches)
         except Exception as error:

@@ -7,14 +7,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.tuners.guard import guarded
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.versions import version_of
 
 
 class Patches:
-    """The functions of Inductor that were replaced."""
+    """The functions of Inductor that were replaced; an error of a replacement leaves Inductor to itself.
 
-    def __init__(self) -> None:
+    :param tuner: the part that replaces them.
+    """
+
+    def __init__(self, run: TuningRun, tuner: str) -> None:
+        self._run = run
+        self._tuner = tuner
         self._originals: list[tuple[Any, str, Any]] = []
 
     def replace(
@@ -34,7 +41,7 @@ class Patches:
         if found != list(parameters) and not (and_others and found[: len(parameters)] == list(parameters)):
             raise HookError(f"{where} of torch {version_of('torch')} has another signature")
         self._originals.append((owner, name, original))
-        setattr(owner, name, make(original))
+        setattr(owner, name, guarded(make(original), original, self._run, self._tuner))
 
     def undo(self) -> None:
         """Put back what was there, the last one first."""

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.tuners.guard import guarded
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.versions import version_of
 
@@ -69,7 +70,7 @@ class Adapter:
             return compilations.watch(compile, backend, executable_devices, options, _name(module))
 
         self._compiler, self._original, self._compilations = compiler, original, compilations
-        setattr(compiler, _HOOKED, backend_compile_and_load)
+        setattr(compiler, _HOOKED, guarded(backend_compile_and_load, original, run, "xla"))
         self._cache_switch = _CompilationCacheSwitch(module)
         if _in_use():
             run.note(

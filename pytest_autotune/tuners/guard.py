@@ -1,0 +1,108 @@
+"""The one guard around what adapters put in place of a tuner's functions: an error of theirs never fails a test."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from pytest_autotune.run.tuning_run import Refusal, TuningRun
+
+_Place = tuple[Any, str]
+_IS_GUARDED = "_pytest_autotune_guarded"
+
+
+def guarded(
+    replacement: Callable[..., Any], original: Callable[..., Any], run: TuningRun, tuner: str, library: str = ""
+) -> Any:
+    """A function that calls ``replacement``, and where that fails by itself the tuner's ``original`` instead.
+
+    Errors that the tuner raises are none of the adapter's and pass: those that come through ``original`` or through
+    a function among its arguments, and in a search those that come through any function of the tuner's library.
+    So do a refusal and what is no ``Exception``: Ctrl-C, ``pytest.fail``.
+
+    :param tuner: whose adapter it is; told with the error, once.
+    :param library: the top package of the tuner; that of ``original``, if empty.
+    """
+    if hasattr(replacement, _IS_GUARDED):
+        return replacement
+    library = library or (original.__module__ or "").partition(".")[0]
+    own = replacement.__module__
+
+    @wraps(replacement)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        searches = run.searches
+        try:
+            return replacement(*args, **kwargs)
+        except Refusal:
+            raise
+        except Exception as error:
+            frames = list(_frames(error))
+            theirs = {_code(function) for function in (original, *args, *kwargs.values())} - {None}
+            if any(code in theirs for code, _ in frames):
+                raise
+            modules = {module for _, module in frames} - {own}
+            if run.searches > searches and any(module.partition(".")[0] == library for module in modules):
+                raise
+            run.error(tuner, f"{getattr(original, '__name__', original)}()", error)
+        return original(*args, **kwargs)
+
+    setattr(call, _IS_GUARDED, True)
+    return call
+
+
+def _frames(error: BaseException) -> Iterator[tuple[CodeType, str]]:
+    """Where an error came through below the function that caught it: code, and name of its module."""
+    traceback = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    while traceback is not None:
+        yield traceback.tb_frame.f_code, str(traceback.tb_frame.f_globals.get("__name__", ""))
+        traceback = traceback.tb_next
+
+
+def _code(value: object) -> CodeType | None:
+    # Not isinstance: it asks proxies for their class, which may run code of theirs.
+    function = value.__func__ if type(value) is MethodType else value
+    return inspect.unwrap(function).__code__ if type(function) is FunctionType else None
+
+
+class Replaced:
+    """What an adapter replaces in its tuner's module, and in the classes that this defines, while it hooks it.
+
+    Found by comparing before and after, so that it holds for adapters that know nothing of it.
+    """
+
+    def __init__(self, library: ModuleType) -> None:
+        self._library = library
+        self._before = dict(_functions(library))
+        self._changed: dict[_Place, tuple[object, object]] = {}
+
+    def hooked(self) -> None:
+        """Remember what was replaced since this was made."""
+        now = dict(_functions(self._library))
+        both = {place: (before, now.get(place)) for place, before in self._before.items()}
+        self._changed = {place: pair for place, pair in both.items() if pair[0] is not pair[1] and pair[1] is not None}
+        self._before = {}
+
+    def guard(self, run: TuningRun, tuner: str) -> None:
+        """Put the guard around each function that was replaced."""
+        for (owner, name), (before, replacement) in self._changed.items():
+            function = guarded(replacement, before, run, tuner)  # type: ignore[arg-type]
+            setattr(owner, name, function)
+            self._changed[owner, name] = before, function
+
+    def put_back(self) -> None:
+        """Put back the functions that are still replaced."""
+        for (owner, name), (before, replacement) in self._changed.items():
+            if vars(owner).get(name) is replacement:
+                setattr(owner, name, before)
+        self._changed = {}
+
+
+def _functions(library: ModuleType) -> Iterator[tuple[_Place, FunctionType]]:
+    classes = [value for value in vars(library).values() if isinstance(value, type)]
+    for owner in (library, *(cls for cls in classes if cls.__module__ == library.__name__)):
+        for name, value in list(vars(owner).items()):
+            if inspect.isfunction(value):
+                yield (owner, name), value

@@ -1,0 +1,252 @@
+"""The guard around what adapters put in place of a tuner's functions: an error of theirs never fails a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_autotune import tuners
+from pytest_autotune.cache.model import Candidate, Device, Problem, UnportableError, Value
+from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.tuning_run import Policy, Refusal, TuningRun
+from pytest_autotune.tuners.hooks import Hooks
+from tests.test_tuning_run import a_run, problem, tune
+
+PROBLEM = Problem("toy", "kernel", (), Device("Toy GPU", "toy"))
+LIBRARY = """
+class Tuner:
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def choose(self):
+        return self.measure()
+
+    def measure(self):
+        return min((32, 64), key=self.kernel)
+
+def other():
+    return "the library's"
+"""
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A library with a tuner, and no adapters but those of the test."""
+    module = ModuleType("toy_library")
+    exec(compile(LIBRARY, "toy_library.py", "exec"), vars(module))
+    monkeypatch.setitem(__import__("sys").modules, "toy_library", module)
+    monkeypatch.setattr("pytest_autotune.tuners.hooks.TUNERS", {})
+    return module
+
+
+@contextmanager
+def hooked(
+    monkeypatch: pytest.MonkeyPatch, hook: Callable[[Any, TuningRun], None], unhook: Callable[[], None] = lambda: None
+) -> Iterator[TuningRun]:
+    """The tuner of the library, hooked by the adapter of another package."""
+
+    class Adapter:
+        module = "toy_library"
+        acts_without_entries = True
+
+        def hook(self, module: ModuleType, run: TuningRun) -> None:
+            hook(module, run)
+
+        def unhook(self) -> None:
+            unhook()
+
+        def isolated(self) -> AbstractContextManager[None]:
+            return nullcontext()
+
+        def unseen(self) -> list[str]:
+            return []
+
+    class EntryPoint:
+        name = "toy"
+        value = "toy_adapter:Adapter"
+        load = staticmethod(lambda: Adapter)
+
+    monkeypatch.setattr("pytest_autotune.tuners.hooks.third_party_tuners", lambda: [EntryPoint])
+    assert tuners.TUNERS
+    run = TuningRun(Policy(on_miss="tune"), None, Alone(GpuLock(1.0)), lambda lookup: None)
+    hooks = Hooks(run, None)
+    hooks.install()
+    try:
+        yield run
+    finally:
+        hooks.uninstall()
+
+
+def replacing_choose(choose: Callable[[Any, TuningRun, Any], Any]) -> Callable[[Any, TuningRun], None]:
+    def hook(module: Any, run: TuningRun) -> None:
+        original = module.Tuner.choose
+        module.Tuner.choose = lambda self: choose(self, run, original)
+
+    return hook
+
+
+def fail(message: str) -> Any:
+    raise AttributeError(message)
+
+
+def test_an_error_of_another_packages_adapter_leaves_its_tuner_alone(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hooked(monkeypatch, replacing_choose(lambda self, run, original: fail("no such\nfield"))) as run:
+        assert library.Tuner(abs).choose() == 32
+
+    assert run.notes == ["toy: error in choose(): AttributeError: no such field"]
+
+
+def test_an_error_of_the_adapter_after_the_search_leaves_the_tuner_its_choice(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose(self: Any, run: TuningRun, original: Any) -> Any:
+        with run.tuning(PROBLEM, (), lambda entry: True):
+            return fail(str(self.measure()))
+
+    with hooked(monkeypatch, replacing_choose(choose)) as run:
+        assert library.Tuner(abs).choose() == 32
+
+    assert run.notes == ["toy: error in choose(): AttributeError: 32"]
+
+
+@pytest.mark.parametrize("error", [ValueError("block"), LookupError("block"), KeyboardInterrupt(), SystemExit(2)])
+@pytest.mark.parametrize("way", ["tuner's own function", "tuner's benchmark behind the door"])
+def test_an_error_of_the_users_kernel_passes_unchanged(
+    library: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, way: str
+) -> None:
+    calls = []
+
+    def kernel(block: int) -> None:
+        calls.append(block)
+        raise error
+
+    def choose(self: Any, run: TuningRun, original: Any) -> Any:
+        if way == "tuner's own function":
+            return original(self)
+        with run.tuning(PROBLEM, (), lambda entry: True):
+            return self.measure()
+
+    with hooked(monkeypatch, replacing_choose(choose)) as run, pytest.raises(type(error)) as raised:
+        library.Tuner(kernel).choose()
+
+    assert raised.value is error
+    assert calls == [32]
+    assert run.notes == []
+
+
+@pytest.mark.parametrize("refusal", [Refusal("a miss"), pytest.fail.Exception("a miss")])
+def test_a_refusal_passes_the_guard(library: Any, monkeypatch: pytest.MonkeyPatch, refusal: BaseException) -> None:
+    def choose(self: Any, run: TuningRun, original: Any) -> Any:
+        raise refusal
+
+    with (
+        hooked(monkeypatch, replacing_choose(choose)) as run,
+        pytest.raises(type(refusal), match="a miss"),
+    ):
+        library.Tuner(abs).choose()
+
+    assert run.notes == []
+
+
+def test_a_hook_that_fails_half_way_leaves_nothing_replaced(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = library.Tuner.choose, library.other
+
+    def hook(module: Any, run: TuningRun) -> None:
+        module.Tuner.choose = lambda self: "the adapter's"
+        module.other = lambda: "the adapter's"
+        raise AttributeError("toy_library has no Tuner.remember")
+
+    with hooked(monkeypatch, hook, unhook=lambda: fail("never hooked")) as run:
+        assert (library.Tuner.choose, library.other) == before
+
+    assert run.notes == [
+        "toy: error in unhook(): AttributeError: never hooked",
+        "toy was left alone: AttributeError: toy_library has no Tuner.remember",
+    ]
+
+
+def test_what_others_replaced_after_the_hook_stays(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hooked(monkeypatch, replacing_choose(lambda self, run, original: original(self))):
+        mine = library.other = lambda: "the suite's"
+        theirs = library.Tuner.choose = lambda self: "the suite's"
+
+    assert library.other is mine
+    assert library.Tuner.choose is theirs
+
+
+class Broken:
+    """A coordination that cannot lock, claim or give a core."""
+
+    waited_s = 0.0
+
+    @contextmanager
+    def _broken(self) -> Iterator[Any]:
+        raise PermissionError(13, "Permission denied: '/dev/shm'")
+        yield
+
+    def claim(self, *args: Any, **kwargs: Any) -> Any:
+        return self._broken()
+
+    def core(self) -> Any:
+        return self._broken()
+
+    def measuring(self, on: str = "") -> Any:
+        return self._broken()
+
+
+def test_a_claim_or_lock_that_cannot_be_had_fails_no_tuning() -> None:
+    run, lookups = a_run((), Broken())
+
+    with run.tuning(problem(), (), lambda entry: True) as tuning, tuning.measuring(), run.core(), run.measuring():
+        tuning.record(Candidate("a"))
+
+    assert [(lookup.outcome, lookup.tuned, lookup.disturbed) for lookup in lookups] == [(Outcome.MISS, True, True)]
+    assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in run.notes)
+
+
+def test_an_error_of_the_users_inside_a_broken_measurement_passes() -> None:
+    run, _ = a_run((), Broken())
+
+    with (
+        pytest.raises(ZeroDivisionError),
+        run.tuning(problem(), (), lambda entry: True) as tuning,
+        tuning.measuring(),
+    ):
+        1 / 0  # noqa: B018
+
+
+def test_an_error_in_telling_of_a_lookup_fails_no_tuning() -> None:
+    def log(lookup: Lookup) -> None:
+        raise TypeError("cannot be written")
+
+    run = TuningRun(Policy(), None, Alone(GpuLock(1.0)), log)
+
+    assert tune(run).choice is not None
+    assert run.notes == ["toy: error in the door: TypeError: cannot be written"]
+
+
+def test_an_error_of_an_adapters_offer_is_a_miss_that_is_tuned() -> None:
+    entry = tune(a_run()[0])
+    run, lookups = a_run((entry,))
+
+    tune(run, offered=lambda entry: fail("params"))
+
+    assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.MISS, True)]
+    assert run.notes == ["toy: error in the door: AttributeError: params"]
+
+
+class Scalar(int):
+    """A scalar that is none of Python's own, as numpy's are."""
+
+
+@pytest.mark.parametrize("value", [Scalar(3), 3 + 0j, b"3", (3,)])
+def test_a_value_checks_its_scalar_when_it_is_made(value: Any) -> None:
+    with pytest.raises(UnportableError, match=r"items is a .*, which has no stable form"):
+        Value("items", value)
