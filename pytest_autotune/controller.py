@@ -26,8 +26,8 @@ from pytest_autotune.options import Options
 from pytest_autotune.process import REPORT_ATTRIBUTE, TestProcess, store_path
 from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.summary import Dump, Gate, Summary, rows_of, unused_entries
-from pytest_autotune.run.journal import RunFolder
-from pytest_autotune.run.locks import remove_run_folder, shared_folder
+from pytest_autotune.run.folders import Membership, identity, remove_run_folders, shared_folder
+from pytest_autotune.run.journal import RunFolder, journals_in
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.wire import ProcessFacts, decode_facts, decode_lookup
@@ -50,6 +50,9 @@ class Controller:
         self._completeness = Completeness(config)
         self._summary: Summary | None = None
         self.run_id = uuid.uuid4().hex
+        self._notes: list[str] = []
+        #: Where this run's processes meet those of other runs on this machine.
+        self.shared = shared_folder()
         self._check_reports()
         #: What PATH of the dump holds now.
         self._before = self._read_dump()
@@ -57,6 +60,7 @@ class Controller:
         self._caches = self._read_loaded()
         #: What is loaded; None when nothing is.
         self.index = EntryIndex.of([cache for _, cache in self._caches]) if self._caches else None
+        self._membership = self._join()
 
     @cached_property
     def known_kernels(self) -> list[str]:
@@ -86,12 +90,31 @@ class Controller:
         except CacheError as error:
             raise pytest.UsageError(f"{self._options.dump.given}: {error}") from None
 
+    def _join(self) -> Membership | None:
+        """Keep the folder where workers share what they tune, and forked children keep what they look up."""
+        if self.shared.note:
+            self._notes.append(self.shared.note)
+        try:
+            return Membership(self.shared.run(self.run_id))
+        except OSError as error:
+            if not self.shared.note:
+                self._notes.append(f"{error.filename or self.shared.path}: {error.strerror}; workers share no tunings")
+            return None
+
     def _open_folder(self) -> RunFolder | None:
         assert self._options.dump is not None
-        cache = getattr(self._config, "cache", None)
+        cache, root = getattr(self._config, "cache", None), self._config.rootpath
         try:
-            base = cache.mkdir("autotune") if cache is not None else shared_folder() / "journals"
-            return RunFolder(base, os.path.realpath(self._options.dump.location))
+            if cache is not None:
+                base = cache.mkdir("autotune")
+            elif self.shared.of_this_run:
+                return None  # the next run would not find it
+            else:
+                base = self.shared.locks() / "journals"
+            # A folder inside of a project is its own; in another place, projects that follow each other may meet.
+            is_inside = Path(os.path.realpath(base)).is_relative_to(os.path.realpath(root))
+            project = "" if is_inside else identity(root)
+            return RunFolder(base, os.path.realpath(self._options.dump.location), project)
         except OSError:  # a read-only tree: then a killed run loses what it has tuned
             return None
 
@@ -135,6 +158,7 @@ class Controller:
             journal_folder=str(self.folder.path) if self.folder is not None else "",
             host=socket.gethostname(),
             run_id=self.run_id,
+            shared_folder=str(self.shared.path or ""),
             workers=node.workerinput["workercount"],
         )
         send_task(node.workerinput, task)
@@ -183,8 +207,7 @@ class Controller:
         if self._process is not None:
             self._collect("", self._process.take_unsent())
             self._facts[""] = self._process.facts()
-        if self.folder is not None:
-            self._collect_journals(self.folder)
+        self._collect_journals()
         summary = self._summarise(session, exitstatus)
         summary = self._dump(summary)
         summary = replace(summary, gate=self._judge(summary, exitstatus))
@@ -197,18 +220,21 @@ class Controller:
             session.shouldfail = session.shouldfail or one_line(failure)
         self._close(written=summary.dump is not None and not summary.dump.error)
 
-    def _collect_journals(self, folder: RunFolder) -> None:
+    def _collect_journals(self) -> None:
+        """Collect what no report has brought: of workers that died, and of forked children."""
         known = {lookup.entry for _, lookup in self._lookups.values()}
-        for worker, text in folder.lines():
+        lines = self.folder.lines() if self.folder is not None else []
+        if self._membership is not None:
+            lines += journals_in(self.shared.run(self.run_id))
+        for worker, text in lines:
             lookup = decode_lookup(text)
-            if lookup.entry not in known:
+            if not lookup.tuned or lookup.entry not in known:
                 self._lookups.setdefault(text, (worker, lookup))
 
     def _close(self, *, written: bool) -> None:
         if self.folder is not None:
             self.folder.close(written=written)
             self.folder = None
-        remove_run_folder(self.run_id)
 
     def _summarise(self, session: pytest.Session, exitstatus: int) -> Summary:
         lookups = [lookup for _, lookup in self._lookups.values()]
@@ -224,7 +250,7 @@ class Controller:
             unused=() if incomplete else unused_entries(kept, lookups, facts, environments),
             incomplete=incomplete,
             pruning=self._options.prune and self._options.dump is not None,
-            notes=tuple(dict.fromkeys(note for process in facts for note in process.notes)),
+            notes=tuple(dict.fromkeys([*self._notes, *(note for process in facts for note in process.notes)])),
             unseen=tuple(sorted({kernel for process in facts for kernel in process.unseen})),
             unhooked=tuple(sorted({pair for process in facts for pair in process.unhooked})),
             workers=workers,
@@ -263,8 +289,7 @@ class Controller:
         try:
             updated = stores.update(path, change)
         except CacheError as error:
-            kept = "; what was tuned is kept for the next run with this dump path" if self.folder is not None else ""
-            told = f"{self._options.dump.given}: {error}{kept}"
+            told = f"{self._options.dump.given}: {error}; {self._keep_for_next_run()}"
             return replace(summary, dump=Dump(self._options.dump.typed, error=told), errors=(*summary.errors, told))
         same_file = updated.written_to == updated.path
         dump = Dump(
@@ -280,6 +305,33 @@ class Controller:
         unused = () if self._options.prune else summary.unused
         return replace(
             summary, dump=dump, disagreements=merged.disagreements, taken_over=len(taken_over), unused=unused
+        )
+
+    def _keep_for_next_run(self) -> str:
+        """Write down, where the dump could not be written, what is in no journal yet; and say what is kept."""
+        wanted = {
+            lookup.entry: replace(lookup, tuned=True, shared=False)
+            for _, lookup in self._lookups.values()
+            if lookup.entry is not None and (lookup.tuned or lookup.shared)
+        }
+        if not wanted:
+            return "nothing was tuned"
+        why, kept = "no journal can be kept", 0
+        if self.folder is not None:
+            journal = self.folder.journal("controller")
+            try:
+                written = self.folder.entries()
+                for lookup in [lookup for entry, lookup in wanted.items() if entry not in written]:
+                    journal.append(lookup)
+            except OSError as error:
+                why = f"the journal cannot be written: {error.strerror or error}"
+            kept = len(wanted.keys() & self.folder.entries())
+        if kept == len(wanted):
+            return "what was tuned is kept for the next run with this dump path"
+        if not kept:
+            return f"what was tuned is lost ({why})"
+        return (
+            f"{kept} of {len(wanted)} tunings are kept for the next run with this dump path, the rest is lost ({why})"
         )
 
     def _judge(self, summary: Summary, exitstatus: int) -> Gate:
@@ -354,6 +406,10 @@ class Controller:
 
     def pytest_unconfigure(self) -> None:
         self._close(written=False)
+        if self._membership is not None:
+            self._membership.end()
+            self._membership = None
+        remove_run_folders(self.shared)
 
 
 def _measured(lookups: Any) -> list[Measured]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
@@ -38,6 +39,7 @@ class TestProcess:
     :param journal: where finished tunings are kept until the run ends; None when nothing is dumped.
     :param known_kernels: kernels, as ``tuner:kernel``, that the caches of this run have entries for.
     :param workers: how many processes of this run share the machine.
+    :param children: where the forked children of a test keep what they look up, where nothing is dumped.
     """
 
     __test__ = False
@@ -51,6 +53,7 @@ class TestProcess:
         journal: Journal | None,
         known_kernels: Sequence[str],
         workers: int = 1,
+        children: Journal | None = None,
     ) -> None:
         policy = Policy(
             dumping=options.dump is not None,
@@ -69,6 +72,8 @@ class TestProcess:
         self._config = config
         self._coordination = coordination
         self._journal = journal
+        self._children = children
+        self._process_id = os.getpid()
         self._known_kernels = known_kernels
         self._unsent: list[Lookup] = []
         self._deselected = 0
@@ -79,9 +84,11 @@ class TestProcess:
     def _log(self, lookup: Lookup) -> None:
         self.in_this_test.append(lookup)
         self._unsent.append(lookup)
-        if self._journal is not None and lookup.tuned:
+        is_child = os.getpid() != self._process_id  # what it looks up reaches us in no other way
+        journal = self._journal or (self._children if is_child else None)
+        if journal is not None and (lookup.tuned or is_child):
             try:
-                self._journal.append(lookup)
+                journal.append(lookup)
             except OSError as error:
                 self.run.note(f"the journal of this run cannot be written, so a kill would lose tunings: {error}")
 
@@ -101,7 +108,7 @@ class TestProcess:
         return ProcessFacts(
             worker=workerinput.get("workerid", ""),
             deselected=self._deselected,
-            notes=tuple(self.run.notes),
+            notes=(*self.run.notes, *self._coordination.notes),
             unseen=unseen,
             unhooked=tuple(self.run.unhooked.items()),
             environments=tuple(self.run.environments.items()),

@@ -12,8 +12,8 @@ from pytest_autotune.controller import Controller
 from pytest_autotune.options import Options
 from pytest_autotune.process import TestProcess
 from pytest_autotune.run.coordination import Alone, AmongWorkers, Coordination, GpuLock
-from pytest_autotune.run.journal import journal_of
-from pytest_autotune.run.locks import run_folder
+from pytest_autotune.run.folders import SharedFolder, shared_folder
+from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.workers import receive_task
 
 
@@ -32,8 +32,11 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
     if config.getoption("dist", "no") != "no":
         return controller, None
     journal = controller.folder.journal("main") if controller.folder is not None else None
-    coordination = Alone(GpuLock(options.wait_timeout_s))
-    process = TestProcess(config, options, controller.index, coordination, journal, controller.known_kernels)
+    coordination = Alone(GpuLock(options.wait_timeout_s, folder=controller.shared.locks))
+    children = _of_children(controller.shared, controller.run_id, "main")
+    process = TestProcess(
+        config, options, controller.index, coordination, journal, controller.known_kernels, children=children
+    )
     controller.serve(process)
     return controller, _register(config, process)
 
@@ -41,13 +44,26 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
 def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]) -> TestProcess:
     task = receive_task(workerinput)
     index = EntryIndex.from_groups(task.groups) if task.groups is not None else None
-    folder = task.local_journal_folder
-    journal = journal_of(Path(folder), workerinput["workerid"]) if folder else None
-    gpu = GpuLock(options.wait_timeout_s)
+    worker, folder = workerinput["workerid"], task.local_journal_folder
+    journal = Journal(Path(folder), worker) if folder else None
+    shared = SharedFolder(Path(task.shared_folder) if task.shared_folder else None)
+    if not task.is_local:
+        shared = shared_folder(agreed=False)
+    gpu = GpuLock(options.wait_timeout_s, folder=shared.locks)
     coordination: Coordination = Alone(gpu)
-    if task.run_id:
-        coordination = AmongWorkers(run_folder(task.run_id), options.wait_timeout_s, gpu, task.workers)
-    return TestProcess(config, options, index, coordination, journal, task.known_kernels or (), task.workers)
+    if shared.note:
+        gpu.waits.note(shared.note)
+    if task.run_id and shared.path is not None:
+        coordination = AmongWorkers(shared.run(task.run_id), options.wait_timeout_s, gpu, task.workers)
+    children = _of_children(shared, task.run_id, worker)
+    return TestProcess(
+        config, options, index, coordination, journal, task.known_kernels or (), task.workers, children=children
+    )
+
+
+def _of_children(shared: SharedFolder, run_id: str, worker: str) -> Journal | None:
+    """Where the forked children of a process write what they look up."""
+    return Journal(shared.run(run_id), worker) if shared.path is not None and run_id else None
 
 
 def _register(config: pytest.Config, process: TestProcess) -> TestProcess:

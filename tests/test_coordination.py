@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.coordination import AmongWorkers, GpuLock, in_distributed_run
-from pytest_autotune.run.locks import shared_folder
+from pytest_autotune.run.coordination import AmongWorkers, GpuLock
+from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.shared_work import Work
 
@@ -195,11 +195,3 @@ def test_ranks_take_no_claims_and_no_locks(holder, tmp_path: Path, monkeypatch) 
     with rank.claim(PROBLEM, (), wait=True) as claim, rank.measuring() as undisturbed:
         assert claim.result is None
         assert undisturbed
-
-
-def test_the_folder_of_locks_is_this_users_own_and_not_in_a_home() -> None:
-    folder = shared_folder()
-
-    assert folder.stat().st_mode & 0o077 == 0
-    assert folder.stat().st_uid == os.getuid()
-    assert Path.home() not in folder.parents

@@ -23,10 +23,10 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from contextlib import ExitStack
-from pytest_autotune.run.locks import locked
+from pytest_autotune.run.locks import locked_at_once
 with ExitStack() as held:
     for number in range(int(sys.argv[2])):
-        assert held.enter_context(locked(Path(sys.argv[1]) / f"core-{number}.lock", 0))
+        assert held.enter_context(locked_at_once(Path(sys.argv[1]) / f"core-{number}.lock"))
     print("held", flush=True)
     time.sleep(60)
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def test_what_crosses_to_xdist_is_what_execnet_can_send() -> None:
     from pytest_autotune.run.workers import Task, receive_task, send_task
 
     workerinput: dict[str, object] = {}
-    task = Task([("toy", "k", b"\x00")], ["toy:k"], "/folder", "host", "run", 4)
+    task = Task([("toy", "k", b"\x00")], ["toy:k"], "/folder", "host", "run", "/shared", 4)
     send_task(workerinput, task)
 
     assert receive_task(execnet.loads(execnet.dumps(workerinput))) == task
@@ -56,10 +57,10 @@ def test_what_crosses_to_xdist_is_what_execnet_can_send() -> None:
 
 
 def test_a_line_that_was_cut_off_loses_only_itself(tmp_path: Path) -> None:
-    path = tmp_path / "gw0-1.jsonl"
-    journal = Journal(path)
+    journal = Journal(tmp_path, "gw0")
     journal.append(lookup("one"))
     journal.append(lookup("two"))
+    (path,) = tmp_path.glob("gw0-*.jsonl")
     path.write_bytes(path.read_bytes()[:-20])
 
     assert [decode_lookup(line).problem.kernel for line in whole_lines(path.read_bytes())] == ["one"]
@@ -128,6 +129,161 @@ def test_a_line_that_was_cut_off_does_not_stay_for_ever(tmp_path: Path) -> None:
     following.close(written=True)
 
     assert os.listdir(tmp_path) == []
+
+
+def kernels(lookups: list[Lookup]) -> list[str]:
+    return sorted(found.problem.kernel for found in lookups)
+
+
+def test_a_torn_record_does_not_swallow_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up within a record takes a part of it, and says so at the next byte."""
+    folder = RunFolder(tmp_path, "/cache.textproto")
+    journal = folder.journal("gw0")
+    journal.append(lookup("before"))
+    write, room = os.write, [20]
+
+    def until_full(descriptor: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write(descriptor, data[: room[0]])
+        room[0] -= written
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", until_full)
+        with pytest.raises(OSError, match="No space left"):
+            journal.append(lookup("torn"))
+    journal.append(lookup("after"))
+
+    assert [decode_lookup(line).problem.kernel for _, line in folder.lines()] == ["before", "after"]
+    folder.close(written=True)
+
+
+def test_a_record_that_the_system_takes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path, "/cache.textproto")
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:100]))
+
+    folder.journal("gw0").append(lookup())
+
+    assert [decode_lookup(line) for _, line in folder.lines()] == [lookup()]
+    folder.close(written=True)
+
+
+def test_a_link_among_the_folders_of_runs_is_neither_taken_over_nor_removed(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    source.mkdir()
+    for name in ("module.py", "gw0-1.jsonl", "lock", "gw0-1.jsonl.read"):
+        (source / name).write_text(encode_lookup(lookup("foreign")) + "\n")
+    killed = RunFolder(tmp_path / "autotune", "/cache.textproto")
+    killed.journal("gw0").append(lookup("ours"))
+    killed.close(written=False)
+    (killed.path.parent / "1-deadbeef").symlink_to(source)
+
+    following = RunFolder(tmp_path / "autotune", "/cache.textproto")
+    assert kernels(following.taken_over()) == ["ours"]
+    following.close(written=True)
+
+    assert sorted(os.listdir(source)) == ["gw0-1.jsonl", "gw0-1.jsonl.read", "lock", "module.py"]
+
+
+def test_a_link_in_place_of_the_folder_of_all_runs_is_not_followed(tmp_path: Path) -> None:
+    runs = RunFolder(tmp_path, "/cache.textproto")
+    runs.close(written=True)
+    (tmp_path / "elsewhere").mkdir()
+    runs.path.parent.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(OSError, match=runs.path.parent.name):
+        RunFolder(tmp_path, "/cache.textproto")
+
+    assert os.listdir(tmp_path / "elsewhere") == []
+
+
+def test_what_is_no_journal_of_ours_is_neither_read_nor_removed(tmp_path: Path) -> None:
+    killed = RunFolder(tmp_path / "autotune", "/cache.textproto")
+    killed.close(written=False)
+    killed.path.mkdir(parents=True)
+    (tmp_path / "journal").write_text(encode_lookup(lookup("linked")) + "\n")
+    (killed.path / "gw0-1.jsonl").symlink_to(tmp_path / "journal")
+    (killed.path / "notes.txt").write_text("precious")
+    os.mkfifo(killed.path / "gw0-2.jsonl")
+
+    following = RunFolder(tmp_path / "autotune", "/cache.textproto")
+    assert following.taken_over() == []
+    following.close(written=True)
+
+    assert sorted(os.listdir(killed.path))[0] == "gw0-1.jsonl"
+    assert (killed.path / "notes.txt").read_text() == "precious"
+    assert (tmp_path / "journal").exists()
+
+
+def test_a_folder_that_another_user_has_put_there_is_not_taken_over(tmp_path: Path, monkeypatch) -> None:
+    planted = RunFolder(tmp_path, "/cache.textproto")
+    planted.journal("gw0").append(lookup("planted"))
+    planted.close(written=False)
+    owner = planted.path.stat().st_ino
+    fstat = os.fstat
+
+    def of_another_user(descriptor: int) -> os.stat_result:
+        found = fstat(descriptor)
+        return found if found.st_ino != owner else os.stat_result([*found[:4], found.st_uid + 1, *found[5:]])
+
+    monkeypatch.setattr(os, "fstat", of_another_user)
+    following = RunFolder(tmp_path, "/cache.textproto")
+
+    assert following.taken_over() == []
+    following.close(written=True)
+    assert planted.path.exists()
+
+
+def test_a_journal_that_a_link_stands_for_is_not_written(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "autotune", "/cache.textproto")
+    (tmp_path / "precious").write_text("precious")
+    (folder.path / f"gw0-{os.getpid()}.jsonl").symlink_to(tmp_path / "precious")
+
+    with pytest.raises(OSError, match="gw0"):
+        folder.journal("gw0").append(lookup())
+
+    assert (tmp_path / "precious").read_text() == "precious"
+    folder.close(written=True)
+
+
+def test_projects_with_one_dump_path_do_not_take_each_other_over(tmp_path: Path) -> None:
+    one = RunFolder(tmp_path, "/cache.textproto", "one")
+    one.journal("gw0").append(lookup())
+    one.close(written=False)
+
+    other = RunFolder(tmp_path, "/cache.textproto", "other")
+    assert other.taken_over() == []
+    other.close(written=True)
+
+    again = RunFolder(tmp_path, "/cache.textproto", "one")
+    assert again.taken_over() == [lookup()]
+    again.close(written=True)
+
+
+def test_a_forked_child_writes_a_journal_of_its_own_and_keeps_no_lock(tmp_path: Path) -> None:
+    killed = RunFolder(tmp_path, "/cache.textproto")
+    journal = killed.journal("gw0")
+    journal.append(lookup("parent"))
+    told, tell = os.pipe()
+    ends, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        journal.append(lookup("child"))
+        os.write(tell, b"1")
+        os.close(end)
+        os.read(ends, 1)  # it lives on when its parent is gone
+        os._exit(0)
+    assert os.read(told, 1) == b"1"
+    killed.close(written=False)
+
+    following = RunFolder(tmp_path, "/cache.textproto")
+    assert kernels(following.taken_over()) == ["child", "parent"]
+    following.close(written=True)
+    for descriptor in (end, ends, told, tell):
+        os.close(descriptor)
+    os.waitpid(child, 0)
 
 
 def test_nothing_is_left_behind_when_everything_was_written(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pytest_autotune.run.shared_work import SharedWork, UndividedWork
+from pytest_autotune.run.waiting import Waits
 
 
 def work(folder: Path, timeout_s: float = 10) -> SharedWork:
-    return SharedWork(folder, "tuning", timeout_s)
+    return SharedWork(folder, "tuning", Waits(timeout_s))
 
 
 def test_each_piece_is_done_by_one_worker(tmp_path: Path) -> None:
@@ -23,7 +24,7 @@ def test_each_piece_is_done_by_one_worker(tmp_path: Path) -> None:
 
 
 def test_pieces_of_another_tuning_are_others(tmp_path: Path) -> None:
-    with work(tmp_path).take(0), SharedWork(tmp_path, "another", 1).take(0) as mine:
+    with work(tmp_path).take(0), SharedWork(tmp_path, "another", Waits(1)).take(0) as mine:
         assert mine
 
 

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pytest_autotune.cache.model import Problem, Value
-from pytest_autotune.device import current_gpu_uuid
+from pytest_autotune.run.distributed import in_distributed_run
+from pytest_autotune.run.folders import Membership
+from pytest_autotune.run.gpu_lock import GpuLock
 from pytest_autotune.run.idle_cores import IdleCores
-from pytest_autotune.run.locks import locked, shared_folder
+from pytest_autotune.run.locks import HeldLock
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.shared_work import SharedWork, UndividedWork, Work
 from pytest_autotune.run.wire import decode_lookup, encode_lookup
+
+__all__ = ["Alone", "AmongWorkers", "Claim", "Coordination", "GpuLock", "SoleClaim"]
 
 
 class Claim(Protocol):
@@ -64,6 +67,10 @@ class Coordination(Protocol):
     def waited_s(self) -> float:
         """Seconds spent waiting for other workers' tunings."""
 
+    @property
+    def notes(self) -> list[str]:
+        """What the user is to be told in the summary."""
+
     def claim(
         self,
         problem: Problem,
@@ -84,53 +91,6 @@ class Coordination(Protocol):
         """Hold the current GPU, or the processor named ``on``; yields False where it could not be had in time."""
 
 
-class GpuLock:
-    """One measurement at a time on each physical GPU, across the pytest processes of this user.
-
-    Re-entrant for the process and not for the thread: autograd launches kernels
-    from threads of its own while the thread that waits for it may hold the lock.
-
-    :param uuid: tells which GPU is current; the empty string means there is none to lock.
-    """
-
-    def __init__(self, timeout_s: float, uuid: Callable[[], str] = current_gpu_uuid) -> None:
-        self._timeout_s = timeout_s
-        self._uuid = uuid
-        self._holders: dict[str, int] = {}
-        self._mutex = threading.Lock()
-
-    @property
-    def held(self) -> bool:
-        """Whether this process holds any GPU."""
-        return bool(self._holders)
-
-    @contextmanager
-    def measuring(self, on: str = "") -> Iterator[bool]:
-        """Hold the current GPU; yields False where it could not be had in time.
-
-        :param on: names another processor to hold instead, such as the CPU.
-        """
-        uuid = on or self._uuid()
-        if not uuid or in_distributed_run():
-            yield True
-            return
-        with self._mutex:
-            entered = uuid in self._holders
-            self._holders[uuid] = self._holders.get(uuid, 0) + 1
-        try:
-            if entered:
-                yield True
-                return
-            name = hashlib.sha256(uuid.encode()).hexdigest()[:16]
-            with locked(shared_folder() / f"gpu-{name}.lock", self._timeout_s) as acquired:
-                yield acquired
-        finally:
-            with self._mutex:
-                self._holders[uuid] -= 1
-                if not self._holders[uuid]:
-                    del self._holders[uuid]
-
-
 class Alone:
     """The coordination of a process that is the only one of its run."""
 
@@ -139,6 +99,12 @@ class Alone:
     def __init__(self, gpu: GpuLock) -> None:
         self._gpu = gpu
 
+    @property
+    def notes(self) -> list[str]:
+        """What the user is to be told in the summary."""
+        return self._gpu.waits.notes
+
+    @contextmanager
     def claim(
         self,
         problem: Problem,
@@ -146,8 +112,9 @@ class Alone:
         *,
         wait: bool,
         meanwhile: Callable[[Work], None] | None = None,
-    ) -> AbstractContextManager[Claim]:
-        return nullcontext(SoleClaim())
+    ) -> Iterator[Claim]:
+        with self._gpu.waits.one_tuning():
+            yield SoleClaim()
 
     def core(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -171,7 +138,8 @@ class _FileClaim:
             temporary.write_text(encode_lookup(lookup), encoding="utf-8")
             os.replace(temporary, self.path)
         except OSError:  # the others tune it themselves
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 class AmongWorkers:
@@ -186,9 +154,16 @@ class AmongWorkers:
         self._folder = folder
         self._timeout_s = timeout_s
         self._gpu = gpu
+        self._waits = gpu.waits
         self._cores = IdleCores(folder, workers)
+        self._membership: Membership | None = None
         #: Seconds spent waiting for other workers' tunings.
         self.waited_s = 0.0
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user is to be told in the summary."""
+        return self._waits.notes
 
     @contextmanager
     def claim(
@@ -199,31 +174,55 @@ class AmongWorkers:
         wait: bool,
         meanwhile: Callable[[Work], None] | None = None,
     ) -> Iterator[Claim]:
-        # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
-        if in_distributed_run():
-            yield SoleClaim()
-            return
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        parts = [problem.digest, *(value.encoded for value in fingerprint)]
-        name = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-        claim = _FileClaim(self._folder / f"{name}.json", SharedWork(self._folder, name, self._timeout_s))
-        claim.result = _published(claim.path)
-        if claim.result is not None:
-            yield claim
-            return
-        lock = self._folder / f"{name}.lock"
-        may_wait = wait and not self._gpu.held
-        with ExitStack() as held:
-            acquired = held.enter_context(locked(lock, 0))
-            if may_wait and not acquired:
-                if meanwhile is not None:
-                    meanwhile(claim.work)
-                started = time.monotonic()
-                acquired = held.enter_context(locked(lock, self._timeout_s))
-                self.waited_s += time.monotonic() - started
+        with self._waits.one_tuning(self._timeout_s):
+            # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
+            if in_distributed_run() or not self._joined():
+                yield SoleClaim()
+                return
+            parts = [problem.digest, *(value.encoded for value in fingerprint)]
+            name = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+            claim = _FileClaim(self._folder / f"{name}.json", SharedWork(self._folder, name, self._waits))
+            lock = self._take(claim, self._folder / f"{name}.lock", wait and not self._gpu.held, meanwhile)
+            try:
+                yield claim
+            finally:
+                if lock is not None:
+                    lock.release()
+
+    def _take(
+        self, claim: _FileClaim, path: Path, may_wait: bool, meanwhile: Callable[[Work], None] | None
+    ) -> HeldLock | None:
+        """Fill a claim in; what is returned holds it for this process, None where there is nothing to hold."""
+
+        def is_there() -> bool:
             claim.result = _published(claim.path)
-            claim.timed_out = may_wait and not acquired and claim.result is None
-            yield claim
+            return claim.result is not None
+
+        if is_there():
+            return None
+        lock = self._waits.acquire(path, wait=False)
+        if lock is None and may_wait:
+            if meanwhile is not None:
+                meanwhile(claim.work)
+            started = time.monotonic()
+            lock = self._waits.acquire(path, unless=is_there)
+            self.waited_s += time.monotonic() - started
+        if is_there() and lock is not None:
+            lock.release()  # all who wait have what they waited for: none waits for the next one to be done with it
+            return None
+        claim.timed_out = may_wait and lock is None and claim.result is None
+        return lock
+
+    def _joined(self) -> bool:
+        """Whether this process can share tunings with the other workers."""
+        if self._membership is None:
+            try:
+                self._membership = Membership(self._folder)
+            except OSError as error:
+                self._waits.note(f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings")
+                return False
+            self._waits.tell_in(self._folder)
+        return True
 
     def core(self) -> AbstractContextManager[None]:
         return self._cores.core()
@@ -237,11 +236,3 @@ def _published(path: Path) -> Lookup | None:
         return decode_lookup(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-
-
-def in_distributed_run() -> bool:
-    """Whether this process is one rank of several, by its environment or by torch."""
-    if os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1"):
-        return True
-    distributed: Any = sys.modules.get("torch.distributed")
-    return bool(distributed and distributed.is_available() and distributed.is_initialized())

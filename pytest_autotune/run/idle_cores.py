@@ -13,11 +13,12 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from pytest_autotune import device
-from pytest_autotune.run.locks import POLL_S, locked
+from pytest_autotune.run.forks import in_forked_children
+from pytest_autotune.run.locks import POLL_S, locked_at_once
 
 
 class IdleCores:
@@ -31,6 +32,10 @@ class IdleCores:
         self._folder = folder
         self._cores = device.cpu().multiprocessors
         self._share = max(self._cores // workers, 1)
+        self._begin_child()
+        in_forked_children(self._begin_child)
+
+    def _begin_child(self) -> None:
         self._compiling = 0
         self._counter = threading.Lock()
         # One thread looks for a core at a time; the others would only find the same.
@@ -51,12 +56,13 @@ class IdleCores:
 
     def _free_core(self) -> ExitStack | None:
         """A core that nobody compiles on; closing it sets it free."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(OSError):  # then no core is found free, and each process keeps to its share
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         first = random.Random().randrange(self._cores)  # the tests' own random numbers stay as they are
         for number in range(self._cores):
             with ExitStack() as core:
                 path = self._folder / f"core-{(first + number) % self._cores}.lock"
-                if core.enter_context(locked(path, 0)):
+                if core.enter_context(locked_at_once(path)):
                     return core.pop_all()
         return None
 

@@ -2,50 +2,80 @@
 
 Every process of a dump run writes a file of its own in the run's folder; the
 controller holds that folder's lock while the run lives. A folder that nobody
-holds belongs to a run that was killed: the next run with the same dump path
-takes its records over.
+holds belongs to a run that was killed: the next run of the project with the same
+dump path takes its records over.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
+from pytest_autotune.cache.model import Entry
+from pytest_autotune.run.folders import is_plain, open_folder, read_plain, remove_files
+from pytest_autotune.run.forks import in_forked_children
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.wire import decode_lookup, encode_lookup
 
 _BEING_MADE = "new-"
+_RUN = re.compile(r"\d+-[0-9a-f]{8}")
+_JOURNAL = re.compile(r"[^/]+-\d+(-[0-9a-f]{8})*\.jsonl")
+#: What may be removed when no journal is left: a lock, and journals that have been read.
+_REST = re.compile(r"lock|[^/]+\.read")
 
 
 class Journal:
-    """The record of one process; its file appears with the first line.
+    """The record of one process; its file appears with the first line. A forked child writes one of its own.
 
-    :param path: a file of this process alone.
+    :param folder: where the processes of a run keep theirs; made when it is needed.
+    :param worker: the process's name in the run.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path, worker: str) -> None:
+        self._folder = folder
+        self._worker = worker
+        self._begin_child()
+        in_forked_children(self._begin_child)
+
+    def _begin_child(self) -> None:
+        self._name = f"{self._worker}-{os.getpid()}.jsonl"
         self._mutex = threading.Lock()
 
     def append(self, lookup: Lookup) -> None:
         """Write one line and hand it to the operating system at once.
 
-        :raises OSError: when it cannot be written; what was written before stays.
+        :raises OSError: when it cannot be written as a whole; what was written before stays.
         """
         line = (encode_lookup(lookup) + "\n").encode()
         with self._mutex:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = open_folder(self._folder)
             try:
-                os.write(descriptor, line)
+                _append(folder, self._name, line)
             finally:
-                os.close(descriptor)
+                os.close(folder)
+
+
+def _append(folder: int, name: str, line: bytes) -> None:
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.open(name, flags, 0o600, dir_fd=folder)
+    try:
+        found = os.fstat(file)
+        if not is_plain(found, folder):
+            raise PermissionError(errno.EPERM, "not a plain file of this user", name)
+        if found.st_size and os.pread(file, 1, found.st_size - 1) != b"\n":
+            line = b"\n" + line  # the disk was full: what is torn must not take this line with it
+        while line:
+            line = line[os.write(file, line) :]
+    finally:
+        os.close(file)
 
 
 def whole_lines(journal: bytes) -> Iterator[str]:
@@ -58,102 +88,156 @@ def whole_lines(journal: bytes) -> Iterator[str]:
         yield line
 
 
+def journals_in(folder: Path) -> list[tuple[str, str]]:
+    """What processes have written in a folder: (process, encoded lookup)."""
+    with suppress(OSError):
+        descriptor = open_folder(folder)
+        try:
+            return [line for name, journal in _journals(descriptor) for line in _named_lines(name, journal)]
+        finally:
+            os.close(descriptor)
+    return []
+
+
+def _journals(folder: int) -> Iterator[tuple[str, bytes]]:
+    for name in sorted(filter(_JOURNAL.fullmatch, os.listdir(folder))):
+        with suppress(OSError):
+            yield name, read_plain(name, folder)
+
+
+def _named_lines(name: str, journal: bytes) -> list[tuple[str, str]]:
+    return [(name.partition("-")[0], line) for line in whole_lines(journal)]
+
+
+class _HeldFolder:
+    """A run's folder, opened without following a link, whose lock this process holds.
+
+    :param owner: the number of the user that it must belong to; None for any.
+    :raises OSError: when it is no folder, not that user's, or another process holds it.
+    """
+
+    def __init__(self, name: str, parent: int, owner: int | None = None) -> None:
+        self.descriptor = open_folder(name, parent)
+        self._lock = -1
+        try:
+            if owner is not None and self.owner != owner:
+                raise PermissionError(errno.EPERM, "belongs to another user", name)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            self._lock = os.open("lock", flags, 0o600, dir_fd=self.descriptor)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            self.close()
+            raise
+        # A child that lives on must not keep the lock of a parent that was killed.
+        in_forked_children(self.close)
+
+    @property
+    def owner(self) -> int:
+        """The number of the user that the folder belongs to."""
+        return os.fstat(self.descriptor).st_uid
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        for descriptor in (self.descriptor, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.descriptor = self._lock = -1
+
+    def journals(self) -> list[str]:
+        return sorted(name for name in os.listdir(self.descriptor) if _JOURNAL.fullmatch(name))
+
+
 class RunFolder:
     """Where the processes of one dump run keep their journals.
 
     :param base: the folder for the runs of this project.
-    :param location: the absolute dump path; runs with one path belong together.
+    :param location: the absolute dump path; runs of a project with one path belong together.
+    :param project: tells the project from others with the same base.
+    :raises OSError: when the folder cannot be made, or a link stands in its place.
     """
 
-    def __init__(self, base: Path, location: str) -> None:
-        self._runs = base / hashlib.sha256(location.encode()).hexdigest()[:16]
-        self._runs.mkdir(parents=True, exist_ok=True)
-        #: Folders of runs with this dump path that were killed.
-        self.abandoned: list[Path] = []
-        self._locks: list[FileLock] = []
+    def __init__(self, base: Path, location: str, project: str = "") -> None:
+        runs = base / hashlib.sha256("\0".join(filter(None, [location, project])).encode()).hexdigest()[:16]
+        base.mkdir(parents=True, exist_ok=True)
+        runs.mkdir(exist_ok=True)
         #: Journal -> the bytes of the whole lines that have been read of it.
-        self._read: dict[Path, int] = {}
-        for folder in sorted(self._runs.iterdir()):
-            if not folder.name.startswith(_BEING_MADE) and self._hold(folder):
-                self.abandoned.append(folder)
+        self._read: dict[tuple[_HeldFolder, str], int] = {}
+        #: Folders of runs with this dump path that were killed, by name.
+        self._abandoned: dict[str, _HeldFolder] = {}
+        self._runs = runs
+        self._parent = parent = open_folder(runs)
+        others = sorted(filter(_RUN.fullmatch, os.listdir(parent)))
         name = f"{os.getpid()}-{os.urandom(4).hex()}"
-        #: This run's own folder.
-        self.path = self._runs / name
         # It gets its name when its lock is held: no other run may take it for an abandoned one.
-        being_made = self._runs / f"{_BEING_MADE}{name}"
-        being_made.mkdir(parents=True)
-        self._hold(being_made)
-        being_made.rename(self.path)
-
-    def _hold(self, folder: Path) -> bool:
-        lock = FileLock(folder / "lock", timeout=0, thread_local=False)
+        being_made = f"{_BEING_MADE}{name}"
         try:
-            lock.acquire()
-        except (Timeout, OSError):
-            return False
-        self._locks.append(lock)
-        return True
+            os.mkdir(being_made, 0o700, dir_fd=parent)
+            self._own = _HeldFolder(being_made, parent)
+            os.rename(being_made, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            os.close(parent)
+            raise
+        for other in others:
+            with suppress(OSError):
+                self._abandoned[other] = _HeldFolder(other, parent, self._own.owner)
+        #: This run's own folder.
+        self.path = runs / name
 
     def journal(self, worker: str) -> Journal:
         """The journal of one process of this run."""
-        return journal_of(self.path, worker)
+        return Journal(self.path, worker)
 
     def lines(self) -> list[tuple[str, str]]:
         """What the processes of this run have written so far: (process, encoded lookup)."""
-        return self._lines([self.path])
+        return self._lines([self._own])
+
+    def entries(self) -> set[Entry | None]:
+        """What the processes of this run have tuned, as far as it can be read again."""
+        return {decode_lookup(line).entry for _, line in self.lines()}
 
     def taken_over(self) -> list[Lookup]:
         """What killed runs with this dump path had tuned."""
-        return [lookup for _, line in self._lines(self.abandoned) if (lookup := decode_lookup(line)).tuned]
+        lines = self._lines(list(self._abandoned.values()))
+        return [lookup for _, line in lines if (lookup := decode_lookup(line)).tuned]
 
     def close(self, *, written: bool) -> None:
         """Let go of the folders; remove them when everything in them has been written to the cache."""
-        for folder in [*self.abandoned, self.path]:
-            if written:
-                self._remove_what_was_read(folder)
-            if not any(folder.glob("*.jsonl")):
-                _remove(folder)
-        for lock in self._locks:
-            lock.release()
-        self._locks.clear()
+        for name, folder in {**self._abandoned, self.path.name: self._own}.items():
+            with suppress(OSError):
+                if written:
+                    self._remove_what_was_read(folder)
+                if not folder.journals():
+                    remove_files(folder.descriptor, _REST)
+                    os.rmdir(name, dir_fd=self._parent)
+            folder.close()
+        os.close(self._parent)
+        self._abandoned.clear()
         with suppress(OSError):
             self._runs.rmdir()
 
-    def _lines(self, folders: list[Path]) -> list[tuple[str, str]]:
+    def _lines(self, folders: list[_HeldFolder]) -> list[tuple[str, str]]:
         lines = []
         for folder in folders:
-            for file in sorted(folder.glob("*.jsonl")):
-                with suppress(OSError):
-                    journal = file.read_bytes()
-                    self._read[file] = journal.rfind(b"\n") + 1
-                    lines += [(file.name.partition("-")[0], line) for line in whole_lines(journal)]
+            for name, journal in _journals(folder.descriptor):
+                self._read[folder, name] = journal.rfind(b"\n") + 1
+                lines += _named_lines(name, journal)
         return lines
 
-    def _remove_what_was_read(self, folder: Path) -> None:
+    def _remove_what_was_read(self, folder: _HeldFolder) -> None:
         """Remove the journals of a folder, but for those that have grown since they were read.
 
         A worker may outlive its controller, or the end of its session.
         """
-        for file in sorted(folder.glob("*.jsonl")):
-            aside = file.with_suffix(".read")
+        for name in folder.journals():
+            aside, inside = f"{name}.read", folder.descriptor
             with suppress(OSError):
-                file.rename(aside)  # what is written from now on is a file of its own
-                if b"\n" in aside.read_bytes()[self._read.get(file, 0) :]:
+                if not is_plain(os.lstat(name, dir_fd=inside), inside):
+                    continue
+                # What is written from now on is a file of its own.
+                os.rename(name, aside, src_dir_fd=inside, dst_dir_fd=inside)
+                if b"\n" in read_plain(aside, inside)[self._read.get((folder, name), 0) :]:
                     # As a whole: nothing can go wrong then, and the next run knows what it has.
-                    aside.rename(file.with_name(f"{file.stem}-{os.urandom(4).hex()}.jsonl"))
+                    kept = f"{name.removesuffix('.jsonl')}-{os.urandom(4).hex()}.jsonl"
+                    os.rename(aside, kept, src_dir_fd=inside, dst_dir_fd=inside)
                 else:
-                    aside.unlink()
-
-
-def journal_of(folder: Path, worker: str) -> Journal:
-    """The journal of one process in a run's folder."""
-    return Journal(folder / f"{worker}-{os.getpid()}.jsonl")
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder without journals, unless one appears meanwhile."""
-    with suppress(OSError):
-        for file in folder.iterdir():
-            if file.suffix != ".jsonl":
-                file.unlink()
-        folder.rmdir()
+                    os.unlink(aside, dir_fd=inside)

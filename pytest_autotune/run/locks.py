@@ -7,58 +7,62 @@ killed never leaves another one waiting.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 POLL_S = 0.02
-#: No run is waited for that long; what is older was left by one that was killed.
-ABANDONED_S = 24 * 3600.0
 
 
-def shared_folder() -> Path:
-    """The folder for locks of all pytest processes of this user on this machine.
+class HeldLock:
+    """A lock file that this process holds."""
 
-    On a local disk, never a home folder: locks on network file systems hang or lie.
-    """
-    memory = Path("/dev/shm")
-    base = memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    folder = base / f"pytest-autotune-{user}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+    def __init__(self, path: Path) -> None:
+        """Take the lock.
 
+        :raises BlockingIOError: when another one holds it.
+        :raises OSError: when there can be no lock.
+        """
+        # filelock closes its descriptor in forked children, so that a child that lives on does not keep the lock of
+        # a parent that was killed.
+        from filelock import FileLock, Timeout
 
-def run_folder(run_id: str) -> Path:
-    """Where the workers of one run on this machine share what they tune."""
-    return shared_folder() / f"run-{run_id}"
-
-
-def remove_run_folder(run_id: str) -> None:
-    """Remove the folder of a run that ends, and those that killed runs have left."""
-    shutil.rmtree(run_folder(run_id), ignore_errors=True)
-    for folder in shared_folder().glob("run-*"):
+        path.parent.lstat()  # filelock would make the folder, and not a private one
+        self._process = os.getpid()
+        self._lock = FileLock(path, timeout=0, thread_local=False)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise BlockingIOError(path) from None
+        # Told so that others know whether it is the same holder for all of the time that they wait.
         with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > ABANDONED_S:
-                shutil.rmtree(folder)
+            descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, f"{self._process} {time.monotonic_ns()}".encode())
+            finally:
+                os.close(descriptor)
+
+    def release(self) -> None:
+        """Let go; in a forked child, which never had the lock, nothing is done."""
+        if os.getpid() == self._process:
+            self._lock.release()
+
+
+def holder_of(path: Path) -> str:
+    """Who held a lock last, ``PROCESS TIME``, each time another text; empty where it is not known."""
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""
 
 
 @contextmanager
-def locked(path: Path, timeout_s: float) -> Iterator[bool]:
-    """Hold a lock file; yields False, without it, when it could not be had in time.
-
-    filelock closes its descriptor in forked children, so that a child that lives
-    on does not keep the lock of a parent that was killed.
-    """
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(path, timeout=timeout_s, poll_interval=POLL_S, thread_local=False)
+def locked_at_once(path: Path) -> Iterator[bool]:
+    """Hold a lock file; yields False, without it, when it cannot be had at once."""
     try:
-        lock.acquire()
-    except (Timeout, OSError):
+        lock = HeldLock(path)
+    except OSError:
         yield False
         return
     try:

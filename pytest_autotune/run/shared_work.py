@@ -7,13 +7,13 @@ cache on disk: so whoever waits takes candidates from the list, too.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
-from pytest_autotune.run.locks import locked
+from pytest_autotune.run.locks import locked_at_once
+from pytest_autotune.run.waiting import Waits
 
 
 class Work(Protocol):
@@ -44,29 +44,28 @@ class SharedWork:
 
     :param folder: the run's own folder, the same for every worker on this machine.
     :param name: tells this work from others in the folder.
-    :param timeout_s: how long to wait for other workers' pieces, in seconds, all of them together.
+    :param waits: the waits of this process.
     """
 
-    def __init__(self, folder: Path, name: str, timeout_s: float) -> None:
+    def __init__(self, folder: Path, name: str, waits: Waits) -> None:
         self._folder = folder
         self._name = name
-        self._timeout_s = timeout_s
-        self._give_up_at: float | None = None
+        self._waits = waits
 
     @contextmanager
     def take(self, piece: int) -> Iterator[bool]:
         done = self._folder / f"{self._name}-{piece}.done"
-        with locked(self._lock_of(piece), 0) as free:
+        with locked_at_once(self._lock_of(piece)) as free:
             mine = free and not done.exists()
             yield mine
             if mine:
-                done.touch()
+                with suppress(OSError):
+                    done.touch()
 
     def wait_for(self, piece: int) -> None:
-        if self._give_up_at is None:
-            self._give_up_at = time.monotonic() + self._timeout_s
-        with locked(self._lock_of(piece), max(self._give_up_at - time.monotonic(), 0)):
-            pass
+        lock = self._waits.acquire(self._lock_of(piece))
+        if lock is not None:
+            lock.release()
 
     def _lock_of(self, piece: int) -> Path:
         return self._folder / f"{self._name}-{piece}.lock"

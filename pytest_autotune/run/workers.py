@@ -20,6 +20,8 @@ class Task:
     :param journal_folder: where to keep the journal; empty when nothing is dumped.
     :param host: the controller's host; its paths mean nothing on another one.
     :param run_id: the same for all workers of one run.
+    :param shared_folder: where the processes of this user meet on the controller's machine; empty where there is
+        no such place.
     :param workers: how many workers the controller started.
     """
 
@@ -28,12 +30,18 @@ class Task:
     journal_folder: str = ""
     host: str = ""
     run_id: str = ""
+    shared_folder: str = ""
     workers: int = 1
 
     @property
     def local_journal_folder(self) -> str:
         """The journal's folder, where this process is on the controller's machine."""
-        return self.journal_folder if self.host == socket.gethostname() else ""
+        return self.journal_folder if self.is_local else ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this process is on the controller's machine."""
+        return self.host == socket.gethostname()
 
 
 def send_task(workerinput: MutableMapping[str, Any], task: Task) -> None:

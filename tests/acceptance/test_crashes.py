@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
-from pytest_autotune.run import locks
+from pytest_autotune.run.folders import Membership, remove_run_folders, shared_folder
 from tests.conftest import DISTRIBUTIONS, Suite
 
 CRASHING = """
@@ -217,19 +218,23 @@ def pytest_runtest_logreport(report):
     assert written(suite) >= finished(suite)
 
 
-def test_what_killed_runs_left_for_their_workers_goes_after_a_day(suite: Suite) -> None:
-    old, recent = locks.run_folder("old-one"), locks.run_folder("recent-one")
-    for folder in (old, recent):
-        folder.mkdir(exist_ok=True)
-        (folder / "claim.lock").touch()
-    os.utime(old, (0, time.time() - locks.ABANDONED_S - 1))
+def test_what_killed_runs_left_for_their_workers_goes_whatever_its_age_and_what_lives_stays(suite: Suite) -> None:
+    place = shared_folder()
+    left, alive = place.run(uuid.uuid4().hex), place.run(uuid.uuid4().hex)
+    living = Membership(alive)
+    Membership(left).end()
+    for folder in (left, alive):
+        (folder / f"{'0' * 32}.lock").touch()
+    os.utime(alive, (0, time.time() - 7 * 24 * 3600))
     suite.write()
 
     suite.dump()
 
-    assert not old.exists()
-    assert recent.exists()
-    locks.remove_run_folder("recent-one")
+    assert not left.exists()
+    assert list(alive.iterdir())
+    living.end()
+    remove_run_folders(place)
+    assert not alive.exists()
 
 
 def test_what_was_in_the_file_before_a_crash_is_still_there(suite: Suite) -> None:

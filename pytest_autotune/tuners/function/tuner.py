@@ -60,7 +60,7 @@ class Memory:
     run: TuningRun | None = None
     chosen: dict[_Key, Configuration] = field(default_factory=dict)
     #: A lock for each problem that is being tuned, so that another thread waits for it.
-    searches: dict[_Key, threading.RLock] = field(default_factory=dict)
+    searches: dict[tuple[int, _Key], threading.RLock] = field(default_factory=dict)
     #: Where each kernel whose caller did not say it was first tuned.
     default_places: dict[str, Place] = field(default_factory=dict)
     #: Kernels that were tuned before the run began.
@@ -251,14 +251,16 @@ def _search(plan: Plan, place: Place, problem: Problem, workers: int, hold: _Hol
 @contextmanager
 def _one_at_a_time(memory: Memory, key: _Key) -> Iterator[None]:
     """Let other threads that ask for the same problem wait for the first one, but not for ever."""
-    lock = memory.searches.setdefault(key, threading.RLock())
+    # A forked child has none of the threads that its parent's locks belong to.
+    search = os.getpid(), key
+    lock = memory.searches.setdefault(search, threading.RLock())
     acquired = lock.acquire(timeout=WAIT_S)
     try:
         yield
     finally:
         if acquired:
             lock.release()
-        memory.searches.pop(key, None)
+        memory.searches.pop(search, None)
 
 
 def _workers(run: TuningRun | None) -> int:

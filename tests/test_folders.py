@@ -1,0 +1,203 @@
+"""Folders that processes share: this user's own or none, and nothing is removed that is not ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune.run import folders
+from pytest_autotune.run.folders import (
+    Membership,
+    SharedFolder,
+    identity,
+    remove_run_folders,
+    shared_folder,
+    standard_folder,
+)
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands for the folder for temporary files, on a machine without memory to share."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "is_dir", lambda path: False if path == Path("/dev/shm") else os.path.isdir(path))
+    return tmp_path
+
+
+def name() -> str:
+    return f"pytest-autotune-{os.getuid()}"
+
+
+def test_the_folder_of_locks_is_this_users_own_and_not_in_a_home() -> None:
+    folder = standard_folder()
+
+    assert folder.stat().st_mode & 0o077 == 0
+    assert folder.stat().st_uid == os.getuid()
+    assert Path.home() not in folder.parents
+
+
+def test_all_runs_of_a_user_meet_in_one_folder(base: Path) -> None:
+    assert shared_folder() == shared_folder() == SharedFolder(base / name())
+
+
+@pytest.mark.parametrize("found", ["a plain file", "a dangling link", "a link to a folder", "a folder that is open"])
+def test_what_stands_in_place_of_the_folder_is_left_alone_and_told(base: Path, found: str) -> None:
+    elsewhere = base / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    place = base / name()
+    if found == "a plain file":
+        place.write_text("kept")
+    elif found == "a folder that is open":
+        place.mkdir()
+        place.chmod(0o777)
+    else:
+        place.symlink_to(elsewhere if found == "a link to a folder" else base / "nowhere")
+    before = place.lstat()
+
+    shared = shared_folder()
+
+    assert shared.path is not None
+    assert shared.of_this_run
+    assert shared.path.stat().st_mode & 0o077 == 0
+    assert str(place) in shared.note
+    assert "\n" not in shared.note
+    assert place.lstat() == before
+    assert list(elsewhere.iterdir()) == []
+    remove_run_folders(shared)
+    assert not shared.path.exists()
+
+
+def test_a_folder_of_another_user_is_not_used(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (base / name()).mkdir(mode=0o700)
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    (base / name()).mkdir(mode=0o700)
+
+    shared = shared_folder()
+
+    assert shared.path != base / name()
+    assert f"belongs to the user with number {me}" in shared.note
+
+
+def test_without_any_place_to_write_there_is_no_folder_and_one_line(base: Path, monkeypatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device", str(base))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+
+    shared = shared_folder()
+
+    assert shared.path is None
+    assert "No space left on device" in shared.note
+    assert "\n" not in shared.note
+    with pytest.raises(OSError, match="no folder for locks"):
+        shared.locks()
+
+
+def test_where_no_temporary_folder_can_be_written_there_is_no_folder(base: Path, monkeypatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+
+    assert shared_folder().path is None
+
+
+def test_a_folder_that_the_others_cannot_be_told_of_is_not_made(base: Path) -> None:
+    (base / name()).write_text("")
+
+    assert shared_folder(agreed=False).path is None
+    assert os.listdir(base) == [name()]
+
+
+def run_folder(shared: SharedFolder) -> Path:
+    return shared.run(uuid.uuid4().hex)
+
+
+def test_the_folder_of_a_run_stays_while_any_of_its_processes_lives(tmp_path: Path) -> None:
+    shared = SharedFolder(tmp_path)
+    folder = run_folder(shared)
+    controller, worker = Membership(folder), Membership(folder)
+    (folder / f"{'a' * 32}.lock").touch()
+    os.utime(folder, (0, 0))
+
+    controller.end()
+    remove_run_folders(shared)
+    assert folder.exists()
+
+    worker.end()
+    remove_run_folders(shared)
+    assert not folder.exists()
+
+
+def test_the_folder_of_a_run_that_was_killed_goes(tmp_path: Path) -> None:
+    shared = SharedFolder(tmp_path)
+    folder = run_folder(shared)
+    script = (
+        "import os, sys; from pathlib import Path; from pytest_autotune.run.folders import Membership; "
+        "member = Membership(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    assert subprocess.run([sys.executable, "-c", script, str(folder)], env=environment).returncode == -9
+    assert folder.exists()
+
+    remove_run_folders(shared)
+
+    assert not folder.exists()
+
+
+def test_a_link_among_the_folders_of_runs_is_not_followed(tmp_path: Path) -> None:
+    foreign = tmp_path / "src"
+    foreign.mkdir()
+    (foreign / f"{'a' * 32}.lock").write_text("precious")
+    shared = SharedFolder(tmp_path / "shared")
+    shared.locks().mkdir()
+    run_folder(shared).symlink_to(foreign)
+
+    remove_run_folders(shared)
+
+    assert (foreign / f"{'a' * 32}.lock").read_text() == "precious"
+
+
+def test_what_is_not_ours_in_the_folder_of_a_run_stays(tmp_path: Path) -> None:
+    shared = SharedFolder(tmp_path)
+    folder = run_folder(shared)
+    Membership(folder).end()
+    (folder / "notes.txt").write_text("precious")
+    (tmp_path / "precious").write_text("precious")
+    (folder / f"{'b' * 32}.lock").symlink_to(tmp_path / "precious")
+    (folder / f"{'a' * 32}.lock").touch()
+    (tmp_path / "run-by-hand").mkdir()
+
+    remove_run_folders(shared)
+
+    assert sorted(path.name for path in folder.iterdir()) == [f"{'b' * 32}.lock", "notes.txt"]
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert (tmp_path / "run-by-hand").exists()
+
+
+def test_a_folder_that_is_made_again_in_the_same_place_is_another_one(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    before = identity(folder)
+    (folder / "test_a.py").touch()
+    assert identity(folder) == before
+
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+    assert identity(folder) != before
+
+
+def test_where_the_file_system_does_not_say_when_a_folder_was_made_its_number_tells_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(folders.ctypes, "CDLL", lambda name: object())
+
+    assert identity(tmp_path) == identity(tmp_path)
+    assert identity(tmp_path) != identity(tmp_path.parent)

@@ -1,0 +1,174 @@
+"""How long a process waits for others."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.coordination import AmongWorkers, GpuLock
+from pytest_autotune.run.locks import HeldLock
+from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.waiting import Waits
+
+
+def problem(number: int = 0) -> Problem:
+    return Problem("toy", "k", (Value("M", number),), Device("GPU", "arch", 1))
+
+
+def worker(folder: Path, timeout_s: float) -> AmongWorkers:
+    return AmongWorkers(folder / "run", timeout_s, GpuLock(timeout_s, lambda: "gpu", lambda: folder))
+
+
+def lookup(number: int = 0) -> Lookup:
+    return Lookup(problem(number), entry=Entry(problem(number), choice=Candidate("a")), tuned=True)
+
+
+@pytest.fixture
+def elapsed():
+    started = time.monotonic()
+    return lambda: time.monotonic() - started
+
+
+def test_all_waits_of_one_tuning_share_its_time_out(tmp_path: Path, elapsed) -> None:
+    """The locks change hands all the time, so that none of their holders hangs."""
+    over = threading.Event()
+    held = [HeldLock(tmp_path / f"{number}.lock") for number in range(5)]
+
+    def others_take_turns() -> None:
+        while not over.wait(0.02):
+            for number in range(5):
+                (tmp_path / f"{number}.lock").write_text(f"{number} {time.monotonic_ns()}")
+
+    thread = threading.Thread(target=others_take_turns)
+    thread.start()
+    waits = Waits(0.4)
+    with waits.one_tuning():
+        assert [waits.acquire(tmp_path / f"{number}.lock") for number in range(5)] == [None] * 5
+    over.set()
+    thread.join()
+
+    assert 0.35 < elapsed() < 1.2
+    for lock in held:
+        lock.release()
+
+
+def test_one_that_hangs_costs_a_tuning_of_many_candidates_one_time_out(tmp_path: Path, elapsed) -> None:
+    with worker(tmp_path, 1).claim(problem(), (), wait=True) as hung, ExitStack() as held:
+        held.enter_context(worker(tmp_path, 1).measuring())
+        for piece in range(20):
+            held.enter_context(hung.work.take(piece))
+        mine = worker(tmp_path, 0.4)
+
+        with mine.claim(problem(), (), wait=True) as claim:
+            assert claim.timed_out
+            for piece in range(20):
+                claim.work.wait_for(piece)
+            for _ in range(20):
+                with mine.measuring() as undisturbed:
+                    assert not undisturbed
+
+    assert 0.35 < elapsed() < 2
+
+
+def test_a_run_that_met_one_that_hangs_does_not_wait_for_it_again(tmp_path: Path, elapsed) -> None:
+    with ExitStack() as held:
+        hung = worker(tmp_path, 1)
+        for number in range(5):
+            held.enter_context(hung.claim(problem(number), (), wait=False))
+        mine, another = worker(tmp_path, 0.4), worker(tmp_path, 0.4)
+
+        for number in range(5):
+            with (mine if number < 3 else another).claim(problem(number), (), wait=True) as claim:
+                assert claim.timed_out
+
+    assert 0.35 < elapsed() < 1.5
+
+
+def test_one_that_goes_on_after_all_is_waited_for_again(tmp_path: Path) -> None:
+    slow = HeldLock(tmp_path / "slow.lock")
+    waits = Waits(0.2)
+    assert waits.acquire(tmp_path / "slow.lock") is None
+    slow.release()
+    HeldLock(tmp_path / "slow.lock").release()
+    other = HeldLock(tmp_path / "other.lock")
+    threading.Timer(0.1, other.release).start()
+
+    lock = waits.acquire(tmp_path / "other.lock")
+
+    assert lock is not None
+    lock.release()
+
+
+def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -> None:
+    gone: list[float] = []
+    ready = threading.Barrier(5)
+
+    def wait() -> None:
+        with worker(tmp_path, 20).claim(problem(), (), wait=True, meanwhile=lambda work: ready.wait(10) and None) as c:
+            assert c.result is not None
+            gone.append(time.monotonic())
+            time.sleep(0.3)
+
+    with worker(tmp_path, 20).claim(problem(), (), wait=True) as claim:
+        waiters = [threading.Thread(target=wait) for _ in range(4)]
+        for thread in waiters:
+            thread.start()
+        ready.wait(10)
+        claim.publish(lookup())
+        published = time.monotonic()
+        for thread in waiters:
+            thread.join(10)
+
+    assert len(gone) == 4
+    assert max(gone) - published < 0.25
+
+
+def test_a_child_that_is_forked_while_its_parent_tunes_waits_for_nobody(tmp_path: Path, elapsed) -> None:
+    mine = worker(tmp_path, 20)
+
+    with mine.claim(problem(), (), wait=True), ExitStack() as held:
+        held.enter_context(mine.core())
+        child = os.fork()
+        if child == 0:
+            with mine.claim(problem(), (), wait=True) as claim, mine.measuring(), mine.core():
+                os._exit(int(claim.timed_out))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+    assert elapsed() < 10
+
+
+def test_a_child_that_is_forked_between_tunings_takes_what_another_worker_tunes(tmp_path: Path) -> None:
+    mine, other = worker(tmp_path, 20), worker(tmp_path, 20)
+    with mine.claim(problem(1), (), wait=True):
+        pass
+
+    with other.claim(problem(), (), wait=True) as claim:
+        child = os.fork()
+        if child == 0:
+            with mine.claim(problem(), (), wait=True) as taken:
+                os._exit(int(taken.result is not None))
+        time.sleep(0.1)
+        claim.publish(lookup())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+@pytest.mark.parametrize("what", ["a plain file", "nothing that could be made"])
+def test_a_worker_without_a_place_to_share_in_tunes_alone_and_says_so_once(tmp_path: Path, what: str) -> None:
+    (tmp_path / "place").write_text("")
+    folder = tmp_path / "place" if what == "a plain file" else tmp_path / "place" / "run"
+    alone = AmongWorkers(folder, 1, GpuLock(1, lambda: ""))
+
+    for number in range(2):
+        with alone.claim(problem(number), (), wait=True) as claim, claim.work.take(0) as mine, alone.core():
+            claim.publish(lookup(number))
+            assert mine
+            assert claim.result is None
+            assert not claim.timed_out
+
+    assert len(alone.notes) == 1
