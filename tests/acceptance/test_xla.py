@@ -308,6 +308,23 @@ def test_on_the_cpu_it_is_said_that_xla_tunes_nothing_there(serial: Suite) -> No
     result.stdout.fnmatch_lines(["xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs"])
 
 
+def test_on_the_cpu_jaxs_own_cache_of_programs_stays_on(serial: Suite) -> None:
+    serial.write(
+        test_jax="""
+        import jax
+
+        def test_programs_come_from_the_cache():
+            assert jax.compile("copy") == "from JAX's own cache"
+        """
+    )
+
+    result = serial.dump(TOY_JAX_PLATFORM="cpu", TOY_JAX_CACHE_DIR="jax-cache")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs"])
+    assert "persistent compilation cache" not in result.stdout.str()
+
+
 def test_a_load_run_without_entries_of_xla_leaves_jax_alone(serial: Suite) -> None:
     serial.cache.write_text("format_version: 1\n")
 

@@ -1,7 +1,9 @@
 """The adapter for XLA under JAX.
 
-It replaces one function of JAX: ``jax._src.compiler.backend_compile_and_load``, which
-every compilation passes that JAX does not take from a cache of its own.
+It replaces two functions of JAX: ``jax._src.compiler.backend_compile_and_load``, which
+every compilation passes that JAX does not take from a cache of its own, and
+``jax._src.compilation_cache.is_cache_used``, which is asked before, so that where XLA
+tunes no program comes from there.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 _HOOKED = "backend_compile_and_load"
 _HOOKED_PARAMETERS = ["backend", "module", "executable_devices", "options", "host_callbacks"]
+_ASKED = "is_cache_used"
+_ASKED_PARAMETERS = ["backend"]
 #: Before this version XLA's folder missed a part of what it tunes (openxla/xla#37902).
 _FIRST_WITH_WHOLE_FOLDER = (0, 9, 1)
 
@@ -37,22 +41,17 @@ class Adapter:
     acts_without_entries = False
 
     def __init__(self) -> None:
-        self._compiler: Any = None
-        self._original: Any = None
+        #: What was replaced: module, name, original.
+        self._originals: list[tuple[Any, str, Any]] = []
         self._compilations: Compilations | None = None
-        self._cache_switch: _CompilationCacheSwitch | None = None
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         # Most runs never import JAX: until then nothing of this package is needed but this module.
         from pytest_autotune.tuners.xla.compilations import Compilations
 
-        compiler: Any = importlib.import_module("jax._src.compiler")
-        original = getattr(compiler, _HOOKED, None)
-        if original is None:
-            raise HookError(f"jax {version_of('jax')} has no {_HOOKED}; a newer jax is needed")
-        if list(inspect.signature(original).parameters) != _HOOKED_PARAMETERS:
-            raise HookError(f"{_HOOKED} of jax {version_of('jax')} has another signature")
+        compiler, compile_function = _known("jax._src.compiler", _HOOKED, _HOOKED_PARAMETERS)
+        caching, ask = _known("jax._src.compilation_cache", _ASKED, _ASKED_PARAMETERS)
         jaxlib = version_of("jaxlib")
         if run.index is not None and _numbers(jaxlib) < _FIRST_WITH_WHOLE_FOLDER:
             raise HookError(f"jaxlib {jaxlib} finds only a part of what is loaded; 0.9.1 or later is needed")
@@ -63,15 +62,22 @@ class Adapter:
             backend: Any, module: Any, executable_devices: Any, options: Any, host_callbacks: Any
         ) -> Any:
             def compile() -> Any:
-                return original(backend, module, executable_devices, options, host_callbacks)
+                return compile_function(backend, module, executable_devices, options, host_callbacks)
 
             if os.getpid() != process:  # a forked child has no way to report
                 return compile()
             return compilations.watch(compile, backend, executable_devices, options, _name(module))
 
-        self._compiler, self._original, self._compilations = compiler, original, compilations
-        setattr(compiler, _HOOKED, guarded(backend_compile_and_load, original, run, "xla"))
-        self._cache_switch = _CompilationCacheSwitch(module)
+        def is_cache_used(backend: Any) -> Any:
+            return False if compilations.tunes_on(backend) else ask(backend)
+
+        self._compilations = compilations
+        for owner, name, original, replacement in (
+            (compiler, _HOOKED, compile_function, backend_compile_and_load),
+            (caching, _ASKED, ask, is_cache_used),
+        ):
+            self._originals.append((owner, name, original))
+            setattr(owner, name, guarded(replacement, original, run, "xla"))
         if _in_use():
             run.note(
                 "xla: JAX was in use before the tests ran (by a conftest.py or a plugin): what was compiled by then "
@@ -80,11 +86,9 @@ class Adapter:
 
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
-        if self._compiler is not None:
-            setattr(self._compiler, _HOOKED, self._original)
-            self._compiler = None
-        if self._cache_switch is not None:
-            self._cache_switch.restore()
+        while self._originals:
+            owner, name, original = self._originals.pop()
+            setattr(owner, name, original)
         if self._compilations is not None:
             self._compilations.close()
 
@@ -99,26 +103,18 @@ class Adapter:
         return [f"JAX programs ({reason})" for reason in left_alone]
 
 
-class _CompilationCacheSwitch:
-    """Keeps JAX's persistent compilation cache off: it hides lookups and holds programs that were tuned otherwise."""
+def _known(module: str, name: str, parameters: list[str]) -> tuple[Any, Any]:
+    """A module of JAX and a function of it.
 
-    def __init__(self, jax: Any) -> None:
-        self._jax = jax
-        self._was_on: bool | None = None
-        with suppress(AttributeError):
-            self._was_on = bool(jax.config.jax_enable_compilation_cache)
-            jax.config.update("jax_enable_compilation_cache", False)
-            self._forget_decision()
-
-    def restore(self) -> None:
-        if self._was_on is not None:
-            self._jax.config.update("jax_enable_compilation_cache", self._was_on)
-            self._forget_decision()
-
-    def _forget_decision(self) -> None:
-        # JAX decides once in a process, at its first compilation, whether it uses the cache.
-        if _in_use():
-            importlib.import_module("jax.experimental.compilation_cache.compilation_cache").reset_cache()
+    :raises HookError: when it is not there, or takes other parameters.
+    """
+    owner = importlib.import_module(module)
+    function = getattr(owner, name, None)
+    if function is None:
+        raise HookError(f"jax {version_of('jax')} has no {name}; a newer jax is needed")
+    if list(inspect.signature(function).parameters) != parameters:
+        raise HookError(f"{name} of jax {version_of('jax')} has another signature")
+    return owner, function
 
 
 def _name(module: Any) -> str:

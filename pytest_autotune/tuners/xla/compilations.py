@@ -101,17 +101,28 @@ class Compilations:
             self._run.observed(*lookups)
         return compiled
 
+    def tunes_on(self, backend: Any) -> bool:
+        """Whether XLA tunes what is compiled for a backend, and the user wants it to be kept."""
+        if self._run.ignores(NAME, KERNELS[files.Layout.NEW]):
+            return False
+        if backend.platform in _GPUS:
+            if _caches_programs():
+                self._run.note(
+                    "xla: JAX's persistent compilation cache is off in this run: "
+                    "its programs were tuned without this cache"
+                )
+            return True
+        if backend.platform == "cpu" and sys.modules["jax"].default_backend() == "cpu":
+            self._run.note("xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs")
+        return False
+
     def _leave_alone(self, reason: str) -> None:
         self.left_alone[reason] = None
 
     def _prepare(self, backend: Any, devices: Any, options: Any, program: str) -> _Compilation | None:
         """Tell XLA what to read and write in this compilation; None where it is left alone."""
         run = self._run
-        if run.ignores(NAME, KERNELS[files.Layout.NEW]):
-            return None
-        if backend.platform not in _GPUS:
-            if backend.platform == "cpu" and sys.modules["jax"].default_backend() == "cpu":
-                run.note("xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs")
+        if not self.tunes_on(backend):
             return None
         all_devices = backend.devices()
         if len({one.process_index for one in all_devices}) > 1:
@@ -137,10 +148,6 @@ class Compilations:
 
     def _tell_of_other_caches(self, debug_options: Any) -> None:
         run = self._run
-        if getattr(sys.modules["jax"].config, "jax_compilation_cache_dir", None):
-            run.note(
-                "xla: JAX's persistent compilation cache is off in this run: its programs were tuned without this cache"
-            )
         if getattr(debug_options, flags.FOLDER):
             run.note(f"xla: --{flags.FOLDER} is not used in this run")
         if any(NAME in index.tuners() for index in run.indexes if index is not run.index):
@@ -211,6 +218,13 @@ class Compilations:
         """What a loaded entry says of the same HLO, where XLA's log says nothing."""
         same = (one for one in self._offer.entries.entries if one.xla.hlo == chosen.hlo)
         return next((one.ours.label for one in same if same_device(one.xla, chosen)), "")
+
+
+def _caches_programs() -> bool:
+    config = sys.modules["jax"].config
+    return bool(
+        getattr(config, "jax_compilation_cache_dir", None) and getattr(config, "jax_enable_compilation_cache", True)
+    )
 
 
 def _taken(path: Path) -> bytes:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import jaxlib  # noqa: F401
 
-from jax._src import compiler, toy_xla, xla_bridge
+from jax._src import compilation_cache, compiler, toy_xla, xla_bridge
 
 __version__ = os.environ.get("TOY_JAX", "0.11.2")
 
@@ -42,6 +42,6 @@ def compile(*fusions, flags=(), overrides=()):
     others = [SimpleNamespace(process_index=1)] if os.environ.get("TOY_JAX_DISTRIBUTED") else []
     backend = SimpleNamespace(platform=default_backend(), devices=lambda: [device, *others])
     options = toy_xla.Options(dict(flags), list(overrides))
-    if config.jax_compilation_cache_dir and config.jax_enable_compilation_cache:
+    if compilation_cache.is_cache_used(backend):
         return "from JAX's own cache"
     return compiler.backend_compile_and_load(backend, toy_xla.Program(fusions), [device], options, [])

@@ -1,2 +1,0 @@
-def reset_cache():
-    pass
