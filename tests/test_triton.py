@@ -348,7 +348,7 @@ def test_heuristics_on_either_side_are_covered(session, order: str) -> None:
         (0.5, ("flag", "float", "0.5", "")),
         ("relu", ("flag", "str", "'relu'", "")),
         (tl.float16, ("flag", "str", "'fp16'", "dtype")),
-        (torch.bfloat16, ("flag", "str", "'bf16'", "dtype")),
+        (torch.bfloat16, ("flag", "str", "'torch.bfloat16'", "dtype")),
         (tl.constexpr(3), ("flag", "int", "3", "")),
         ((1, 2), None),
     ],
@@ -701,9 +701,9 @@ def test_a_stale_choice_that_is_still_offered_is_used_where_the_user_says_so(ses
 
 
 def test_candidates_are_params_in_tritons_own_order() -> None:
-    from pytest_autotune.tuners.triton import _candidate
+    from pytest_autotune.tuners.triton import _candidate, _params
 
-    candidate = _candidate(triton.Config({"BLOCK": 16}, num_warps=8, num_stages=2), 0.0123456)
+    candidate = _candidate(_params(triton.Config({"BLOCK": 16}, num_warps=8, num_stages=2)), 0.0123456)
 
     assert isinstance(candidate, Candidate)
     assert str(candidate) == "BLOCK=16, num_warps=8, num_ctas=1, num_stages=2"

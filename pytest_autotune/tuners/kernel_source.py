@@ -1,37 +1,34 @@
 """A digest of a kernel's source that changes when the kernel does, and only then.
 
 It is equal across Python and Triton versions, under the interpreter and the
-compiler, and wherever in a file the kernel stands: the text is compared token by
-token, without comments, blank lines, docstrings and decorators, together with
-the functions and constants that the kernel uses.
+compiler, wherever in a file the kernel stands and however it is laid out: it is
+made of what the parser sees, without docstrings and the kernel's own decorators,
+together with the functions, classes and constants that the kernel uses.
 """
 
 from __future__ import annotations
 
 import ast
-import builtins
+import enum
 import hashlib
 import inspect
-import io
-import sys
-import textwrap
 import tokenize
-from collections.abc import Callable, Iterator
-from types import FunctionType, ModuleType
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType, FunctionType, ModuleType
+from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UnportableError
+from pytest_autotune.tuners.library_code import of_library
+from pytest_autotune.tuners.syntax import syntax_text
 
 DIGEST_LENGTH = 12
-#: Functions of these are left out of a digest: their versions are not the kernel's.
-_LIBRARIES = {"triton", "torch", "numpy", "cupy", "numba", "pyopencl", "jax", "cutlass", "cuda", "pytest"}
-_LIBRARIES |= {"pytest_autotune", *sys.stdlib_module_names} - {"test", "__main__"}
-_LAYOUT = {
-    tokenize.INDENT: "<indent>",
-    tokenize.DEDENT: "<dedent>",
-    tokenize.NEWLINE: "<newline>",
-}
-_UNSEEN = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
+#: The type of a value of a fingerprint that holds a digest of source: another rule gets another name.
+FORM = "digest.2"
+#: What ``triton.jit`` was told that is compiled in.
+_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
+_Constant = Callable[[object], str | None]
 
 
 def digest(text: str) -> str:
@@ -39,15 +36,25 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
 
 
-def python_function(value: object) -> FunctionType | None:
-    """The Python function inside a kernel, a helper or the wrappers around them."""
+def layers(value: object) -> Iterator[object]:
+    """A kernel or helper, then what each of its decorators wraps, down to the Python function."""
     for _ in range(16):  # deeper than any stack of decorators
+        if value is None:
+            return
+        yield value
         if inspect.isfunction(value):
-            return value
+            return
         inner = getattr(value, "fn", None)
         value = getattr(value, "py_func", None) if inner is None else inner  # Triton's name for it, and Numba's
-        if value is None:
-            return None
+
+
+def python_function(value: object) -> FunctionType | None:
+    """The Python function inside a kernel, a helper or the wrappers around them."""
+    if inspect.isfunction(value):
+        return value
+    for layer in layers(value):
+        if inspect.isfunction(layer):
+            return layer
     return None
 
 
@@ -56,16 +63,27 @@ def qualified_name(function: FunctionType) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def source_digest(function: FunctionType, constant: Callable[[object], str | None]) -> str:
+def source_digest(kernel: object, constant: _Constant, *, own_cells: bool = False) -> str:
     """The digest of a kernel's source with everything of its own that it uses.
 
-    Plain values in closure cells are left out: kernels made by a factory share
-    their source, and what tells them apart belongs into the key.
+    The text of a function is read once. What its names stand for is looked up at
+    every call: a global may be another one the next time.
 
+    :param kernel: a Python function, or what its decorators made of it.
     :param constant: the stable text of a constant, or None for what is none.
+    :param own_cells: whether plain values in the kernel's own closure belong to it. They do not where kernels
+        made by a factory share their source, and what tells them apart is in the key.
     :raises UnportableError: when the source of a function cannot be read.
     """
-    return _digest(function, constant, {}, own_cells=False)
+    return _Digests(constant).of(kernel, own_cells)
+
+
+def class_digest(cls: type, constant: _Constant) -> str:
+    """The digest of a class: its text, its methods with what they use, and the values of its attributes.
+
+    :param constant: as for :func:`source_digest`.
+    """
+    return _Digests(constant).of_class(cls)
 
 
 def closure_cells(function: FunctionType) -> dict[str, object]:
@@ -79,126 +97,228 @@ def closure_cells(function: FunctionType) -> dict[str, object]:
     return cells
 
 
-def _digest(
-    function: FunctionType,
-    constant: Callable[[object], str | None],
-    seen: dict[FunctionType, str],
-    own_cells: bool,
-) -> str:
-    if function in seen:
-        return seen[function]
-    seen[function] = f"recursive {function.__qualname__}"
-    source = _definition(function)
-    parts = [code_text(source)]
-    for name, value in _used(function, source):
-        inner = python_function(value)
-        if inner is not None:
-            if not _of_library(inner):
-                parts.append(f"{name}: {_digest(inner, constant, seen, own_cells=True)}")
-        elif inspect.isclass(value):
-            if not _of_library(value):
-                parts.append(f"{name}: {_class_text(value)}")
-        elif own_cells or name not in function.__code__.co_freevars:
-            text = constant(value)
+class _Digests:
+    """The digests of one question: each function and class once, however they refer to each other."""
+
+    def __init__(self, constant: _Constant) -> None:
+        self._constant = constant
+        self._seen: dict[object, str] = {}
+
+    def of(self, value: object, own_cells: bool = True) -> str:
+        function = python_function(value)
+        assert function is not None
+        if function in self._seen:
+            return self._seen[function]
+        self._seen[function] = f"recursive {function.__qualname__}"
+        read = _read(function)
+        parts = [read.text]
+        for name, used in _used(function, read.names):
+            text = self._text(used, own_cells or name not in function.__code__.co_freevars)
             if text is not None:
                 parts.append(f"{name}: {text}")
-    seen[function] = digest("\n".join(parts))
-    return seen[function]
+        parts += [f"default {name}: {self._text(used)}" for name, used in _defaults(function)]
+        parts += _options(value)
+        self._seen[function] = digest("\n".join(parts))
+        return self._seen[function]
+
+    def of_class(self, cls: type) -> str:
+        if cls in self._seen:
+            return self._seen[cls]
+        self._seen[cls] = f"recursive {cls.__qualname__}"
+        parts = [cls.__qualname__, _class_text(cls)]
+        parts += [self.of_class(base) for base in cls.__bases__ if not of_library(base)]
+        members = cls.__members__ if issubclass(cls, enum.Enum) else {}
+        parts += [f"{name}: {self._constant(member)}" for name, member in members.items()]
+        for name, value in sorted(vars(cls).items()):
+            text = self._attribute_text(name, getattr(value, "__func__", value)) if name not in members else None
+            if text is not None:
+                parts.append(f"{name}: {text}")
+        self._seen[cls] = digest("\n".join(parts))
+        return self._seen[cls]
+
+    def _attribute_text(self, name: str, value: object) -> str | None:
+        if python_function(value) is not None:
+            try:
+                return self._text(value)
+            except UnportableError:  # one that a decorator of the class made
+                return None
+        return None if name.startswith("_") and name.endswith("_") else self._text(value)
+
+    def _text(self, value: object, plain: bool = True) -> str | None:
+        """What stands for something that a function uses; None where that is nothing of its own."""
+        function = python_function(value)
+        if function is not None:
+            return None if of_library(function) else self.of(value)
+        if isinstance(value, type):
+            return None if of_library(value) else self.of_class(value)
+        return self._constant(value) if plain else None
 
 
-def _of_library(value: Any) -> bool:
-    return (getattr(value, "__module__", None) or "").split(".")[0] in _LIBRARIES
+@dataclass(frozen=True)
+class _Read:
+    """What was read of a function: its text, and the dotted names in it that are not its own variables."""
+
+    code: CodeType
+    text: str
+    names: tuple[tuple[str, ...], ...]
 
 
-def _definition(function: FunctionType) -> str:
-    """The text of a function from its ``def`` on."""
+_functions: WeakKeyDictionary[FunctionType, _Read] = WeakKeyDictionary()
+_classes: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+
+
+def _read(function: FunctionType) -> _Read:
+    read = _functions.get(function)
+    if read is None or read.code is not function.__code__:
+        node = _lambda(function) if function.__name__ == "<lambda>" else _definition(function)
+        read = _Read(function.__code__, syntax_text(node, without=("decorator_list",)), tuple(_names(function, node)))
+        _functions[function] = read
+    return read
+
+
+def _definition(function: FunctionType) -> ast.AST:
+    """The ``def`` of a function.
+
+    :raises UnportableError: when its source cannot be read.
+    """
     try:
-        lines, _ = inspect.getsourcelines(function)
-    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
+        # Of the code: of a function, inspect would read what functools.wraps() says it wraps.
+        lines, _ = inspect.getsourcelines(function.__code__)
+        source = "".join(lines)
+        node = _first_statement(source)
+    except (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError):
         raise UnportableError(f"the source of {qualified_name(function)} cannot be read") from None
-    source = textwrap.dedent("".join(lines))
-    try:
-        node = ast.parse(source).body[0]
-    except (SyntaxError, IndexError):
-        raise UnportableError(f"the source of {qualified_name(function)} cannot be parsed") from None
     # Python 3.13 takes code of exec() for lines of another "<string>".
     if getattr(node, "name", None) != function.__code__.co_name:
         raise UnportableError(f"the source of {qualified_name(function)} cannot be read")
-    return "".join(source.splitlines(keepends=True)[node.lineno - 1 :])
+    return node
+
+
+def _first_statement(source: str) -> ast.stmt:
+    if source[:1].isspace():
+        block = ast.parse(f"if 1:\n{source}").body[0]
+        assert isinstance(block, ast.If)
+        return block.body[0]
+    return ast.parse(source).body[0]
+
+
+def _lambda(function: FunctionType) -> ast.AST:
+    """The expression of a lambda: of those that begin on its line, one that compiles to the same code.
+
+    :raises UnportableError: when its source cannot be read.
+    """
+    code = function.__code__
+    try:
+        lines, _ = inspect.findsource(code)
+        tree = _parsed("".join(lines))
+    except (OSError, TypeError, SyntaxError):
+        raise UnportableError(f"the source of {qualified_name(function)} cannot be read") from None
+    on_line = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
+    for node in sorted(on_line, key=lambda node: node.col_offset):
+        if len(on_line) == 1 or _same_code(code, _compiled(node, code.co_freevars)):
+            return node
+    raise UnportableError(f"the source of {qualified_name(function)} cannot be read")
+
+
+@lru_cache(maxsize=8)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def _compiled(node: ast.Lambda, cells: tuple[str, ...]) -> CodeType | None:
+    """The code of a lambda that takes some names from the function around it."""
+    around = ast.parse(f"def around({', '.join(cells)}): pass").body[0]
+    assert isinstance(around, ast.FunctionDef)
+    around.body = [ast.copy_location(ast.Return(node), node)]
+    code: CodeType = compile(ast.Module([around], []), "<lambda>", "exec", dont_inherit=True)
+    for name in ("around", "<lambda>"):
+        found = [const for const in code.co_consts if isinstance(const, CodeType) and const.co_name == name]
+        if not found:
+            return None
+        code = found[-1]
+    return code
+
+
+def _same_code(one: CodeType, other: CodeType | None) -> bool:
+    def parts(code: CodeType) -> tuple[object, ...]:
+        return code.co_code, repr(_plain(code)), code.co_names, code.co_varnames, code.co_freevars
+
+    return other is not None and parts(one) == parts(other)
+
+
+def _plain(code: CodeType) -> list[object]:
+    return [_plain(const) if isinstance(const, CodeType) else const for const in code.co_consts]
 
 
 def _class_text(cls: type) -> str:
-    try:
-        return digest(code_text(textwrap.dedent(inspect.getsource(cls))))
-    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
-        return cls.__qualname__
+    text = _classes.get(cls)
+    if text is None:
+        try:
+            text = syntax_text(_first_statement(inspect.getsource(cls)))
+        except (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError):
+            text = ""
+        _classes[cls] = text
+    return text
 
 
-def code_text(source: str) -> str:
-    """The tokens of Python source that matter, one per line."""
-    # Since Python 3.12 an f-string is several tokens: take its text as one, as before.
-    words: list[str] = []
-    start_of_fstring: tuple[int, int] | None = None
-    depth = 0
-    lines = source.splitlines(keepends=True)
-    statement_start = True
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        kind = tokenize.tok_name[token.type]
-        if kind in ("FSTRING_START", "TSTRING_START"):
-            if depth == 0:
-                start_of_fstring = token.start
-            depth += 1
-            continue
-        if kind in ("FSTRING_END", "TSTRING_END"):
-            depth -= 1
-            if depth == 0 and start_of_fstring is not None:
-                words.append(_between(lines, start_of_fstring, token.end))
-                statement_start = False
-            continue
-        if depth or token.type in _UNSEEN:
-            continue
-        words.append(_LAYOUT.get(token.type, token.string))
-        if token.type == tokenize.NEWLINE:
-            if len(words) >= 2 and words[-2].startswith("<statement string>"):
-                del words[-2:]
-            statement_start = True
-        elif token.type == tokenize.STRING and statement_start:
-            words[-1] = "<statement string>" + token.string
-            statement_start = False
-        elif token.type not in (tokenize.INDENT, tokenize.DEDENT):
-            statement_start = False
-    return "\n".join(word.removeprefix("<statement string>") for word in words)
-
-
-def _between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
-    (first, left), (last, right) = start, end
-    if first == last:
-        return lines[first - 1][left:right]
-    return "".join([lines[first - 1][left:], *lines[first : last - 1], lines[last - 1][:right]])
-
-
-def _used(function: FunctionType, source: str) -> Iterator[tuple[str, object]]:
-    """What a function takes from outside, by the name it uses, sorted by name."""
-    local = set(function.__code__.co_varnames) - set(function.__code__.co_freevars)
-    outside = {**vars(builtins), **function.__globals__, **closure_cells(function)}
+def _names(function: FunctionType, node: ast.AST) -> list[tuple[str, ...]]:
+    """The dotted names in a function that do not begin with a variable of its own, sorted."""
+    code = function.__code__
+    local = {*code.co_varnames, *code.co_cellvars} - set(code.co_freevars)
+    # The variables of a comprehension are the function's own since Python 3.12 only.
+    targets = [part.target for part in ast.walk(node) if isinstance(part, ast.comprehension)]
+    local -= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
     names: set[tuple[str, ...]] = set()
-    for node in ast.walk(ast.parse(source)):
-        chain: list[str] = []
-        inner: ast.AST = node
-        while isinstance(inner, ast.Attribute):
-            chain.append(inner.attr)
-            inner = inner.value
-        if isinstance(inner, ast.Name) and inner.id not in local and inner.id in outside:
-            names.add((inner.id, *reversed(chain)))
+    parts = [part for name, part in ast.iter_fields(node) if name != "decorator_list"]
+    for part in parts:
+        for top in part if isinstance(part, list) else [part]:
+            for inner in ast.walk(top) if isinstance(top, ast.AST) else ():
+                name = _dotted(inner)
+                if name and name[0] not in local:
+                    names.add(name)
+    return sorted(names)
+
+
+def _dotted(node: ast.AST) -> tuple[str, ...]:
+    attributes: list[str] = []
+    while isinstance(node, ast.Attribute):
+        attributes.append(node.attr)
+        node = node.value
+    return (node.id, *reversed(attributes)) if isinstance(node, ast.Name) else ()
+
+
+def _used(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[tuple[str, object]]:
+    """What a function takes from outside, by the name it uses, sorted by name; nothing of Python's own or a library."""
+    outside: tuple[Mapping[str, object], ...] = (closure_cells(function), function.__globals__)
     found: dict[str, object] = {}
-    for name, *attributes in sorted(names):
-        value = outside[name]
-        path = name
+    for name, *attributes in names:
+        scope = next((scope for scope in outside if name in scope), None)
+        if scope is None:
+            continue
+        value, path = scope[name], name
         for attribute in attributes:
-            if not isinstance(value, ModuleType):
+            if not isinstance(value, ModuleType) or of_library(value):
                 break
             value = getattr(value, attribute, None)
             path += f".{attribute}"
-        if not isinstance(value, ModuleType) and getattr(builtins, name, found) is not value:
+        if not isinstance(value, ModuleType):
             found[path] = value
-    yield from sorted(found.items(), key=lambda item: item[0])
+    return sorted(found.items(), key=lambda item: item[0])
+
+
+def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """The defaults of a function's parameters: what a factory computed is not in the text."""
+    values = function.__defaults__ or ()
+    code = function.__code__
+    yield from zip(code.co_varnames[code.co_argcount - len(values) : code.co_argcount], values, strict=True)
+    yield from sorted((function.__kwdefaults__ or {}).items())
+
+
+def _options(kernel: object) -> Iterator[str]:
+    """What decorators were told that is compiled in, where it is not what they do by themselves."""
+    for layer in layers(kernel):
+        given = getattr(layer, "kwargs", None)  # where Triton's interpreter keeps it
+        for name in _OPTIONS:
+            value = given.get(name) if isinstance(given, dict) else getattr(layer, name, None)
+            if value and isinstance(value, (bool, str, int, list, tuple)):
+                yield f"{name}={value!r}"

@@ -18,12 +18,14 @@ import numbers
 import sys
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import FunctionType, ModuleType
+from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune import device
@@ -32,19 +34,44 @@ from pytest_autotune.run.shared_work import UndividedWork, Work
 from pytest_autotune.run.tuning_run import Tuning, TuningRun
 from pytest_autotune.tuners.guard import guarded
 from pytest_autotune.tuners.kernel_source import (
+    FORM,
     closure_cells,
     digest,
+    layers,
     python_function,
     qualified_name,
     source_digest,
 )
 from pytest_autotune.tuners.narrowing import BRIEF_MS, BRIEF_WARMUP_MS, CLOSE, FINALISTS, MAY_WIN
+from pytest_autotune.tuners.older_source_digest import OLDER_FORM, older_source_digest
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.values import DtypeName, constant_text, stable_value, unwrapped
+from pytest_autotune.tuners.values import (
+    DtypeName,
+    callable_text,
+    constant_text,
+    encoded_text,
+    is_code,
+    stable_value,
+    unwrapped,
+)
 from pytest_autotune.tuners.versions import version_of, versions_of
 
 NAME = "triton"
 _HOOKED_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
+#: Those of ``triton.knobs`` that change what a kernel is compiled to.
+_SETTINGS = {
+    "language": ("fp32_default", "default_fp_fusion"),
+    "runtime": ("debug", "sanitize_overflow"),
+    "compilation": ("instrumentation_mode", "enable_asan", "override"),
+    "nvidia": ("disable_ptxas_opt", "ptxas_options"),
+    "amd": (
+        "use_buffer_ops",
+        "use_block_pingpong",
+        "use_in_thread_transpose",
+        "use_async_copy",
+        "scalarize_packed_fops",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -249,8 +276,9 @@ class Adapter:
                 return
             if not _interpreted(autotuner):
                 best = _measured_again(call, times_ms, best, was_brief)
-        candidates = [_candidate(config, times_ms[config]) for config in configs]
-        tuning.record(_candidate(best, times_ms[best]), candidates)
+        params = dict(zip(configs, _params_of(configs), strict=True))
+        candidates = [_candidate(params[config], times_ms[config]) for config in configs]
+        tuning.record(_candidate(params[best], times_ms[best]), candidates)
 
     def _problem(
         self, call: _Call, function: FunctionType, configs: Sequence[Any]
@@ -263,18 +291,43 @@ class Adapter:
         on = self._device(autotuner)
         key: list[Value] = []
         try:
-            for name, value in _key_values(call, function):
+            heuristics = _heuristics(autotuner)
+            arguments = list(_key_values(call, function, heuristics))
+            for name, value in arguments:
                 key.append(_key_value(name, value))
             offered: dict[tuple[Value, ...], Any] = {}
-            for config in configs:
-                offered.setdefault(_params(config), config)
+            for config, params in zip(configs, _params_of(configs), strict=True):
+                offered.setdefault(params, config)
             fingerprint = (
-                Value("source", source_digest(function, constant_text), "digest"),
+                Value("source", _source(autotuner.fn, heuristics, arguments), FORM),
                 Value("search", digest("\n".join(sorted(_search_text(c) for c in autotuner.configs))), "digest"),
+                *_settings(autotuner),
             )
         except UnportableError as error:
             raise _Unportable(Problem(NAME, qualified_name(function), tuple(key), on), str(error)) from None
-        return Problem(NAME, qualified_name(function), tuple(key), on), fingerprint, offered
+        problem = Problem(NAME, qualified_name(function), tuple(key), on)
+        return problem, self._in_the_form_of_the_file(problem, fingerprint, function, heuristics), offered
+
+    def _in_the_form_of_the_file(
+        self, problem: Problem, fingerprint: tuple[Value, ...], function: FunctionType, heuristics: _Heuristics
+    ) -> tuple[Value, ...]:
+        """The fingerprint, with a source digest by the older rule where a loaded entry has that one and it holds.
+
+        Such an entry stays as it is until the problem is tuned again. What the older
+        rule does not see is never trusted to it.
+        """
+        assert self._run is not None
+        loaded = [entry.fingerprint for index in self._run.indexes for entry in index.same_key(problem)]
+        has_older = any(value.name == "source" and value.type == OLDER_FORM for one in loaded for value in one)
+        if not has_older or heuristics:
+            return fingerprint
+        try:
+            older = Value("source", older_source_digest(function, encoded_text), OLDER_FORM)
+        except UnportableError:
+            return fingerprint
+        by_older_rule = tuple(sorted((older, *fingerprint[1:]), key=lambda value: value.name))
+        by_this_rule = tuple(sorted(fingerprint, key=lambda value: value.name))
+        return by_older_rule if by_older_rule in loaded and by_this_rule not in loaded else fingerprint
 
     def _device(self, autotuner: Any) -> Device:
         if _interpreted(autotuner):
@@ -529,21 +582,110 @@ def _median_ms(timing: object) -> float:
     return math.inf if math.isnan(time_ms) else time_ms
 
 
-def _candidate(config: Any, time_ms: float) -> Candidate:
+def _candidate(params: tuple[Value, ...], time_ms: float) -> Candidate:
     if not math.isfinite(time_ms):
-        return Candidate(params=_params(config), failed="did not compile, or needs more than the device has")
-    return Candidate(params=_params(config), time_us=float(f"{time_ms * 1000:.4g}"))
+        return Candidate(params=params, failed="did not compile, or needs more than the device has")
+    return Candidate(params=params, time_us=float(f"{time_ms * 1000:.4g}"))
 
 
 def _params(config: Any) -> tuple[Value, ...]:
     return tuple(stable_value(name, value) for name, value in config.all_kwargs().items())
 
 
+def _params_of(configs: Sequence[Any]) -> list[tuple[Value, ...]]:
+    """The params of each candidate; where those of two are equal, what else they differ in is added.
+
+    :raises UnportableError: when that has no stable form, so that nothing tells the two apart.
+    """
+    found = [_params(config) for config in configs]
+    often = Counter(found)
+    return [
+        params if often[params] == 1 else (*params, *(_stable_extra(*extra) for extra in _extras(config)))
+        for params, config in zip(found, configs, strict=True)
+    ]
+
+
+def _extras(config: Any) -> Iterator[tuple[str, object]]:
+    """What a candidate holds that Triton does not pass to the kernel: its ``pre_hook``, and what a backend added."""
+    passed = config.all_kwargs()
+    for name, value in sorted(vars(config).items()):
+        if name != "kwargs" and name not in passed and value is not None:
+            yield name, value
+
+
+def _stable_extra(name: str, value: object) -> Value:
+    return Value(name, callable_text(value), "function") if callable(value) else stable_value(name, value)
+
+
 def _search_text(config: Any) -> str:
-    return repr([value.encoded for value in _params(config)])
+    words = [value.encoded for value in _params(config)]
+    for name, value in _extras(config):
+        try:
+            words.append(_stable_extra(name, value).encoded)
+        except UnportableError:  # enough to see that there is one
+            words.append((name, type(value).__qualname__, "", ""))
+    override = getattr(config, "ir_override", None)
+    if override is not None:
+        with suppress(OSError):
+            words.append(("ir_override", "text", digest(Path(override).read_text("utf-8", "replace")), ""))
+    return repr(words)
 
 
-def _key_values(call: _Call, function: FunctionType) -> Iterator[tuple[str, object]]:
+_Heuristics = list[tuple[str, Callable[..., object]]]
+
+
+def _heuristics(autotuner: Any) -> _Heuristics:
+    """The functions of ``triton.heuristics`` under and over an autotuner, by the name of the value they make."""
+    found: list[Any] = [layer for layer in layers(autotuner.fn) if _is_heuristics(layer)]
+    # Who stands over the autotuner only the calls that are under way know: heuristics, then what they call.
+    frame = sys._getframe()
+    while frame.f_back is not None and not _runs(frame, autotuner):
+        frame = frame.f_back
+    while frame.f_back is not None and frame.f_back.f_code.co_name == "run":
+        frame = frame.f_back
+        caller = frame.f_locals.get("self")
+        if _is_heuristics(caller) and any(layer is autotuner for layer in layers(caller)):
+            found.append(caller)
+    return [pair for heuristics in found for pair in heuristics.values.items()]
+
+
+def _runs(frame: FrameType, autotuner: Any) -> bool:
+    return frame.f_code.co_name == "run" and frame.f_locals.get("self") is autotuner
+
+
+def _is_heuristics(layer: Any) -> bool:
+    return type(layer).__name__ == "Heuristics" and isinstance(getattr(layer, "values", None), dict)
+
+
+def _source(kernel: Any, heuristics: _Heuristics, arguments: Sequence[tuple[str, object]]) -> str:
+    """The digest of a kernel with all that is compiled into it and is not in the key."""
+    parts = [source_digest(kernel, constant_text)]
+    for name, function in heuristics:
+        is_plain = python_function(function) is not None
+        parts.append(f"{name}: {source_digest(function, constant_text) if is_plain else callable_text(function)}")
+    # The key has the name of an enum's member; its value may be edited.
+    parts += [f"{name}: {constant_text(value)}" for name, value in arguments if isinstance(unwrapped(value), enum.Enum)]
+    return parts[0] if len(parts) == 1 else digest("\n".join(parts))
+
+
+def _settings(autotuner: Any) -> Iterator[Value]:
+    """The settings of Triton that change what is compiled, where they are not what they are by themselves."""
+    knobs = sys.modules.get("triton.knobs")
+    if knobs is None or _interpreted(autotuner):
+        return
+    changed = []
+    for group_name, names in _SETTINGS.items():
+        group = getattr(knobs, group_name, None)
+        for name in names:
+            value = getattr(group, name, None)
+            default = getattr(vars(type(group)).get(name), "default", None)
+            if (value or None) != (default or None):
+                changed.append(f"{group_name}.{name}={value}")
+    if changed:
+        yield Value("settings", ", ".join(changed), "settings")
+
+
+def _key_values(call: _Call, function: FunctionType, heuristics: _Heuristics) -> Iterator[tuple[str, object]]:
     """What a tuning depends on, by name: positions shift with defaults and keyword arguments."""
     autotuner = call.autotuner
     named = {name: value for name, value in call.named.items() if name in autotuner.arg_names}
@@ -551,11 +693,30 @@ def _key_values(call: _Call, function: FunctionType) -> Iterator[tuple[str, obje
         if name in named:
             yield name, named[name]
     for name, value in named.items():
-        if hasattr(value, "dtype"):
-            yield f"{name}.dtype", DtypeName(str(value.dtype))
+        yield from _compiled_in(name, value, is_key=name in autotuner.keys)
+    yield from _cells("closure", function)
+    for name, heuristic in heuristics:
+        if (inner := python_function(heuristic)) is not None:
+            yield from _cells(f"heuristics.{name}", inner)
+
+
+def _compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str, object]]:
+    """The dtypes of an argument, in tuples and descriptors too, and functions that the key does not name."""
+    if hasattr(value, "dtype"):
+        yield f"{name}.dtype", DtypeName(str(value.dtype))
+    elif isinstance(value, tuple):
+        for position, part in enumerate(value):
+            yield from _compiled_in(f"{name}.{position}", part, is_key)
+    elif hasattr(getattr(value, "base", None), "dtype"):
+        yield f"{name}.base.dtype", DtypeName(str(value.base.dtype))
+    elif not is_key and python_function(unwrapped(value)) is not None:
+        yield name, value
+
+
+def _cells(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
     for name, value in closure_cells(function).items():
-        if python_function(value) is None and not isinstance(value, (ModuleType, type)):
-            yield f"closure.{name}", value
+        if not is_code(value):
+            yield f"{prefix}.{name}", value
 
 
 def _key_value(name: str, value: object) -> Value:
@@ -566,4 +727,4 @@ def _key_value(name: str, value: object) -> Value:
     if isinstance(value, numbers.Real):
         number = float(value)
         return plain_value(name, int(number) if number.is_integer() else number)
-    return stable_value(name, value)
+    return stable_value(name, value, dtype_apart=not isinstance(value, DtypeName))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import functools
+import inspect
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value, plain_value
-from pytest_autotune.tuners.kernel_source import python_function, qualified_name, source_digest
+from pytest_autotune.tuners.kernel_source import closure_cells, python_function, qualified_name, source_digest
 
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 _PLAIN = (int, str, bool, float, type(None))
@@ -20,27 +25,42 @@ class DtypeName(str):
     """The name of a dtype, however its library spells it."""
 
 
-def stable_value(name: str, value: object) -> Value:
+def stable_value(name: str, value: object, dtype_apart: bool = False) -> Value:
     """Encode a value so that it means the same in another process.
 
     Takes plain scalars, those of numpy too, dtypes of any library, members of an
-    enum, functions with a name, and tuples and lists of these.
+    enum, functions with a name and what they took from the functions around them,
+    and tuples and lists of these.
 
+    :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. As the dtype of data they are one.
     :raises UnportableError: for what has no stable form, such as a tensor.
     """
     if type(value) in _PLAIN:  # nearly all are, and a space has hundreds of them
         return plain_value(name, value)
     value = unwrapped(value)
-    if (dtype := _dtype_name(value)) is not None:
+    if (dtype := _dtype_name(value, dtype_apart)) is not None:
         return Value(name, dtype, "dtype")
     if isinstance(value, enum.Enum):
         return Value(name, f"{type(value).__qualname__}.{value.name}", "enum")
     if isinstance(value, (tuple, list)):
-        return Value(name, repr([stable_value("", part).encoded[1:] for part in value]), "tuple")
+        return Value(name, repr([stable_value("", part, dtype_apart).encoded[1:] for part in value]), "tuple")
     function = python_function(value)
     if function is not None:
-        return Value(name, f"{qualified_name(function)}@{source_digest(function, constant_text)}", "function")
+        _check_cells(function)
+        text = source_digest(value, constant_text, own_cells=True)
+        return Value(name, f"{qualified_name(function)}@{text}", "function")
     return plain_value(name, value)
+
+
+def is_code(value: object) -> bool:
+    """Whether a value is a part of the program, which digests of source follow, and not data."""
+    return isinstance(value, (ModuleType, type)) or python_function(value) is not None
+
+
+def _check_cells(function: FunctionType) -> None:
+    for name, cell in closure_cells(function).items():
+        if not is_code(cell) and constant_text(cell) is None:
+            plain_value(f"{name} of {qualified_name(function)}", cell)
 
 
 def unwrapped(value: Any) -> object:
@@ -51,14 +71,65 @@ def unwrapped(value: Any) -> object:
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
-def constant_text(value: object) -> str | None:
-    """The text of a constant that a kernel uses, for its source digest; None for what is none."""
+def encoded_text(value: object) -> str | None:
+    """The text of a value as keys hold it; None for what has no stable form."""
     with suppress(UnportableError):
         return repr(stable_value("", value).encoded)
     return None
 
 
-def _dtype_name(value: object) -> str | None:
+def constant_text(value: object) -> str | None:
+    """The text of a constant that a kernel uses, for its source digest; None for what is none.
+
+    Members of an enum, dataclasses and namespaces stand there with their values.
+    """
+    with suppress(UnportableError, RecursionError):  # an object may hold itself
+        return _content(value)
+    return None
+
+
+def _content(value: object) -> str:
+    value = unwrapped(value)
+    kind = type(value).__qualname__
+    if isinstance(value, enum.Enum):
+        return f"{kind}.{value.name}={constant_text(value.value)}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return f"{kind}({_items((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))})"
+    if isinstance(value, SimpleNamespace):
+        return f"{kind}({_items(sorted(vars(value).items()))})"
+    if isinstance(value, dict):
+        items = sorted((_content(key), content) for key, content in value.items())
+        return f"{kind}({_items(items)})"
+    if isinstance(value, (tuple, list)):
+        return f"{kind}({', '.join(_content(part) for part in value)})"
+    if isinstance(value, (set, frozenset)):
+        return f"{kind}({', '.join(sorted(_content(part) for part in value))})"
+    return repr(stable_value("", value, dtype_apart=True).encoded)
+
+
+def _items(items: Iterable[tuple[str, object]]) -> str:
+    return ", ".join(f"{name}={_content(value)}" for name, value in items)
+
+
+def callable_text(value: object) -> str:
+    """What a function that is called beside a kernel does, such as a hook: its source and what it carries.
+
+    :raises UnportableError: when a part of that has no stable form.
+    """
+    if isinstance(value, functools.partial):
+        return f"{callable_text(value.func)}({_content(value.args)}, {_content(value.keywords)})"
+    if inspect.ismethod(value):
+        return f"{callable_text(value.__func__)} of {_content(value.__self__)}"
+    if inspect.isbuiltin(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    own_call = vars(type(value)).get("__call__")
+    if python_function(value) is None and inspect.isfunction(own_call):
+        return f"{callable_text(own_call)} of {_content(value)}"
+    return str(stable_value("hook", value).value)
+
+
+def _dtype_name(value: object, apart: bool) -> str | None:
+    """The name of a dtype, of its library too where those are told apart; Triton's own have none."""
     if isinstance(value, type):
         text = value.__name__ if value.__module__ in _DTYPE_CLASSES else None
     else:
@@ -66,4 +137,9 @@ def _dtype_name(value: object) -> str | None:
         is_dtype = isinstance(value, DtypeName) or type(value).__name__ == "dtype"
         is_dtype = is_dtype or type(value).__module__ == "numpy.dtypes"
         text = str(value).removeprefix("torch.") if is_dtype else None
-    return None if text is None else _DTYPES.get(text, text)
+    if text is None:
+        return None
+    library = value.__module__ if isinstance(value, type) else type(value).__module__
+    if apart and not library.startswith(("triton.", "pytest_autotune.")):
+        return f"{library.split('.')[0]}.{text}"
+    return _DTYPES.get(text, text)

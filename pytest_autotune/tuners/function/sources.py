@@ -10,7 +10,8 @@ from types import FunctionType, ModuleType
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.kernel_source import code_text, digest, python_function, source_digest
+from pytest_autotune.tuners.kernel_source import digest, python_function, source_digest
+from pytest_autotune.tuners.source_tokens import code_text
 from pytest_autotune.tuners.values import constant_text
 
 #: Reading and splitting source takes milliseconds; a function's does not change while it lives.

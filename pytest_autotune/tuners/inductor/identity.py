@@ -18,7 +18,8 @@ from typing import Any
 
 from pytest_autotune import device
 from pytest_autotune.cache.model import Device, Value
-from pytest_autotune.tuners.kernel_source import code_text, digest
+from pytest_autotune.tuners.kernel_source import digest
+from pytest_autotune.tuners.source_tokens import code_text
 from pytest_autotune.tuners.versions import versions_of
 
 #: What stands in place of a kernel's name in a module that is made only to be measured.

@@ -1,0 +1,411 @@
+"""Which problem a call of a Triton kernel is, and what its choice rests on: no choice reaches another kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from pytest_autotune.cache.model import Entry, Value
+from tests.test_triton import CONFIGS, Bench, configs, grid, interpreter, session  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("forget_choices", "interpreter")
+SETTING = 1
+Make = Callable[[Any], Any]
+
+
+def run(kernel: Any, *arguments: Any, **options: Any) -> int:
+    """Call a kernel, and tell the block size that was chosen."""
+    # Some of these kernels are nothing that the interpreter can run: it fails at the launch, after the choice.
+    with contextlib.suppress(triton.runtime.errors.InterpreterError, TypeError, AttributeError):
+        kernel[(1,)](*arguments, **options)
+    autotuner = kernel
+    while not hasattr(autotuner, "configs"):
+        autotuner = autotuner.fn
+    return next(iter(autotuner.cache.values())).kwargs["BLOCK"]
+
+
+def bench(best: int = 64) -> Bench:
+    return Bench(best, launches=False)
+
+
+@pytest.fixture
+def told_apart(session: Any) -> Callable[..., bool]:  # noqa: F811
+    """Whether two kernels, tuned with different results, each get their own choice from the cache, as a hit."""
+
+    def told_apart(one: Make, other: Make, *arguments: Any) -> bool:
+        recorded = session(dumping=True)
+        assert [run(make(bench(best)), *arguments) for make, best in ((one, 16), (other, 64))] == [16, 64]
+        loaded = session(recorded.entries)
+        chosen = [run(make(bench(best)), *arguments) for make, best in ((one, 64), (other, 16))]
+        return chosen == [16, 64] and loaded.outcomes == ["hit", "hit"]
+
+    return told_apart
+
+
+@pytest.fixture
+def outcome_after(session: Any) -> Callable[..., str]:  # noqa: F811
+    """What a lookup of the second kernel comes to where the first one was tuned."""
+
+    def outcome_after(before: Any, after: Any, *arguments: Any, **again: Any) -> str:
+        recorded = session(dumping=True)
+        run(before, *arguments)
+        loaded = session(recorded.entries)
+        run(after, *again.get("arguments", arguments))
+        (outcome,) = loaded.outcomes
+        return str(outcome)
+
+    return outcome_after
+
+
+def with_heuristics(functions: dict[str, Any], bench: Any, key: tuple[str, ...] = ("n",), over: bool = False) -> Any:
+    @triton.jit
+    def scaled(x, y, n, VEC: tl.constexpr, BLOCK: tl.constexpr):
+        offsets = tl.arange(0, BLOCK)
+        tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n) * VEC, mask=offsets < n)
+
+    tuned = triton.autotune(configs(), key=list(key), do_bench=bench)
+    heuristics = triton.heuristics(functions)
+    return heuristics(tuned(scaled)) if over else tuned(heuristics(scaled))
+
+
+def tensors(n: int = 100) -> tuple[Any, Any, int]:
+    return torch.ones(128), torch.zeros(128), n
+
+
+either_way = pytest.mark.parametrize("over", [False, True], ids=["under the autotuner", "over the autotuner"])
+
+
+@either_way
+def test_kernels_whose_heuristics_a_factory_made_do_not_share_a_choice(told_apart, over: bool) -> None:
+    def make(vec: int) -> Make:
+        return lambda bench: with_heuristics({"VEC": lambda arguments: vec}, bench, over=over)
+
+    assert told_apart(make(1), make(8), *tensors())
+
+
+@either_way
+def test_kernels_whose_heuristics_are_two_functions_do_not_share_a_choice(told_apart, over: bool) -> None:
+    one, eight = (lambda arguments: 1), (lambda arguments: 8)
+
+    assert told_apart(
+        lambda bench: with_heuristics({"VEC": one}, bench, over=over),
+        lambda bench: with_heuristics({"VEC": eight}, bench, over=over),
+        *tensors(),
+    )
+
+
+def width(arguments: dict[str, Any]) -> int:
+    return SETTING
+
+
+@either_way
+def test_a_constant_that_a_heuristics_function_reads_belongs_to_the_source(
+    outcome_after, monkeypatch, over: bool
+) -> None:
+    def make() -> Any:
+        return with_heuristics({"VEC": width}, bench(), over=over)
+
+    assert outcome_after(make(), make(), *tensors()) == "hit"
+    before = make()
+    after = make()
+
+    class Later:
+        def __getitem__(self, launch: Any) -> Any:
+            monkeypatch.setattr(f"{__name__}.SETTING", 2)
+            return after[launch]
+
+        fn = after
+
+    assert outcome_after(before, Later(), *tensors()) == "stale"
+
+
+def test_one_choice_serves_all_values_of_a_heuristic_that_the_key_leaves_out(outcome_after) -> None:
+    """As in Triton's own memory: which call comes first decides nothing in a run that loads."""
+
+    def make() -> Any:
+        return with_heuristics({"VEC": lambda arguments: arguments["n"] % 2 + 1}, bench(), key=())
+
+    assert outcome_after(make(), make(), *tensors(100), arguments=tensors(99)) == "hit"
+
+
+def test_a_heuristic_that_carries_something_without_a_stable_form_is_unportable(outcome_after) -> None:
+    thing = object()
+
+    def make() -> Any:
+        return with_heuristics({"VEC": lambda arguments: 1 if thing else 2}, bench())
+
+    assert outcome_after(make(), make(), *tensors()) == "unportable"
+
+
+def with_function(bench: Any) -> Any:
+    @triton.autotune(configs(), key=["n", "ACT"], do_bench=bench)
+    @triton.jit
+    def activated(x, y, n, ACT: tl.constexpr, BLOCK: tl.constexpr):
+        offsets = tl.arange(0, BLOCK)
+        tl.store(y + offsets, ACT(tl.load(x + offsets, mask=offsets < n)), mask=offsets < n)
+
+    return activated
+
+
+def make_act(scale: Any) -> Any:
+    @triton.jit
+    def act(x):
+        return x * scale
+
+    return act
+
+
+@pytest.mark.parametrize("scales", [(2.0, 3.0), (tl.constexpr(2.0), tl.constexpr(3.0))], ids=["numbers", "constexprs"])
+def test_functions_of_a_factory_are_two_values_of_a_key(session, scales) -> None:  # noqa: F811
+    recorded = session(dumping=True)
+    chosen = [
+        run(with_function(bench(best)), *tensors(), make_act(scale))
+        for scale, best in zip(scales, (16, 64), strict=True)
+    ]
+    loaded = session(recorded.entries)
+    again = [run(with_function(bench()), *tensors(), make_act(scale)) for scale in scales]
+
+    assert chosen == again == [16, 64]
+    assert loaded.outcomes == ["hit", "hit"]
+
+
+def test_a_function_in_the_key_that_carries_something_without_a_stable_form_is_unportable(session) -> None:  # noqa: F811
+    first = session(dumping=True)
+    run(with_function(bench()), *tensors(), make_act(object()))
+
+    (lookup,) = first.lookups
+    assert lookup.outcome.value == "unportable"
+    assert "scale of" in lookup.reason
+
+
+def test_a_function_that_is_passed_and_not_in_the_key_is_told_apart(session) -> None:  # noqa: F811
+    def make(bench: Any) -> Any:
+        kernel = with_function(bench)
+        kernel.keys = ["n"]
+        return kernel
+
+    recorded = session(dumping=True)
+    for scale, best in ((2.0, 16), (3.0, 64)):
+        run(make(bench(best)), *tensors(), make_act(scale))
+    loaded = session(recorded.entries)
+
+    assert [run(make(bench()), *tensors(), make_act(scale)) for scale in (2.0, 3.0)] == [16, 64]
+    assert loaded.outcomes == ["hit", "hit"]
+
+
+def hook_one(arguments: dict[str, Any]) -> None:
+    arguments["seen"] = 1
+
+
+def hook_two(arguments: dict[str, Any]) -> None:
+    arguments["seen"] = 2
+
+
+def with_hooks(*hooks: Any, best: int = 0) -> Any:
+    """A kernel whose candidates differ in their hooks only."""
+    calls: list[int] = []
+
+    def prefer(kernel_call: Any, quantiles: Any = None) -> list[float]:
+        calls.append(1)
+        return [1.0 if len(calls) - 1 == best else 2.0] * 3
+
+    @triton.autotune([triton.Config({"BLOCK": 16}, pre_hook=hook) for hook in hooks], key=["n"], do_bench=prefer)
+    @triton.jit
+    def plain(x, y, n, BLOCK: tl.constexpr):
+        pass
+
+    return plain
+
+
+@pytest.mark.parametrize("best", [0, 1])
+def test_candidates_that_differ_in_their_hook_only_are_told_apart(session, best: int) -> None:  # noqa: F811
+    recorded = session(dumping=True)
+    run(with_hooks(hook_one, hook_two, best=best), *tensors())
+    loaded = session(recorded.entries)
+    kernel = with_hooks(hook_one, hook_two, best=1 - best)
+    run(kernel, *tensors())
+
+    assert loaded.outcomes == ["hit"]
+    assert kernel.best_config is kernel.configs[best]
+
+
+def test_candidates_that_nothing_tells_apart_are_unportable(session) -> None:  # noqa: F811
+    def hook(thing: Any) -> Any:
+        return lambda arguments: arguments.update(thing=thing)
+
+    first = session(dumping=True)
+    run(with_hooks(hook(object()), hook(object())), *tensors())
+
+    assert [lookup.outcome.value for lookup in first.lookups] == ["unportable"]
+
+
+def test_another_hook_of_a_candidate_is_another_search(outcome_after) -> None:
+    one, two = with_hooks(hook_one, None), with_hooks(hook_two, None)
+
+    assert outcome_after(one, two, *tensors()) == "stale"
+
+
+def descriptor(dtype: Any) -> Any:
+    return TensorDescriptor(torch.zeros(16, 16, dtype=dtype), [16, 16], [16, 1], [16, 16])
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [
+        (descriptor, "x.base.dtype"),
+        (lambda dtype: (torch.zeros(4, dtype=dtype), 3), "x.0.dtype"),
+        (lambda dtype: (1, (descriptor(dtype),)), "x.1.0.base.dtype"),
+    ],
+    ids=["descriptor", "tuple", "nested"],
+)
+def test_dtypes_inside_an_argument_are_in_the_key(session, argument: Any, name: str) -> None:  # noqa: F811
+    def make(bench: Any) -> Any:
+        @triton.autotune(configs(), key=["n"], do_bench=bench)
+        @triton.jit
+        def nothing(x, n, BLOCK: tl.constexpr):
+            pass
+
+        return nothing
+
+    recorded = session(dumping=True)
+    for dtype, best in ((torch.float32, 16), (torch.float16, 64)):
+        run(make(bench(best)), argument(dtype), 16)
+    session(recorded.entries)
+
+    assert [run(make(bench()), argument(dtype), 16) for dtype in (torch.float32, torch.float16)] == [16, 64]
+    assert [value for value in recorded.lookups[0].problem.key if value.name == name] == [Value(name, "fp32", "dtype")]
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: (value,)], ids=["plain", "in a tuple"])
+def test_dtypes_of_triton_and_torch_are_two_values_of_a_key_as_they_are_to_triton(session, wrap) -> None:  # noqa: F811
+    recorded = session(dumping=True)
+    for value, best in ((tl.float16, 16), (torch.float16, 64)):
+        run(with_function(bench(best)), *tensors(), wrap(value))
+    loaded = session(recorded.entries)
+
+    assert [run(with_function(bench()), *tensors(), wrap(value)) for value in (tl.float16, torch.float16)] == [16, 64]
+    assert loaded.outcomes == ["hit", "hit"]
+
+
+def test_the_value_of_an_enum_in_the_key_belongs_to_the_source(outcome_after) -> None:
+    def mode(fast: int) -> Any:
+        return enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
+
+    one, two = with_function(bench()), with_function(bench())
+
+    assert outcome_after(one, two, *tensors(), mode(1), arguments=(*tensors(), mode(1))) == "hit"
+    assert outcome_after(one, two, *tensors(), mode(1), arguments=(*tensors(), mode(2))) == "stale"
+
+
+@pytest.mark.parametrize("option", ["noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug"])
+def test_an_option_of_the_kernel_that_is_compiled_in_belongs_to_the_source(outcome_after, option: str) -> None:
+    def make(**options: Any) -> Any:
+        def nothing(x, y, n, BLOCK: tl.constexpr):
+            pass
+
+        return triton.autotune(configs(), key=["n"], do_bench=bench())(triton.jit(**options)(nothing))
+
+    value: Any = ["n"] if option.startswith("do_not") else True
+
+    assert outcome_after(make(), make(**{option: value}), *tensors()) == "stale"
+
+
+def test_a_default_that_a_factory_computed_belongs_to_the_source(outcome_after) -> None:
+    def make(width: int) -> Any:
+        @triton.autotune(configs(), key=["n"], do_bench=bench())
+        @triton.jit
+        def nothing(x, y, n, WIDTH: tl.constexpr = width, BLOCK: tl.constexpr = 1):
+            pass
+
+        return nothing
+
+    assert outcome_after(make(1), make(1), *tensors()) == "hit"
+    assert outcome_after(make(1), make(2), *tensors()) == "stale"
+
+
+def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerprint(monkeypatch) -> None:
+    from pytest_autotune.tuners import triton as adapter
+
+    monkeypatch.setattr(adapter, "_interpreted", lambda autotuner: False)
+    assert list(adapter._settings(None)) == []
+
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
+    monkeypatch.setattr(triton.knobs.runtime, "debug", True)
+
+    assert list(adapter._settings(None)) == [
+        Value("settings", "language.default_fp_fusion=False, runtime.debug=True", "settings")
+    ]
+
+
+def in_older_form(entry: Entry, kernel: Any) -> Entry:
+    from pytest_autotune.tuners.kernel_source import python_function
+    from pytest_autotune.tuners.older_source_digest import older_source_digest
+    from pytest_autotune.tuners.values import encoded_text
+
+    function = python_function(kernel)
+    assert function is not None
+    older = Value("source", older_source_digest(function, encoded_text), "digest")
+    rest = tuple(value for value in entry.fingerprint if value.name != "source")
+    return Entry(entry.problem, (*rest, older), entry.choice)
+
+
+def plain_kernel(bench: Any, blocks: list[int] = CONFIGS) -> Any:
+    @triton.autotune(configs(blocks), key=["n"], do_bench=bench)
+    @triton.jit
+    def nothing(x, y, n, BLOCK: tl.constexpr):
+        pass
+
+    return nothing
+
+
+def test_an_entry_with_a_digest_by_the_older_rule_stays_a_hit_and_as_it_is(session) -> None:  # noqa: F811
+    recorded = session(dumping=True)
+    run(plain_kernel(bench(16)), *tensors())
+    older = in_older_form(recorded.entries[0], plain_kernel(None))
+    loaded = session((older,))
+
+    assert run(plain_kernel(bench(64)), *tensors()) == 16
+    assert loaded.outcomes == ["hit"]
+    assert loaded.entries == (older,)
+
+
+def test_an_entry_with_a_wrong_digest_by_the_older_rule_is_stale_and_tuned_under_the_rule_of_now(session) -> None:  # noqa: F811
+    recorded = session(dumping=True)
+    run(plain_kernel(bench(16)), *tensors())
+    wrong = Entry(recorded.entries[0].problem, (Value("source", "0123456789ab", "digest"),), recorded.entries[0].choice)
+    loaded = session((wrong,))
+    run(plain_kernel(bench()), *tensors())
+
+    assert loaded.outcomes == ["stale"]
+    assert loaded.entries[0].fingerprint == recorded.entries[0].fingerprint
+
+
+def test_what_the_older_rule_cannot_see_is_not_trusted_to_it(session) -> None:  # noqa: F811
+    def make(bench: Any) -> Any:
+        return with_heuristics({"VEC": width}, bench)
+
+    recorded = session(dumping=True)
+    run(make(bench(16)), *tensors())
+    loaded = session((in_older_form(recorded.entries[0], make(None)),))
+    run(make(bench(64)), *tensors())
+
+    assert loaded.outcomes == ["stale"]
+
+
+def test_namespace_values_are_constants() -> None:
+    from pytest_autotune.tuners.values import constant_text
+
+    assert constant_text(SimpleNamespace(block=16)) != constant_text(SimpleNamespace(block=32))
