@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.function.sources import source_text
 from pytest_autotune.tuners.function.space import Space
 from pytest_autotune.tuners.kernel_source import FORM, digest
-from pytest_autotune.tuners.values import is_code, stable_value
+from pytest_autotune.tuners.values import stable_value
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def fingerprint(space: Space, version: object, sources: Sequence[object]) -> Fin
     known = [text for text in texts if text is not None]
     if known:
         parts.append("source")
-        form = FORM if any(is_code(source) for source in sources) else "digest"
+        form = "digest" if all(isinstance(source, (str, Path)) for source in sources) else FORM
         values.append(Value("source", known[0] if len(known) == 1 else digest("\n".join(known)), form))
     if version is not None:
         parts.append("version")
