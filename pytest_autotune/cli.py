@@ -117,8 +117,10 @@ def _read_whole(path: str, output: str) -> Cache:
     except CacheError as error:
         hint = "if XLA wrote it, add --from=xla" if "format_version" in error.found else error.remedy
         raise CacheError(error.where, error.found, hint) from None
-    unknown = cache.lossy or cache.unknown or any(entry.raw for entry in cache.entries)
-    if unknown and (cache.lossy or output.endswith("/") or format_of(Path(output)) is not Format.BINARY):
+    if cache.lossy:
+        raise CacheError(*cache.lossy)
+    unknown = cache.unknown or any(entry.raw for entry in cache.entries)
+    if unknown and (output.endswith("/") or format_of(Path(output)) is not Format.BINARY):
         raise CacheError(path, "has fields that this version does not know", "upgrade pytest-autotune")
     return cache
 

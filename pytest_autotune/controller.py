@@ -137,8 +137,7 @@ class Controller:
         if self._options.dump is not None:
             parts.append(f"dump {self._options.dump.typed}")
         lines = [f"autotune: {', '.join(parts)}"] if parts else []
-        lossy = [path for path, cache in self._caches if cache.lossy]
-        lines += [f"autotune: {path} has fields of a newer version: upgrade pytest-autotune" for path in lossy]
+        lines += [f"autotune: {CacheError(*cache.lossy)}" for _, cache in self._caches if cache.lossy]
         return list(map(one_line, lines))
 
     @pytest.hookimpl(optionalhook=True)

@@ -10,9 +10,11 @@ import random
 import re
 
 import pytest
+from google.protobuf import text_format
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_autotune.cache import autotune_cache_pb2
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode, encode, text
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
@@ -89,12 +91,24 @@ def test_any_cache_comes_back_and_its_bytes_do_not_tell_the_order(format, cache,
     assert encode(Cache(tuple(shuffled)), format) == data
 
 
+def read_by_protobuf(written: str) -> Cache | None:
+    """The cache that protobuf's own parser finds in a text; None where it refuses the text.
+
+    :raises CacheError: where it is a message, and not of a cache.
+    """
+    try:
+        message = text_format.Parse(written, autotune_cache_pb2.AutotuneCache())
+    except (text_format.ParseError, ValueError):
+        return None
+    return decode(message.SerializeToString() or b"\x08\x00", Format.BINARY, "cache")
+
+
 @examples(100)
 @given(cache=caches)
-def test_our_reader_knows_all_that_our_printer_writes_and_protobuf_reads_the_same(cache):
+def test_protobuf_reads_what_our_printer_writes_as_our_reader_does(cache):
     written = text.encode(cache)
-    ours = text._Reader("cache").cache(written)
-    assert repr(ours) == repr(text._with_protobuf(written, "cache"))
+    ours = text.decode(written, "cache")
+    assert repr(ours) == repr(read_by_protobuf(written))
     assert text.encode(ours) == written
 
 
@@ -137,8 +151,6 @@ def decoded(data: bytes, format: Format) -> Cache | None:
     return None
 
 
-# Protobuf's parser says so of a damaged text before it goes on, as Python does of a literal.
-@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value)
 @examples(100)
 @given(data=st.data())
@@ -177,17 +189,31 @@ def mutant(chance: random.Random) -> str:
     return "".join(parts)
 
 
-def test_what_our_reader_accepts_protobuf_accepts_and_reads_the_same():
+# What protobuf's parser for Python takes and that for C++ does not: numbers and escapes as Python writes them, an
+# empty field before another of its name, a comma after nothing.
+ODD = re.compile(r'escape|"\+|[0-9]_|value too many|not ","')
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
+def test_our_reader_and_protobuf_take_the_same_texts_for_the_same_caches():
     chance = random.Random(1)
     accepted = 0
     for _ in range(5000 * MORE):
         written = mutant(chance)
         try:
-            ours = text._Reader("cache").cache(written)
-        except (text._UnfamiliarError, CacheError):
-            continue
-        accepted += 1
-        assert repr(ours) == repr(text._with_protobuf(written, "cache")), written
+            theirs = read_by_protobuf(written)
+            refused = ""
+        except CacheError as error:
+            theirs, refused = None, str(error)
+        try:
+            ours, error = text.decode(written, "cache"), ""
+        except CacheError as refusal:
+            ours, error = None, str(refusal)
+        if ours is None:
+            assert theirs is None or ODD.search(error), f"{error}: {written}"
+        elif not ours.lossy:  # of those, protobuf's parser takes none
+            accepted += 1
+            assert repr(ours) == repr(theirs), f"{refused}: {written}"
     assert accepted > 100 * MORE
 
 

@@ -214,14 +214,15 @@ class Entry:
 class Cache:
     """A set of entries, at most one for each problem and fingerprint.
 
-    :param lossy: it was read from a file with fields that this version does not
-        know and its format cannot keep, so that file must not be rewritten.
+    :param lossy: it was read from a file with a field that this version does not
+        know and its format cannot keep, so that file must not be rewritten: the
+        place, the field and what to do, as of a :class:`CacheError`. Else empty.
     :param unknown: fields of a newer version that a binary file held outside its
         entries, as (device id, or "" for the file itself; serialised fields).
     """
 
     entries: tuple[Entry, ...] = ()
-    lossy: bool = False
+    lossy: tuple[str, ...] = ()
     unknown: tuple[tuple[str, bytes], ...] = ()
 
     @property

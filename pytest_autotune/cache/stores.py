@@ -105,7 +105,7 @@ def check_writable(path: AnyPath) -> Cache:
         if os.path.lexists(_real(target.path)) and not os.access(target.path, os.W_OK):
             raise CacheError(str(target), "is read-only")
     if cache.lossy:
-        raise _lossy(target)
+        raise CacheError(*cache.lossy)
     with _os_errors(target):
         while not os.path.lexists(inside):
             inside = inside.parent
@@ -170,10 +170,6 @@ def _is_folder(target: CachePath) -> bool:
 
 def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
-
-
-def _lossy(target: CachePath) -> CacheError:
-    return CacheError(str(target), "has fields that this version does not know", "upgrade pytest-autotune")
 
 
 @contextmanager
@@ -366,7 +362,8 @@ def _read_folder(folder: Path, where: str, missing_ok: bool) -> Cache:
         raise CacheError(where, f"cannot be read: {error.strerror}") from None
     caches = [_read_file(CachePath(folder / name, shown=os.path.join(where, name)), False)[0] for name in names]
     return Cache(
-        one_of_each(entry for cache in caches for entry in cache.entries), lossy=any(cache.lossy for cache in caches)
+        one_of_each(entry for cache in caches for entry in cache.entries),
+        lossy=next((cache.lossy for cache in caches if cache.lossy), ()),
     )
 
 

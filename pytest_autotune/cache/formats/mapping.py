@@ -7,19 +7,24 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats.schema import (
+    FIELDS,
     FORMAT_VERSION,
+    UnknownField,
     check_entry,
+    check_lists,
     check_scalar,
     check_version,
     checked_devices,
     device_ids,
     in_order,
     one_of_each,
+    twice,
 )
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
 
@@ -160,18 +165,42 @@ def _yaml_flow(field: object) -> str:
     return _NOT_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(field, ensure_ascii=False))
 
 
+class _Object(tuple[Any, ...]):
+    """A mapping of a file, without its unknown fields: the names in their order, then what stands under each.
+
+    A third of the size of a dict, of which a file holds a million.
+    """
+
+    __slots__ = ()
+
+
+# Where something stands: what it stands in, and its name or index there. Only an error needs it in words.
+_Path: TypeAlias = "tuple[Any, str | int] | None"
+
+
+def _shown(path: _Path) -> str:
+    parts: list[str] = []
+    while path is not None:
+        path, part = path
+        parts.append(f"[{part}]" if isinstance(part, int) else f".{part}")
+    return "".join(reversed(parts)).removeprefix(".")
+
+
 class _Fields:
     """The fields of one mapping in a file, each of the type asked for."""
 
-    def __init__(self, found: object, path: str, where: str) -> None:
-        if type(found) is not dict:
+    def __init__(self, found: object, path: _Path, where: str) -> None:
+        if type(found) is _Object:
+            self._fields: Plain = dict(zip(found[0], found[1:], strict=True))
+        elif type(found) is dict:
+            self._fields = dict(found)
+        else:
             _refuse(found, path, "a mapping", where)
-        self._fields: Plain = dict(found)
         self._path = path
         self._where = where
 
-    def path(self, name: str) -> str:
-        return f"{self._path}.{name}" if self._path else name
+    def path(self, name: str) -> _Path:
+        return self._path, name
 
     def text(self, name: str) -> str:
         found = self._fields.pop(name, "")
@@ -202,17 +231,25 @@ class _Fields:
         return float(found)
 
     def data(self, name: str) -> bytes:
+        text = self.text(name)
+        if not text:
+            return b""
         try:
-            return base64.b64decode(self.text(name), validate=True)
+            return base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
-            raise CacheError(self._where, f"{self.path(name)} is not base64") from None
+            raise CacheError(self._where, f"{_shown(self.path(name))} is not base64") from None
 
-    def each(self, name: str, read: Callable[[object, str], _T]) -> tuple[_T, ...]:
-        found = self._fields.pop(name, [])
+    def each(self, name: str, read: Callable[[object, _Path], _T]) -> tuple[_T, ...]:
+        if name not in self._fields:
+            return ()
+        found = self._fields.pop(name)
         if type(found) is not list:
             _refuse(found, self.path(name), "a list", self._where)
         path = self.path(name)
-        return tuple([read(item, f"{path}[{index}]") for index, item in enumerate(found)])
+        items: list[Any] = found
+        for index, item in enumerate(items):
+            items[index] = read(item, (path, index))  # in its place: what was read is no longer needed
+        return tuple(items)
 
     def pop(self, name: str) -> object:
         return self._fields.pop(name)
@@ -221,35 +258,40 @@ class _Fields:
         return name in self._fields
 
     @property
-    def unknown(self) -> bool:
-        """Whether there are fields that nobody asked for."""
-        return bool(self._fields)
+    def unknown(self) -> Collection[str]:
+        """The names of fields that nobody asked for."""
+        return self._fields.keys()
 
 
-def _refuse(found: object, path: str, wanted: str, where: str) -> NoReturn:
+def _refuse(found: object, path: _Path, wanted: str, where: str) -> NoReturn:
     shown = "text in quotes" if wanted == "text" else wanted
-    kinds = {dict: "a mapping", list: "a list", str: "text", type(None): "null"}
+    kinds = {dict: "a mapping", _Object: "a mapping", list: "a list", str: "text", type(None): "null"}
     what = kinds.get(type(found)) or str(found)[:40]
-    raise CacheError(where, f"{path or 'the file'}: {what} where {shown} belongs")
+    raise CacheError(where, f"{_shown(path) or 'the file'}: {what} where {shown} belongs")
+
+
+# Values that are kept for others that are equal: enough for the largest suite, and no more than a few megabytes.
+_MOST_VALUES = 100_000
 
 
 class _Reader:
-    """Reads plain mappings; ``lossy`` tells whether fields were there that this version does not know."""
+    """Reads plain mappings; ``unknown`` is the first name of a field that this version does not know."""
 
     def __init__(self, where: str, devices: Mapping[str, Device] | None = None) -> None:
-        self.lossy = False
+        self.unknown = ""
         self._where = where
         self._devices = devices or {}
+        self._values: dict[tuple[object, ...], Value] = {}
 
     def cache(self, plain: object) -> Cache:
-        fields = _Fields(plain, "", self._where)
+        fields = _Fields(plain, None, self._where)
         check_version(fields.integer("format_version", _UINT32), self._where)
         self._devices = checked_devices(fields.each("devices", self._device_row), self._where)
         entries = fields.each("entries", self.entry)
         self._done(fields)
-        return Cache(one_of_each(entries), lossy=self.lossy)
+        return Cache(one_of_each(entries))
 
-    def entry(self, plain: object, path: str) -> Entry:
+    def entry(self, plain: object, path: _Path) -> Entry:
         fields = _Fields(plain, path, self._where)
         entry = Entry(
             Problem(
@@ -264,32 +306,45 @@ class _Reader:
             fields.text("environment"),
         )
         self._done(fields)
-        return check_entry(entry, path, self._where)
+        return check_entry(entry, lambda: _shown(path), self._where)
 
     def _device_of(self, fields: _Fields) -> Device:
         path = fields.path("device")
         found = fields.pop("device") if "device" in fields else ""
-        if type(found) is dict:
+        if type(found) in (dict, _Object):
             return self._device_row(found, path)[1]
         if type(found) is not str:
             _refuse(found, path, "text", self._where)
         device = self._devices.get(found)
         if device is None:
-            raise CacheError(self._where, f'{path}: no device has the id "{found}"')
+            raise CacheError(self._where, f'{_shown(path)}: no device has the id "{found}"')
         return device
 
-    def _device_row(self, plain: object, path: str) -> tuple[str, Device]:
+    def _device_row(self, plain: object, path: _Path) -> tuple[str, Device]:
         fields = _Fields(plain, path, self._where)
         device = Device(fields.text("name"), fields.text("arch"), fields.integer("multiprocessors", _UINT32))
         id = fields.text("id")
         self._done(fields)
         return id, device
 
-    def _value(self, plain: object, path: str) -> Value:
+    def _value(self, plain: object, path: _Path) -> Value:
+        if type(plain) is not _Object or not all(type(part) in _SCALARS for part in plain[1:]):
+            return self._new_value(plain, path)
+        # True, 1 and 1.0 are one key of a dict.
+        identity = plain, *map(type, plain)
+        value = self._values.get(identity)
+        if value is None:
+            value = self._new_value(plain, path)
+            # And so are 0.0 and -0.0.
+            if type(value.value) is not float and len(self._values) < _MOST_VALUES:
+                self._values[identity] = value
+        return value
+
+    def _new_value(self, plain: object, path: _Path) -> Value:
         fields = _Fields(plain, path, self._where)
         kinds = [kind for kind in ("bool", "int", "float", "text") if kind in fields]
         if len(kinds) > 1:
-            raise CacheError(self._where, f"{path} has {' and '.join(kinds)}, one of which belongs there")
+            raise CacheError(self._where, f"{_shown(path)} has {' and '.join(kinds)}, one of which belongs there")
         scalar: Scalar = None
         if "bool" in kinds:
             scalar = fields.boolean("bool")
@@ -303,7 +358,9 @@ class _Reader:
         self._done(fields)
         return value
 
-    def _candidate(self, plain: object, path: str) -> Candidate:
+    def _candidate(self, plain: object, path: _Path) -> Candidate:
+        if plain == _NOTHING:
+            return _NO_CANDIDATE
         fields = _Fields(plain, path, self._where)
         candidate = Candidate(
             fields.text("id"),
@@ -316,7 +373,42 @@ class _Reader:
         return candidate
 
     def _done(self, fields: _Fields) -> None:
-        self.lossy = self.lossy or fields.unknown
+        if fields.unknown and not self.unknown:
+            self.unknown = next(iter(fields.unknown))
+
+
+_SCALARS = (str, int, float, bool, type(None))
+_NOTHING = _Object(((),))
+_NO_CANDIDATE = Candidate()
+
+
+class _Objects:
+    """Makes objects of what a parser finds; remembers the first names that are no field of anything."""
+
+    known = frozenset(name for fields in FIELDS.values() for name in fields)
+
+    def __init__(self) -> None:
+        self.unknown: dict[str, int] = {}
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def of(self, pairs: Iterable[tuple[str, object]]) -> _Object:
+        """The object of these pairs, of which each name stands there once."""
+        names, values = [], []
+        for name, value in pairs:
+            if name in self.known:
+                names.append(name)
+                values.append(value)
+            else:
+                self.saw(name)
+        if not names:
+            return _NOTHING
+        shared = tuple(names)
+        return _Object((self._names.setdefault(shared, shared), *values))
+
+    def saw(self, name: str, line: int = 0) -> None:
+        """Remember an unknown name, of which a newer version may have a few and a damaged file any number."""
+        if len(self.unknown) < 10:
+            self.unknown.setdefault(name[:200], line)
 
 
 def entry_from_mapping(mapping: object, devices: Mapping[str, Device] | None = None, where: str = "entry") -> Entry:
@@ -326,7 +418,7 @@ def entry_from_mapping(mapping: object, devices: Mapping[str, Device] | None = N
     :param where: the place it was read from, for the error.
     :raises CacheError: for anything that is not an entry.
     """
-    return _Reader(where, devices).entry(mapping, "entry")
+    return _Reader(where, devices).entry(mapping, (None, "entry"))
 
 
 def from_json(text: str, where: str) -> Cache:
@@ -335,13 +427,13 @@ def from_json(text: str, where: str) -> Cache:
     :raises CacheError: where it holds none, with line and column where it is no JSON.
     """
 
-    def once(pairs: list[tuple[str, object]]) -> Plain:
-        plain = dict(pairs)
-        if len(plain) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise CacheError(where, f'the name "{twice}" stands twice in one object')
-        return plain
+    objects = _Objects()
+    check_lists(text, where)
+
+    def once(pairs: list[tuple[str, object]]) -> _Object:
+        if len({name for name, _ in pairs}) < len(pairs):
+            raise CacheError(where, f'the name "{twice(name for name, _ in pairs)}" stands twice in one object')
+        return objects.of(pairs)
 
     def no_constant(constant: str) -> NoReturn:
         raise CacheError(where, f"{constant} is not JSON", 'write "inf", "-inf" or "nan"')
@@ -354,7 +446,7 @@ def from_json(text: str, where: str) -> Cache:
         raise CacheError(where, "is nested too deeply for a cache") from None
     except ValueError as error:  # an integer of thousands of digits
         raise CacheError(where, f"is not a cache: {error}") from None
-    return _cache_from(plain, text, where)
+    return _cache_from(plain, objects, text, where)
 
 
 def from_yaml(text: str, where: str) -> Cache:
@@ -364,18 +456,27 @@ def from_yaml(text: str, where: str) -> Cache:
     """
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", None)
+    if loader is None:
+        if len(text) > _MOST_YAML_WITHOUT_C:
+            raise CacheError(where, "takes minutes to read without libyaml", "use .textproto or .json")
+        loader = yaml.SafeLoader
+    check_lists(text, where)
+    objects = _Objects()
     try:
-        plain = _Events(yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), where).document()
+        plain = _Events(yaml.parse(text, loader), where, objects).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         raise CacheError(f"{where}{place}", f"is not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise CacheError(where, f"is not YAML: {error}") from None
-    return _cache_from(plain, text, where)
+    return _cache_from(plain, objects, text, where)
 
 
 _DEEPEST = 20
+# PyYAML's own parser takes a minute for so many characters.
+_MOST_YAML_WITHOUT_C = 4_000_000
 _PLAIN_INT = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
 _PLAIN_FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
 _PLAIN_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
@@ -389,9 +490,11 @@ class _Events:
     number, true, false, null or text: YAML 1.1 sees dates, octals and "yes".
     """
 
-    def __init__(self, events: Iterator[Any], where: str) -> None:
+    def __init__(self, events: Iterator[Any], where: str, objects: _Objects) -> None:
         self._events = events
         self._where = where
+        self._objects = objects
+        self._words: dict[str, str] = {}
 
     def document(self) -> object:
         """The one document of the stream."""
@@ -414,9 +517,10 @@ class _Events:
         if event.tag is not None:
             self._refuse(event, f"the tag {event.tag} of YAML: caches have none")
         if kind == "ScalarEvent":
-            return _plain_scalar(event.value) if event.implicit[0] else event.value
+            word = self._shared(event.value)
+            return _plain_scalar(word) if event.implicit[0] else word
         if kind == "SequenceStartEvent":
-            return [self._node(item, depth + 1) for item in self._until("SequenceEndEvent")]
+            return self._list(event, depth)
         plain: Plain = {}
         for name_event in self._until("MappingEndEvent"):
             name = self._node(name_event, depth + 1)
@@ -424,8 +528,22 @@ class _Events:
                 self._refuse(name_event, "a name that is not text")
             if name in plain:
                 self._refuse(name_event, f'the name "{name}" stands twice in one mapping')
+            if name not in self._objects.known:
+                self._objects.saw(name, name_event.start_mark.line + 1)
             plain[name] = self._node(next(self._events), depth + 1)
-        return plain
+        return self._objects.of(plain.items())
+
+    def _list(self, event: Any, depth: int) -> list[object]:
+        items: list[object] = []
+        for item in self._until("SequenceEndEvent"):
+            if type(item).__name__ == "SequenceStartEvent":
+                self._refuse(event, "a list in a list: caches have none")
+            items.append(self._node(item, depth + 1))
+        return items
+
+    def _shared(self, word: str) -> str:
+        """The word, as one object for all that are equal; parsers make each anew."""
+        return self._words.setdefault(word, word) if len(self._words) < _MOST_VALUES else word
 
     def _until(self, end: str) -> Iterator[Any]:
         for event in self._events:
@@ -446,10 +564,37 @@ def _plain_scalar(word: str) -> Scalar:
     return float(word) if _PLAIN_FLOAT.fullmatch(word) else word
 
 
-def _cache_from(plain: object, text: str, where: str) -> Cache:
-    if "\\" in text:
-        try:
-            json.dumps(plain, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise CacheError(where, "an escape stands for half a character") from None
-    return _Reader(where).cache(plain)
+def _cache_from(plain: object, objects: _Objects, text: str, where: str) -> Cache:
+    if "\\" in text and _has_half_characters(plain):
+        raise CacheError(where, "an escape stands for half a character")
+    reader = _Reader(where)
+    unknown: UnknownField | None = None
+    try:
+        cache = reader.cache(plain)
+    except CacheError:
+        unknown = _first(objects.unknown, text)
+        if unknown is not None and unknown.meant:
+            raise unknown.told(where) from None
+        raise
+    if not objects.unknown and not reader.unknown:
+        return cache
+    unknown = _first(objects.unknown or {reader.unknown: 0}, text)
+    return replace(cache, lossy=unknown.told(where).args if unknown else ())
+
+
+def _has_half_characters(plain: object) -> bool:
+    if isinstance(plain, str):
+        return not plain.isascii() and any("\ud800" <= char < "\ue000" for char in plain)
+    return isinstance(plain, (list, tuple)) and any(map(_has_half_characters, plain))
+
+
+def _first(unknown: Mapping[str, int], text: str) -> UnknownField | None:
+    """Of some unknown names, of which a parser has found the inner ones first, the one that stands first."""
+    if not unknown:
+        return None
+    name, line = next(iter(unknown.items()))
+    if not line:
+        places = {text.find(json.dumps(name, ensure_ascii=False)): name for name in unknown}
+        place = min((place for place in places if place >= 0), default=-1)
+        name, line = places.get(place, name), text.count("\n", 0, place) + 1 if place >= 0 else 0
+    return UnknownField.of(name, _Objects.known, line)

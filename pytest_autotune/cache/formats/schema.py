@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from itertools import pairwise, repeat
 from operator import itemgetter
@@ -22,6 +24,56 @@ _T = TypeVar("_T")
 _UINT32 = range(2**32)
 _INT64 = range(-(2**63), 2**63)
 _UPGRADE = "upgrade pytest-autotune"
+
+
+_CANDIDATE = {"id": "text", "params": "value", "time_us": "float", "failed": "text", "label": "text"}
+#: The fields of each message, by name: what each holds, which is a scalar or another message.
+FIELDS: Mapping[str, Mapping[str, str]] = {
+    "cache": {"format_version": "uint32", "devices": "device", "entries": "entry"},
+    "device": {"id": "text", "name": "text", "arch": "text", "multiprocessors": "uint32"},
+    "value": {"name": "text", "bool": "bool", "int": "int64", "float": "float", "text": "text", "type": "text"},
+    "candidate": _CANDIDATE,
+    "entry": {
+        "tuner": "text",
+        "kernel": "text",
+        "key": "value",
+        "device": "text",
+        "fingerprint": "value",
+        "choice": "candidate",
+        "candidates": "candidate",
+        "native": "bytes",
+        "label": "text",
+        "tuning_seconds": "float",
+        "environment": "text",
+    },
+}
+
+
+@dataclass(frozen=True)
+class UnknownField:
+    """A field that this version does not know: of a newer one, or misspelt.
+
+    :param line: where it stands; 0 where the format does not tell.
+    :param meant: the known field whose name is nearest to it; empty where none is near.
+    """
+
+    name: str
+    line: int
+    meant: str
+
+    @classmethod
+    def of(cls, name: str, known: Iterable[str], line: int = 0) -> UnknownField:
+        """The field of a message that knows only these names."""
+        return cls(name, line, next(iter(get_close_matches(name[:40], list(known), 1, 0.7)), ""))
+
+    def told(self, where: str) -> CacheError:
+        """It in one line, with what to do.
+
+        :param where: the path.
+        """
+        remedy = f'is it "{self.meant}"?' if self.meant else _UPGRADE
+        place = f"{where}:{self.line}" if self.line else where
+        return CacheError(place, f'the field "{self.name}" is unknown', remedy)
 
 
 class Format(Enum):
@@ -62,13 +114,31 @@ def checked_devices(devices: Iterable[tuple[str, Device]], where: str) -> dict[s
     :raises CacheError: for an empty or repeated id.
     """
     by_id: dict[str, Device] = {}
-    for index, (id, device) in enumerate(devices):
-        if not id:
-            raise CacheError(where, f"devices[{index}] has no id")
-        if id in by_id:
-            raise CacheError(where, f'devices[{index}]: the id "{id}" is used twice')
-        by_id[id] = device
+    for id, device in devices:
+        add_device(by_id, id, device, where)
     return by_id
+
+
+def add_device(by_id: dict[str, Device], id: str, device: Device, where: str) -> None:
+    """Add the next device of a file to those by their id.
+
+    :raises CacheError: for an empty or repeated id.
+    """
+    if not id:
+        raise CacheError(where, f"devices[{len(by_id)}] has no id")
+    if id in by_id:
+        raise CacheError(where, f'devices[{len(by_id)}]: the id "{id}" is used twice')
+    by_id[id] = device
+
+
+def twice(names: Iterable[str]) -> str:
+    """The first name that stands there twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise ValueError("no name stands there twice")
 
 
 def check_names(values: tuple[Value, ...], path: str, where: str) -> None:
@@ -78,21 +148,32 @@ def check_names(values: tuple[Value, ...], path: str, where: str) -> None:
     """
     names = [value.name for value in values]
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise CacheError(where, f'{path}: the name "{twice}" is used twice')
+        raise CacheError(where, f'{path}: the name "{twice(names)}" is used twice')
 
 
-def check_entry(entry: Entry, path: str, where: str) -> Entry:
+def check_entry(entry: Entry, path: Callable[[], str], where: str) -> Entry:
     """The entry itself, once what every entry must have is there.
 
+    :param path: of the entry in its file, asked for in case of an error.
     :raises CacheError: for an empty tuner or kernel, or a name that stands twice.
     """
     for part in ("tuner", "kernel"):
         if not getattr(entry.problem, part):
-            raise CacheError(where, f"{path}.{part} is empty")
-    check_names(entry.problem.key, f"{path}.key", where)
-    check_names(entry.fingerprint, f"{path}.fingerprint", where)
+            raise CacheError(where, f"{path()}.{part} is empty")
+    for part, values in (("key", entry.problem.key), ("fingerprint", entry.fingerprint)):
+        if len({value.name for value in values}) < len(values):
+            check_names(values, f"{path()}.{part}", where)
     return entry
+
+
+def check_lists(text: str, where: str) -> None:
+    """Refuse a file of YAML or JSON that is made of lists: each takes twenty times its two characters in memory.
+
+    :raises CacheError: for more than one list in eight characters.
+    """
+    lists = text.count("[")
+    if lists > 100_000 and lists * 8 > len(text):
+        raise CacheError(where, f"has {lists} lists in {len(text)} characters: not a cache")
 
 
 def check_scalar(value: Value) -> None:
@@ -112,10 +193,17 @@ def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     lines, the same.
     """
     chosen: dict[tuple[Problem, tuple[Value, ...]], Entry] = {}
+    # Of each that was compared, since a large entry may be compared with thousands.
+    preferences: dict[int, tuple[float, str, bytes]] = {}
     for entry in entries:
         identity = entry.problem, entry.fingerprint
-        other = chosen.get(identity)
-        chosen[identity] = entry if other is None else min(entry, other, key=_preference)
+        other = chosen.setdefault(identity, entry)
+        if other is not entry:
+            known = preferences.pop(id(other), None) or _preference(other)
+            mine = _preference(entry)
+            if mine < known:
+                chosen[identity], known = entry, mine
+            preferences[id(chosen[identity])] = known
     return tuple(chosen.values())
 
 
@@ -168,7 +256,7 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
         key, fingerprint = encoded.each(problem.key), encoded.each(entry.fingerprint)
         names = (problem.tuner, problem.kernel, *[value[0] for value in key], "", *[value[0] for value in fingerprint])
         if names not in checked:
-            check_entry(entry, "entry", str(problem))
+            check_entry(entry, lambda: "entry", str(problem))
             checked.add(names)
         keyed.append(((problem.tuner, problem.kernel, order[0], key, fingerprint, order), entry))
     keyed.sort(key=itemgetter(0))

@@ -1,9 +1,8 @@
-"""The text format: our own printer, our own reader of what it prints, and protobuf's for everything else.
+"""The text format: our own printer, and a fast reader of what it prints.
 
 The printer is ours so that a file has the same bytes under every version of
-protobuf. The reader is ours because protobuf's takes a minute where this one
-takes a second; it accepts a line only if printing it again gives that very
-line, and leaves any file in which something is different to protobuf.
+protobuf. The fast reader accepts an entry only if printing it again gives that
+very text; what is laid out otherwise is read field by field (``any_text``).
 """
 
 from __future__ import annotations
@@ -11,17 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache as remember
-from itertools import islice, pairwise, repeat
+from itertools import pairwise, repeat
 from operator import attrgetter
 from typing import Any, TypeAlias
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats import binary
+from pytest_autotune.cache.formats.any_text import Fields, TextParser, unescaped
 from pytest_autotune.cache.formats.schema import (
     FORMAT_VERSION,
     Encoded,
+    add_device,
+    check_entry,
     check_scalar,
-    checked_devices,
+    check_version,
     device_ids,
     in_order,
     many,
@@ -39,9 +40,7 @@ _HEADER = (
 # Quotes and control characters, and what hides or reorders the text around it.
 _SPECIAL = re.compile(r'[\\"\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffe\uffff]')
 _SHORT = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
-_LONG = {short[1:]: special for special, short in _SHORT.items()}
 _BYTES = [_SHORT.get(chr(b)) or (chr(b) if 0x20 <= b < 0x7F else f"\\{b:03o}") for b in range(256)]
-_ESCAPE = re.compile(r"\\([\\\"nrt]|[0-3][0-7]{2})")
 
 
 def quote(text: str) -> str:
@@ -156,12 +155,6 @@ _CANDIDATE = re.compile(
 # Entries are read by columns, these many at a time: it spares a call for each field, and memory.
 _AT_ONCE = 1000
 _NAME = attrgetter("name")
-_TOP = re.compile(rf"(?:#.*\n)*format_version: {FORMAT_VERSION}\n")
-# A text cannot span lines, so a line that starts like this is no part of one.
-_NOTHING = re.compile(r"^[ \t]*(?:#.*)?\n", re.MULTILINE)
-_DEVICE = re.compile(
-    rf"devices \{{ id: ({_STRING}) (?:name: ({_STRING}) )?(?:arch: ({_STRING}) )?(?:multiprocessors: ([0-9]+) )?\}}\n"
-)
 _ENTRY = re.compile(
     r"entries \{\n"
     r'(  tuner: (".*")\n'
@@ -185,15 +178,8 @@ def decode(text: str, where: str) -> Cache:
     :raises CacheError: where it holds none, with line and column.
     """
     with uncollected():
-        try:
-            return _Reader(where).cache(text)
-        except _UnfamiliarError:
-            pass
-        try:
-            return _Reader(where).cache(_NOTHING.sub("", text.replace("\r\n", "\n")))
-        except _UnfamiliarError:
-            pass
-    return _with_protobuf(text, where)
+        # Within quotes no line ends, so these are white space wherever they stand.
+        return _Reader(text.replace("\r\n", "\n"), where).cache()
 
 
 class _UnfamiliarError(Exception):
@@ -205,51 +191,101 @@ Column: TypeAlias = "tuple[Any, ...]"
 
 
 class _Reader:
-    """Reads what the printer writes, many entries at a time, and every line once however often the file repeats it."""
+    """Reads what the printer writes, many entries at a time, and every line once however often the file repeats it.
 
-    def __init__(self, where: str) -> None:
+    What is not familiar is handed to the parser of any text, one field of the file after the other.
+    """
+
+    def __init__(self, text: str, where: str) -> None:
+        self._text = text
         self._where = where
+        self._parser = TextParser(text, where)
         self._strings = _Strings({None: ""})
         self._lines = _Lines()
         self._configurations = _Configurations(self._lines)
         self._fingerprints: dict[str, tuple[Value, ...]] = {}
         self._sorted_names: set[tuple[str, ...]] = set()
+        self._devices: dict[str, Device] = {}
+        self._quoted_devices: dict[str, Device] = {}
+        self._found: list[Entry | None] = []
+        # Entries that stand before their devices, or are to be refused when it is known of what version they are.
+        self._late: list[tuple[int, Fields]] = []
+        self._identities: set[int] = set()
+        self._top: Fields = {}
 
-    def cache(self, text: str) -> Cache:
-        top = _TOP.match(text)
-        if top is None:
-            raise _UnfamiliarError
-        position = top.end()
-        rows: list[tuple[str, Device]] = []
-        while row := _DEVICE.match(text, position):
-            rows.append(self._device(row))
-            position = row.end()
-        devices = {quote(id): device for id, device in checked_devices(rows, self._where).items()}
-
-        entries: list[Entry] = []
-        identities: set[int] = set()
-        found = _ENTRY.finditer(text, position)
-        while some := list(islice(found, _AT_ONCE)):
-            for entry in some:
-                if entry.start() != position:
-                    raise _UnfamiliarError
+    def cache(self) -> Cache:
+        """The cache that the text holds."""
+        position, end = 0, len(self._text)
+        while position < end:
+            some: list[re.Match[str]] = []
+            start = position
+            while len(some) < _AT_ONCE and (entry := _ENTRY.match(self._text, position)):
+                some.append(entry)
                 position = entry.end()
+            if not some:
+                position = self._field(position)
+                continue
             columns = list(zip(*[entry.groups() for entry in some], strict=True))
-            identities.update(map(hash, columns[0]))
-            entries += self._entries(devices, *columns[1:])
-        if position != len(text):
-            raise _UnfamiliarError
-        if len(identities) < len(entries) or len(set(devices.values())) < len(devices):
-            return Cache(one_of_each(entries))
-        return Cache(tuple(entries))
+            try:
+                self._found += self._entries(self._quoted_devices, *columns[1:])
+                self._identities.update(map(hash, columns[0]))
+            except _UnfamiliarError:
+                entries_end, position = position, start
+                while position < entries_end:
+                    position = self._field(position)
+        check_version(self._top.get("format_version", 0), self._where)
+        try:
+            for index, fields in self._late:
+                self._found[index] = self._entry(fields, index)
+        except CacheError:
+            if self._parser.unknown is not None and self._parser.unknown.meant:
+                raise self._parser.unknown.told(self._where) from None
+            raise
+        lossy = self._parser.unknown.told(self._where).args if self._parser.unknown else ()
+        entries = tuple([entry for entry in self._found if entry is not None])
+        if len(self._identities) < len(entries) or len(set(self._devices.values())) < len(self._devices):
+            entries = one_of_each(entries)
+        return Cache(entries, lossy=lossy)
 
-    def _device(self, row: re.Match[str]) -> tuple[str, Device]:
-        id, name, arch, multiprocessors = row.groups()
-        count = int(multiprocessors[:11]) if multiprocessors else 0
-        device = Device(self._strings[name], self._strings[arch], count)
-        if count >= 2**32 or row[0] != f"devices {{ {_device_fields(self._strings[id], device)} }}\n":
-            raise _UnfamiliarError
-        return self._strings[id], device
+    def _field(self, position: int) -> int:
+        """Read a field of the file, or what stands before it, however it is laid out; where it ends."""
+        if (after := self._parser.gap(position)) > position:
+            return after
+        version = self._top.get("format_version")
+        found = self._top if version is None else {"format_version": version}
+        position = self._parser.top_field(position, found)
+        if version is None and "format_version" in found:
+            check_version(found["format_version"], self._where)
+        for id, device in found.pop("devices", ()):
+            add_device(self._devices, id, device, self._where)
+            self._quoted_devices[quote(id)] = device
+        for fields in found.pop("entries", ()):
+            if fields.get("tuner") and fields.get("kernel") and fields.get("device") in self._devices:
+                self._found.append(self._entry(fields, len(self._found)))
+            else:
+                self._late.append((len(self._found), fields))
+                self._found.append(None)
+        return position
+
+    def _entry(self, fields: Fields, index: int) -> Entry:
+        path = f"entries[{index}]"
+        for name in ("tuner", "kernel"):
+            if not fields.get(name):
+                raise CacheError(self._where, f"{path}.{name} is empty")
+        id = fields.get("device", "")
+        if id not in self._devices:
+            raise CacheError(self._where, f'{path}.device: no device has the id "{id}"')
+        entry = Entry(
+            Problem(fields["tuner"], fields["kernel"], tuple(fields.get("key", ())), self._devices[id]),
+            tuple(fields.get("fingerprint", ())),
+            fields.get("choice"),
+            tuple(fields.get("candidates", ())),
+            fields.get("native", b""),
+            fields.get("label", ""),
+            fields.get("tuning_seconds", 0.0),
+            fields.get("environment", ""),
+        )
+        return check_entry(entry, lambda: path, self._where)
 
     def _entries(
         self,
@@ -267,7 +303,7 @@ class _Reader:
         environment: Column,
     ) -> list[Entry]:
         if not devices.keys() >= set(device) or '""' in tuner or '""' in kernel:
-            raise _UnfamiliarError  # protobuf's way has the words for what is wrong
+            raise _UnfamiliarError  # it is told what is wrong when the entry is read field by field
         known = self._strings.__getitem__
         return many(
             Entry,
@@ -420,8 +456,8 @@ def _unquoted(quoted: str) -> str:
     inner = quoted[1:-1]
     if "\\" in inner:
         try:
-            inner = _unescaped(inner).decode()
-        except UnicodeDecodeError:
+            inner = unescaped([inner]).decode()
+        except ValueError:
             raise _UnfamiliarError from None
     if quote(inner) != quoted:
         raise _UnfamiliarError
@@ -429,50 +465,10 @@ def _unquoted(quoted: str) -> str:
 
 
 def _unquoted_bytes(quoted: str) -> bytes:
-    data = _unescaped(quoted[1:-1])
+    try:
+        data = unescaped([quoted[1:-1]])
+    except ValueError:
+        raise _UnfamiliarError from None
     if _quote_bytes(data) != quoted:
         raise _UnfamiliarError
     return data
-
-
-def _unescaped(text: str) -> bytes:
-    return _ESCAPE.sub(_plain, text).encode("utf-8", "surrogateescape")
-
-
-def _plain(match: re.Match[str]) -> str:
-    escape = match[1]
-    if escape in _LONG:
-        return _LONG[escape]
-    byte = int(escape, 8)
-    return chr(byte) if byte < 0x80 else chr(0xDC00 + byte)
-
-
-def _with_protobuf(text: str, where: str) -> Cache:
-    from google.protobuf import text_format
-
-    from pytest_autotune.cache import autotune_cache_pb2
-
-    pb2: binary.Module = autotune_cache_pb2
-    lossy = False
-    try:
-        message = text_format.Parse(text, pb2.AutotuneCache())
-    except Exception:
-        # Whatever it was, without the unknown fields the parser gets to what is really wrong.
-        try:
-            message = text_format.Parse(text, pb2.AutotuneCache(), allow_unknown_field=True)
-        except text_format.ParseError as error:
-            raise _located(error, where) from None
-        except RecursionError:
-            raise CacheError(where, "is nested too deeply for a cache") from None
-        except Exception as error:  # a foreign parser at work on foreign bytes
-            raise CacheError(where, f"is not the text of a cache: {error}") from None
-        lossy = True
-    cache = binary.from_message(message, where)
-    return Cache(cache.entries, lossy=lossy)
-
-
-def _located(error: Exception, where: str) -> CacheError:
-    found = re.sub(r"^\d+:\d+ : ", "", str(error))
-    line, column = (getattr(error, name, lambda: None)() for name in ("GetLine", "GetColumn"))
-    place = "".join(f":{number}" for number in (line, column) if number)
-    return CacheError(f"{where}{place}", found)
