@@ -5,12 +5,14 @@ compiles its kernels to machine code for sm_90. Stood in for are the properties 
 the device, launches, and what a clock would say: a time depends on the
 configuration that was launched, and on nothing else. The fastest ``XBLOCK`` is 16,
 which is in no list of candidates. ``measurements`` has a line for each measurement.
+Configurations with the text of the variable ``DOES_NOT_FIT`` need more than the device has.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 import pickle
 import re
 import threading
@@ -31,6 +33,7 @@ from torch._inductor.fx_passes import joint_graph, post_grad, pre_grad
 from torch._inductor.runtime import benchmarking, triton_helpers, triton_heuristics
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._subclasses.fake_tensor import FakeTensorMode
+from triton.runtime.errors import OutOfResources
 
 FOR_COMPILER = {
     "multi_processor_count": 132,
@@ -145,6 +148,8 @@ def _pretend() -> None:
     def compile_config(self: Any, cfg: Any) -> Any:
         compilations.append(f"{self.fn.__name__} {cfg}")
         compiling_threads.append(threading.current_thread().name)
+        if (refused := os.environ.get("DOES_NOT_FIT")) and refused in str(cfg):
+            raise OutOfResources(2, 1, "shared memory")
         return compile_one(self, cfg)
 
     autotuner._precompile_config = compile_config

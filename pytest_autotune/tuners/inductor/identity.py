@@ -44,6 +44,21 @@ _SEARCH_SETTINGS = (
     "min_split_scan_rblock",
     "spill_threshold",
 )
+#: Of kernels that few graphs have: what bounds their search, and where they are launched.
+_BOUNDS = (
+    "RSPLIT_SIZE",
+    "combo_coordesc_field_limits",
+    "combo_warp_stage_candidates",
+    "incremental_autotune",
+    "max_persistent_rblock",
+    "min_rblock",
+    "min_xblock",
+    "native_matmul_persistent_rblock",
+    "precomputed_grids",
+    "tma_min_block_sizes",
+)
+#: Settings that are told where they are not what Inductor sets by itself.
+_USUAL = {"dynamic_disable_pipelining": True, "mix_order_reduction_allow_multi_stages": True}
 _CACHE_SWITCHES = "autotune_local_cache|autotune_remote_cache|backend_hash|force_disable_caches|store_cubin"
 _SIZE = re.compile(r"^\s*(\w*numel)\s*=\s*(\d+)$", re.MULTILINE)
 _NUMBER = re.compile(r"_\d+$")
@@ -85,7 +100,9 @@ def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
     :param list_digest: stands for the list of candidates.
     """
     meta = autotuner.inductor_meta
-    search = [list_digest, *(f"{name}={meta[name]}" for name in _SEARCH_SETTINGS if meta.get(name))]
+    told = [name for name in (*_SEARCH_SETTINGS, *_BOUNDS) if meta.get(name)]
+    told += [name for name, usual in _USUAL.items() if meta.get(name, usual) != usual]
+    search = [list_digest, *(f"{name}={_plain(meta[name])}" for name in told)]
     key = [
         Value("code", _code_digest(autotuner), "digest"),
         Value("search", digest("\n".join(search)), "digest"),
@@ -116,8 +133,11 @@ def _code_digest(autotuner: Any) -> str:
 
 
 def _plain(value: Any) -> str:
+    """A text without addresses, which are others in every process."""
     if isinstance(value, Mapping):
         return repr(sorted((str(name), _plain(inner)) for name, inner in value.items()))
+    if isinstance(value, (list, tuple)) and any(hasattr(part, "kwargs") or isinstance(part, Mapping) for part in value):
+        return repr([_plain(part) for part in value])
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
@@ -143,12 +163,16 @@ def _tokens(source: str) -> str:
 
 def measured_module_digest(source: str) -> str:
     """The digest of a module that is made only to be measured, wherever it is measured."""
+    return digest(_tokens(without_place(source)))
+
+
+def without_place(source: str) -> str:
+    """A generated module without what depends on where it is compiled and kept."""
     source = re.sub(r"DeviceProperties\([^)]*\)", "", source)
     source = re.sub(rf"'(?:{_CACHE_SWITCHES})': [^,}}]+,? ?", "", source)
     source = re.sub(r"\b(cuda|hip|xpu):\d+", r"\1", source)
     source = re.sub(r"\b(_DeviceGuard|set_device|get_raw_stream)\(\d+\)", r"\1()", source)
-    source = re.sub(r"\b((?:raw_)?stream)\d+\b", r"\1", source)
-    return digest(_tokens(source))
+    return re.sub(r"\b((?:raw_)?stream)\d+\b", r"\1", source)
 
 
 def inputs_key(inputs: str) -> list[Value]:

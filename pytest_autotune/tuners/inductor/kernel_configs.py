@@ -8,7 +8,6 @@ instance, for one call: Inductor tunes inside the first one. Later launches are 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +15,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from pytest_autotune.cache.model import Candidate, Entry, Problem, UnportableError, Value, plain_value
+from pytest_autotune.cache.model import Candidate, Entry, Problem, UnportableError
 from pytest_autotune.run.tuning_run import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.compile_ahead import CompileAhead
+from pytest_autotune.tuners.inductor.configurations import (
+    Params,
+    candidate,
+    descends,
+    is_reached,
+    made_of,
+    may_be_scaled,
+    params_of,
+)
 from pytest_autotune.tuners.inductor.identity import (
     device_of,
     dtypes,
@@ -29,12 +38,6 @@ from pytest_autotune.tuners.inductor.identity import (
     kernel_name,
 )
 from pytest_autotune.tuners.inductor.patches import Patches
-
-Params = tuple[Value, ...]
-#: Attributes of a configuration that are told only where they differ from this.
-_DEFAULTS = {"num_ctas": 1, "maxnreg": None, "num_consumer_groups": 0, "num_buffers_warp_spec": 0}
-_NO_DESCENT = ("TEMPLATE", "USER_AUTOTUNE", "FIXED")
-_REDUCTIONS = ("REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN")
 
 
 class _Pending(partial[Any]):
@@ -47,6 +50,7 @@ class _Search:
 
     :param configs: the candidates of the list, as Inductor had them.
     :param results: what a compile worker has made of them; empty if nothing.
+    :param reaches: whether Inductor's search could come from a candidate to these params.
     :param rejected: the choice that could not be used, and why.
     """
 
@@ -54,24 +58,21 @@ class _Search:
     configs: tuple[Any, ...]
     results: tuple[Any, ...]
     label: str
+    reaches: Callable[[Any, Params], bool]
     narrowed: bool = False
     rejected: dict[Params, str] = field(default_factory=dict)
 
     def offers(self, entry: Entry) -> bool:
-        """Whether an entry's choice configures what the candidates do.
-
-        It need not be in the list: coordinate descent and the scaling of
-        reductions leave it, and the settings for both are part of the key.
-        """
+        """Whether an entry's choice is in the list, or one that the search could have reached from there."""
         if entry.choice is None:
             return False
-        names = [value.name for value in entry.choice.params]
-        return any(names == [value.name for value in params_of(config)] for config in self.configs)
+        params = entry.choice.params
+        return any(params == params_of(config) or self.reaches(config, params) for config in self.configs)
 
     def config(self, choice: Candidate) -> Any:
         """The candidate that is the choice, or one made of it."""
         found = next((config for config in self.configs if params_of(config) == choice.params), None)
-        return found if found is not None else _made_of(self.configs[0], choice.params)
+        return found if found is not None else made_of(self.configs[0], choice.params)
 
 
 class KernelConfigs:
@@ -88,6 +89,8 @@ class KernelConfigs:
         self._run: TuningRun | None = None
         self._hash_configs: Callable[[Sequence[Any]], str] = str
         self._ahead: CompileAhead | None = None
+        #: What the search for an autotuner is known by: once it is narrowed to the choice, its list is gone.
+        self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         #: What is measured now of each autotuner that is searched for, in milliseconds.
         self._measured: dict[int, dict[Params, float]] = {}
         #: Kernels that were measured without passing the door.
@@ -154,8 +157,8 @@ class KernelConfigs:
         """Stand in for ``precompile``: compile the choice alone, where there is one."""
         run = self._run
         assert run is not None
-        if isinstance(vars(autotuner).get("run"), _Pending):  # another graph has the same kernel
-            return None
+        if "run" in vars(autotuner) or (autotuner in self._list_digests and autotuner.launchers):
+            return None  # another graph has the same kernel, and its choice is made or will be
         try:
             search = self._search(autotuner, reload)
         except Exception as error:  # an error of ours must not fail a test
@@ -168,7 +171,7 @@ class KernelConfigs:
             wait = ahead.start(compile_without_loading)
             autotuner.run = _Pending(_first_run_of_one, autotuner, wait, compile)
             return None
-        if len(search.configs) > 1 or _descends(autotuner):
+        if len(search.configs) > 1 or descends(autotuner):
             with self._door(search) as tuning:
                 while tuning.entry is not None and tuning.entry.choice is not None:
                     choice = tuning.entry.choice
@@ -188,7 +191,7 @@ class KernelConfigs:
                         self._reject(search, tuning, choice, error)
         _widen(autotuner, search)
         compile()
-        if len(autotuner.launchers) > 1 or _descends(autotuner):
+        if len(autotuner.launchers) > 1 or descends(autotuner):
             autotuner.run = lambda *args, **kwargs: self._first_run(autotuner, search, *args, **kwargs)
         return None
 
@@ -258,10 +261,10 @@ class KernelConfigs:
         if not math.isfinite(time_ms):
             self._run.note(f"{tuning.lookup.problem}: every candidate failed; nothing was recorded")
             return result
-        candidates = [_candidate(params, time) for params, time in times_ms.items()]
+        candidates = [candidate(params, time) for params, time in times_ms.items()]
         full = self._describe(str(autotuner.inductor_meta.get("kernel_name")))[1]
         label = "; ".join(filter(None, [dtypes(autotuner), full]))
-        tuning.record(_candidate(chosen, time_ms), candidates, label=label)
+        tuning.record(candidate(chosen, time_ms), candidates, label=label)
         return result
 
     @contextmanager
@@ -287,11 +290,12 @@ class KernelConfigs:
         configs = tuple(result.config for result in results) or tuple(autotuner.configs or ())
         if not configs or getattr(autotuner.heuristic_type, "name", "") in ("TEMPLATE", "FIXED"):
             return None
-        if len(configs) == 1 and not _descends(autotuner) and not _may_be_scaled(autotuner):
+        if len(configs) == 1 and not descends(autotuner) and not may_be_scaled(autotuner):
             return None
         # What Inductor's own cache knows of the list is of the whole one; compile workers drop what fails.
         own_cache = getattr(autotuner.save_cache_hook, "__self__", None)
-        list_digest = getattr(own_cache, "configs_hash", None) or self._hash_configs(configs)
+        list_digest = self._list_digests.get(autotuner) or getattr(own_cache, "configs_hash", None)
+        list_digest = self._list_digests[autotuner] = list_digest or self._hash_configs(configs)
         autotuner.save_cache_hook = None
         on = device_of(autotuner.device_props.type, autotuner.device_props.index)
         problem = Problem(self.tuner, kernel_name(autotuner), kernel_key(autotuner, list_digest), on)
@@ -303,7 +307,7 @@ class KernelConfigs:
         except UnportableError as error:
             self._run.unportable(problem, str(error))
             return None
-        return _Search(problem, configs, results, label)
+        return _Search(problem, configs, results, label, partial(is_reached, autotuner))
 
 
 def _first_run_of_one(
@@ -319,50 +323,6 @@ def _first_run_of_one(
 def _why_not(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"the choice no longer compiles: {type(error).__name__}: {lines[0] if lines else ''}"
-
-
-def params_of(config: Any) -> Params:
-    """What a configuration sets.
-
-    :raises UnportableError: for a value that has no stable form.
-    """
-    values = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
-    for name, default in _DEFAULTS.items():
-        if (value := getattr(config, name, default)) != default:
-            values[name] = value
-    return tuple(plain_value(name, value) for name, value in values.items())
-
-
-def _made_of(pattern: Any, params: Params) -> Any:
-    """A configuration with these params, of the kind that the pattern is."""
-    config = copy.deepcopy(pattern)
-    values = {value.name: value.value for value in params}
-    for name in ("num_warps", "num_stages", *_DEFAULTS):
-        if name in values:
-            setattr(config, name, values.pop(name))
-    config.kwargs = values
-    return config
-
-
-def _candidate(params: Params, time_ms: float) -> Candidate:
-    if not math.isfinite(time_ms):
-        return Candidate(params=params, failed="spills registers, or needs more than the device has")
-    return Candidate(params=params, time_us=float(f"{time_ms * 1000:.4g}"))
-
-
-def _descends(autotuner: Any) -> bool:
-    """Whether Inductor goes on by coordinate descent from the best of the list."""
-    kind = getattr(autotuner.heuristic_type, "name", "")
-    if autotuner.inductor_meta.get("combo_tuning_groups"):
-        return True
-    if not autotuner.inductor_meta.get("coordinate_descent_tuning") or kind in _NO_DESCENT:
-        return False
-    return not (autotuner.inductor_meta.get("deterministic") and kind in _REDUCTIONS)
-
-
-def _may_be_scaled(autotuner: Any) -> bool:
-    """Whether Inductor may add a candidate with a smaller block of the reduction once it is compiled."""
-    return getattr(autotuner.heuristic_type, "name", "") == "REDUCTION"
 
 
 def _narrow(autotuner: Any, search: _Search, config: Any) -> None:

@@ -1,0 +1,127 @@
+"""Configurations of kernels as params, and which of them Inductor's search could come to."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+from pytest_autotune.cache.model import Candidate, Value, plain_value
+
+Params = tuple[Value, ...]
+#: Attributes of a configuration that are told only where they differ from this.
+DEFAULTS = {"num_ctas": 1, "maxnreg": None, "num_consumer_groups": 0, "num_buffers_warp_spec": 0}
+_NO_DESCENT = ("TEMPLATE", "USER_AUTOTUNE", "FIXED")
+_REDUCTIONS = ("REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN")
+#: Fields that the search moves by one. Inductor knows no maximum of them; Triton's own kernels use five at most.
+_STAGES = ("num_stages", "NUM_STAGES")
+_MOST_STAGES = 8
+#: Larger than any block: what Inductor does not find too large here, it has no maximum for.
+_BEYOND = 1 << 40
+
+
+def params_of(config: Any) -> Params:
+    """What a configuration sets.
+
+    :raises UnportableError: for a value that has no stable form.
+    """
+    values = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+    for name, default in DEFAULTS.items():
+        if (value := getattr(config, name, default)) != default:
+            values[name] = value
+    return tuple(plain_value(name, value) for name, value in values.items())
+
+
+def made_of(pattern: Any, params: Params) -> Any:
+    """A configuration with these params, of the kind that the pattern is."""
+    config = copy.deepcopy(pattern)
+    values = {value.name: value.value for value in params}
+    for name in ("num_warps", "num_stages", *DEFAULTS):
+        if name in values:
+            setattr(config, name, values.pop(name))
+    config.kwargs = values
+    return config
+
+
+def candidate(params: Params, time_ms: float) -> Candidate:
+    """What is recorded of a configuration; an infinite time means that it failed."""
+    if not math.isfinite(time_ms):
+        return Candidate(params=params, failed="spills registers, or needs more than the device has")
+    return Candidate(params=params, time_us=float(f"{time_ms * 1000:.4g}"))
+
+
+def descends(autotuner: Any) -> bool:
+    """Whether Inductor goes on by coordinate descent from the best of the list."""
+    kind = getattr(autotuner.heuristic_type, "name", "")
+    if autotuner.inductor_meta.get("combo_tuning_groups"):
+        return True
+    if not autotuner.inductor_meta.get("coordinate_descent_tuning") or kind in _NO_DESCENT:
+        return False
+    return not (autotuner.inductor_meta.get("deterministic") and kind in _REDUCTIONS)
+
+
+def may_be_scaled(autotuner: Any) -> bool:
+    """Whether Inductor may add a candidate with a smaller block of the reduction once it is compiled."""
+    return getattr(autotuner.heuristic_type, "name", "") == "REDUCTION"
+
+
+def is_reached(autotuner: Any, config: Any, params: Params) -> bool:
+    """Whether Inductor's search could come from a configuration of the list to these params.
+
+    The rules are those of Inductor's own tuner: which fields it moves, in which steps, and how far.
+    An entry that breaks them is damaged or hostile, and compiling it may take minutes. Under a torch
+    whose tuner is another one, nothing is reached.
+    """
+    start = {value.name: value for value in params_of(config)}
+    wanted = {value.name: value for value in params}
+    try:
+        tuner = autotuner.coordesc_tuner
+        if "waves_per_eu" in wanted and "waves_per_eu" in tuner.tunable_fields:  # what the search starts from on AMD
+            start.setdefault("waves_per_eu", Value("waves_per_eu", 8 // config.num_warps))
+        if start.keys() != wanted.keys() or len(params) != len(wanted):
+            return False
+        moved = [(name, start[name].value, value.value) for name, value in wanted.items() if value != start[name]]
+        return all(_moves(autotuner, *move) for move in moved) and tuner.is_valid_config(made_of(config, params))
+    except (AttributeError, KeyError, TypeError):
+        return False
+
+
+def _moves(autotuner: Any, name: str, start: Any, value: Any) -> bool:
+    if type(start) is not int or type(value) is not int:
+        return False
+    if name in _STAGES and value == 1 < start:  # what Inductor falls back to where no candidate fits on the device
+        return True
+    if may_be_scaled(autotuner) and name.startswith("R") and value * 2 == start:
+        return True
+    if value in _combined(autotuner).get(name, ()):
+        return True
+    tuner = autotuner.coordesc_tuner
+    if not descends(autotuner) or name not in tuner.tunable_fields:
+        return False
+    if name in _STAGES:
+        return 0 < value <= _MOST_STAGES
+    if tuner.value_too_small(name, value) or tuner.value_too_large(name, value):
+        return False
+    return _has_passed(start, value) and bool(tuner.value_too_large(name, _BEYOND))
+
+
+def _combined(autotuner: Any) -> dict[str, set[int]]:
+    """What the parts of a combined kernel are tuned to, each by its own list: field -> values."""
+    values: dict[str, set[int]] = {}
+    for group in autotuner.inductor_meta.get("combo_tuning_groups") or ():
+        for config in group["configs"]:
+            for field, value in config.kwargs.items():
+                for number in group["member_indices"]:
+                    values.setdefault(f"{field}_{number}", set()).add(value)
+    for warps, stages in autotuner.inductor_meta.get("combo_warp_stage_candidates") or ():
+        values.setdefault("num_warps", set()).add(warps)
+        values.setdefault("num_stages", set()).add(stages)
+    return values
+
+
+def _has_passed(start: int, value: int) -> bool:
+    """Whether doubling and halving, which drops a remainder, leads from one to the other."""
+    odd = value // (value & -value)
+    while start and start // (start & -start) != odd:
+        start //= 2
+    return start > 0
