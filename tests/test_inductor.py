@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -24,12 +26,13 @@ from pytest_autotune import device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.coordination import Alone, AmongWorkers, GpuLock
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import Lookup, Outcome, find
 from pytest_autotune.run.tuning_run import Policy, TuningRun
-from pytest_autotune.tuners.inductor import identity
+from pytest_autotune.tuners.inductor import configurations, identity
 from pytest_autotune.tuners.inductor.descriptions import _uncovered
 from pytest_autotune.tuners.inductor.padding import Paddings
 from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _no_longer_compiles, _Offered
 from pytest_autotune.tuners.protocol import HookError
 
@@ -106,6 +109,9 @@ def test_mlp(told):
 def test_softmax(told):
     call(told, compiled(softmax, (1000, 128), (1000, 128)))
 
+def test_softmax_in_a_second_graph(told):
+    call(told, compiled(softmax, (1000, 128), (1000, 128)))
+
 def test_softmax_on_another_device_and_with_another_number(told):
     module = compiled(softmax_second, (1000, 128), (1000, 128), (64,), device="cuda:1")
     told["chosen"] = {name: launch(module)[name] for name in vars(module) if "softmax" in name}
@@ -135,6 +141,44 @@ def test_user_kernel(told):
 def test_user_kernel_elsewhere(told):
     user_kernel(told, 5, 1)
 '''
+
+TEMPLATE_SUITE = """
+import absent_gpu
+import json, os, pytest, torch, torch.nn.functional as F
+from absent_gpu import compiled, launch
+from torch._inductor import config
+
+FACTS = {}
+
+@pytest.fixture(autouse=True)
+def told(request):
+    measured = len(absent_gpu.measurements)
+    yield
+    lines = absent_gpu.measurements[measured:]
+    FACTS[request.node.name] = sum(line.startswith("template") for line in lines)
+    with open(os.environ["FACTS"], "w") as file:
+        json.dump(FACTS, file)
+
+def call(function, *shapes, **settings):
+    with config.patch({"max_autotune_gemm": True, **settings.pop("config", {})}):
+        launch(compiled(function, *shapes, dtype=torch.float16, **settings))
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1)])
+def test_convolution(stride, padding):
+    call(lambda x, w: F.conv2d(x, w, stride=stride, padding=padding), (4, 32, 64, 64), (32, 32, 3, 3))
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_product(dynamic):
+    call(lambda x, w: torch.relu(x @ w), (512, 256), (256, 512), dynamic=dynamic)
+
+def test_product_by_templates_alone():
+    only = {"max_autotune_gemm_backends": "TRITON"}
+    call(lambda x, w: torch.relu(x @ w), (512, 256), (256, 512), config=only)
+
+@pytest.mark.parametrize("beta", [1, 2])
+def test_scaled_sum(beta):
+    call(lambda b, x, w: torch.addmm(b, x, w, beta=beta), (512,), (512, 256), (256, 512))
+"""
 
 CPU_SUITE = """
 import json, os, torch
@@ -254,6 +298,11 @@ def gpu_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 @pytest.fixture(scope="module")
+def template_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return shared_runs(tmp_path_factory, "templates", TEMPLATE_SUITE)
+
+
+@pytest.fixture(scope="module")
 def cpu_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return shared_runs(tmp_path_factory, "cpu", CPU_SUITE)
 
@@ -313,6 +362,7 @@ def test_a_hit_compiles_the_choice_alone(gpu_runs: Runs) -> None:
 @pytest.mark.parametrize(
     "test",
     [
+        "test_softmax_in_a_second_graph",
         "test_softmax_on_another_device_and_with_another_number",
         "test_softmax_in_a_fresh_cache",
         "test_softmax_without_caches",
@@ -382,9 +432,10 @@ def test_a_choice_that_no_longer_compiles_is_tuned_again_and_told(
         tmp_path,
         gpu_runs,
         'name: "XBLOCK" int: 16 }',
-        'name: "XBLOCK" int: 15 }',
+        'name: "XBLOCK" int: 64 }',
         "test_softmax and not test_softmax_ or test_compiled_by_a_worker",
         compile_threads,
+        DOES_NOT_FIT="XBLOCK: 64, num_warps: 8",
     )
 
     for test in ("test_softmax", "test_compiled_by_a_worker"):
@@ -392,6 +443,20 @@ def test_a_choice_that_no_longer_compiles_is_tuned_again_and_told(
         assert run.of(test)["measurements"]
     assert run.counts["stale"] == run.counts["tuned"] == 2
     assert re.search(r"STALE .*triton_per_fused__softmax_add_relu .*: the choice no longer compiles: ", run.output)
+
+
+def test_a_choice_that_the_search_could_not_reach_is_never_compiled(gpu_runs: Runs, tmp_path: Path) -> None:
+    run = load_changed(
+        tmp_path,
+        gpu_runs,
+        'name: "XBLOCK" int: 16 }',
+        'name: "XBLOCK" int: 131072 }',
+        "test_softmax and not test_softmax_",
+    )
+
+    assert not [line for line in run.of("test_softmax")["compilations"] if "131072" in line]
+    assert run.of("test_softmax")["chosen"] == gpu_runs.dump.of("test_softmax")["chosen"]
+    assert "the choice XBLOCK=131072, num_warps=8, num_stages=1 is no longer a candidate" in run.output
 
 
 def test_a_missed_fusion_is_told_in_words(gpu_runs: Runs, tmp_path: Path) -> None:
@@ -410,6 +475,32 @@ def test_a_setting_that_another_test_left_on_is_named(gpu_runs: Runs, tmp_path: 
         "xnumel=1000, fp32; aten.add, aten.relu, aten._softmax): no entry; the nearest has other search, "
         "settings coordinate_descent_tuning, max_autotune instead of max_autotune"
     ) in run.output
+
+
+def test_templates_are_measured_for_each_problem_that_inductor_tells_apart_and_in_no_load(template_runs: Runs) -> None:
+    dumped, loaded = template_runs.dump.facts[""], template_runs.load.facts[""]
+
+    assert [test for test, number in dumped.items() if number == 0] == []
+    assert {test: number for test, number in loaded.items() if number} == {}
+    assert len(template_runs.dump.rows("inductor.template")) == len(dumped)
+    assert template_runs.load.report["tuning_seconds"] == 0
+
+
+def test_a_template_decision_is_told_by_what_it_computes(template_runs: Runs) -> None:
+    keys = [row["key"] for row in template_runs.dump.rows("inductor.template")]
+    inputs = "cuda float16[512, 256], cuda float16[256, 512]"
+    convolutions = [key for key in keys if "stride" in key]
+
+    assert {"inputs": inputs, "precision": "highest"} in keys  # as before, where nothing was mixed up
+    assert [sorted(key) for key in keys if "512], cuda" in key["inputs"] and "strides [0, 1]" in key["inputs"]] == [
+        ["inputs", "precision"],
+        ["beta", "inputs", "precision"],
+    ]
+    assert [key["sizes"] for key in keys if "sizes" in key] == ["[s0, s1] strides [s1, 1], [s1, s0] strides [s0, 1]"]
+    assert [key["settings"] for key in keys if "settings" in key] == ["max_autotune_gemm_backends=TRITON"]
+    assert [key["beta"] for key in keys if "beta" in key] == [2]
+    assert {key["stride"] for key in convolutions} == {"(1, 1)", "(2, 2)"}
+    assert {key["padding"] for key in convolutions} == {"(0, 0)", "(1, 1)"}
 
 
 def test_workers_tune_each_problem_once_into_one_file(tmp_path: Path) -> None:
@@ -568,7 +659,10 @@ class PadModule(ModuleType):
         super().__init__("torch._inductor.fx_passes.pad_mm")
         self.measured = 0
         self.kept: dict[str, Any] = {}
-        self.torch = SimpleNamespace(_inductor=SimpleNamespace(config=SimpleNamespace(deterministic=False)))
+        self.torch: Any = SimpleNamespace(
+            _inductor=SimpleNamespace(config=SimpleNamespace(deterministic=False)),
+            are_deterministic_algorithms_enabled=lambda: False,
+        )
 
         def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
             known = self.get_cached_should_pad(match)
@@ -616,6 +710,29 @@ def test_a_decision_to_pad_is_recorded_and_loaded_without_a_measurement(looked_u
     assert entry.problem.tuner == "inductor.pad_mm"
     assert entry.candidates == (Candidate(params=(Value("pad", True),), time_us=1000.0),)
     assert looked_up[-1].outcome is Outcome.HIT
+
+
+class Symbol:
+    """Stands in for a size that is known only when a graph is called."""
+
+    def __init__(self, hint: int) -> None:
+        self.node = SimpleNamespace(hint=hint)
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_a_decision_to_pad_belongs_to_the_sizes_and_the_arithmetic_that_were_measured(looked_up: list[Lookup]) -> None:
+    module = PadModule()
+    _hook_padding(module, run_with(None, looked_up))
+
+    def key(size: object) -> tuple[Value, ...]:
+        module.should_pad("key", SimpleNamespace(device=MATRIX.device, shape=(size, 8)), MATRIX, "aten.mm")
+        return looked_up[-1].problem.key
+
+    assert key(4) == (Value("inputs", "key"),)
+    assert key(Symbol(4)) == (Value("inputs", "key"), Value("sizes", "[4, 8], []"))
+    assert key(Symbol(4)) != key(Symbol(512))
+    module.torch.are_deterministic_algorithms_enabled = lambda: True
+    assert key(4)[-1] == Value("settings", "deterministic algorithms", "settings")
 
 
 @pytest.mark.usefixtures("on_h200")
@@ -723,6 +840,186 @@ def test_what_is_tuned_in_ways_that_are_not_covered_is_told() -> None:
     assert _uncovered(config) == []
     with config.patch({"triton.multi_kernel": 1, "pipeline_max_autotune_gemm": True}):
         assert _uncovered(config) == ["multi-kernel choices", "pipelined template choices"]
+
+
+def config_of(**values: Any) -> Any:
+    import triton
+
+    warps, stages = values.pop("num_warps", 4), values.pop("num_stages", 2)
+    return triton.Config(values, num_warps=warps, num_stages=stages)
+
+
+def autotuner_of(kind: str = "POINTWISE", size_hints: dict[str, int] | None = None, **meta: Any) -> Any:
+    from torch._inductor.runtime.coordinate_descent_tuner import CoordescTuner
+
+    meta = {"warp_size": 32, "max_threads_per_block": 1024, "coordinate_descent_tuning": True, **meta}
+    tuner = CoordescTuner(size_hints=size_hints or {"x": 65536}, inductor_meta=meta)
+    return SimpleNamespace(heuristic_type=SimpleNamespace(name=kind), inductor_meta=meta, coordesc_tuner=tuner)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "autotuner", "is_reached"),
+    [
+        ({"XBLOCK": 16}, autotuner_of, True),
+        ({"XBLOCK": 4096}, autotuner_of, True),
+        ({"XBLOCK": 131072}, autotuner_of, False),  # larger than Inductor makes a block
+        ({"XBLOCK": 2048}, partial(autotuner_of, size_hints={"x": 1024}), False),  # larger than what it is a block of
+        ({"XBLOCK": 100}, autotuner_of, False),  # no doubling leads there
+        ({"XBLOCK": 0}, autotuner_of, False),
+        ({"XBLOCK": -256}, autotuner_of, False),
+        ({"XBLOCK": True}, autotuner_of, False),
+        ({"XBLOCK": 256.0}, autotuner_of, False),
+        ({"XBLOCK": 256, "num_warps": 32}, autotuner_of, True),
+        ({"XBLOCK": 256, "num_warps": 64}, autotuner_of, False),  # more threads than a block may have
+        ({"XBLOCK": 256, "num_stages": 1}, autotuner_of, True),  # Inductor's last resort where nothing fits
+        ({"XBLOCK": 256, "num_stages": 3}, autotuner_of, False),  # not searched
+        ({"XBLOCK": 256, "YBLOCK": 16}, autotuner_of, False),
+        ({"XBLOCK": 512}, partial(autotuner_of, coordinate_descent_tuning=False), False),
+        ({"XBLOCK": 512}, partial(autotuner_of, "USER_AUTOTUNE"), False),
+        ({"XBLOCK": 512}, partial(autotuner_of, "REDUCTION", deterministic=True), False),
+    ],
+)
+def test_a_choice_outside_of_the_list_is_one_that_the_search_can_reach(
+    chosen: dict[str, Any], autotuner: Callable[[], Any], is_reached: bool
+) -> None:
+    params = configurations.params_of(config_of(**chosen))
+
+    assert configurations.is_reached(autotuner(), config_of(XBLOCK=256), params) is is_reached
+
+
+@pytest.mark.parametrize(("block", "is_reached"), [(1024, True), (512, False), (4096, False)])
+def test_the_block_of_a_reduction_is_halved_once_without_coordinate_descent(block: int, is_reached: bool) -> None:
+    autotuner = autotuner_of("REDUCTION", {"x": 64, "r0_": 4096}, coordinate_descent_tuning=False)
+    params = configurations.params_of(config_of(XBLOCK=1, R0_BLOCK=block))
+
+    assert configurations.is_reached(autotuner, config_of(XBLOCK=1, R0_BLOCK=2048), params) is is_reached
+
+
+def combined(*blocks: int) -> Any:
+    configs = [config_of(XBLOCK=block) for block in blocks]
+    groups = [{"member_indices": [0, 1], "configs": configs, "skip_rblock": False}]
+    found = autotuner_of(
+        combo_tuning_groups=groups, combo_warp_stage_candidates=[(8, 3)], coordinate_descent_tuning=False
+    )
+    found.triton_meta, found.size_hints, found.filename = {}, {"x": 65536}, None
+    found.fn = SimpleNamespace(src="def triton_combo(x):\n    xnumel = 8\n", __name__="triton_combo")
+    return found
+
+
+def test_a_combined_kernel_has_the_same_key_in_every_process() -> None:
+    assert identity.kernel_key(combined(64, 128), "list") == identity.kernel_key(combined(64, 128), "list")
+    assert identity.kernel_key(combined(64, 128), "list") != identity.kernel_key(combined(64, 256), "list")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_reached"),
+    [
+        ({"XBLOCK_0": 128, "XBLOCK_1": 64}, True),
+        ({"XBLOCK_0": 64, "XBLOCK_1": 64, "num_warps": 8, "num_stages": 3}, True),
+        ({"XBLOCK_0": 131072, "XBLOCK_1": 64}, False),
+    ],
+)
+def test_the_parts_of_a_combined_kernel_reach_what_is_in_their_own_lists(
+    chosen: dict[str, Any], is_reached: bool
+) -> None:
+    params = configurations.params_of(config_of(**chosen))
+    start = config_of(XBLOCK_0=64, XBLOCK_1=64)
+
+    assert configurations.is_reached(combined(64, 128), start, params) is is_reached
+
+
+def test_a_kernel_of_the_user_that_is_launched_otherwise_is_another_problem() -> None:
+    def key(blocks: str) -> tuple[Value, ...]:
+        autotuner = combined(64)
+        autotuner.inductor_meta["precomputed_grids"] = [{"config": {"BLOCK": 64}, "python": [blocks, "1", "1"]}]
+        return identity.kernel_key(autotuner, "list")
+
+    assert key("8") == key("8") != key("4096")
+
+
+class ExternKernelCaller:
+    """Stands in for Inductor's call of a library."""
+
+    description = ""
+
+    def __init__(self, dtype: str = "float16", strides: tuple[int, ...] = (4, 1), **kwargs: Any) -> None:
+        self.name, self.kwargs = "mm", kwargs
+        device = SimpleNamespace(type="cuda", index=0)
+        self.layout = SimpleNamespace(device=device, dtype=f"torch.{dtype}", size=(8, 4), stride=strides)
+        node = SimpleNamespace(
+            get_size=lambda: (8, 4),
+            get_stride=lambda: (4, 1),
+            get_dtype=lambda: "torch.float16",
+            get_name=lambda: "arg0_1",
+        )
+        self.input_nodes = [node]
+
+    def hash_key(self) -> str:
+        return "mm-hash"
+
+
+def key_of_call(call: Any, op: str = "mm") -> dict[str, Any]:
+    import torch._inductor.virtualized
+
+    values = template_key(torch, [call], op, "[('cuda', 'torch.float16', 8, 4, 4, 1, 0)]", None)
+    told = {value.name: value.value for value in values}
+    assert told.pop("inputs") == "cuda float16[8, 4]"
+    assert told.pop("precision") == "highest"
+    return told
+
+
+def test_a_call_of_a_library_is_told_by_its_arguments_where_they_are_not_the_usual_ones() -> None:
+    assert key_of_call(ExternKernelCaller(alpha=1, beta=1, out_dtype=None, use_fast_accum=False)) == {}
+    assert key_of_call(ExternKernelCaller(alpha=2, use_fast_accum=True)) == {"alpha": 2, "use_fast_accum": True}
+    assert key_of_call(ExternKernelCaller(inputs=3)) == {"argument inputs": 3}
+    assert key_of_call(ExternKernelCaller("float32")) == {"output": "float32"}
+    assert key_of_call(ExternKernelCaller(strides=(1, 8))) == {"output": "[8, 4] strides [1, 8]"}
+
+
+def test_settings_that_decide_among_templates_are_told_where_somebody_set_them() -> None:
+    import torch
+    import torch._inductor.config as config
+
+    with config.patch({"max_autotune_gemm_backends": "triton,aten", "max_autotune_conv_backends": "ATEN"}):
+        assert key_of_call(ExternKernelCaller()) == {}  # what counts on a GPU is as it always is
+        assert key_of_call(ExternKernelCaller(), "convolution") == {"settings": "max_autotune_conv_backends=ATEN"}
+    with config.patch({"max_autotune_gemm_search_space": "EXHAUSTIVE", "triton.num_decompose_k_splits": 3}):
+        assert key_of_call(ExternKernelCaller()) == {
+            "settings": "max_autotune_gemm_search_space=EXHAUSTIVE, triton.num_decompose_k_splits=3"
+        }
+    torch.backends.cuda.matmul.allow_fp16_accumulation = True
+    try:
+        assert key_of_call(ExternKernelCaller()) == {"settings": "cuda.matmul.allow_fp16_accumulation=True"}
+    finally:
+        torch.backends.cuda.matmul.allow_fp16_accumulation = False
+
+
+def test_without_a_call_of_a_library_the_code_tells_problems_apart() -> None:
+    first, second = choice("code-1", "flex_1"), choice("code-2", "flex_1")
+    first.layout, first.input_nodes = ExternKernelCaller().layout, ExternKernelCaller().input_nodes
+    second.layout, second.input_nodes = first.layout, first.input_nodes
+
+    assert key_of_call(first).keys() == {"code"}
+    assert key_of_call(first) == key_of_call(first) != key_of_call(second)
+
+
+def test_an_edited_call_under_the_same_versions_is_not_known_by_its_name() -> None:
+    call = ExternKernelCaller()
+    then = [Candidate("mm-before", time_us=1.0, label="ExternKernel mm")]
+    edited = replace(template_entry(*then), environment=identity.environment())
+    of_another_torch = replace(edited, environment="torch 1.0")
+
+    assert _Offered([call]).winner(edited) is None
+    assert _Offered([call]).winner(of_another_torch) is call
+
+
+def test_the_row_of_a_template_that_is_gone_names_it() -> None:
+    entry = template_entry(Candidate("a", time_us=2.0, label="slow"), Candidate("b", time_us=1.0, label="Template mm"))
+    index = EntryIndex.of([Cache((entry,))])
+
+    finding = find([index], entry.problem, (), lambda entry: False, {})
+
+    assert finding.reason == "the fastest one, Template mm, is no longer a candidate"
 
 
 def test_an_entry_whose_winner_is_not_on_offer_is_none() -> None:

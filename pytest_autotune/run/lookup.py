@@ -111,15 +111,24 @@ def _among(
         if offered(entry):
             return Finding(Outcome.HIT, "", entry, usable=True, alias=alias)
     if exact:
-        reason = f"the choice {exact[0].choice} is no longer a candidate"
+        reason = f"{_choice_of(exact[0])} is no longer a candidate"
         return Finding(Outcome.STALE, reason, exact[0], alias=alias)
     usable = next((entry for entry in entries if offered(entry)), None)
     nearest = usable or entries[0]
     changed = sorted({value.name for value in set(nearest.fingerprint) ^ set(fingerprint)})
     reason = f"{_listed(changed)} changed"
     if usable is None:
-        reason += f", and the choice {nearest.choice} is no longer a candidate"
+        reason += f", and {_choice_of(nearest)} is no longer a candidate"
     return Finding(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
+
+
+def _choice_of(entry: Entry) -> str:
+    """What an entry chooses, in words; where it keeps the times of all candidates, the fastest."""
+    if entry.choice is not None:
+        return f"the choice {entry.choice}"
+    timed = [candidate for candidate in entry.candidates if candidate.time_us is not None]
+    fastest = min(timed, key=lambda candidate: candidate.time_us or 0.0, default=None)
+    return "the choice" if fastest is None else f"the fastest one, {fastest.label or fastest},"
 
 
 def _listed(words: Sequence[str]) -> str:

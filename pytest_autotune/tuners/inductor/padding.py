@@ -15,6 +15,7 @@ from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.tuning_run import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.identity import device_of, environment
 from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.inductor.template_key import product_settings
 
 _OPERANDS = ["match", "mat1", "mat2", "op", "input"]
 
@@ -25,6 +26,7 @@ class _Decision:
 
     op: str
     device: Any
+    sizes: str
     held: ExitStack
     tuning: Tuning | None = None
     times_ms: dict[bool, float] = field(default_factory=dict)
@@ -41,20 +43,20 @@ class Paddings:
         self._open: list[_Decision] = []
         #: Times of products without padding, which Inductor measures once for several decisions.
         self._base_times_ms: dict[str, float] = {}
-        self._config: Any = None
+        self._torch: Any = None
 
     def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
         part = self
         self._run = run
-        self._config = module.torch._inductor.config
+        self._torch = module.torch
 
         def make_should_pad(original: Any) -> Any:
             def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
                 if run.paused or run.ignores(part.tuner, str(op)):
                     return original(match, mat1, mat2, op, input)
                 with ExitStack() as held:
-                    part._open.append(_Decision(str(op), mat1.device, held))
+                    part._open.append(_Decision(str(op), mat1.device, _measured_sizes(mat1, mat2, input), held))
                     held.callback(part._open.pop)
                     return original(match, mat1, mat2, op, input)
 
@@ -105,10 +107,12 @@ class Paddings:
     def _look_up(self, decision: _Decision, key: str) -> bool | None:
         run = self._run
         assert run is not None
-        if self._config.deterministic:  # Inductor does not measure then
+        if self._torch._inductor.config.deterministic:  # Inductor does not measure then
             return None
         on = device_of(decision.device.type, decision.device.index)
-        problem = Problem(self.tuner, decision.op, (Value("inputs", key),), on)
+        beside = {"sizes": decision.sizes, "settings": ", ".join(product_settings(self._torch))}
+        told = [Value(name, text, "settings" if name == "settings" else "") for name, text in beside.items() if text]
+        problem = Problem(self.tuner, decision.op, (Value("inputs", key), *told), on)
         tuning = decision.held.enter_context(run.tuning(problem, (), _has_result, environment(), "whether to pad"))
         if tuning.entry is not None:
             return _is_padded(tuning.entry)
@@ -122,6 +126,17 @@ class Paddings:
             time_us = None if time_ms is None else float(f"{time_ms * 1000:.4g}")
             # It shapes the rest of the graph, so it is kept like the times: always as measured last.
             decision.tuning.record(None, [Candidate(params=(Value("pad", bool(padded)),), time_us=time_us)])
+
+
+def _measured_sizes(*operands: Any) -> str:
+    """The sizes that are measured where Inductor's own key has symbols for some; else nothing."""
+    shapes = [list(getattr(operand, "shape", ())) for operand in operands if operand is not None]
+    if all(isinstance(size, int) for shape in shapes for size in shape):
+        return ""
+    hints = [
+        [size if isinstance(size, int) else getattr(size.node, "hint", None) for size in shape] for shape in shapes
+    ]
+    return ", ".join(map(str, hints))
 
 
 def _has_result(entry: Entry) -> bool:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.model import Candidate, Entry, Problem, Value, plain_value
+from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.tuning_run import Tuning, TuningRun
-from pytest_autotune.tuners.inductor.identity import device_of, environment, inputs_key
+from pytest_autotune.tuners.inductor.identity import device_of, environment
 from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
 
 #: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
 DIGITS = 6
@@ -33,13 +34,13 @@ class Templates:
 
     def __init__(self) -> None:
         self._run: TuningRun | None = None
-        self._precision: Callable[[], str] = str
+        self._torch: Any = None
 
     def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
         part = self
         self._run = run
-        self._precision = module.torch.get_float32_matmul_precision
+        self._torch = module.torch
 
         def make_lookup(original: Any) -> Any:
             def lookup(self: Any, choices: Any, op: str, inputs: str, benchmark: Any, hint_override: Any = None) -> Any:
@@ -103,10 +104,8 @@ class Templates:
 
     def _problem(self, choices: Sequence[Any], op: str, inputs: str, hint: int | None) -> Problem:
         on = choices[0].layout.device
-        key = [*inputs_key(inputs), Value("precision", self._precision())]
-        if hint is not None:
-            key.append(plain_value("hint", hint))
-        return Problem(self.tuner, op, tuple(key), device_of(on.type, on.index))
+        key = template_key(self._torch, choices, op, inputs, hint)
+        return Problem(self.tuner, op, key, device_of(on.type, on.index))
 
 
 class _Offered:
@@ -130,7 +129,7 @@ class _Offered:
         fastest = min(timed, key=lambda candidate: candidate.time_us or 0.0, default=None)
         if fastest is None:
             return None
-        return next((choice for choice in self._ids if self._is_same(choice, fastest)), None)
+        return next((choice for choice in self._ids if self._is_same(choice, fastest, entry)), None)
 
     def times_ms(self, entry: Entry) -> dict[Any, float]:
         """The time of every candidate now, in milliseconds; one that was not there then counts as infinitely slow."""
@@ -139,23 +138,31 @@ class _Offered:
         times = {}
         for choice, id in self._ids.items():
             then = by_id.get(id)
-            if then is None and self._number_of[self._labels[choice]] == 1:
+            if then is None and self._is_told_by_label(choice, entry):
                 then = by_label.get(self._labels[choice])
             times[choice] = then.time_us / 1000 if then is not None and then.time_us is not None else math.inf
         return times
 
-    def _is_same(self, choice: Any, candidate: Candidate) -> bool:
-        # The name has a digest of the template's source in it, which changes with torch: what it says stays.
-        label = self._labels[choice]
-        return self._ids[choice] == candidate.id or (label == candidate.label and self._number_of[label] == 1)
+    def _is_same(self, choice: Any, candidate: Candidate, entry: Entry) -> bool:
+        if self._ids[choice] == candidate.id:
+            return True
+        return self._labels[choice] == candidate.label and self._is_told_by_label(choice, entry)
+
+    def _is_told_by_label(self, choice: Any, entry: Entry) -> bool:
+        """Whether a candidate may be known by what its name says.
+
+        The name itself has a digest of the code in it, which changes with torch and, of a template, with the
+        device's index. The code of others changes only with torch, or where the user writes it.
+        """
+        if self._number_of[self._labels[choice]] > 1 or kind(choice) == "SubgraphChoice":
+            return False
+        return kind(choice) != "ExternKernel" or entry.environment != environment()
 
 
 def _label(choice: Any) -> str:
-    inner = getattr(choice, "_wrapped", choice)
-    kind = type(inner).__name__.removesuffix("Caller")
-    name = _NUMBER.sub("", str(getattr(inner, "name", "")))
-    description = str(getattr(inner, "description", "") or "")
-    return f"{kind} {name}: {description}" if description else f"{kind} {name}"
+    name = _NUMBER.sub("", str(getattr(inner(choice), "name", "")))
+    description = str(getattr(inner(choice), "description", "") or "")
+    return f"{kind(choice)} {name}: {description}" if description else f"{kind(choice)} {name}"
 
 
 def _no_longer_compiles(offered: _Offered, entry: Entry) -> str:
