@@ -483,3 +483,14 @@ def told(data: str, format: Format) -> str:
         return str(error)
     assert lossy
     return str(CacheError(*lossy))
+
+
+@pytest.mark.parametrize("format", list(Format))
+def test_an_entry_whose_candidates_all_failed_survives_every_format(format: Format) -> None:
+    problem = Problem("triton", "k", (), Device("GPU", "arch", 1))
+    entry = Entry(problem, candidates=(Candidate(failed='no "x"'), Candidate(failed="too large: 1 > 0")))
+
+    (read,) = decode(encode(Cache((entry,)), format), format, "cache").entries
+
+    assert read == entry
+    assert read.every_failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import pickle
@@ -17,13 +18,16 @@ pytest.importorskip("triton")
 import torch
 import triton
 import triton.language as tl
+from triton.compiler.errors import CompilationError
 from triton.runtime import autotuner as autotuner_module
+from triton.runtime.errors import OutOfResources
 
 from pytest_autotune import device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Entry
 from pytest_autotune.run.coordination import Alone, GpuLock
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.tuning_run import Policy, TuningRun
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.triton import Adapter, supply_interpreter_benchmark
@@ -504,10 +508,11 @@ def test_changed_key_names_are_a_miss_that_says_which_names_the_entries_have(ses
     call(copy_kernel(Bench(), key=()))
 
     assert loaded.outcomes == ["miss"]
-    assert "the entries of this kernel have n, x.dtype, y.dtype" in loaded.lookups[0].reason
+    said = Nearest(loaded.run.indexes, {}).reason(loaded.lookups[0].problem)
+    assert "the entries of this kernel have n, x.dtype, y.dtype" in said
 
 
-def test_a_tuning_in_which_every_candidate_failed_is_not_recorded(session) -> None:
+def test_a_benchmark_that_keeps_the_reason_to_itself_records_no_failure(session) -> None:
     first = session(dumping=True)
     kernel = copy_kernel(lambda kernel_call, quantiles: [float("inf")] * 3)
 
@@ -515,6 +520,108 @@ def test_a_tuning_in_which_every_candidate_failed_is_not_recorded(session) -> No
 
     assert first.entries == ()
     assert "every candidate failed" in first.run.notes[0]
+
+
+class Refuses:
+    """A benchmarker under which every candidate fails, until it does not."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.calls = 0
+
+    def __call__(self, kernel_call: Any, quantiles: Any = None) -> list[float]:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        return [1.0, 1.0, 1.0]
+
+
+TOO_LARGE = OutOfResources(300_000, 232_448, "shared memory")
+DOES_NOT_COMPILE = CompilationError("def k():\n  x", ast.parse("x").body[0], "x is not defined")
+FAILURES = [
+    pytest.param(TOO_LARGE, "OutOfResources: out of resource: shared memory, Required: 300000", id="resources"),
+    pytest.param(DOES_NOT_COMPILE, "CompilationError: x is not defined", id="compiler"),
+    pytest.param(TypeError("missing a required argument: 'n'"), "TypeError: missing a required argument", id="call"),
+]
+
+
+def failing_call(kernel: Any, error: Exception) -> None:
+    """A launch that fails as its tuning does: Triton goes on where a candidate needs too much."""
+    with pytest.raises(type(error)) if not isinstance(error, OutOfResources) else contextlib.nullcontext():
+        call(kernel)
+
+
+@pytest.mark.parametrize(("error", "reason"), FAILURES)
+def test_a_tuning_that_failed_as_the_next_one_will_is_kept_and_expected(session, error, reason) -> None:
+    first = session(dumping=True)
+    failing_call(copy_kernel(Refuses(error)), error)
+    (entry,) = first.entries
+    assert entry.every_failed
+    assert [candidate.failed[: len(reason)] for candidate in entry.candidates] == [reason]
+
+    bench = Refuses(error)
+    loaded = session(first.entries, on_miss="error")
+    failing_call(copy_kernel(bench), error)
+
+    assert [(one.outcome, one.tuned, one.saved_seconds) for one in loaded.lookups] == [(Outcome.HIT, False, 0.0)]
+    assert bench.calls > 0
+    assert loaded.run.notes == []
+
+
+def test_a_tuning_that_was_expected_to_fail_and_does_not_is_stale(session) -> None:
+    first = session(dumping=True)
+    call(copy_kernel(Refuses(TOO_LARGE)))
+
+    loaded = session(first.entries)
+    call(copy_kernel(Bench(best=64)))
+
+    (lookup,) = loaded.lookups
+    assert (lookup.outcome, lookup.tuned) == (Outcome.STALE, True)
+    assert lookup.reason == "every candidate failed when it was tuned, and one works now"
+    assert str(lookup.entry.choice).startswith("BLOCK=64")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        OSError(28, "No space left on device"),
+    ],
+)
+def test_what_another_run_may_not_see_is_not_kept(session, error: Exception) -> None:
+    first = session(dumping=True)
+
+    with pytest.raises(type(error)):
+        call(copy_kernel(Refuses(error)))
+
+    assert [(lookup.tuned, lookup.entry) for lookup in first.lookups] == [(False, None)]
+
+
+def test_an_interruption_is_not_kept(session) -> None:
+    def interrupted(kernel_call: Any, quantiles: Any = None) -> Any:
+        raise KeyboardInterrupt
+
+    first = session(dumping=True)
+
+    with pytest.raises(KeyboardInterrupt):
+        call(copy_kernel(interrupted))
+
+    assert first.entries == ()
+
+
+def test_a_call_that_sets_what_is_tuned_fails_as_without_us_and_is_no_lookup(session) -> None:
+    recorded = session(dumping=True)
+    call(copy_kernel(Bench()))
+    loaded = session(recorded.entries)
+    x = torch.zeros(128)
+
+    with pytest.raises(ValueError, match="Conflicting meta-parameters: BLOCK"):
+        copy_kernel(Bench())[(1,)](x, x, 100, BLOCK=16)
+
+    assert loaded.lookups == []
 
 
 def test_a_failed_candidate_is_recorded_as_failed_and_does_not_win(session) -> None:

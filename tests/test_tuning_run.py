@@ -112,6 +112,68 @@ def test_a_miss_tells_the_nearest_entry_at_once_where_it_is_an_error_or_a_test_h
     assert lookups[0].reason == "no entry; the nearest has M 16 instead of 64"
 
 
+def fail(run: TuningRun, *reasons: str) -> None:
+    with open_door(run) as tuning:
+        assert tuning.entry is None
+        tuning.record_failure(reasons)
+
+
+def test_a_failure_is_kept_as_its_reasons_in_any_order_without_what_differs_on_another_machine() -> None:
+    entries = []
+    for reasons in (
+        ["no\x1b 0x7ffe12", "in /tmp/a/tmpk3_x9q2.ptx: bad"],
+        ["in /home/b/tmpzz8_q11.ptx: bad", "no 0x1", "no 0x2"],
+    ):
+        run, lookups = a_run()
+        fail(run, *reasons)
+        entries.append(lookups[0].entry)
+        assert lookups[0].tuned
+
+    assert entries[0].candidates == entries[1].candidates
+    assert [one.failed for one in entries[0].candidates] == ["in tmp....ptx: bad", "no 0x..."]
+    run, lookups = a_run()
+    fail(run, *[f"{number}" * 300 for number in range(9)])
+    assert [len(one.failed) for one in lookups[0].entry.candidates] == [200] * 5
+
+
+def test_an_expected_failure_is_a_hit_that_is_neither_tuned_claimed_nor_an_error() -> None:
+    recorded, first = a_run()
+    fail(recorded, "too large")
+    claims = Claims()
+    run, lookups = a_run((first[0].entry,), claims, on_miss="error")
+
+    fail(run, "another reason")
+    with pytest.raises(ZeroDivisionError), open_door(run):
+        1 / 0  # noqa: B018
+
+    assert {(lookup.outcome, lookup.tuned, lookup.entry) for lookup in lookups} == {
+        (Outcome.HIT, False, first[0].entry)
+    }
+    assert claims.waits == []
+
+
+@pytest.mark.parametrize("policy", [{"on_stale": "error"}, {"on_miss": "error"}])
+def test_a_failure_that_is_none_any_more_is_an_error_where_stale_is_one(policy: dict[str, str]) -> None:
+    recorded, first = a_run()
+    fail(recorded, "too large")
+    run, lookups = a_run((first[0].entry,), **policy)
+
+    with pytest.raises(Refused, match="STALE toy:k: every candidate failed when it was tuned"):
+        tune(run)
+
+    assert [(lookup.outcome, lookup.entry.choice) for lookup in lookups] == [(Outcome.STALE, FAST)]
+
+
+def test_a_failure_with_another_fingerprint_is_stale() -> None:
+    recorded, first = a_run()
+    fail(recorded, "too large")
+    run, lookups = a_run((first[0].entry,))
+
+    tune(run, source="other")
+
+    assert (lookups[0].outcome, lookups[0].reason) == (Outcome.STALE, "source changed")
+
+
 def test_an_alias_may_use_the_entries_of_another_device() -> None:
     recorded, _ = a_run()
     run, lookups = a_run((tune(recorded),), aliases={"Other": "GPU"})

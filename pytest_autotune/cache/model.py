@@ -205,6 +205,16 @@ class Entry:
         object.__setattr__(self, "fingerprint", tuple(sorted(self.fingerprint, key=_BY_NAME)))
 
     @property
+    def every_failed(self) -> bool:
+        """Whether the result is that no candidate can be used; each then says why."""
+        return (
+            self.choice is None
+            and not self.native
+            and bool(self.candidates)
+            and all(candidate.failed for candidate in self.candidates)
+        )
+
+    @property
     def sort_key(self) -> tuple[object, ...]:
         """Orders entries by problem, then fingerprint, the same way in every process."""
         return *self.problem.sort_key, tuple(value.encoded for value in self.fingerprint)

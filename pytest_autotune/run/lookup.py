@@ -56,8 +56,9 @@ class Lookup:
 
     @property
     def saved_seconds(self) -> float:
-        used = self.entry is not None and self.outcome is Outcome.HIT and not self.tuned
-        return self.entry.tuning_seconds if used and self.entry else 0.0
+        if self.entry is None or self.entry.every_failed or self.outcome is not Outcome.HIT or self.tuned:
+            return 0.0
+        return self.entry.tuning_seconds
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Finding:
     """What the loaded entries say about one problem.
 
     :param entry: the entry to use for a hit; for a stale problem the nearest one.
-    :param usable: the entry's choice is on offer, though its fingerprint may differ.
+    :param usable: the entry's choice is on offer, though its fingerprint may differ. A hit that is not
+        usable says that every candidate failed.
     :param alias: the device whose entry is used in place of this one's.
     """
 
@@ -108,16 +110,18 @@ def _among(
 ) -> Finding:
     exact = [entry for entry in entries if entry.fingerprint == fingerprint]
     for entry in exact:
+        if entry.every_failed:
+            return Finding(Outcome.HIT, "", entry, alias=alias)
         if offered(entry):
             return Finding(Outcome.HIT, "", entry, usable=True, alias=alias)
     if exact:
         reason = f"{_choice_of(exact[0])} is no longer a candidate"
         return Finding(Outcome.STALE, reason, exact[0], alias=alias)
-    usable = next((entry for entry in entries if offered(entry)), None)
+    usable = next((entry for entry in entries if not entry.every_failed and offered(entry)), None)
     nearest = usable or entries[0]
     changed = sorted({value.name for value in set(nearest.fingerprint) ^ set(fingerprint)})
     reason = f"{_listed(changed)} changed"
-    if usable is None:
+    if usable is None and not nearest.every_failed:
         reason += f", and {_choice_of(nearest)} is no longer a candidate"
     return Finding(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -43,6 +44,26 @@ class Policy:
     aliases: Mapping[str, str] = field(default_factory=dict)
     compile_threads: int = 1
     cores: int = 1
+
+
+#: So many different reasons of failed candidates are kept in an entry without a choice,
+REASONS = 5
+#: and so many characters of each.
+REASON_LENGTH = 200
+#: What is told of an entry that expected a failure.
+WORKS_NOW = "every candidate failed when it was tuned, and one works now"
+
+
+def stable_reason(text: str) -> str:
+    """Why a candidate failed, in one line that the next run and another machine would write, too.
+
+    Without addresses and absolute paths; cut to :data:`REASON_LENGTH` characters.
+    """
+    text = re.sub(r"0x[0-9a-fA-F]+", "0x...", text)
+    text = re.sub(r"(?<![\w.])/(?:[\w.+~-]+/)*([\w.+~-]+)", r"\1", text)
+    text = re.sub(r"\btmp\w{6,}", "tmp...", text)
+    text = " ".join("".join(one if one.isprintable() else " " for one in text).split())
+    return text if len(text) <= REASON_LENGTH else f"{text[: REASON_LENGTH - 3]}..."
 
 
 def refusal(lookup: Lookup) -> str:
@@ -228,10 +249,7 @@ class TuningRun:
         for lookup in lookups:
             self._tell(replace(lookup, test=lookup.test or self.current_test))
         for lookup in lookups:
-            missed = lookup.outcome not in (None, Outcome.HIT)
-            stale = lookup.outcome is Outcome.STALE
-            if (missed and self.policy.on_miss == "error") or (stale and self.policy.on_stale == "error"):
-                self._refuse(refusal(lookup))
+            self._refuse_if_wanted(lookup)
 
     def _told_offers(self, tuning: Tuning, offers: Iterator[Entry]) -> Iterator[Entry]:
         """The offers; an error of ours ends them and is told, and the tuner goes on without."""
@@ -255,13 +273,16 @@ class TuningRun:
         """Entries for this problem, the best first; between two, the tuner has rejected one."""
         key = tuning.lookup.problem, tuning.lookup.fingerprint
         known = self._known.get(key)
-        if known is not None and offered(known):
+        if known is not None and not known.every_failed and offered(known):
             tuning.told = True
             yield known
             tuning.told = False
         if self.indexes:
             finding = find(self.indexes, *key, offered, self.policy.aliases)
             self._judge(tuning, finding)
+            if finding.outcome is Outcome.HIT and not finding.usable:
+                tuning._take(finding.entry)
+                return
             if finding.usable and (finding.outcome is Outcome.HIT or self.policy.on_stale == "use"):
                 yield tuning._take(finding.entry)
                 self._judge(tuning, Finding(Outcome.STALE, tuning.rejection))
@@ -275,7 +296,7 @@ class TuningRun:
         claim: Claim = held.enter_context(self._guarded(key[0].tuner, claiming, SoleClaim()))
         tuning._claim = claim
         shared = claim.result
-        if shared is not None and shared.entry is not None and offered(shared.entry):
+        if shared is not None and shared.entry is not None and not shared.entry.every_failed and offered(shared.entry):
             mine = tuning.lookup
             # The outcome is told as the first worker met it, so that the count is right even if that one dies.
             tuning.lookup = replace(shared, test=mine.test, tuned=False, shared=True)
@@ -295,12 +316,15 @@ class TuningRun:
             reason = Nearest(self.indexes, self.policy.aliases).reason(tuning.lookup.problem)
         judged = replace(tuning.lookup, outcome=finding.outcome, reason=reason, alias=finding.alias, entry=None)
         tuning.lookup = judged
-        stale = finding.outcome is Outcome.STALE
-        used_anyway = stale and finding.usable and self.policy.on_stale == "use"
-        if finding.outcome is Outcome.HIT or used_anyway:
+        if finding.outcome is Outcome.STALE and finding.usable and self.policy.on_stale == "use":
             return
-        if self.policy.on_miss == "error" or (stale and self.policy.on_stale == "error"):
-            self._refuse(refusal(judged))
+        self._refuse_if_wanted(judged)
+
+    def _refuse_if_wanted(self, lookup: Lookup) -> None:
+        missed = lookup.outcome not in (None, Outcome.HIT)
+        stale = lookup.outcome is Outcome.STALE
+        if (missed and self.policy.on_miss == "error") or (stale and self.policy.on_stale == "error"):
+            self._refuse(refusal(lookup))
 
     def _leave(self) -> None:
         with self._lock:
@@ -354,6 +378,11 @@ class Tuning:
         self._next_offer()
 
     @property
+    def known_to_fail(self) -> bool:
+        """A loaded entry says that every candidate failed: the tuner does as it would without us."""
+        return self.entry is None and self.lookup.outcome is Outcome.HIT and not self.lookup.tuned
+
+    @property
     def work(self) -> Work:
         """What workers that wait for this tuning may do towards it."""
         return self._claim.work if self._claim is not None else UndividedWork()
@@ -378,7 +407,10 @@ class Tuning:
 
         :param candidates: every candidate with its time in microseconds, or why it failed.
         :returns: the new entry.
+        :raises BaseException: what the run raises where an outcome is an error: here, where it was
+            :attr:`known_to_fail` and did not.
         """
+        known_to_fail = self.known_to_fail
         seconds = time.perf_counter() - self._started - self._waited_s
         entry = Entry(
             self.lookup.problem,
@@ -390,10 +422,29 @@ class Tuning:
             float(f"{seconds:.3g}"),
             self._environment,
         )
+        if known_to_fail and entry.every_failed:
+            assert self.lookup.entry is not None
+            return self.lookup.entry
         self.lookup = replace(self.lookup, entry=entry, tuned=True)
+        if known_to_fail:
+            self.lookup = replace(self.lookup, outcome=Outcome.STALE, reason=WORKS_NOW)
         if self._claim is not None:
             try:
                 self._claim.publish(self.lookup)
             except Exception as error:  # the others tune it themselves
                 self._run.error(self.lookup.problem.tuner, "the door", error)
+        if known_to_fail:
+            self._run._refuse_if_wanted(self.lookup)
         return entry
+
+    def record_failure(self, reasons: Iterable[str]) -> Entry:
+        """Record that no candidate can be used, so that later runs expect it; each call fails as it always does.
+
+        Only for failures that the next run will see again: what does not compile, or needs more than
+        the device has. Not for a device that broke, a time-out, or memory that another process holds.
+
+        :param reasons: why; of candidates that failed for the same reason, one is enough.
+        :returns: the entry.
+        """
+        told = sorted({stable_reason(reason) for reason in reasons} - {""}) or ["failed"]
+        return self.record(None, [Candidate(failed=reason) for reason in told[:REASONS]])

@@ -209,6 +209,9 @@ class Adapter:
         if len(configs) == 1:
             _adopt(call, configs[0], 0.0)
             return True
+        if any(call.kwargs.keys() & config.kwargs.keys() for config in configs):
+            # Triton refuses a call that sets what is tuned, before it measures anything.
+            return self._leave_alone(autotuner, tuning_key, configs, bench_fn)
         try:
             problem, fingerprint, offered = self._problem(call, function, configs)
         except _Unportable as unportable:
@@ -232,9 +235,10 @@ class Adapter:
                 try:
                     if not _interpreted(autotuner) and not _stream_is_capturing():
                         _compile_and_load(call, config)
+                except (TypeError, ValueError, KeyError):
+                    pass  # the call is wrong, whatever is chosen: the launch raises it
                 except Exception as error:
-                    reason = str(error).splitlines()[0] if str(error) else ""
-                    tuning.reject(f"the choice no longer compiles: {type(error).__name__}: {reason}")
+                    tuning.reject(f"the choice no longer compiles: {failure_text(error)}")
                     continue
                 _adopt(call, config, (tuning.entry.choice.time_us or 0.0) / 1000)
                 return True
@@ -262,22 +266,32 @@ class Adapter:
     def _tune(self, call: _Call, configs: Sequence[Any], bench_fn: Callable[[], None], tuning: Tuning) -> None:
         assert self._run is not None
         autotuner = call.autotuner
-        if not _interpreted(autotuner):
+        if not _interpreted(autotuner) and not tuning.known_to_fail:
             taken = _compile_ahead(call, configs, self._run, tuning.work)
             _fetch_compiled(call, configs, self._run, tuning.work, taken)
+        failed: dict[Any, Exception] = {}
         with tuning.measuring():
-            with _brief_benchmark(autotuner) as was_brief:
-                bench_fn()
+            try:
+                with _brief_benchmark(autotuner) as was_brief, _noted_failures(autotuner, failed):
+                    bench_fn()
+            except Exception as error:
+                if fails_again(error):
+                    tuning.record_failure([failure_text(error)])
+                raise
             timings: Mapping[Any, object] = autotuner.configs_timings
             times_ms = {config: _median_ms(timings.get(config)) for config in configs}
             best = autotuner.cache[call.tuning_key]
             if not math.isfinite(times_ms.get(best, math.inf)):
-                self._run.note(f"{tuning.lookup.problem}: every candidate failed; nothing was recorded")
+                if len(failed) == len(configs) and all(map(fails_again, failed.values())):
+                    tuning.record_failure(map(failure_text, failed.values()))
+                elif not tuning.known_to_fail:
+                    # The benchmark of the kernel has kept the reason to itself, and it may have been a passing one.
+                    self._run.note(f"{tuning.lookup.problem}: every candidate failed; nothing was recorded")
                 return
             if not _interpreted(autotuner):
                 best = _measured_again(call, times_ms, best, was_brief)
         params = dict(zip(configs, _params_of(configs), strict=True))
-        candidates = [_candidate(params[config], times_ms[config]) for config in configs]
+        candidates = [_candidate(params[config], times_ms[config], failed.get(config)) for config in configs]
         tuning.record(_candidate(params[best], times_ms[best]), candidates)
 
     def _problem(
@@ -545,6 +559,51 @@ def _brief_benchmark(autotuner: Any) -> Iterator[bool]:
         autotuner.do_bench = benchmark
 
 
+@contextmanager
+def _noted_failures(autotuner: Any, failed: dict[Any, Exception]) -> Iterator[None]:
+    """Note why a candidate failed, which Triton itself forgets.
+
+    :param failed: gets the error of each candidate whose benchmark raised one.
+    """
+    benchmark = autotuner.do_bench
+
+    def noting(kernel_call: Callable[[], object], *args: Any, **kwargs: Any) -> object:
+        try:
+            return benchmark(kernel_call, *args, **kwargs)
+        except Exception as error:
+            cells = closure_cells(kernel_call) if inspect.isfunction(kernel_call) else {}
+            failed[cells.get("config")] = error
+            raise
+
+    autotuner.do_bench = noting
+    try:
+        yield
+    finally:
+        autotuner.do_bench = benchmark
+
+
+def fails_again(error: Exception) -> bool:
+    """Whether a candidate that failed so will fail so in the next run, too, as far as the error can tell.
+
+    What Triton's compiler refuses, what needs more than the device has, and a call that is wrong will.
+    Not an error of the device or of its driver, and not a lack of memory, whoever has taken it.
+    """
+    causes = (error, error.__cause__)
+    if any(isinstance(one, (MemoryError, OSError)) or type(one).__module__.startswith("torch") for one in causes):
+        return False
+    names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.startswith("triton.")}
+    if names & {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError", "InterpreterError"}:
+        return True
+    return isinstance(error, (TypeError, ValueError, KeyError)) or str(error).startswith("PassManager::run failed")
+
+
+def failure_text(error: Exception) -> str:
+    """An error in one line: Triton's messages begin with the source and end with what is wrong."""
+    message = getattr(error, "error_message", None) or str(error)
+    lines = [line.strip() for line in str(message).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def _measured_again(call: _Call, times_ms: dict[Any, float], best: Any, was_brief: bool) -> Any:
     """Measure those that may be the best in full, and those that are close to it then once more.
 
@@ -582,9 +641,10 @@ def _median_ms(timing: object) -> float:
     return math.inf if math.isnan(time_ms) else time_ms
 
 
-def _candidate(params: tuple[Value, ...], time_ms: float) -> Candidate:
+def _candidate(params: tuple[Value, ...], time_ms: float, error: Exception | None = None) -> Candidate:
     if not math.isfinite(time_ms):
-        return Candidate(params=params, failed="did not compile, or needs more than the device has")
+        reason = failure_text(error) if error else "did not compile, or needs more than the device has"
+        return Candidate(params=params, failed=reason)
     return Candidate(params=params, time_us=float(f"{time_ms * 1000:.4g}"))
 
 

@@ -194,7 +194,10 @@ def test_when_every_candidate_fails_the_test_is_told_three_reasons_and_nothing_i
             "BLOCK=2: RuntimeError: no 2; BLOCK=3: RuntimeError: no 3; and 2 more"
         ]
     )
-    assert "entries {" not in suite.cache.read_text()
+    assert suite.cache.read_text().count("failed:") == 5
+    loaded = suite.load("--autotune-max-misses=0", "--autotune-on-miss=error")
+    loaded.assert_outcomes(failed=1)
+    loaded.stdout.fnmatch_lines(["E *TuningError: function:lib.k (n=1): all 5 candidates failed: *", "1 hit"])
 
 
 def test_a_key_without_a_stable_form_is_told_limited_and_never_written(suite: Suite, section: Any) -> None:

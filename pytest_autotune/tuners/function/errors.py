@@ -8,4 +8,11 @@ class InvalidConfiguration(Exception):
 
 
 class TuningError(RuntimeError):
-    """No configuration could be chosen; the message says for which problem, and why."""
+    """No configuration could be chosen; the message says for which problem, and why.
+
+    :param reasons: why each candidate failed, where all did and will again; else empty.
+    """
+
+    def __init__(self, message: str, reasons: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.reasons = reasons

@@ -69,12 +69,14 @@ class Trial:
 
     :param compiled: what the caller's ``compile`` made of it.
     :param failed: why it cannot be chosen; empty where it can.
+    :param may_pass: it failed for want of what the next run may have: memory, a file, time.
     """
 
     configuration: Configuration
     compiled: object = None
     measured: Measurement | None = None
     failed: str = ""
+    may_pass: bool = False
 
     @property
     def median_us(self) -> float:
@@ -196,6 +198,15 @@ def _time_us(trial: Trial) -> float | None:
     return None if trial.measured is None else trial.measured.median_us
 
 
+def _none_left(trials: Sequence[Trial]) -> TuningError:
+    again = not any(trial.may_pass for trial in trials)
+    return TuningError(_why_none(trials), tuple(trial.failed for trial in trials) if again else ())
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, (MemoryError, OSError, UnusableTimesError)) or "OutOfMemory" in type(error).__name__
+
+
 def _why_none(trials: Sequence[Trial]) -> str:
     failed = [trial for trial in trials if trial.failed]
     reasons = "; ".join(f"{trial.configuration}: {trial.failed}" for trial in failed[:3])
@@ -303,7 +314,7 @@ class _Bench(ABC):
             self._clock.synchronise()
         except Exception as broken:
             raise _device_lost(configuration, error, broken) from error
-        return Trial(configuration, failed=_reason(error))
+        return Trial(configuration, failed=_reason(error), may_pass=_may_pass(error))
 
 
 class _OwnBench(_Bench):
@@ -338,7 +349,7 @@ class _OwnBench(_Bench):
     def finish(self) -> Found:
         usable = [trial for trial in self._trials if not trial.failed]
         if not usable:
-            raise TuningError(_why_none(self._trials))
+            raise _none_left(self._trials)
         return Found(min(usable, key=lambda trial: trial.median_us), tuple(self._trials))
 
     def _measured(self, trial: Trial) -> Trial:
@@ -374,20 +385,21 @@ class _RaceBench(_Bench):
 
     def finish(self) -> Found:
         if not any(trial.measured for trial in self._trials):
-            raise TuningError(_why_none(self._trials))
+            raise _none_left(self._trials)
         with self._hold():
             self._take(self._racing, self._results(self._race.finish))
         try:
             best = self._trials[self._racing[self._race.choice]]
         except LookupError:
-            raise TuningError(_why_none(self._trials)) from None
+            raise _none_left(self._trials) from None
         return Found(best, tuple(self._trials))
 
     def _take(self, numbers: Sequence[int], results: Sequence[Result]) -> None:
         for number, result in zip(numbers, results, strict=True):
             trial = self._trials[number]
-            failed = _reason(result.failed) if result.failed is not None else ""
-            self._trials[number] = replace(trial, measured=result.measured, failed=failed)
+            error = result.failed
+            failed, may_pass = ("", False) if error is None else (_reason(error), _may_pass(error))
+            self._trials[number] = replace(trial, measured=result.measured, failed=failed, may_pass=may_pass)
 
     def _results(self, race: Callable[[], Sequence[Result]]) -> Sequence[Result]:
         try:

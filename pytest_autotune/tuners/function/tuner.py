@@ -233,7 +233,12 @@ def _choose(memory: Memory, request: Request) -> Configuration:
             assert found is not None
             return found
         hold = partial(tuning.measuring, request.place.lock)
-        outcome = _search(request.plan, request.place, problem, _workers(run), hold)
+        try:
+            outcome = _search(request.plan, request.place, problem, _workers(run), hold)
+        except TuningError as error:
+            if error.reasons:
+                tuning.record_failure(error.reasons)
+            raise
         tuning.record(outcome.best.candidate, [trial.candidate for trial in outcome.trials])
         return outcome.best.configuration
 
@@ -245,7 +250,7 @@ def _search(plan: Plan, place: Place, problem: Problem, workers: int, hold: _Hol
         try:
             return search(plan, place.on_gpu, workers, hold)
         except TuningError as error:
-            raise TuningError(f"{problem}: {error}") from error.__cause__
+            raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
 
 
 @contextmanager
