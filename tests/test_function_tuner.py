@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -613,6 +614,39 @@ def test_another_space_or_version_is_not_served_from_memory(tuner: FunctionTuner
         return tuner.tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, **request})
 
     assert (tune(), tune(space=[2, 3]), tune(space=[0, 1])) == (1, 2, 0)
+
+
+def test_a_child_that_is_forked_while_a_thread_tunes_does_not_wait_for_it(tuner: FunctionTuner) -> None:
+    tuning, may_end = threading.Event(), threading.Event()
+    parent = os.getpid()
+
+    def run(config: int) -> float:
+        if os.getpid() == parent:
+            tuning.set()
+            assert may_end.wait(30)
+        return float(config)
+
+    def ask() -> int:
+        chosen: int = tuner.tune("k", space=[1, 2], run=run, measuring=AS_TOLD)
+        return chosen
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert tuning.wait(10)
+    child = os.fork()
+    if child == 0:
+        os._exit(ask())
+    give_up_at = time.monotonic() + 10
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+    if ended[0] == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    may_end.set()
+    thread.join(timeout=30)
+
+    assert ended[0] == child, "the child waits for a thread that it does not have"
+    assert os.waitstatus_to_exitcode(ended[1]) == 1
 
 
 def test_threads_that_ask_at_once_tune_once(tuner: FunctionTuner) -> None:

@@ -1,0 +1,304 @@
+"""A machine that others use as well: their folders, their projects, full disks; and children of a test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Suite
+
+#: Nobody has it: what is at the place of this user's folder is the tests' own.
+USER = 3_987_654_321
+PLACE = Path("/dev/shm") / f"pytest-autotune-{USER}"
+AS_USER = f"\nimport os\nos.getuid = lambda: {USER}\n"
+MANY = """
+import pytest, time
+
+@pytest.mark.parametrize("i", range(4))
+def test_many(tune, i):
+    for m in (1, 2):
+        assert tune("lib.many", M=m) == "a"
+"""
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the processes of a user of these tests' own would meet."""
+    if not os.access(PLACE.parent, os.W_OK):
+        pytest.skip(f"needs {PLACE.parent}")
+    monkeypatch.setattr(os, "getuid", lambda: USER)
+    yield PLACE
+    if PLACE.is_dir() and not PLACE.is_symlink():
+        shutil.rmtree(PLACE)
+    else:
+        PLACE.unlink(missing_ok=True)
+
+
+def as_user(suite: Suite, **files: str) -> None:
+    suite.write(**files)
+    with (suite.folder / "conftest.py").open("a") as conftest:
+        conftest.write(AS_USER)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ("another user's folder", "belongs to the user with number"),
+        ("a plain file", "is not a folder"),
+        ("a dangling link", "is not a folder"),
+    ],
+)
+def test_what_others_put_in_place_of_the_shared_folder_costs_one_line(
+    suite: Suite, section, place: Path, found: str, told: str
+) -> None:
+    as_user(suite, test_many=MANY)
+    if found == "another user's folder":
+        place.mkdir(mode=0o700)
+        (place / "journals").mkdir()
+    elif found == "a plain file":
+        place.write_text("")
+    else:
+        place.symlink_to("nowhere")
+
+    for run in (suite.dump, suite.load):
+        result = run(TOY_GPU="gpu")
+
+        assert result.ret == 0
+        result.assert_outcomes(passed=4)
+        assert [told in line for line in section(result)].count(True) == 1
+        assert "INTERNALERROR" not in result.stdout.str()
+    assert suite.tunings == []
+    if place.is_dir():
+        assert [path.name for path in place.iterdir()] == ["journals"]
+
+
+def test_workers_that_meet_in_a_folder_of_their_own_still_tune_each_problem_once(suite: Suite, place: Path) -> None:
+    place.write_text("")
+    as_user(suite, test_many=MANY)
+
+    suite.dump()
+
+    assert suite.tunings == ["lib.many [('M', 1)]", "lib.many [('M', 2)]"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="needs the right to mount")
+def test_a_shared_folder_without_a_free_inode_costs_one_line(suite: Suite, section, place: Path) -> None:
+    place.mkdir(mode=0o700)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "nr_inodes=1,mode=0700", "tmpfs", str(place)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        os.chown(place, USER, -1)
+        as_user(suite, test_many=MANY)
+
+        result = suite.dump(TOY_GPU="gpu")
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+    assert result.ret == 0
+    result.assert_outcomes(passed=4)
+    assert any("No space left on device" in line for line in section(result))
+    assert "INTERNALERROR" not in result.stdout.str()
+
+
+KILLED = """
+import os, pathlib, signal
+def test_it(tune):
+    tune("{kernel}")
+    if not os.path.exists("was-killed"):
+        open("was-killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_link_among_the_folders_of_runs_costs_no_foreign_file(suite: Suite) -> None:
+    suite.write()
+    source = suite.folder / "src"
+    source.mkdir()
+    for name in ("module.py", "gw0-1.jsonl", "lock"):
+        (source / name).write_text("precious")
+    # The folder beside which the link is put is that of a run with this dump path that was killed.
+    (suite.folder / "test_lib.py").write_text(KILLED.format(kernel="lib.one"))
+    environment = {**os.environ, "TOY_LOG": str(suite.log), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", "--autotune-dump=cache.textproto"]
+    subprocess.run(command, cwd=suite.folder, env=environment, capture_output=True)
+    (left,) = (suite.folder / ".pytest_cache/d/autotune").glob("*/*-*")
+    (left.parent / "1-deadbeef").symlink_to("../../../../src")
+
+    assert suite.dump().ret == 0
+
+    assert 'kernel: "lib.one"' in suite.cache.read_text()
+    assert {path.name: path.read_text() for path in source.iterdir()} == dict.fromkeys(
+        ("module.py", "gw0-1.jsonl", "lock"), "precious"
+    )
+
+
+def test_a_project_does_not_take_over_what_another_one_in_the_same_place_had_tuned(
+    serial_suite: Suite, place: Path
+) -> None:
+    suite = serial_suite
+    options = ["-p", "no:cacheprovider", "--autotune-dump=cache.textproto"]
+    project = suite.folder / "project"
+
+    def make(kernel: str) -> None:
+        as_user(suite, test_it=KILLED.format(kernel=kernel))
+        project.mkdir()
+        for name in ("conftest.py", "test_it.py"):
+            shutil.move(suite.folder / name, project / name)
+
+    def run() -> int:
+        environment = {**os.environ, "TOY_LOG": str(suite.log), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        command = [sys.executable, "-m", "pytest", "--rootdir=.", "-ppytest_autotune.plugin", *options]
+        # The user's folder is this process's user's: what makes it another's is only the number.
+        return subprocess.run(command, cwd=project, env=environment, capture_output=True).returncode
+
+    place.mkdir(mode=0o700)
+    os.chown(place, USER, -1) if os.geteuid() == 0 else pytest.skip("needs the right to give a folder away")
+    make("lib.one")
+    assert run() == -signal.SIGKILL
+    shutil.rmtree(project)
+    make("lib.other")
+    assert run() == -signal.SIGKILL
+
+    assert run() == 0
+
+    text = (project / "cache.textproto").read_text()
+    assert 'kernel: "lib.other"' in text
+    assert "lib.one" not in text
+
+
+FULL = """
+import errno, os
+_write, _room = os.write, [int(os.environ.get("ROOM", 10**9))]
+
+def write(descriptor, data):
+    if not os.readlink(f"/proc/self/fd/{descriptor}").endswith(".jsonl"):
+        return _write(descriptor, data)
+    if not _room[0]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    written = _write(descriptor, data[:_room[0]])
+    _room[0] -= written
+    return written
+
+os.write = write
+"""
+
+
+@pytest.mark.parametrize("room", [0, 700, 2000, 10**6])
+def test_what_is_told_to_be_kept_for_the_next_run_is_what_it_takes_over(
+    serial_suite: Suite, section, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(os, "write", os.write)
+    suite = serial_suite.write(
+        test_it="""
+        import os
+        def test_it(tune):
+            for number in range(8):
+                tune(f"lib.k{number}")
+            os.rename("sub", "gone")
+            open("sub", "w").close()
+        """
+    )
+    with (suite.folder / "conftest.py").open("a") as conftest:
+        conftest.write(FULL)
+
+    cache = suite.folder / "sub" / "cache.textproto"
+    cache.parent.mkdir()
+
+    failed = suite.run("--autotune-dump=sub/cache.textproto", ROOM=str(room))
+    cache.parent.unlink()
+    cache.parent.mkdir()
+    (suite.folder / "test_it.py").write_text("def test_nothing(): pass")
+    (suite.folder / "conftest.py").write_text("")
+    suite.run("--autotune-dump=sub/cache.textproto")
+
+    (told,) = [line for line in section(failed) if line.startswith("ERROR --autotune-dump")]
+    text = cache.read_text() if cache.exists() else ""
+    kept = text.count('kernel: "lib.k')
+    if room == 10**6:
+        assert kept == 8
+        assert told.endswith("; what was tuned is kept for the next run with this dump path")
+    elif kept:
+        assert f"; {kept} of 8 tunings are kept for the next run with this dump path, the rest is lost" in told
+        assert "No space left on device" in told
+    else:
+        assert "what was tuned is lost" in told
+    assert (kept == 0) == (room < 300)
+
+
+FORKING = """
+import os
+
+def in_child(function):
+    child = os.fork()
+    if child == 0:
+        try:
+            function()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+def test_forking(tune):
+    in_child(lambda: tune("lib.child"))
+    tune("lib.parent")
+"""
+
+
+def test_what_a_forked_child_of_a_test_looks_up_counts_like_its_parents(suite: Suite, section) -> None:
+    suite.write(test_forking=FORKING)
+
+    dumped = suite.dump()
+    text = suite.cache.read_text()
+    report = suite.report("--autotune-load=cache.textproto")
+    pruned = suite.run("--autotune-load=cache.textproto", "--autotune-dump=cache.textproto", "--autotune-prune")
+
+    assert dumped.ret == pruned.ret == 0
+    assert 'kernel: "lib.child"' in text
+    assert report["counts"]["hit"] == 2
+    assert report["counts"]["unused"] == 0
+    assert suite.cache.read_text() == text
+
+
+def test_a_miss_in_a_forked_child_counts_against_the_limit(suite: Suite) -> None:
+    suite.write(test_forking="def test_it(tune): tune('lib.parent')").dump()
+    suite.write(test_forking=FORKING)
+
+    assert suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_child_that_is_forked_while_a_thread_tunes_does_not_wait_for_it(suite: Suite) -> None:
+    suite.write(
+        test_forking=f"""{FORKING}
+import threading, time
+
+def test_a_thread_that_tunes(tune):
+    measuring, may_end = threading.Event(), threading.Event()
+
+    def during():
+        measuring.set()
+        assert may_end.wait(30)
+
+    thread = threading.Thread(target=lambda: tune("lib.thread", during=during))
+    thread.start()
+    assert measuring.wait(30)
+    started = time.monotonic()
+    in_child(lambda: tune("lib.thread"))
+    may_end.set()
+    thread.join()
+    assert time.monotonic() - started < 20
+"""
+    )
+
+    result = suite.dump(TOY_GPU="gpu")
+
+    result.assert_outcomes(passed=2)
+    assert suite.cache.read_text().count('kernel: "lib.thread"') == 1
