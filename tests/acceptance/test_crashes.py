@@ -15,51 +15,7 @@ import pytest
 
 from pytest_autotune.run.folders import Membership, remove_run_folders, shared_folder
 from tests.conftest import DISTRIBUTIONS, Suite
-
-CRASHING = """
-import os, pathlib, signal, time
-import pytest
-
-FAULT, PLACE = os.environ.get("FAULT"), os.environ.get("PLACE")
-
-def fail_at(place):
-    if place == PLACE and not os.path.exists("failed-once"):
-        open("failed-once", "w").close()
-        if FAULT == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if FAULT == "exit":
-            os._exit(3)
-        if FAULT == "interrupt":
-            os.kill(os.getpgrp(), signal.SIGINT)  # the process that was started
-            time.sleep(1)
-        if FAULT == "error":
-            raise RuntimeError("a device-side assert was triggered")
-        if FAULT == "hang":
-            time.sleep(60)
-
-def finish(tune, name, **options):
-    tune(f"lib.{name}", **options)
-    with open("finished", "a") as file:
-        file.write(f"lib.{name}\\n")
-
-@pytest.fixture
-def place(tune, request):
-    i = request.node.callspec.params["i"]
-    finish(tune, f"setup{i}")
-    if i == 3:
-        fail_at("set-up")
-    yield
-    finish(tune, f"teardown{i}")
-    if i == 3:
-        fail_at("tear-down")
-
-@pytest.mark.parametrize("i", range(6))
-def test_some(tune, place, i):
-    finish(tune, f"call{i}")
-    if i == 3:
-        fail_at("call")
-        tune("lib.unfinished", during=lambda: fail_at("tuning"))
-"""
+from tests.crashes import CRASHING, FAULTS, PLACES, Fault, strike
 
 
 def finished(suite: Suite) -> set[str]:
@@ -79,9 +35,6 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytest.importorskip("xdist")
     return Suite(pytester, ["-pxdist", "-n2"])
-
-
-PLACES = ["set-up", "call", "tuning", "tear-down"]
 
 
 @pytest.mark.parametrize("restart", [[], ["--max-worker-restart=0"]], ids=["restart", "no restart"])
@@ -258,6 +211,28 @@ def test_two_runs_that_dump_to_one_path_at_once_lose_nothing(suite: Suite) -> No
     assert [process.wait(60) for process in processes] == [0, 0, 0]
     assert written(suite) == {f"lib.{name}" for name in names}
     assert [path.name for path in suite.folder.iterdir() if "cache.textproto" in path.name] == ["cache.textproto"]
+
+
+#: What the tests above do with workers; and what is without them the same as another fault.
+_TOLD_WITH_WORKERS = ("kill", "exit", "hang", "error", "interrupt")
+_OF_WORKERS = ("terminate the run", "kill the run", "interrupt", "interrupt all", "error")
+
+
+@pytest.mark.parametrize(
+    ("fault", "workers"),
+    [(fault, 0) for fault in FAULTS if fault.name not in _OF_WORKERS]
+    + [(fault, 2) for fault in FAULTS if fault.name not in _TOLD_WITH_WORKERS],
+    ids=lambda value: value.label if isinstance(value, Fault) else f"n{value}",
+)
+def test_no_fault_loses_a_tuning_that_had_finished(fault: Fault, workers: int) -> None:
+    """The short form of tests/benchmarks/crash_matrix.py."""
+    pytest.importorskip("xdist")
+    pytest.importorskip("pytest_timeout")
+
+    left = strike(fault, PLACES[(FAULTS.index(fault) + workers) % len(PLACES)], workers)
+
+    assert left.finished
+    assert left.recovered == left.finished
 
 
 FILL = """

@@ -1,70 +1,53 @@
 """Tunings that had finished, and those in the file, for each fault and place.
 
-    python tests/benchmarks/crash_matrix.py
+    python tests/benchmarks/crash_matrix.py [--workers=0,2,8] [--rounds=1] [--faults=TEXT]
 
-It runs the suite of tests/acceptance/test_crashes.py with two workers.
+It runs the suite of tests/crashes.py, and after it one that does nothing, which takes over what a killed run has
+tuned. The exit status is 1 when anything was lost.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
+import argparse
 import sys
-import tempfile
-import textwrap
-from pathlib import Path
 
 from common import REPOSITORY, machine, table
 
 sys.path.insert(0, str(REPOSITORY))
 
-from tests.acceptance.test_crashes import CRASHING, PLACES
-from tests.conftest import TOY_TUNER
-
-FAULTS = {
-    "kill -9 of a worker": ("kill", []),
-    "os._exit in a worker": ("exit", []),
-    "kill -9, --max-worker-restart=0": ("kill", ["--max-worker-restart=0"]),
-    "error, -x": ("error", ["-x"]),
-    "Ctrl-C": ("interrupt", []),
-}
+from tests.crashes import FAULTS, PLACES, Left, strike
 
 
-def run(fault: str, place: str, args: list[str]) -> tuple[int, int]:
-    """How many tunings had finished, and how many of them are in the file."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "conftest.py").write_text(TOY_TUNER)
-        (folder / "test_crashing.py").write_text(textwrap.dedent(CRASHING))
-        command = [sys.executable, "-m", "pytest", "-q", "-ppytest_autotune.plugin", "-pxdist", "-n2"]
-        subprocess.run(
-            [*command, "--autotune-dump=cache.textproto", *args],
-            cwd=folder,
-            env={
-                **os.environ,
-                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-                "TOY_LOG": str(folder / "log"),
-                "FAULT": fault,
-                "PLACE": place,
-            },
-            capture_output=True,
-            start_new_session=True,
-        )
-        finished = set((folder / "finished").read_text().split())
-        cache = folder / "cache.textproto"
-        written = set(re.findall(r'kernel: "([^"]*)"', cache.read_text())) if cache.exists() else set()
-        return len(finished), len(finished & written)
+def cell(runs: list[Left]) -> str:
+    """All rounds of one fault in one place: finished / in the file, and in the next run's file where that differs."""
+    finished, written, recovered = (
+        sum(getattr(left, name) for left in runs) for name in ("finished", "written", "recovered")
+    )
+    return f"{finished} / {written}" + (f" / {recovered}" if written != finished else "")
 
 
-def main() -> None:
-    print(machine("pytest-xdist"))
-    rows = []
-    for label, (fault, args) in FAULTS.items():
-        cells = [run(fault, place, args) for place in PLACES]
-        rows.append((label, *(f"{finished} / {written}" for finished, written in cells)))
-    table(("fault: finished / in the file", *PLACES), rows)
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", default="0,2,8", help="numbers of workers, 0 for a run without xdist")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each fault strikes in each place")
+    parser.add_argument("--faults", default="", help="only the faults whose name contains this")
+    options = parser.parse_args()
+    print(machine("pytest-xdist", "pytest-timeout"))
+    runs = lost = 0
+    for workers in map(int, options.workers.split(",")):
+        print(f"\n{f'{workers} workers' if workers else 'serial'}: finished / in the file / after the next run\n")
+        rows = []
+        for fault in FAULTS:
+            if options.faults in fault.label:
+                left = {place: [strike(fault, place, workers) for _ in range(options.rounds)] for place in PLACES}
+                rows.append((fault.label, *(cell(of_place) for of_place in left.values())))
+                every = [one for of_place in left.values() for one in of_place]
+                runs += len(every)
+                lost += sum(one.finished - one.recovered for one in every)
+        table(("fault", *PLACES), rows)
+    print(f"\n{runs} runs, {lost} tunings lost")
+    return int(lost > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
