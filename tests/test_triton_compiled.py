@@ -389,3 +389,26 @@ def test_a_candidate_that_does_not_compile_does_not_hinder_the_others(run) -> No
     assert failed.failed
     assert chosen.time_us == 1000.0
     assert picky.best_config.kwargs["BLOCK"] == 32
+
+
+@pytest.mark.usefixtures("absent_gpu")
+def test_a_candidate_that_fails_only_in_a_compiling_thread_is_compiled_again(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookups = run(dumping=True, cores=2, compile_threads=2)
+    source_class = triton.compiler.compiler.ASTSource
+    make_ir, failed = source_class.make_ir, []
+
+    def fails_once_in_a_thread(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread() and not failed:
+            failed.append(self)
+            raise SystemError("AST constructor recursion depth mismatch (before=36, after=31)")
+        return make_ir(self, *args, **kwargs)
+
+    monkeypatch.setattr(source_class, "make_ir", fails_once_in_a_thread)
+
+    call(product_kernel([config(16), config(32)]))
+
+    assert failed
+    assert [lookup.tuned for lookup in lookups] == [True]
+    assert all(candidate.time_us is not None for candidate in lookups[0].entry.candidates)

@@ -44,6 +44,7 @@ from pytest_autotune.tuners.kernel_source import (
 )
 from pytest_autotune.tuners.narrowing import BRIEF_MS, BRIEF_WARMUP_MS, CLOSE, FINALISTS, MAY_WIN
 from pytest_autotune.tuners.older_source_digest import OLDER_FORM, older_source_digest
+from pytest_autotune.tuners.parsing import parsed_one_at_a_time
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.values import (
     DtypeName,
@@ -475,7 +476,8 @@ class _CompilePool(ThreadPoolExecutor):
 def _compile_ahead(call: _Call, configs: Sequence[Any], run: TuningRun, work: Work) -> list[int]:
     """Compile candidates before the GPU is held, in parallel where this Triton can.
 
-    What fails here fails again in the benchmark, which knows what to do about it.
+    What fails here fails again in the benchmark, which knows what to do about it: it is compiled again there, since it
+    may have failed only because it was compiled in a thread.
 
     :param work: whose pieces are the candidates, by their position.
     :returns: the candidates that other workers have taken, by their position.
@@ -485,6 +487,8 @@ def _compile_ahead(call: _Call, configs: Sequence[Any], run: TuningRun, work: Wo
         pool = None
         mode = _async_compile_mode()
         if mode is not None and run.policy.cores > 1:
+            stack.callback(_forget_failures, call.autotuner)
+            stack.enter_context(parsed_one_at_a_time())
             pool = stack.enter_context(_CompilePool(run.policy.cores))
             stack.enter_context(mode(pool, ignore_errors=True))
         for number, config in enumerate(configs):
@@ -499,6 +503,18 @@ def _compile_ahead(call: _Call, configs: Sequence[Any], run: TuningRun, work: Wo
                 with suppress(Exception):
                     _compile(call, config)
     return others
+
+
+def _forget_failures(autotuner: Any) -> None:
+    """Remove from Triton's memory of compiled kernels what failed in the pool: it would raise that error again."""
+    inner = autotuner.fn
+    while inner is not None and not hasattr(inner, "device_caches"):
+        inner = getattr(inner, "fn", None)
+    for caches in getattr(inner, "device_caches", {}).values():
+        compiled = caches[0]
+        for key, kernel in list(compiled.items()):
+            if type(kernel).__name__ == "FutureKernel" and kernel.kernel is None:
+                del compiled[key]
 
 
 def _fetch_compiled(call: _Call, configs: Sequence[Any], run: TuningRun, work: Work, numbers: Sequence[int]) -> None:

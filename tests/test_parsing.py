@@ -1,0 +1,94 @@
+"""Parsing in threads, on the Pythons where that fails."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import threading
+import time
+
+import pytest
+
+from pytest_autotune.tuners.parsing import fails_in_threads, parsed_one_at_a_time
+
+
+@pytest.mark.parametrize(
+    ("version", "fails"),
+    [
+        ((3, 10, 13), False),
+        ((3, 11, 0), True),
+        ((3, 11, 7), True),
+        ((3, 11, 8), False),
+        ((3, 12, 1), True),
+        ((3, 12, 2), False),
+        ((3, 13, 0), False),
+    ],
+)
+def test_the_pythons_that_cannot_parse_in_threads(version: tuple[int, ...], fails: bool) -> None:
+    assert fails_in_threads(version) is fails
+
+
+def test_one_thread_parses_at_a_time_where_that_is_needed_and_nothing_stays_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy, most = [], []
+
+    def parse(source: str) -> None:
+        busy.append(source)
+        most.append(len(busy))
+        time.sleep(0.01)
+        busy.pop()
+
+    monkeypatch.setattr(ast, "parse", parse)
+    with parsed_one_at_a_time((3, 11, 7)):
+        threads = [threading.Thread(target=lambda: ast.parse("x")) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert (len(most), max(most)) == (4, 1)
+    assert ast.parse is parse
+    with parsed_one_at_a_time((3, 13, 0)):
+        assert ast.parse is parse
+
+
+class Cycle:
+    """Freed in the middle of other work, in any thread, which then lets others run."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        sum(range(20))
+
+
+def test_parsing_in_threads_of_other_depths_fails_nowhere() -> None:
+    source = "def f(a, b=[1, (2, 3)]):\n    return {a: b for a in b if a}\n" * 20
+    errors: list[SystemError] = []
+    end = time.monotonic() + 0.5
+
+    def work(depth: int) -> None:
+        if depth:
+            work(depth - 1)
+            return
+        while time.monotonic() < end:
+            try:
+                [Cycle() for _ in range(50)]
+                ast.parse(source)
+            except SystemError as error:
+                errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with parsed_one_at_a_time():
+            threads = [threading.Thread(target=work, args=(depth,)) for depth in (0, 5, 10)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert errors == []
