@@ -1,0 +1,96 @@
+"""Caches that were written apart, such as by two branches or by the jobs of a CI run, as one; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_autotune.cache.diff import Identities, Identity
+from pytest_autotune.cache.merge import Measured, merge
+from pytest_autotune.cache.model import Cache, Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Several caches have different entries of one problem and fingerprint.
+
+    :param kept: the entry that stays.
+    :param rivals: (which cache, its entry), in the order of the caches.
+    """
+
+    kept: Entry
+    rivals: tuple[tuple[str, Entry], ...]
+
+    @property
+    def origin(self) -> str:
+        """The first cache that has the entry which stays."""
+        return next(origin for origin, entry in self.rivals if entry == self.kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Several caches as one.
+
+    :param conflicts: in the order of the entries.
+    :param removed: entries that the caches' ancestor had and one of them removed.
+    """
+
+    cache: Cache
+    conflicts: tuple[Conflict, ...] = ()
+    removed: tuple[Entry, ...] = ()
+
+
+def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combined:
+    """All entries of all caches; of the entries of one problem and fingerprint, the one that a run would keep.
+
+    With an ancestor, what only one side changed or removed is changed or
+    removed, and what one side removed and another changed stays. Without one,
+    nothing is ever removed. The entries come in no order.
+
+    :param sides: by a name to tell them apart by.
+    """
+    identify = Identities()
+    before = {identify(entry): entry for entry in (ancestor or Cache()).entries}
+    by_side = {origin: {identify(entry): entry for entry in side.entries} for origin, side in sides.items()}
+    found: dict[Identity, dict[str, Entry]] = {}
+    for origin, entries in by_side.items():
+        for identity, entry in entries.items():
+            found.setdefault(identity, {})[origin] = entry
+    kept: list[Entry] = []
+    removed: list[Entry] = []
+    conflicts: list[Conflict] = []
+    for identity, rivals in found.items():
+        was = before.get(identity)
+        changed = {origin: entry for origin, entry in rivals.items() if entry != was} if was is not None else rivals
+        if not changed:
+            everywhere = len(rivals) == len(sides)
+            (kept if everywhere else removed).append(next(iter(rivals.values())))
+            continue
+        first, *others = changed.values()
+        if all(entry == first for entry in others):
+            kept.append(first)
+            continue
+        conflict = _settle(changed)
+        conflicts.append(conflict)
+        kept.append(conflict.kept)
+    removed += [entry for identity, entry in before.items() if identity not in found]
+    return Combined(
+        Cache(tuple(kept), next((side.lossy for side in sides.values() if side.lossy), ()), _unknown(sides)),
+        tuple(sorted(conflicts, key=lambda conflict: conflict.kept.sort_key)),
+        tuple(sorted(removed, key=_order)),
+    )
+
+
+def _settle(rivals: Mapping[str, Entry]) -> Conflict:
+    merged = merge(
+        Cache(), [Measured(entry, origin) for origin, entry in sorted(rivals.items())], keep_candidates=True
+    ).cache.entries
+    return Conflict(merged[0], tuple(rivals.items()))
+
+
+def _order(entry: Entry) -> tuple[object, ...]:
+    return entry.sort_key
+
+
+def _unknown(sides: Mapping[str, Cache]) -> tuple[tuple[str, bytes], ...]:
+    return tuple(sorted({fields for side in sides.values() for fields in side.unknown}))

@@ -1,0 +1,166 @@
+"""What is different between two caches; pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+
+#: Stands for a problem and a fingerprint, and equals only that of the same two.
+Identity: TypeAlias = "tuple[object, ...]"
+
+
+class Kind(Enum):
+    """What became of an entry; the value is the word for it."""
+
+    CHOICE = "choice changed"
+    CODE = "code changed, same choice"
+    ADDED = "added"
+    REMOVED = "removed"
+    TIME = "time only"
+
+    def count(self, number: int) -> str:
+        """``"3 choices changed"``."""
+        return f"{number} {'choices changed' if self is Kind.CHOICE and number != 1 else self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry that differs.
+
+    :param old: None for one that was added.
+    :param new: None for one that was removed.
+    """
+
+    kind: Kind
+    old: Entry | None
+    new: Entry | None
+
+    @property
+    def entry(self) -> Entry:
+        """The new entry, or the old one where there is no new one."""
+        found = self.new or self.old
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """All that differs, in the order of :class:`Kind`, then of the entries.
+
+    :param unchanged: how many entries are the same in both.
+    """
+
+    changes: tuple[Change, ...]
+    unchanged: int
+
+    @property
+    def device(self) -> Device | None:
+        """The device that most of the changes are of; None where there are none."""
+        devices = Counter(change.entry.problem.device for change in self.changes)
+        return min(devices, key=lambda device: (-devices[device], device.id), default=None)
+
+    def __str__(self) -> str:
+        main = self.device
+        kinds = Counter(change.kind for change in self.changes if change.entry.problem.device == main)
+        parts = [kind.count(kinds[kind]) for kind in reversed(Kind) if kinds[kind]]
+        others = len(self.changes) - sum(kinds.values())
+        if others:
+            parts.append(f"{others} of another GPU")
+        return ", ".join(parts) or "no difference"
+
+
+class Identities:
+    """Stands for problems and fingerprints, so that those of many entries compare fast.
+
+    The hash of a problem takes several times as long. The same object has to
+    be used for all that is compared.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+
+    def __call__(self, entry: Entry) -> Identity:
+        """The identity of an entry."""
+        return *self.problem(entry.problem), self._values(entry.fingerprint)
+
+    def problem(self, problem: Problem) -> Identity:
+        """The identity of a problem."""
+        return problem.tuner, problem.kernel, self._number(problem.device), self._values(problem.key)
+
+    def _values(self, values: tuple[Value, ...]) -> tuple[int, ...]:
+        numbers = self._numbers
+        found = []
+        for value in values:
+            scalar = value.value
+            cls = scalar.__class__
+            # Of floats 0.0 and -0.0 are equal, and what is not a number equals nothing.
+            key = value.name, repr(scalar) if cls is float else scalar, cls, value.type
+            found.append(numbers.get(key) or numbers.setdefault(key, len(numbers) + 1))
+        return tuple(found)
+
+    def _number(self, part: Device) -> int:
+        return self._numbers.get(part) or self._numbers.setdefault(part, len(self._numbers) + 1)
+
+
+def diff(old: Cache, new: Cache) -> Diff:
+    """What has to be done to the old cache to get the new one.
+
+    Entries of one problem whose fingerprint changed are one change each, and
+    not one that came and one that went.
+    """
+    identify = Identities()
+    before = {identify(entry): entry for entry in old.entries}
+    gone: defaultdict[Identity, list[Entry]] = defaultdict(list)
+    come: list[tuple[Identity, Entry]] = []
+    changes = []
+    unchanged = 0
+    for entry in new.entries:
+        identity = identify(entry)
+        was = before.pop(identity, None)
+        if was is None:
+            come.append((identity[:-1], entry))
+        elif was == entry:
+            unchanged += 1
+        else:
+            changes.append(Change(_kind(was, entry), was, entry))
+    for identity, entry in before.items():
+        gone[identity[:-1]].append(entry)
+    for identity, entry in come:
+        others = gone.get(identity)
+        if others:
+            was = others.pop(0)
+            changes.append(Change(Kind.CODE if _same_result(was, entry) else Kind.CHOICE, was, entry))
+        else:
+            changes.append(Change(Kind.ADDED, None, entry))
+    changes += [Change(Kind.REMOVED, entry, None) for entries in gone.values() for entry in entries]
+    order = {kind: index for index, kind in enumerate(Kind)}
+    changes.sort(key=lambda change: (order[change.kind], change.entry.sort_key))
+    return Diff(tuple(changes), unchanged)
+
+
+def winner(entry: Entry) -> Candidate | None:
+    """The candidate that an entry stands for: its choice, or the fastest where all times are the result."""
+    if entry.choice is not None:
+        return entry.choice
+    usable = [one for one in entry.candidates if not one.failed and one.time_us is not None]
+    return min(usable, key=_time_us, default=None)
+
+
+def _time_us(candidate: Candidate) -> float:
+    return float("inf") if candidate.time_us is None else candidate.time_us
+
+
+def _kind(old: Entry, new: Entry) -> Kind:
+    return Kind.TIME if _same_result(old, new) else Kind.CHOICE
+
+
+def _same_result(old: Entry, new: Entry) -> bool:
+    """Whether both make the tuner do the same."""
+    one, other = winner(old), winner(new)
+    if one is None or other is None:
+        return one is other and old.native == new.native
+    return one.same_configuration(other)

@@ -1,0 +1,110 @@
+"""``pytest-autotune convert``: a cache in another form, or XLA's own files as a cache and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Cache, Device
+from pytest_autotune.cli.arguments import PATH, check_whole
+from pytest_autotune.cli.output import count, safe, tell
+
+_XLA = "xla"
+
+
+@click.command("convert", short_help="write a cache in another form, or between XLA's own files and caches")
+@click.argument("input", metavar="IN", type=PATH)
+@click.argument("output", metavar="OUT", type=PATH)
+@click.option("--from", "from_", type=click.Choice([_XLA]), help="IN is a file that XLA wrote.")
+@click.option("--to", type=click.Choice([_XLA]), help="Write a file that XLA can load.")
+@click.option(
+    "--xla-format",
+    type=click.Choice(["new", "legacy"]),
+    help="With --to=xla: which of XLA's two formats, where IN has entries of both.",
+)
+@click.option(
+    "--device",
+    metavar="NAME,ARCH,N",
+    help='With --from=xla: what the entries were tuned on, as "NVIDIA H200,sm_90,132" (XLA does not write it down).',
+)
+def command(
+    input: str, output: str, from_: str | None, to: str | None, xla_format: str | None, device: str | None
+) -> None:
+    """Write the cache IN as OUT, in the form that the suffix of OUT stands for; what OUT held is replaced."""
+    if device is not None and from_ is None:
+        raise CacheError("--device", "says what a file of XLA was tuned on", "add --from=xla")
+    if xla_format is not None and to is None:
+        raise CacheError("--xla-format", "says what to write for XLA", "add --to=xla")
+    on = _device(device) if device is not None else None
+    cache = _read_xla(input, on) if from_ else _read_whole(input, output)
+    if to:
+        tell([safe(_write_xla(cache, input, output, xla_format))])
+        return
+    stores.check_writable(output)
+    updated = stores.update(output, lambda now: cache)
+    tell([f"{count(len(cache.entries))} written to {safe(str(updated.written_to))}"])
+
+
+def _device(text: str) -> Device:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 3 or not parts[0] or not parts[2].isdecimal():
+        raise CacheError("--device", f"expected NAME,ARCH,MULTIPROCESSORS, not {text!r}")
+    return Device(parts[0], parts[1], int(parts[2]))
+
+
+def _read_whole(path: str, output: str) -> Cache:
+    """A cache of ours; not one of which the output would hold only a part."""
+    try:
+        cache = stores.read(path)
+    except CacheError:
+        if _is_of_xla(path):
+            raise CacheError(path, "is a file of XLA's, not a cache", "add --from=xla") from None
+        raise
+    check_whole([(path, cache)], output)
+    return cache
+
+
+def _is_of_xla(path: str) -> bool:
+    from pytest_autotune.tuners.xla import files
+
+    try:
+        files.read(stores.file_bytes(path), files.is_text(Path(path)), path)
+    except CacheError:
+        return False
+    return True
+
+
+def _read_xla(path: str, device: Device | None) -> Cache:
+    from pytest_autotune.tuners.xla import entries, files
+
+    data = stores.file_bytes(path)
+    return entries.to_cache(files.read(data, files.is_text(Path(path)), path), device)
+
+
+def _write_xla(cache: Cache, input: str, output: str, wanted: str | None) -> str:
+    from pytest_autotune.tuners.xla import entries, files
+
+    ours = [entry for entry in cache.entries if entries.is_of_xla(entry)]
+    theirs = [entries.to_xla(entry) for entry in ours]
+    found = {entry.layout for entry in theirs}
+    layout = files.Layout(wanted) if wanted else next(iter(found), None)
+    chosen = [entry for entry in theirs if entry.layout is layout]
+    if layout is None or not chosen:
+        raise CacheError(input, f"holds no entries of XLA{f' in its {wanted} format' if wanted else ''}")
+    if wanted is None and len(found) > 1:
+        raise CacheError(input, "holds entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy")
+    _check_replaceable(output)
+    data = files.write(chosen, layout, files.is_text(Path(output)))
+    stores.replace_file(output, data)
+    left_out = len(cache.entries) - len(chosen)
+    rest = f"; {left_out} other{'' if left_out == 1 else 's'} left out" if left_out else ""
+    return f"{count(len(chosen))} written to {output} in XLA's {layout.value} format{rest}"
+
+
+def _check_replaceable(output: str) -> None:
+    """Replace a file of XLA, but nothing else."""
+    if Path(output).exists() and stores.file_bytes(output) and not _is_of_xla(output):
+        raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")

@@ -1,0 +1,67 @@
+"""``pytest-autotune merge``: caches of several jobs, machines or branches as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.combine import Combined, Conflict, combine
+from pytest_autotune.cache.diff import winner
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cli.arguments import PATH, check_whole
+from pytest_autotune.cli.output import choice_text, count, on_device, safe, tell, time_text
+
+
+@click.command("merge", short_help="several caches as one")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
+@click.option(
+    "-o", "--output", metavar="OUT", type=PATH, required=True, help="Where to write; a cache that is there is replaced."
+)
+@click.option(
+    "--base", metavar="FILE", type=PATH, help="The cache that all of them began with: what one removed is removed."
+)
+def command(files: tuple[str, ...], output: str, base: str | None) -> None:
+    """Write all entries of all FILEs into one cache, those of every device.
+
+    Where they have different entries of one problem and fingerprint, the one stays that a run would keep:
+    that with the lowest time. These are listed.
+    """
+    if len(set(files)) < len(files):
+        raise CacheError(next(path for path in files if files.count(path) > 1), "is named twice")
+    sides = {path: stores.read(path) for path in files}
+    ancestor = stores.read(base) if base is not None else None
+    check_whole(sides.items(), output)
+    combined = combine(sides, ancestor)
+    stores.check_writable(output)
+    updated = stores.update(output, lambda now: combined.cache)
+    tell(
+        [
+            f"{count(len(combined.cache.entries))} of {count(len(files), 'cache', 'caches')} "
+            f"written to {safe(str(updated.written_to))}",
+            *settled(combined),
+        ]
+    )
+
+
+def settled(combined: Combined) -> Iterator[str]:
+    """What a reader may want to look at again: what was removed, and which of several entries stayed."""
+    if combined.removed:
+        yield f"{count(len(combined.removed))} left out, which one side removed:"
+        yield from (f"  {on_device(entry.problem)}" for entry in combined.removed)
+    if combined.conflicts:
+        several = count(len(combined.conflicts), "problem", "problems")
+        yield f"{several} with several entries, the fastest of which stays:"
+        for conflict in combined.conflicts:
+            yield from _conflict(conflict)
+
+
+def _conflict(conflict: Conflict) -> Sequence[str]:
+    lines = [f"  {on_device(conflict.kept.problem)}"]
+    for origin, entry in conflict.rivals:
+        best = winner(entry)
+        word = "kept" if origin == conflict.origin else "dropped"
+        time = time_text(best)
+        lines.append(f"    {word} {safe(origin)}: {choice_text(entry, best)}{f', {time}' if time else ''}")
+    return lines

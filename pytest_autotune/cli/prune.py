@@ -1,0 +1,138 @@
+"""``pytest-autotune prune``: drop what several runs together did not ask for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import click
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Entry, Problem
+from pytest_autotune.cli.arguments import PATH
+from pytest_autotune.cli.output import count, on_device, tell
+
+# A problem as a report tells it.
+_Told: TypeAlias = "tuple[str, str, str, str]"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a JSON report of a run says about entries that were not asked for.
+
+    :param incomplete: why nothing is known of them; empty where it is.
+    :param devices: the ids of the devices that the run asked for problems of.
+    :param asked: the problems that it asked for.
+    :param kernels: (tuner, kernel, device id) of all that it asked for.
+    """
+
+    path: str
+    incomplete: str
+    devices: frozenset[str]
+    asked: frozenset[_Told]
+    kernels: frozenset[tuple[str, str, str]]
+    unused: frozenset[_Told]
+
+
+@click.command("prune", short_help="drop entries that no run asked for")
+@click.argument("file", metavar="FILE", type=PATH)
+@click.option(
+    "--unused-in",
+    "paths",
+    metavar="REPORT.json",
+    type=PATH,
+    multiple=True,
+    required=True,
+    help="A report that --autotune-report wrote. Repeatable: only what is unused in all of them is dropped.",
+)
+@click.option(
+    "--together",
+    is_flag=True,
+    help="The reports are parts of one run, such as shards, or skip tests: drop what none of them asked for, of the "
+    "kernels and devices that they did ask for.",
+)
+@click.option("--dry-run", is_flag=True, help="Tell what would be dropped, and write nothing.")
+def command(file: str, paths: tuple[str, ...], together: bool, dry_run: bool) -> None:
+    """Drop the entries of the cache FILE that are unused in all of the reports.
+
+    A report of a run that was not complete is refused, unless --together says that all of them make one. What a
+    run's device has nothing to do with stays.
+    """
+    reports = [_report(path) for path in paths]
+    partial = next((report for report in reports if report.incomplete), None)
+    if partial and not together:
+        raise CacheError(
+            partial.path,
+            f"of a run that was not complete ({partial.incomplete}), so nothing is known to be unused",
+            "with all shards' reports: --together",
+        )
+    unused = _unused_together(reports) if together else _unused_in_all(reports)
+    cache = stores.read(file)
+    dropped = [entry for entry in cache.entries if unused(entry)]
+    if dropped and not dry_run:
+        stores.check_writable(file)
+        stores.update(file, lambda now: replace(now, entries=tuple(one for one in now.entries if not unused(one))))
+    would = "would be dropped" if dry_run else "dropped"
+    kept = len(cache.entries) - len(dropped)
+    rows = [f"  {on_device(entry.problem)}" for entry in dropped]
+    tell([f"{count(len(dropped))} {would}, {kept} kept", *rows])
+
+
+def _unused_in_all(reports: Sequence[Report]) -> Callable[[Entry], bool]:
+    def unused(entry: Entry) -> bool:
+        device = entry.problem.device.id
+        saw = [report for report in reports if device in report.devices]
+        told = _told(entry.problem)
+        return bool(saw) and all(told in report.unused for report in saw)
+
+    return unused
+
+
+def _unused_together(reports: Sequence[Report]) -> Callable[[Entry], bool]:
+    asked = frozenset[_Told]().union(*(report.asked for report in reports))
+    kernels = frozenset[tuple[str, str, str]]().union(*(report.kernels for report in reports))
+    told_unused = frozenset[_Told]().union(*(report.unused for report in reports))
+
+    def unused(entry: Entry) -> bool:
+        problem = entry.problem
+        told = _told(problem)
+        known = (problem.tuner, problem.kernel, problem.device.id) in kernels or told in told_unused
+        return known and told not in asked
+
+    return unused
+
+
+def _told(problem: Problem) -> _Told:
+    return problem.tuner, problem.kernel, problem.device.id, _key({value.name: value.value for value in problem.key})
+
+
+def _key(key: Any) -> str:
+    return json.dumps(key, sort_keys=True)
+
+
+def _report(path: str) -> Report:
+    """The report that a path holds.
+
+    :raises CacheError: where it holds none.
+    """
+    try:
+        plain = json.loads(stores.file_bytes(path))
+        asked = frozenset(_row(row) for row in plain["lookups"])
+        unused = frozenset(_row(row) for row in plain["unused"])
+        return Report(
+            path,
+            "" if plain["complete"] else str(plain.get("incomplete_reason") or "it does not say why"),
+            frozenset(str(device["id"]) for device in plain["devices"]) | {told[2] for told in unused},
+            asked,
+            frozenset(told[:3] for told in asked),
+            unused,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise CacheError(path, "is no JSON report of a run", "write one with --autotune-report=REPORT.json") from None
+
+
+def _row(row: dict[str, Any]) -> _Told:
+    return str(row["tuner"]), str(row["kernel"]), str(row["device"]), _key(row["key"])

@@ -1,0 +1,12 @@
+"""The exit statuses of the command."""
+
+#: Nothing is wrong.
+OK = 0
+#: What was looked for is there: a finding of ``check``, a difference with ``diff --exit-code``, a conflict of git.
+FOUND = 1
+#: Arguments that make no sense, an input that cannot be read, an output that cannot be written: as pytest's own.
+FAILED = 4
+#: Ctrl-C, as shells tell it.
+INTERRUPTED = 130
+#: Nobody reads on, as shells tell it.
+BROKEN_PIPE = 141

@@ -1,0 +1,350 @@
+"""Caches under real git: what merges, what is shown, and what happens where nothing was registered."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune import cli
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+
+H200 = Device("NVIDIA H200", "sm_90", 132)
+A100 = Device("NVIDIA A100", "sm_80", 108)
+
+Git = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def entry(m: int, block: int = 32, time_us: float = 10.0, source: str = "s", device: Device = H200) -> Entry:
+    return Entry(
+        Problem("triton", "lib.add", (Value("M", m),), device),
+        (Value("source", source, "digest"),),
+        Candidate(params=(Value("BLOCK", block),), time_us=time_us),
+    )
+
+
+@pytest.fixture
+def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
+    """Runs git in a new repository, which is the current folder, with nobody's configuration."""
+    (tmp_path / "repository").mkdir()
+    monkeypatch.chdir(tmp_path / "repository")
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("GIT_EDITOR", "true")
+    for who in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{who}_NAME", "someone")
+        monkeypatch.setenv(f"GIT_{who}_EMAIL", "someone@example.com")
+
+    def git(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+    git("init", "-q", "-b", "main")
+    return git
+
+
+PATH = "tests/autotune.textproto"
+
+
+def commit(git: Git, *entries: Entry, path: str = PATH) -> None:
+    stores.update(path, lambda now: Cache(entries))
+    git("add", "-A")
+    git("commit", "-q", "-m", "x")
+
+
+def branches(git: Git, base: list[Entry], ours: list[Entry], theirs: list[Entry], path: str = PATH) -> None:
+    """Commit a cache, and a change of it on each of the branches main and other; main is checked out."""
+    commit(git, *base, path=path)
+    git("checkout", "-q", "-b", "other")
+    commit(git, *theirs, path=path)
+    git("checkout", "-q", "main")
+    commit(git, *ours, path=path)
+
+
+def held(path: str = PATH) -> set[Entry]:
+    return set(stores.read(path).entries)
+
+
+@pytest.fixture
+def registered(git: Git) -> Git:
+    """git, with everything registered for the cache."""
+    assert cli.main(["git-setup", PATH]) == 0
+    git("add", "-A")
+    git("commit", "-q", "-m", "setup")
+    return git
+
+
+BASE = [entry(m) for m in (1, 5, 9)] + [entry(1, device=A100)]
+
+
+def test_different_problems_merge_without_a_conflict_even_side_by_side(registered: Git) -> None:
+    branches(registered, BASE, [*BASE, entry(2)], [*BASE, entry(3)])
+
+    registered("merge", "other")
+
+    assert held() == {*BASE, entry(2), entry(3)}
+    assert registered("status", "--porcelain").stdout == ""
+
+
+def test_the_same_problem_merges_by_the_rule_of_a_run_and_is_told(registered: Git) -> None:
+    ours, theirs = [entry(5, 64, 9.0), *BASE[2:]], [entry(5, 16, 8.0), *BASE[2:]]
+    branches(registered, BASE, ours, theirs)
+
+    told = registered("merge", "other").stderr
+
+    assert held() == {entry(5, 16, 8.0), *BASE[2:]}
+    assert f"{PATH}: 1 problem with several entries, the fastest of which stays:" in told
+    assert f"{PATH}:     kept theirs: BLOCK=16, 8 us" in told
+
+
+def test_entries_of_another_gpu_are_kept(registered: Git) -> None:
+    """Each side tuned on its own type of GPU, and its kernels changed."""
+    base = [entry(m, device=device) for m in range(7) for device in (H200, A100)]
+    ours = [entry(m, 64, source="t") for m in range(7)] + [entry(m, device=A100) for m in range(7)]
+    theirs = [entry(m) for m in range(7)] + [entry(m, 16, source="t", device=A100) for m in range(9)]
+    branches(registered, base, ours, theirs)
+
+    registered("merge", "other")
+
+    assert held() == {*ours[:7], *theirs[7:]}
+
+
+def test_a_rebase_applies_each_commit_to_what_is_there(registered: Git) -> None:
+    branches(registered, BASE, [entry(1, 64), *BASE[1:], entry(2)], [*BASE, entry(3)])
+    registered("checkout", "-q", "other")
+    commit(registered, *BASE, entry(3), entry(4))
+
+    registered("rebase", "main")
+
+    assert held() == {entry(1, 64), *BASE[1:], entry(2), entry(3), entry(4)}
+    assert registered("log", "--oneline", "main..other").stdout.count("\n") == 2
+
+
+def test_a_cherry_pick_takes_what_its_commit_changed_and_nothing_else(registered: Git) -> None:
+    branches(registered, BASE, [*BASE, entry(2)], [*BASE, entry(3)])
+    registered("checkout", "-q", "other")
+    commit(registered, *BASE, entry(3), entry(4))
+    registered("checkout", "-q", "main")
+
+    registered("cherry-pick", "other")
+
+    assert held() == {*BASE, entry(2), entry(4)}
+
+
+def test_what_one_side_pruned_stays_away(registered: Git) -> None:
+    branches(registered, BASE, BASE[1:], [*BASE, entry(3)])
+
+    told = registered("merge", "other").stderr
+
+    assert held() == {*BASE[1:], entry(3)}
+    assert "1 entry left out, which one side removed:" in told
+
+
+def test_a_file_that_both_sides_added_merges(registered: Git) -> None:
+    (Path("x")).touch()
+    registered("add", "-A")
+    registered("commit", "-q", "-m", "x")
+    registered("checkout", "-q", "-b", "other")
+    commit(registered, entry(1))
+    registered("checkout", "-q", "main")
+    commit(registered, entry(2))
+
+    registered("merge", "other")
+
+    assert held() == {entry(1), entry(2)}
+
+
+@pytest.mark.parametrize("path", ["tests/autotune.pb", "tests/a b[1].json", "tests/autotune.yaml", "tests/cache/"])
+def test_every_form_of_a_cache_merges(git: Git, path: str) -> None:
+    assert cli.main(["git-setup", path]) == 0
+    branches(git, BASE, [entry(1, 64), *BASE[1:], entry(2)], [entry(1, 16, 8.0), *BASE[1:], entry(3)], path=path)
+
+    git("merge", "other")
+
+    assert held(path) == {entry(1, 16, 8.0), *BASE[1:], entry(2), entry(3)}
+
+
+def test_text_of_which_one_side_cannot_be_read_is_merged_as_lines_with_markers_in_a_conflict(registered: Git) -> None:
+    commit(registered, *BASE)
+    registered("checkout", "-q", "-b", "other")
+    commit(registered, *BASE, entry(10))
+    registered("checkout", "-q", "main")
+    commit(registered, *BASE, entry(11))
+    Path(PATH).write_text(Path(PATH).read_text() + "something: new\n")
+    registered("commit", "-q", "-a", "-m", "newer")
+
+    told = registered("merge", "other", status=1)
+
+    assert "cannot be merged as a cache" in told.stderr
+    assert "upgrade pytest-autotune" in told.stderr
+    assert "CONFLICT" in told.stdout
+    with pytest.raises(CacheError, match="an unresolved merge conflict"):
+        stores.read(PATH)
+
+
+def test_a_binary_file_of_which_one_side_cannot_be_read_is_a_conflict_with_all_sides_in_git(git: Git) -> None:
+    path = "autotune.pb"
+    assert cli.main(["git-setup", path]) == 0
+    commit(git, *BASE, path=path)
+    git("checkout", "-q", "-b", "other")
+    commit(git, *BASE, entry(3), path=path)
+    git("checkout", "-q", "main")
+    Path(path).write_bytes(b"\x08\x02")
+    git("commit", "-q", "-a", "-m", "newer")
+
+    told = git("merge", "other", status=1)
+
+    assert f"{path}: format_version 2 is newer" in told.stderr
+    assert Path(path).read_bytes() == b"\x08\x02"
+    assert [line.split()[2] for line in git("ls-files", "-u").stdout.splitlines()] == ["1", "2", "3"]
+
+
+def test_without_the_driver_git_merges_lines_and_a_conflict_can_be_merged_again_once_it_is_there(git: Git) -> None:
+    Path(".gitattributes").write_text(f"/{PATH} merge=pytest-autotune diff=pytest-autotune\n")
+    ours, theirs = [*BASE[1:], entry(5, 64, 9.0)], [*BASE[1:], entry(5, 16, 8.0)]
+    branches(git, BASE, ours, theirs)
+
+    git("merge", "other", status=1)
+
+    with pytest.raises(CacheError, match="an unresolved merge conflict"):
+        stores.read(PATH)
+    assert cli.main(["git-setup", PATH]) == 0
+    git("checkout", "--merge", "--", PATH)
+    assert held() == {*BASE[2:], entry(5, 16, 8.0)}
+
+
+def test_where_the_command_is_gone_git_does_what_it_would_do_by_itself(registered: Git) -> None:
+    for name in ("merge.pytest-autotune.driver", "diff.pytest-autotune.textconv"):
+        value = registered("config", name).stdout.strip()
+        registered("config", name, value.replace("pytest-autotune git-", "gone-for-ever git-"))
+    many = [entry(m) for m in range(10, 60)]
+    branches(registered, many, [entry(1), *many], [*many, entry(99)])
+
+    registered("merge", "other")
+
+    assert held() == {entry(1), *many, entry(99)}
+    assert "entries {" in registered("show", "other").stdout
+
+
+def test_other_files_of_the_same_kind_are_merged_as_lines(registered: Git) -> None:
+    assert cli.main(["git-setup", "tests/model.textproto"]) == 0
+    lines = [f"layer: {number}\n" for number in range(20)]
+
+    def save(*changed: str) -> None:
+        Path("tests").mkdir(exist_ok=True)
+        Path("tests/model.textproto").write_text("".join(changed))
+        registered("add", "-A")
+        registered("commit", "-q", "-m", "x")
+
+    save(*lines)
+    registered("checkout", "-q", "-b", "other")
+    save("first\n", *lines)
+    registered("checkout", "-q", "main")
+    save(*lines, "last\n")
+
+    registered("merge", "other")
+
+    assert Path("tests/model.textproto").read_text() == "".join(["first\n", *lines, "last\n"])
+
+
+def test_git_shows_a_line_for_each_entry_that_differs(registered: Git) -> None:
+    commit(registered, *BASE)
+    commit(registered, entry(1, 64, 9.0), *BASE[1:])
+
+    shown = registered("show", "--format=", "HEAD").stdout
+
+    changed = [line for line in shown.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert changed == [
+        "-triton:lib.add (M=1) on nvidia-h200-sm90-132: BLOCK=32, 10 us; source=s",
+        "+triton:lib.add (M=1) on nvidia-h200-sm90-132: BLOCK=64, 9 us; source=s",
+    ]
+
+
+def test_the_diff_of_the_command_is_one_of_gits_tools(registered: Git) -> None:
+    commit(registered, *BASE)
+    commit(registered, entry(1, 64, 9.0), *BASE[1:], entry(7))
+
+    command = f"{cli_path(registered)} diff"
+    shown = registered("difftool", "-y", f"--extcmd={command}", "HEAD~1", "--", PATH).stdout
+
+    assert shown.splitlines()[0] == "1 added, 1 choice changed"
+
+
+def cli_path(git: Git) -> str:
+    return git("config", "merge.pytest-autotune.driver").stdout.split()[0]
+
+
+def test_setup_finds_the_caches_of_the_repository_and_says_nothing_twice(git: Git) -> None:
+    for path in (PATH, "tests/folder/", "a b.pb"):
+        stores.update(path, lambda now: Cache(tuple(BASE)))
+    Path("package.json").write_text('{"format_version": 1}')
+    Path("model.textproto").write_text("layer: 1\n")
+    Path(".gitattributes").write_text("*.bin binary")
+
+    assert cli.main(["git-setup"]) == 0
+    once = Path(".gitattributes").read_text()
+    assert cli.main(["git-setup"]) == 0
+
+    attributes = "merge=pytest-autotune diff=pytest-autotune linguist-generated"
+    assert (
+        Path(".gitattributes").read_text()
+        == once
+        == (f'*.bin binary\n"/a b.pb" {attributes}\n/{PATH} {attributes}\n/tests/folder/*.textproto {attributes}\n')
+    )
+
+
+def test_setup_overrides_what_was_recommended_before(git: Git) -> None:
+    Path(".gitattributes").write_text("*.textproto -merge linguist-generated\n")
+    assert cli.main(["git-setup", PATH]) == 0
+    branches(git, BASE, [*BASE, entry(2)], [*BASE, entry(3)])
+
+    git("merge", "other")
+
+    assert held() == {*BASE, entry(2), entry(3)}
+
+
+def test_setup_works_from_a_folder_of_the_repository_and_for_all_repositories(
+    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("tests").mkdir()
+    monkeypatch.chdir("tests")
+
+    assert cli.main(["git-setup", "--global", "autotune.textproto"]) == 0
+
+    assert Path("../.gitattributes").read_text().startswith(f"/{PATH} merge=")
+    assert "git-merge" in (tmp_path / "gitconfig").read_text()
+    assert git("config", "--local", "--list").stdout.count("pytest-autotune") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "holds no cache that git knows of"),
+        (["/x.pb"], "/x.pb: is not in the repository"),
+        (["x"], "has no suffix"),
+    ],
+)
+def test_setup_says_what_is_missing(
+    git: Git, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert cli.main(["git-setup", *arguments]) == 4
+    assert told in capsys.readouterr().err
+    assert not Path(".gitattributes").exists()
+
+
+def test_setup_outside_of_a_repository_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+
+    assert cli.main(["git-setup", PATH]) == 4
+    assert "not a git repository" in capsys.readouterr().err

@@ -1,0 +1,651 @@
+"""The command ``pytest-autotune``: what it prints, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_autotune import cli
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.autotune_cache_pb2 import AutotuneCache  # type: ignore[attr-defined]
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
+
+H200 = Device("NVIDIA H200", "sm_90", 132)
+A100 = Device("NVIDIA A100", "sm_80", 108)
+
+Run = Callable[..., tuple[int, list[str], str]]
+
+
+def entry(
+    m: Scalar = 64,
+    block: int = 32,
+    time_us: float = 10.0,
+    source: str = "s",
+    device: Device = H200,
+    kernel: str = "lib.add",
+    tuner: str = "triton",
+) -> Entry:
+    return Entry(
+        Problem(tuner, kernel, (Value("M", m), Value("a.dtype", "fp16", "dtype")), device),
+        (Value("source", source, "digest"),),
+        Candidate(params=(Value("BLOCK", block),), time_us=time_us),
+        tuning_seconds=1.5,
+        environment="triton 3.7.1",
+    )
+
+
+def template(*labels: str) -> Entry:
+    candidates = tuple(Candidate(f"digest{i}", time_us=10.0 - i, label=label) for i, label in enumerate(labels))
+    return Entry(Problem("inductor.template", "mm", (), H200), candidates=candidates)
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command in a folder; returns exit status, the lines of standard output, and standard error."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str) -> tuple[int, list[str], str]:
+        status = cli.main(arguments)
+        captured = capsys.readouterr()
+        return status, captured.out.splitlines(), captured.err
+
+    return run
+
+
+def write(path: str, *entries: Entry) -> None:
+    stores.update(path, lambda now: Cache(entries))
+
+
+def held(path: str) -> set[Entry]:
+    return set(stores.read(path).entries)
+
+
+# show
+
+
+def test_show_has_a_table_for_each_kernel_and_device_with_the_smallest_sizes_first(run: Run) -> None:
+    write("a.pb", entry(1024, 128, 12.25), entry(64), entry(64, device=A100), entry(64, kernel="lib.mul"))
+
+    assert run("show", "a.pb") == (
+        0,
+        [
+            "triton:lib.add on NVIDIA A100 (sm_80, 108 multiprocessors)",
+            "   M  a.dtype  choice     time  tuned in",
+            "  64  fp16     BLOCK=32  10 us     1.5 s",
+            "",
+            "triton:lib.add on NVIDIA H200 (sm_90, 132 multiprocessors), a.dtype=fp16",
+            "     M  choice         time  tuned in",
+            "    64  BLOCK=32      10 us     1.5 s",
+            "  1024  BLOCK=128  12.25 us     1.5 s",
+            "",
+            "triton:lib.mul on NVIDIA H200 (sm_90, 132 multiprocessors)",
+            "   M  a.dtype  choice     time  tuned in",
+            "  64  fp16     BLOCK=32  10 us     1.5 s",
+            "",
+            "4 entries, 2 kernels, 2 devices, 6 s of tuning",
+        ],
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "kernels"),
+    [
+        (["--kernel=add"], {"lib.add"}),
+        (["--kernel=triton:lib.*"], {"lib.add", "lib.mul"}),
+        (["--kernel=lib.m?l"], {"lib.mul"}),
+        (["--kernel=m"], {"lib.mul", "mm"}),
+        (["--device=a100"], {"lib.mul"}),
+        (["--device=NVIDIA H*"], {"lib.add", "mm"}),
+        (["--kernel=add", "--device=a100"], set()),
+    ],
+)
+def test_show_can_be_narrowed(run: Run, options: Sequence[str], kernels: set[str]) -> None:
+    write("a.textproto", entry(), entry(kernel="lib.mul", device=A100), template("ExternKernel mm"))
+
+    status, lines, _ = run("show", "a.textproto", *options, "--json")
+
+    assert status == 0
+    assert {row["kernel"] for row in json.loads("\n".join(lines))["entries"]} == kernels
+
+
+def test_show_names_the_winner_of_a_template_and_not_its_digest(run: Run) -> None:
+    write("a.textproto", template("ExternKernel mm", "TritonTemplate triton_mm: BLOCK_M=64"))
+
+    lines = run("show", "a.textproto")[1]
+
+    assert lines[2] == "  TritonTemplate triton_mm: BLOCK_M=64  9 us       0 s"
+    assert "digest" not in "\n".join(lines)
+
+
+def test_show_tells_entries_of_one_problem_apart(run: Run) -> None:
+    write("a.textproto", entry(source="1"), entry(source="2", block=64))
+
+    assert [line.split() for line in run("show", "a.textproto")[1][2:4]] == [
+        ["BLOCK=32", "10", "us", "1.5", "s", "source=1"],
+        ["BLOCK=64", "10", "us", "1.5", "s", "source=2"],
+    ]
+
+
+def test_show_as_json_has_everything_in_values(run: Run) -> None:
+    write("a.textproto", entry(True))
+
+    told = json.loads("\n".join(run("show", "a.textproto", "--json")[1]))
+
+    assert told["devices"] == [
+        {"id": "nvidia-h200-sm90-132", "name": "NVIDIA H200", "arch": "sm_90", "multiprocessors": 132}
+    ]
+    assert told["entries"] == [
+        {
+            "tuner": "triton",
+            "kernel": "lib.add",
+            "key": {"M": True, "a.dtype": "fp16"},
+            "device": "nvidia-h200-sm90-132",
+            "fingerprint": {"source": "s"},
+            "winner": "BLOCK=32",
+            "params": {"BLOCK": 32},
+            "time_us": 10.0,
+            "candidates": 0,
+            "label": "",
+            "tuning_seconds": 1.5,
+            "environment": "triton 3.7.1",
+        }
+    ]
+
+
+def test_an_empty_cache_is_shown_as_such(run: Run) -> None:
+    write("a.textproto")
+
+    assert run("show", "a.textproto")[1] == ["0 entries, 0 kernels, 0 devices, 0 s of tuning"]
+    assert json.loads("\n".join(run("show", "a.textproto", "--json")[1]))["entries"] == []
+
+
+@pytest.mark.parametrize("command", [["show"], ["show", "--json"], ["git-textconv"], ["diff", "empty.textproto"]])
+def test_text_of_a_cache_cannot_reach_the_terminal(run: Run, command: list[str]) -> None:
+    hostile = "\x1b]0;owned\x07\n::error::\u202e\x7f"
+    device = Device(hostile, hostile, 1)
+    bad = Entry(
+        Problem(hostile, hostile, (Value(hostile, hostile, hostile),), device),
+        (Value(hostile, hostile),),
+        Candidate(hostile, (Value(hostile, hostile),), 1.0, hostile, hostile),
+    )
+    write("empty.textproto")
+    write("bad.textproto", bad)
+
+    status, lines, _ = run(*command, "bad.textproto")
+
+    assert status == 0
+    text = "\n".join(lines)
+    assert len(lines) < 8
+    assert all(char.isprintable() or char == "\n" for char in text)
+
+
+# diff
+
+
+def test_diff_begins_with_the_counts_and_has_a_row_for_each_change(run: Run) -> None:
+    write("old.pb", entry(1), entry(2), entry(3), entry(device=A100))
+    write("new.textproto", entry(1, time_us=11.0), entry(2, block=64), entry(3, source="t"), entry(4))
+
+    status, lines, _ = run("diff", "old.pb", "new.textproto")
+
+    assert status == 0
+    assert [re.sub(" {2,}", " | ", line) for line in lines] == [
+        "1 time only, 1 added, 1 code changed, same choice, 1 choice changed, 1 of another GPU",
+        "",
+        "NVIDIA H200 (sm_90, 132 multiprocessors)",
+        " | choice changed | triton:lib.add (M=2, a.dtype=fp16) | BLOCK=32 -> BLOCK=64 | 10 us",
+        " | code changed, same choice | triton:lib.add (M=3, a.dtype=fp16) | BLOCK=32 | 10 us | source changed",
+        " | added | triton:lib.add (M=4, a.dtype=fp16) | BLOCK=32 | 10 us",
+        " | time only | triton:lib.add (M=1, a.dtype=fp16) | BLOCK=32 | 10 us -> 11 us",
+        "",
+        "NVIDIA A100 (sm_80, 108 multiprocessors)",
+        " | removed | triton:lib.add (M=64, a.dtype=fp16) | BLOCK=32 | 10 us",
+    ]
+
+
+def test_diff_can_leave_out_what_changed_in_time_only(run: Run) -> None:
+    write("old.textproto", entry())
+    write("new.textproto", entry(time_us=11.0))
+
+    assert run("diff", "--choices", "old.textproto", "new.textproto")[1] == ["1 time only"]
+
+
+def test_diff_ends_with_status_1_only_where_asked(run: Run) -> None:
+    write("old.textproto", entry())
+    write("new.textproto", entry(block=64))
+
+    assert run("diff", "old.textproto", "new.textproto")[0] == 0
+    assert run("diff", "--exit-code", "old.textproto", "new.textproto")[0] == 1
+    assert run("diff", "--exit-code", "old.textproto", "old.textproto")[0] == 0
+
+
+def test_diff_takes_dev_null_as_git_writes_it(run: Run) -> None:
+    write("new.textproto", entry())
+
+    assert run("diff", "/dev/null", "new.textproto")[1][0] == "1 added"
+
+
+# merge
+
+
+def test_merge_writes_the_entries_of_all_shards_and_devices_into_one_cache(run: Run) -> None:
+    write("1.pb", entry(1), entry(1, device=A100))
+    write("2.textproto", entry(2))
+    write("3/", entry(3))
+
+    status, lines, _ = run("merge", "1.pb", "2.textproto", "3/", "-o", "out.yaml")
+
+    assert (status, lines) == (0, ["4 entries of 3 caches written to out.yaml"])
+    assert held("out.yaml") == {entry(1), entry(1, device=A100), entry(2), entry(3)}
+
+
+def test_merge_lists_what_was_settled(run: Run) -> None:
+    write("1.textproto", entry(block=32, time_us=11.0))
+    write("2.textproto", entry(block=64))
+
+    lines = run("merge", "1.textproto", "2.textproto", "--output=out.textproto")[1]
+
+    assert lines == [
+        "1 entry of 2 caches written to out.textproto",
+        "1 problem with several entries, the fastest of which stays:",
+        "  triton:lib.add (M=64, a.dtype=fp16) on NVIDIA H200",
+        "    dropped 1.textproto: BLOCK=32, 11 us",
+        "    kept 2.textproto: BLOCK=64, 10 us",
+    ]
+    assert held("out.textproto") == {entry(block=64)}
+
+
+def test_merge_with_a_base_removes_what_one_side_removed(run: Run) -> None:
+    write("base.textproto", entry(1), entry(2))
+    write("1.textproto", entry(1))
+    write("2.textproto", entry(1), entry(2), entry(3))
+
+    lines = run("merge", "1.textproto", "2.textproto", "--base=base.textproto", "-o", "base.textproto")[1]
+
+    assert lines[1:] == [
+        "1 entry left out, which one side removed:",
+        "  triton:lib.add (M=2, a.dtype=fp16) on NVIDIA H200",
+    ]
+    assert held("base.textproto") == {entry(1), entry(3)}
+
+
+def test_merge_into_one_of_its_inputs_keeps_the_bytes_where_nothing_is_new(run: Run) -> None:
+    write("1.textproto", entry(1), entry(2))
+    write("2.textproto", entry(2))
+    before = Path("1.textproto").read_bytes()
+
+    assert run("merge", "1.textproto", "2.textproto", "-o", "1.textproto")[0] == 0
+    assert Path("1.textproto").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["1.textproto", "1.textproto", "-o", "out.textproto"], "1.textproto: is named twice"),
+        (["1.textproto", "gone.textproto", "-o", "out.textproto"], "gone.textproto: no such file"),
+        (["1.textproto", "newer.textproto", "-o", "out.textproto"], "newer.textproto:6"),
+        (["1.textproto", "newer.pb", "-o", "out.textproto"], "newer.pb: has fields that this version does not know"),
+        (["1.textproto", "-o", "other.json"], "other.json: has no format_version"),
+        (["1.textproto"], "Missing option '-o'"),
+    ],
+)
+def test_merge_refuses_in_one_line_what_would_lose_something(run: Run, arguments: list[str], told: str) -> None:
+    write("1.textproto", entry())
+    Path("newer.textproto").write_text(Path("1.textproto").read_text().replace("  tuner:", '  newer: "x"\n  tuner:'))
+    write("newer.pb", entry())
+    with open("newer.pb", "ab") as stream:
+        stream.write(b"\xfa\x01\x01x")
+    Path("other.json").write_text("{}")
+
+    status, lines, errors = run("merge", *arguments)
+
+    assert (status, lines, errors.count("\n")) == (4, [], 1)
+    assert told in errors
+    assert not Path("out.textproto").exists()
+
+
+def test_merge_into_a_binary_file_keeps_the_fields_of_a_newer_version(run: Run) -> None:
+    write("1.pb", entry(1))
+    write("newer.pb", entry(2))
+    with open("newer.pb", "ab") as stream:
+        stream.write(b"\xfa\x01\x01x")
+
+    assert run("merge", "1.pb", "newer.pb", "-o", "out.pb")[0] == 0
+    assert stores.read("out.pb").unknown == (("", b"\xfa\x01\x01x"),)
+
+
+# check
+
+
+def test_check_passes_what_a_dump_wrote(run: Run) -> None:
+    for path in ("a.textproto", "a.pb", "a.yaml", "a.json", "a/"):
+        write(path, entry(1), entry(2), template("ExternKernel mm"))
+
+    paths = ["a.textproto", "a.pb", "a.yaml", "a.json", "a/"]
+
+    assert run("check", *paths) == (0, ["5 caches, 15 entries: fine"], "")
+
+
+def blocks(path: str) -> tuple[str, list[str]]:
+    head, *entries = re.split(r"^(?=entries)", Path(path).read_text(), flags=re.MULTILINE)
+    return head, entries
+
+
+def test_check_tells_where_a_file_is_not_sorted_and_can_sort_it(run: Run) -> None:
+    write("a.textproto", entry(1), entry(2), entry(3))
+    before = Path("a.textproto").read_text()
+    head, (one, two, three) = blocks("a.textproto")
+    Path("a.textproto").write_text(head + one + three + two)
+    line = (head + one).count("\n") + 1
+
+    status, lines, _ = run("check", "a.textproto")
+
+    assert status == 1
+    assert lines[0] == (
+        f"a.textproto:{line}: is not sorted: triton:lib.add (M=3, a.dtype=fp16) stands where "
+        "triton:lib.add (M=2, a.dtype=fp16) belongs (--fix sorts)"
+    )
+    assert lines[-1] == "1 cache, 3 entries: 1 to mend"
+    assert run("check", "--fix", "a.textproto")[0] == 0
+    assert Path("a.textproto").read_text() == before
+
+
+def test_check_tells_where_something_stands_twice(run: Run) -> None:
+    write("a.textproto", entry(1), entry(2))
+    head, (one, two) = blocks("a.textproto")
+    Path("a.textproto").write_text(head + one + two + one.replace("10.0", "9.0"))
+    first, again = head.count("\n") + 1, (head + one + two).count("\n") + 1
+
+    status, lines, _ = run("check", "a.textproto")
+
+    assert status == 1
+    assert lines[0] == (
+        f"a.textproto:{again}: the problem and fingerprint of line {first} once more: only the faster one is used "
+        "(--fix drops the other)"
+    )
+
+
+def test_check_tells_what_cannot_be_read_with_line_and_column(run: Run) -> None:
+    write("a.textproto", entry())
+    text = Path("a.textproto").read_text()
+    Path("a.textproto").write_text(text.replace("  kernel:", "  kernell:"))
+    Path("c.textproto").write_text(text.replace('"lib.add"', '""'))
+    Path("b.textproto").write_text(f"<<<<<<< ours\n{text}=======\n>>>>>>> theirs\n")
+
+    status, lines, _ = run("check", "a.textproto", "b.textproto", "c.textproto", "gone.pb")
+
+    assert status == 1
+    assert lines[0].startswith('a.textproto:7: the field "kernell" is unknown')
+    assert lines[1].startswith("b.textproto:1: an unresolved merge conflict")
+    assert lines[2] == "c.textproto:5: entries[0].kernel is empty"
+    assert lines[3].startswith("gone.pb: no such file")
+
+
+def test_check_tells_a_file_that_was_laid_out_by_hand(run: Run) -> None:
+    write("a.textproto", entry())
+    text = Path("a.textproto").read_text()
+    Path("a.textproto").write_text(text.replace("format_version", "\nformat_version"))
+
+    assert run("check", "a.textproto")[1][0].startswith("a.textproto:3: is not laid out as pytest-autotune writes it")
+
+
+@pytest.mark.parametrize("path", ["a.pb", "a.json"])
+def test_check_sees_order_and_duplicates_in_files_without_lines(run: Run, path: str) -> None:
+    write("two" + path, entry(1), entry(2))
+    if path == "a.pb":
+        message = AutotuneCache.FromString(Path("twoa.pb").read_bytes())
+        message.entries.add().CopyFrom(message.entries[0])
+        Path(path).write_bytes(message.SerializeToString())
+    else:
+        plain = json.loads(Path("twoa.json").read_text())
+        plain["entries"].append(plain["entries"][0])
+        Path(path).write_text(json.dumps(plain, indent=1) + "\n")
+
+    status, lines, _ = run("check", path)
+
+    assert status == 1
+    assert "has something twice" in lines[0]
+    assert run("check", "--fix", path)[0] == 0
+
+
+def test_check_tells_what_can_never_be_a_hit_here(run: Run) -> None:
+    Path("lib.py").write_text("def add(): ...\n")
+    Path("pkg").mkdir()
+    Path("pkg/__init__.py").touch()
+    write(
+        "a.textproto",
+        entry(1),
+        entry(1, kernel="lib.gone"),
+        entry(1, kernel="pkg.gone.add"),
+        entry(1, kernel="elsewhere.gone"),
+        entry(1, tuner="foreign"),
+        replace(entry(2), choice=None),
+        entry(float("nan")),
+    )
+
+    status, lines, _ = run("check", "a.textproto")
+
+    assert status == 1
+    found = [line.split(": ", 1) for line in lines[:-1]]
+    texts = Path("a.textproto").read_text().splitlines()
+    assert all(texts[int(where.split(":")[1]) - 1] == "entries {" for where, _ in found)
+    assert sorted(what for _, what in found) == [
+        "lib.gone: there is no gone in lib.py",
+        "no adapter for the tuner foreign is installed here (--tuner=foreign where it is elsewhere)",
+        "pkg.gone.add: there is no gone in pkg/__init__.py",
+        "triton:lib.add (M=2, a.dtype=fp16) has no result",
+        "triton:lib.add (M=nan, a.dtype=fp16) has a value that equals nothing",
+    ]
+    assert run("check", "--tuner=foreign", "a.textproto")[1][-1] == "1 cache, 7 entries: 1 to mend"
+
+
+def test_check_needs_no_library_that_tunes_and_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "lib.py").write_text("raise SystemExit('was imported')\ndef add(): ...\n")
+    stores.update(tmp_path / "a.textproto", lambda now: Cache((entry(),)))
+    code = (
+        "import sys; from pytest_autotune.cli import main; status = main(['check', 'a.textproto'])\n"
+        "names = ('torch', 'triton', 'jax', 'pytest', 'numpy')\n"
+        "print([name for name in names if name in sys.modules]); sys.exit(status)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["1 cache, 1 entry: fine", "[]"])
+
+
+# prune
+
+
+def report(path: str, asked: Sequence[Entry], unused: Sequence[Entry] = (), incomplete: str = "") -> None:
+    def row(entry: Entry) -> dict[str, Any]:
+        problem = entry.problem
+        key = {value.name: value.value for value in problem.key}
+        return {"tuner": problem.tuner, "kernel": problem.kernel, "key": key, "device": problem.device.id}
+
+    devices = [{"id": device.id} for device in {entry.problem.device for entry in asked}]
+    plain = {
+        "complete": not incomplete,
+        "incomplete_reason": incomplete,
+        "devices": devices,
+        "lookups": [row(entry) for entry in asked],
+        "unused": [row(entry) for entry in unused],
+    }
+    Path(path).write_text(json.dumps(plain))
+
+
+def test_prune_drops_what_is_unused_in_all_reports(run: Run) -> None:
+    write("a.textproto", entry(1), entry(2), entry(3), entry(True))
+    report("1.json", [entry(3)], [entry(1), entry(2)])
+    report("2.json", [entry(2), entry(3)], [entry(1)])
+
+    status, lines, _ = run("prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json")
+
+    assert (status, lines) == (0, ["1 entry dropped, 3 kept", "  triton:lib.add (M=1, a.dtype=fp16) on NVIDIA H200"])
+    assert held("a.textproto") == {entry(2), entry(3), entry(True)}
+
+
+def test_prune_leaves_entries_of_devices_that_no_report_saw_and_takes_a_report_of_each(run: Run) -> None:
+    write("a.textproto", entry(1), entry(1, device=A100), entry(2, device=A100))
+    report("h200.json", [entry(2)], [entry(1)])
+    report("a100.json", [entry(2, device=A100)], [entry(1, device=A100)])
+
+    assert run("prune", "a.textproto", "--unused-in=h200.json")[1][0] == "1 entry dropped, 2 kept"
+    assert run("prune", "a.textproto", "--unused-in=h200.json", "--unused-in=a100.json")[1][0].startswith("1 entry d")
+    assert held("a.textproto") == {entry(2, device=A100)}
+
+
+def test_prune_refuses_the_report_of_a_run_that_was_not_complete(run: Run) -> None:
+    write("a.textproto", entry(1))
+    report("1.json", [entry(2)], incomplete="2 tests were skipped")
+
+    status, _, errors = run("prune", "a.textproto", "--unused-in=1.json")
+
+    assert status == 4
+    assert "1.json: of a run that was not complete (2 tests were skipped)" in errors
+    assert held("a.textproto") == {entry(1)}
+
+
+def test_prune_takes_shards_together_and_leaves_kernels_that_none_of_them_asked_for(run: Run) -> None:
+    other = entry(kernel="lib.mul")
+    write("a.textproto", entry(1), entry(2), entry(3), other, entry(3, device=A100))
+    report("1.json", [entry(1)], incomplete="a selection of tests")
+    report("2.json", [entry(2)], incomplete="a selection of tests")
+
+    arguments = ["prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json", "--together"]
+
+    assert run(*arguments, "--dry-run")[1][0] == "1 entry would be dropped, 4 kept"
+    assert len(held("a.textproto")) == 5
+    assert run(*arguments)[1][0] == "1 entry dropped, 4 kept"
+    assert held("a.textproto") == {entry(1), entry(2), other, entry(3, device=A100)}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"lookups": [1]}', "\0", "[" * 100_000])
+def test_prune_refuses_what_is_no_report(run: Run, text: str) -> None:
+    write("a.textproto", entry())
+    Path("1.json").write_text(text)
+
+    status, _, errors = run("prune", "a.textproto", "--unused-in=1.json")
+
+    assert status == 4
+    assert "1.json: is no JSON report of a run (write one with --autotune-report=REPORT.json)" in errors
+
+
+# The command as a whole
+
+
+def test_the_version_is_told(run: Run) -> None:
+    assert re.fullmatch(r"pytest-autotune \d+\.\d+\.\d+.*", run("--version")[1][0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["shw"], "pytest-autotune: No such command 'shw'"),
+        (["show"], "pytest-autotune show: Missing argument 'FILE'"),
+        (["show", "a.textproto", "--colour"], "pytest-autotune show: No such option '--colour'"),
+        (["show", "gone.pb"], "pytest-autotune: gone.pb: no such file"),
+        (["show", "a.docx"], 'pytest-autotune: a.docx: the suffix ".docx" is unknown'),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_status_4(run: Run, arguments: list[str], told: str) -> None:
+    status, lines, errors = run(*arguments)
+
+    assert (status, lines, errors.count("\n")) == (4, [], 1)
+    assert errors.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("environment", "terminal", "colored"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"NO_COLOR": "1"}, True, False),
+        ({"TERM": "dumb"}, True, False),
+        ({"FORCE_COLOR": "1"}, False, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
+    ],
+)
+def test_colour_is_for_terminals_that_want_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], terminal: bool, colored: bool
+) -> None:
+    stores.update(tmp_path / "a.textproto", lambda now: Cache((entry(),)))
+    for name, value in {"NO_COLOR": "", "FORCE_COLOR": "", "TERM": "xterm", **environment}.items():
+        monkeypatch.setenv(name, value)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys, "stdout", stream)
+
+    assert cli.main(["show", str(tmp_path / "a.textproto")]) == 0
+
+    stream.flush()
+    stream.seek(0)
+    assert ("\x1b[" in stream.read()) is colored
+
+
+def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
+    stores.update(tmp_path / "a.textproto", lambda now: Cache(tuple(entry(m) for m in range(3000))))
+
+    command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_it(run: Run, shell: str) -> None:
+    status, lines, _ = run("completion", shell)
+
+    assert status == 0
+    assert f"_PYTEST_AUTOTUNE_COMPLETE={shell}_complete" in "\n".join(lines)
+
+
+def test_a_completion_knows_commands_options_and_files(tmp_path: Path) -> None:
+    def completed(words: str) -> list[str]:
+        asked = {
+            "_PYTEST_AUTOTUNE_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_autotune.cli"], env={**os.environ, **asked}, capture_output=True, text=True
+        )
+        return done.stdout.split()
+
+    assert completed("pytest-autotune ch") == ["plain,check"]
+    assert completed("pytest-autotune show --ke") == ["plain,--kernel"]
+    assert completed("pytest-autotune show x") == ["file,x"]
+
+
+def test_every_command_has_help_and_none_imports_a_library_that_tunes() -> None:
+    code = (
+        "import sys\nfrom pytest_autotune.cli import main\nfrom pytest_autotune.cli.main import COMMANDS\n"
+        "assert not [main([name, '--help']) for name in COMMANDS if main([name, '--help'])]\n"
+        "names = ('torch', 'triton', 'jax', 'pytest', 'numpy', 'yaml', 'google.protobuf')\n"
+        "print([name for name in names if name in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
+def test_the_plugin_does_not_import_what_only_the_command_needs() -> None:
+    code = "import sys, pytest_autotune.plugin, pytest_autotune.start; print('click' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -1,0 +1,115 @@
+"""Caches that were written apart as one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+from pytest_autotune.cache.combine import Combined, combine
+from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+
+H200 = Device("NVIDIA H200", "sm_90", 132)
+A100 = Device("NVIDIA A100", "sm_80", 108)
+
+
+def entry(m: int = 64, block: int = 32, time_us: float = 10.0, source: str = "s", device: Device = H200) -> Entry:
+    return Entry(
+        Problem("triton", "lib.add", (Value("M", m),), device),
+        (Value("source", source, "digest"),),
+        Candidate(params=(Value("BLOCK", block),), time_us=time_us),
+    )
+
+
+def cache(*entries: Entry) -> Cache:
+    return Cache(entries)
+
+
+def of_two(ours: Cache, theirs: Cache, ancestor: Cache | None = None) -> Combined:
+    return combine({"ours": ours, "theirs": theirs}, ancestor)
+
+
+def held(combined: Combined) -> set[Entry]:
+    return set(combined.cache.entries)
+
+
+def test_all_entries_of_all_caches_are_there() -> None:
+    shards = {str(m): cache(entry(m), entry(m, device=A100)) for m in range(5)}
+
+    assert held(combine(shards)) == {entry(m, device=device) for m in range(5) for device in (H200, A100)}
+
+
+def test_of_several_choices_the_fastest_stays_and_all_are_told() -> None:
+    slow, fast = entry(block=32, time_us=11.0), entry(block=64, time_us=10.0)
+
+    combined = of_two(cache(slow), cache(fast))
+
+    assert held(combined) == {fast}
+    (conflict,) = combined.conflicts
+    assert (conflict.origin, conflict.rivals) == ("theirs", (("ours", slow), ("theirs", fast)))
+
+
+def test_the_order_of_the_caches_does_not_matter() -> None:
+    sides = [cache(entry(1), entry(2, block)) for block in (16, 32, 64)] + [cache(entry(2, 8, source="t"))]
+
+    written = {
+        encode(combine({str(sides.index(side)): side for side in order}).cache, Format.TEXT)
+        for order in permutations(sides)
+    }
+
+    assert len(written) == 1
+
+
+def test_all_candidates_stay_with_the_entry_that_stays() -> None:
+    fast = replace(entry(block=64, time_us=9.0), candidates=(Candidate("a", time_us=9.0), Candidate("b", time_us=11.0)))
+
+    assert held(of_two(cache(entry()), cache(fast))) == {fast}
+
+
+def test_what_one_side_changed_is_changed_even_to_a_slower_time() -> None:
+    slower = entry(time_us=20.0)
+
+    for sides in ((cache(slower), cache(entry())), (cache(entry()), cache(slower))):
+        combined = of_two(*sides, ancestor=cache(entry()))
+        assert (held(combined), combined.conflicts) == ({slower}, ())
+
+
+def test_what_one_side_removed_is_removed_and_told() -> None:
+    combined = of_two(cache(entry(1)), cache(entry(1), entry(2)), ancestor=cache(entry(1), entry(2)))
+
+    assert (held(combined), combined.removed) == ({entry(1)}, (entry(2),))
+
+
+def test_what_one_side_removed_and_the_other_changed_stays() -> None:
+    changed = entry(2, block=64)
+
+    assert held(of_two(cache(), cache(changed), ancestor=cache(entry(2)))) == {changed}
+
+
+def test_an_entry_that_one_side_tuned_for_changed_code_does_not_bring_the_old_one_back() -> None:
+    combined = of_two(cache(entry(source="new")), cache(entry(source="old")), ancestor=cache(entry(source="old")))
+
+    assert held(combined) == {entry(source="new")}
+
+
+def test_entries_of_another_gpu_stay_whichever_side_has_them() -> None:
+    old = cache(entry(), entry(device=A100))
+    ours = cache(entry(block=64), entry(device=A100))
+    theirs = cache(entry(block=16), entry(device=A100, block=64), entry(2, device=A100))
+
+    assert {one for one in held(of_two(ours, theirs, old)) if one.problem.device == A100} == {
+        entry(device=A100, block=64),
+        entry(2, device=A100),
+    }
+
+
+def test_both_sides_with_the_same_change_are_no_conflict() -> None:
+    combined = of_two(cache(entry(block=64)), cache(entry(block=64)), ancestor=cache(entry()))
+
+    assert (held(combined), combined.conflicts) == ({entry(block=64)}, ())
+
+
+def test_fields_of_a_newer_version_are_kept_from_all_sides() -> None:
+    combined = of_two(replace(cache(), unknown=(("", b"1"),)), replace(cache(), unknown=(("", b"1"), ("x", b"2"))))
+
+    assert combined.cache.unknown == (("", b"1"), ("x", b"2"))

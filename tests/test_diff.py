@@ -1,0 +1,113 @@
+"""What is different between two caches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_autotune.cache.diff import Diff, Identities, Kind, diff, winner
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
+
+H200 = Device("NVIDIA H200", "sm_90", 132)
+A100 = Device("NVIDIA A100", "sm_80", 108)
+
+
+def entry(m: Scalar = 64, block: int = 32, time_us: float = 10.0, source: str = "s", device: Device = H200) -> Entry:
+    return Entry(
+        Problem("triton", "lib.add", (Value("M", m),), device),
+        (Value("source", source, "digest"),),
+        Candidate(params=(Value("BLOCK", block),), time_us=time_us),
+    )
+
+
+def found(old: list[Entry], new: list[Entry]) -> Diff:
+    return diff(Cache(tuple(old)), Cache(tuple(new)))
+
+
+def kinds(old: list[Entry], new: list[Entry]) -> list[Kind]:
+    return [change.kind for change in found(old, new).changes]
+
+
+def test_the_same_entries_in_another_order_are_no_difference() -> None:
+    same = found([entry(1), entry(2)], [entry(2), entry(1)])
+
+    assert (same.changes, same.unchanged, str(same)) == ((), 2, "no difference")
+
+
+def test_another_time_for_the_same_choice_is_time_only() -> None:
+    assert kinds([entry()], [entry(time_us=11.0)]) == [Kind.TIME]
+
+
+def test_what_is_only_told_counts_as_time_only() -> None:
+    assert kinds([entry()], [replace(entry(), tuning_seconds=9.0, environment="triton 4", label="x")]) == [Kind.TIME]
+
+
+def test_another_choice_is_told_with_both() -> None:
+    (change,) = found([entry(block=32)], [entry(block=64)]).changes
+
+    assert (change.kind, change.old, change.new) == (Kind.CHOICE, entry(block=32), entry(block=64))
+
+
+def test_a_problem_whose_code_changed_is_one_change_and_not_two() -> None:
+    assert kinds([entry(source="s")], [entry(source="t")]) == [Kind.CODE]
+    assert kinds([entry(source="s")], [entry(source="t", block=64)]) == [Kind.CHOICE]
+
+
+def test_of_a_problem_with_several_fingerprints_the_one_that_is_in_both_stays_as_it_is() -> None:
+    assert kinds([entry(source="a"), entry(source="b")], [entry(source="b"), entry(source="c")]) == [Kind.CODE]
+    assert kinds([entry(source="b")], [entry(source="b"), entry(source="c")]) == [Kind.ADDED]
+
+
+def test_entries_that_come_and_go_are_told_in_the_order_of_their_problems() -> None:
+    changes = found([entry(1), entry(2)], [entry(4), entry(3)]).changes
+
+    assert [(change.kind, change.entry.problem.key[0].value) for change in changes] == [
+        (Kind.ADDED, 3),
+        (Kind.ADDED, 4),
+        (Kind.REMOVED, 1),
+        (Kind.REMOVED, 2),
+    ]
+
+
+def test_the_counts_are_those_of_the_device_that_changed_most_and_the_rest_of_another_gpu() -> None:
+    old = [entry(m) for m in range(15)] + [entry(device=A100)]
+    new = [entry(m, time_us=11.0) for m in range(12)] + [entry(m, block=64) for m in range(12, 15)]
+    new += [entry(device=A100, block=64)]
+
+    assert str(found(old, new)) == "12 time only, 3 choices changed, 1 of another GPU"
+    assert found(old, new).device == H200
+
+
+def test_one_choice_is_one_choice() -> None:
+    assert str(found([entry(block=32)], [entry(block=64)])) == "1 choice changed"
+
+
+def test_values_of_other_types_are_other_problems() -> None:
+    values: list[Scalar] = [True, 1, 1.0, "1", 0.0, -0.0, None]
+    identify = Identities()
+
+    assert len({identify(entry(value)) for value in values}) == len(values)
+    assert identify(entry(1)) == identify(entry(1, block=64))
+
+
+def test_the_winner_is_the_fastest_where_all_times_are_the_result() -> None:
+    slow, fast = Candidate("a", time_us=3.0), Candidate("b", time_us=2.0)
+    failed = Candidate("c", time_us=1.0, failed="spills")
+
+    assert winner(replace(entry(), choice=None, candidates=(slow, failed, fast))) == fast
+    assert winner(replace(entry(), choice=None, candidates=(failed,))) is None
+    assert winner(entry()) == entry().choice
+
+
+def test_another_fastest_template_is_another_choice() -> None:
+    def template(first_us: float) -> Entry:
+        times = Candidate("a", time_us=first_us), Candidate("b", time_us=5.0)
+        return replace(entry(), choice=None, candidates=times)
+
+    assert kinds([template(1.0)], [template(2.0)]) == [Kind.TIME]
+    assert kinds([template(1.0)], [template(9.0)]) == [Kind.CHOICE]
+
+
+def test_bytes_of_a_tuner_that_tells_no_choice_are_compared() -> None:
+    one = replace(entry(), choice=None, native=b"1")
+
+    assert kinds([one], [replace(one, native=b"2")]) == [Kind.CHOICE]
