@@ -232,6 +232,35 @@ def test_a_damaged_journal_line_is_refused_in_words():
         entry_from_mapping({"tuner": "t", "kernel": "k"})
 
 
+@pytest.mark.parametrize("written", [Format.TEXT, Format.YAML, Format.JSON])
+@every_format
+def test_a_file_whose_suffix_tells_another_format_than_it_has_is_told_which(format, written):
+    data = encode(Cache((MATMUL,)), written)
+    if format is written or (format, written) == (Format.YAML, Format.JSON):  # JSON is YAML
+        assert decode(data, format, "cache").entries == (MATMUL,)
+    else:
+        suffix = {Format.TEXT: ".textproto", Format.YAML: ".yaml", Format.JSON: ".json"}[written]
+        assert refusal(data, format) == f"cache: holds {written.value}, not {format.value} (name it {suffix})"
+
+
+@every_format
+def test_a_pointer_of_git_lfs_is_called_one(format):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+    assert refusal(pointer, format) == "cache: is a pointer of Git LFS, not the file itself (git lfs pull)"
+
+
+@every_format
+def test_an_error_does_not_repeat_a_line_of_a_megabyte(format):
+    text = encode(Cache((MATMUL,)), format if format is not Format.BINARY else Format.TEXT).decode()
+    for damaged in (text.replace("1024", "x" * 1_400_000), text.replace("key", "k" * 1_400_000), "a " * 700_000):
+        assert len(told(damaged, format)) < 500
+
+
+def test_nothing_is_printed_before_the_line_about_a_damaged_text(recwarn):
+    assert refusal(MATMUL_TEXT.replace('"M"', '"\\q\\400"'), Format.TEXT)
+    assert not recwarn.list
+
+
 # Newer versions
 
 
@@ -312,7 +341,7 @@ def test_binary_data_in_a_file_named_as_text_is_told(format):
 
 @pytest.mark.parametrize("format", [Format.TEXT, Format.YAML, Format.JSON])
 def test_text_in_a_file_named_as_binary_is_told(format):
-    assert "holds text, not binary data" in refusal(encode(CACHE, format), Format.BINARY)
+    assert f"holds {format.value}, not binary" in refusal(encode(CACHE, format), Format.BINARY)
 
 
 @pytest.mark.parametrize(

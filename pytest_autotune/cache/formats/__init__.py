@@ -69,8 +69,14 @@ def decode(data: bytes, format: Format, where: str) -> Cache:
     :param where: the path, for the error.
     :raises CacheError: where they hold none, and nothing else, whatever the bytes.
     """
+    if data.startswith(_LFS_POINTER):
+        raise CacheError(where, "is a pointer of Git LFS, not the file itself", "git lfs pull")
     if format is Format.BINARY:
-        return binary.decode(data, where)
+        try:
+            return binary.decode(data, where)
+        except CacheError:
+            _check_what_it_is(data.decode(errors="replace") if binary.may_be_text(data) else "", format, where)
+            raise
     check_not_empty(data, where)
     try:
         words = data.decode()
@@ -86,8 +92,33 @@ def decode(data: bytes, format: Format, where: str) -> Cache:
             return text.decode(words, where)
         return mapping.from_yaml(words, where) if format is Format.YAML else mapping.from_json(words, where)
     except CacheError:
-        conflict = re.search(r"^<{7}(?: |$)", words, re.MULTILINE)
-        if conflict is None:
-            raise
+        _check_what_it_is(words, format, where)
+        raise
+
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_CONFLICT = re.compile(r"^<{7}(?: |$)", re.MULTILINE)
+# How a file of each format starts, or starts its first device or entry.
+_SIGNS = {
+    Format.JSON: re.compile(r"\s*[{\[]"),
+    Format.TEXT: re.compile(r"(?:.*\n){0,99}?[ \t]*(?:entries|devices)[ \t]*:?[ \t]*[{<]"),
+    Format.YAML: re.compile(r"---|(?:.*\n){0,99}?(?:entries|devices):[ \t]*(?:\[.*)?$", re.MULTILINE),
+}
+
+
+def _check_what_it_is(words: str, format: Format, where: str) -> None:
+    """Say what a text that cannot be read is, where that can be seen.
+
+    :raises CacheError: then.
+    """
+    conflict = _CONFLICT.search(words)
+    if conflict is not None:
         line = words.count("\n", 0, conflict.start()) + 1
-        raise CacheError(f"{where}:{line}", "an unresolved merge conflict", "resolve it in version control") from None
+        raise CacheError(f"{where}:{line}", "an unresolved merge conflict", "resolve it in version control")
+    found = next((other for other, sign in _SIGNS.items() if sign.match(words)), format)
+    if found is not format and (found, format) != (Format.JSON, Format.YAML):  # JSON is YAML
+        raise CacheError(where, f"holds {found.value}, not {format.value}", f"name it {_suffix_of(found)}")
+
+
+def _suffix_of(format: Format) -> str:
+    return next(suffix for suffix, one in _SUFFIXES.items() if one is format)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
-from operator import attrgetter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats.schema import (
     FORMAT_VERSION,
-    check_names,
+    check_entry,
     check_not_empty,
     check_scalar,
     check_version,
     checked_devices,
     device_ids,
     in_order,
-    many,
     one_of_each,
     uncollected,
 )
@@ -26,8 +26,6 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 # The generated module has no types.
 Module: TypeAlias = Any
 Message: TypeAlias = Any
-
-_NAME = attrgetter("name")
 
 
 def _pb2() -> Module:
@@ -70,7 +68,7 @@ def _add_entry(cache: Message, entry: Entry, device_id: str) -> None:
     if entry.raw:
         raw = _pb2().Entry.FromString(entry.raw)
         # An entry that was changed since it was read has nothing to say about fields that we do not know.
-        if entries_of([raw], {raw.device: entry.problem.device}, "") == [entry]:
+        if entries_of([entry.raw], {raw.device: entry.problem.device}, "") == [entry]:
             raw.device = device_id
             cache.entries.append(raw)
             return
@@ -122,47 +120,32 @@ def decode(data: bytes, where: str) -> Cache:
     :raises CacheError: where they hold none.
     """
     message = parse(data, where)
-    known = parse(data, where)
-    known.DiscardUnknownFields()
-    if known.ByteSize() == message.ByteSize():
-        return from_message(message, where)
-    return from_message(message, where, known)
+    devices = devices_of(message, where)
+    entries = one_of_each(entries_of(message.entries, devices, where))
+    return Cache(entries, unknown=_unknown(message, devices))
+
+
+def may_be_text(data: bytes) -> bool:
+    """Whether the bytes start like a text."""
+    return all(byte >= 32 or byte in b"\t\n\r" for byte in data[:200])
 
 
 def parse(data: bytes, where: str) -> Message:
-    """The bytes as a message of a version that is known; its entries are still to be checked.
+    """The bytes as an outline of a version that is known: its entries are bytes that are still to be read.
 
     :raises CacheError: where they are none.
     """
     check_not_empty(data, where)
     try:
-        message = _pb2().AutotuneCache.FromString(data)
+        message = _outlines().Cache.FromString(data)
         check_version(message.format_version, where)
     except Exception as error:  # a foreign parser at work on foreign bytes
-        if all(byte >= 32 or byte in b"\t\n\r" for byte in data[:200]):
+        if may_be_text(data):
             raise CacheError(where, "holds text, not binary data", "name it .textproto, .yaml or .json") from None
         if isinstance(error, CacheError):
             raise
         raise CacheError(where, f"is not a cache: {str(error) or 'damaged'}") from None
     return message
-
-
-def from_message(message: Message, where: str, known: Message | None = None) -> Cache:
-    """The cache that a message holds.
-
-    :param known: the same message without its unknown fields, where it has any.
-    :raises CacheError: where it holds none.
-    """
-    check_version(message.format_version, where)
-    devices = devices_of(message, where)
-    if known is None:
-        return Cache(one_of_each(entries_of(message.entries, devices, where)))
-    raws = [
-        b"" if less.ByteSize() == entry.ByteSize() else entry.SerializeToString(deterministic=True)
-        for less, entry in zip(known.entries, message.entries, strict=True)
-    ]
-    entries = one_of_each(entries_of(message.entries, devices, where, raws))
-    return Cache(entries, unknown=_unknown(message, devices))
 
 
 def _unknown(message: Message, devices: Mapping[str, Device]) -> tuple[tuple[str, bytes], ...]:
@@ -179,7 +162,7 @@ def _unknown(message: Message, devices: Mapping[str, Device]) -> tuple[tuple[str
 
 
 def devices_of(message: Message, where: str) -> dict[str, Device]:
-    """The devices of a message by their id in it.
+    """The devices of an outline by their id in it.
 
     :raises CacheError: for an empty or repeated id.
     """
@@ -188,87 +171,131 @@ def devices_of(message: Message, where: str) -> dict[str, Device]:
     )
 
 
-def device_of(message: Message, devices: Mapping[str, Device], index: int, where: str) -> Device:
-    """The device of an entry, whose tuner and kernel are checked, too.
+def entries_of(encoded: Iterable[bytes], devices: Mapping[str, Device], where: str) -> list[Entry]:
+    """The entries that the bytes hold; what a parser makes of one is gone before the next.
 
-    :param index: its place among the entries, for the error.
-    :raises CacheError: where one of the three is missing.
-    """
-    device = devices.get(message.device)
-    if device is None:
-        raise CacheError(where, f'entries[{index}].device: no device has the id "{message.device}"')
-    if not (message.tuner and message.kernel):
-        raise CacheError(where, f"entries[{index}].{'kernel' if message.tuner else 'tuner'} is empty")
-    return device
-
-
-def entries_of(
-    messages: Sequence[Message], devices: Mapping[str, Device], where: str, raws: Sequence[bytes] | None = None
-) -> list[Entry]:
-    """The entries that messages hold.
-
-    :param devices: by their id in the messages.
-    :param raws: ``Entry.raw`` of each; None: all empty.
+    :param devices: by their id in the bytes.
     :raises CacheError: where an entry must not be like this.
     """
-    read = _Reader(where)
-    entries = list(messages)
+    read = _Reader(devices, where)
     with uncollected():
-        return many(
-            Entry,
-            many(
-                Problem,
-                [entry.tuner for entry in entries],
-                [entry.kernel for entry in entries],
-                [read.sorted_values(entry.key, "key", index) for index, entry in enumerate(entries)],
-                [device_of(entry, devices, index, where) for index, entry in enumerate(entries)],
-            ),
-            [read.sorted_values(entry.fingerprint, "fingerprint", index) for index, entry in enumerate(entries)],
-            [read.candidate(entry.choice) if entry.HasField("choice") else None for entry in entries],
-            [tuple(map(read.candidate, entry.candidates)) for entry in entries],
-            [entry.native for entry in entries],
-            [entry.label for entry in entries],
-            [entry.tuning_seconds for entry in entries],
-            [entry.environment for entry in entries],
-            raws or repeat(b""),
-        )
+        return [read.entry(data, index) for index, data in enumerate(encoded)]
+
+
+# Values that are kept for others that are equal: enough for the largest suite, and no more than some megabytes.
+_MOST_VALUES = 100_000
 
 
 class _Reader:
-    """Decodes every value once, however many entries hold it."""
+    """Reads entries, and every value once, however many entries hold it."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, devices: Mapping[str, Device], where: str) -> None:
+        self._devices = devices
         self._where = where
         self._known: dict[bytes, Value] = {}
-        self._sorted_names: set[tuple[str, ...]] = set()
+        self._short_candidates: dict[bytes, Candidate] = {}
+        self._texts: dict[str, str] = {}
+        self._has_unknown_fields = False
+        self._outlines = _outlines()
+        self._value_message = _pb2().Value
 
-    def sorted_values(self, messages: Iterable[Message], field: str, index: int) -> tuple[Value, ...]:
-        values = self._values(messages)
-        names = tuple(map(_NAME, values))
-        if names in self._sorted_names:
-            return values
-        check_names(values, f"entries[{index}].{field}", self._where)
-        if names == tuple(sorted(names)):
-            self._sorted_names.add(names)
-        return tuple(sorted(values, key=_NAME))
+    def entry(self, data: bytes, index: int) -> Entry:
+        """The entry that the bytes hold.
 
-    def candidate(self, message: Message) -> Candidate:
-        return Candidate(
-            message.id,
-            self._values(message.params),
-            message.time_us if message.HasField("time_us") else None,
-            message.failed,
-            message.label,
+        :param index: its place among the entries, for the error.
+        """
+        self._has_unknown_fields = False
+        try:
+            entry = self._entry(self._parsed(self._outlines.Entry, data), index)
+        except CacheError:
+            raise
+        except Exception as error:  # a foreign parser at work on foreign bytes
+            raise CacheError(self._where, f"entries[{index}] is damaged: {str(error) or 'no entry'}") from None
+        check_entry(entry, lambda: f"entries[{index}]", self._where)
+        return replace(entry, raw=data) if self._has_unknown_fields else entry
+
+    def _parsed(self, kind: Any, data: bytes) -> Message:
+        message = kind.FromString(data)
+        size = message.ByteSize()
+        message.DiscardUnknownFields()
+        self._has_unknown_fields |= message.ByteSize() != size
+        return message
+
+    def _entry(self, outline: Message, index: int) -> Entry:
+        device = self._devices.get(outline.device)
+        if device is None:
+            raise CacheError(self._where, f'entries[{index}].device: no device has the id "{outline.device}"')
+        tuner, kernel, environment = outline.tuner, outline.kernel, outline.environment
+        shared = self._texts.setdefault
+        return Entry(
+            Problem(shared(tuner, tuner), shared(kernel, kernel), self._values(outline.key), device),
+            self._values(outline.fingerprint),
+            self._candidate(outline.choice) if outline.HasField("choice") else None,
+            tuple([self._candidate(data) for data in outline.candidates]),
+            outline.native,
+            outline.label,
+            outline.tuning_seconds,
+            shared(environment, environment),
         )
 
-    def _values(self, messages: Iterable[Message]) -> tuple[Value, ...]:
-        values = []
-        for message in messages:
-            encoded = message.SerializeToString()
-            value = self._known.get(encoded)
-            if value is None:
-                kind = message.WhichOneof("value")
-                scalar: Scalar = getattr(message, kind) if kind else None
-                value = self._known[encoded] = Value(message.name, scalar, message.type)
-            values.append(value)
-        return tuple(values)
+    def _candidate(self, data: bytes) -> Candidate:
+        known = self._short_candidates.get(data)
+        if known is not None:
+            return known
+        outline = self._parsed(self._outlines.Candidate, data)
+        candidate = Candidate(
+            outline.id,
+            self._values(outline.params),
+            outline.time_us if outline.HasField("time_us") else None,
+            outline.failed,
+            outline.label,
+        )
+        few = len(self._short_candidates) < _MOST_VALUES
+        if len(data) < 10 and few and not self._has_unknown_fields:  # so short that millions may stand in a file
+            self._short_candidates[data] = candidate
+        return candidate
+
+    def _values(self, encoded: Iterable[bytes]) -> tuple[Value, ...]:
+        known = self._known.get
+        return tuple([known(data) or self._value(data) for data in encoded])
+
+    def _value(self, data: bytes) -> Value:
+        before, self._has_unknown_fields = self._has_unknown_fields, False
+        message = self._parsed(self._value_message, data)
+        kind = message.WhichOneof("value")
+        scalar: Scalar = getattr(message, kind) if kind else None
+        value = Value(message.name, scalar, message.type)
+        if not self._has_unknown_fields and len(self._known) < _MOST_VALUES:
+            self._known[data] = value
+        self._has_unknown_fields |= before
+        return value
+
+
+@lru_cache(maxsize=1)
+def _outlines() -> Any:
+    """The messages, in which what is repeated inside an entry stands as bytes.
+
+    It is the same on the wire. A message of protobuf takes fifty times the two
+    bytes that an empty one may have in a file; bytes take eight times.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto()
+    _pb2().DESCRIPTOR.CopyToProto(file)
+    package = file.package
+    for message in file.message_type:
+        for field in message.field:
+            if field.type_name and not field.type_name.endswith(".Device"):
+                field.ClearField("type_name")
+                field.type = field.TYPE_BYTES
+                if field.label == field.LABEL_OPTIONAL:  # so that it can be told from an empty one
+                    field.proto3_optional = True
+                    field.oneof_index = len(message.oneof_decl)
+                    message.oneof_decl.add(name=f"_{field.name}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    made = [
+        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for name in ("AutotuneCache", "Entry", "Candidate")
+    ]
+    return SimpleNamespace(Cache=made[0], Entry=made[1], Candidate=made[2])

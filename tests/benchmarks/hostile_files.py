@@ -1,0 +1,121 @@
+"""What files cost that someone made to be expensive: ``python tests/benchmarks/hostile_files.py [--megabytes N]``.
+
+Each is read in a process of its own, which may take 20 times the file's size and
+what the imports take; reading twice as much must not take more than thrice as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+HEAD = 'format_version: 1\ndevices { id: "d" }\n'
+ENTRY = 'entries { tuner: "t" kernel: "k" device: "d" '
+JSON = '{"format_version": 1, "devices": [{"id": "d"}], "entries": [{"tuner": "t", "kernel": "k", "device": "d", '
+YAML = 'format_version: 1\ndevices: [{id: "d"}]\nentries:\n- {tuner: "t", kernel: "k", device: "d", '
+
+
+def _varint(number: int) -> bytes:
+    parts = []
+    while number > 127:
+        parts.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*parts, number])
+
+
+def _field(tag: int, data: bytes) -> bytes:
+    return bytes([tag << 3 | 2]) + _varint(len(data)) + data
+
+
+def _binary(*fields: tuple[int, bytes], repeat: tuple[bytes, int] = (b"", 0)) -> bytes:
+    entry = _field(1, b"t") + _field(2, b"k") + _field(4, b"d") + b"".join(_field(*field) for field in fields)
+    entry += repeat[0] * repeat[1]
+    return b"\x08\x01" + _field(2, _field(1, b"d")) + _field(3, entry)
+
+
+def _numbered(template: str, size: int) -> str:
+    return "".join(template % number for number in range(size // len(template % 99_999)))
+
+
+#: name with its suffix -> the file of about so many bytes.
+FILES: dict[str, Callable[[int], str | bytes]] = {
+    "names.textproto": lambda size: HEAD + ENTRY + _numbered('key { name: "%d" } ', size) + "}",
+    "candidates.textproto": lambda size: HEAD + ENTRY + "candidates {}" * (size // 13) + "}",
+    "list.textproto": lambda size: HEAD + ENTRY + f"candidates [{'{},' * (size // 3)}{{}}] }}",
+    "one-line.textproto": lambda size: HEAD + ENTRY + 'label: "' + "x" * size + '" ? }',
+    "escapes.textproto": lambda size: HEAD + ENTRY + 'label: "' + "\\n" * (size // 2) + '" }',
+    "unknown.textproto": lambda size: HEAD + "new { a: 1 }\n" * (size // 13),
+    "comments.textproto": lambda size: "#\n" * (size // 2) + HEAD,
+    "entries.textproto": lambda size: HEAD + "entries {}\n" * (size // 11),
+    "duplicates.textproto": lambda size: HEAD + (ENTRY + "}\n") * (size // 50),
+    "names.json": lambda size: JSON + f'"key": [{_numbered("""{"name":"%d"},""", size)}{{}}]}}]}}',
+    "one-object.json": lambda size: "{" + _numbered('"%d":1,', size) + '"0":1}',
+    "lists.json": lambda size: "[" + "[]," * (size // 3) + "[]]",
+    "objects.json": lambda size: "[" + "{}," * (size // 3) + "{}]",
+    "unknown-objects.json": lambda size: "[" + '{"a":0},' * (size // 8) + "{}]",
+    "numbers.json": lambda size: "[" + "1000," * (size // 5) + "1]",
+    "texts.json": lambda size: "[" + '"xy",' * (size // 5) + "1]",
+    "names.yaml": lambda size: YAML + f'key: [{_numbered("""{name: "%d"},""", size)}{{}}]}}\n',
+    "lists.yaml": lambda size: "[" + "[]," * (size // 3) + "[]]",
+    "items.yaml": lambda size: "- 1\n" * (size // 4),
+    "objects.yaml": lambda size: "- {}\n" * (size // 5),
+    "aliases.yaml": lambda size: "a: &a [x,x]\n" + _numbered("b%d: [*a,*a]\n", size),
+    "candidates.pb": lambda size: _binary(repeat=(b"\x3a\x00", size // 2)),
+    "params.pb": lambda size: _binary((6, b"\x12\x00" * (size // 2))),
+    "names.pb": lambda size: _binary(repeat=(b"\x1a\x00", size // 2)),
+    "entries.pb": lambda size: b"\x08\x01" + b"\x1a\x00" * (size // 2),
+    "devices.pb": lambda size: b"\x08\x01" + b"\x12\x00" * (size // 2),
+    "unknown.pb": lambda size: b"\x08\x01" + b"\xa0\x06\x01" * (size // 3),
+}
+#: More of the file's size than this, or of the time for half of it, is too much.
+MOST_MEMORY, MOST_TIME = 20, 3
+
+READ = """if True:
+    import re, sys, time
+    import google.protobuf.message, yaml
+    from pytest_autotune.cache import autotune_cache_pb2
+    from pytest_autotune.cache.errors import CacheError
+    from pytest_autotune.cache.stores import read
+    def peak():
+        return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+    before, started = peak(), time.perf_counter()
+    try:
+        told = f"{len(read(sys.argv[1]).entries)} entries"
+    except CacheError as error:
+        told = str(error).replace(sys.argv[1], "")
+    print(f"{time.perf_counter() - started:.3f} {peak() - before:.1f} {told[:90]}")
+    """
+
+
+def read(name: str, size: int, folder: Path) -> tuple[float, float, str]:
+    """Seconds, megabytes of memory, and what was told of a file of so many bytes."""
+    data = FILES[name](size)
+    path = folder / name
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    command = [sys.executable, "-c", READ, str(path)]
+    seconds, memory, told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split(" ", 2)
+    return float(seconds), float(memory), re.sub(r"\s+", " ", told).strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=float, default=4)
+    parser.add_argument("names", nargs="*", default=list(FILES))
+    options = parser.parse_args()
+    print("| file | s | s, half of it | memory / size | told |\n| --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.names:
+            half, _, _ = read(name, int(options.megabytes * 5e5), Path(folder))
+            whole, memory, told = read(name, int(options.megabytes * 1e6), Path(folder))
+            bad = memory / options.megabytes > MOST_MEMORY or whole > max(half, 0.05) * MOST_TIME
+            times = memory / options.megabytes
+            print(f"| {name} | {whole:.2f} | {half:.2f} | {times:.1f} | {told} |{' TOO MUCH' * bad}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
