@@ -15,6 +15,7 @@ import pytest
 from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.kernel_source import closure_cells, source_digest
 from pytest_autotune.tuners.source_tokens import code_text
+from pytest_autotune.tuners.values import constant_text
 from tests.conftest import REPOSITORY
 
 KERNEL = '''
@@ -41,17 +42,19 @@ def constant(value: object) -> str | None:
 
 
 @pytest.fixture
-def load(tmp_path: Path):
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The module of some source text, in a file of its own."""
 
-    def load(source: str) -> ModuleType:
-        path = tmp_path / f"kernels_{next(_names)}.py"
+    def load(source: str, name: str = "") -> ModuleType:
+        folder = tmp_path / str(next(_names))
+        folder.mkdir()
+        path = folder / f"{name or f'kernels_{folder.name}'}.py"
         path.write_text(source)
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
+        monkeypatch.setitem(sys.modules, path.stem, module)
         spec.loader.exec_module(module)
         return module
 
@@ -77,6 +80,11 @@ def digest_of(load):
         ("def helper", "\n\n\n\ndef helper"),
         ("def kernel", "@(lambda function: function)\ndef kernel"),
         ("y = y * 2\n", "y = (y *\n             2)\n"),
+        ("y = y * 2\n", "y = ((y) * (2))\n"),
+        ("helper(x)  #", "helper(\n        x,\n    )  #"),
+        ("(x, n, BLOCK)", "(\n    x,\n    n,\n    BLOCK,\n)"),
+        ("SCALE = 3", "SCALE = 0x3"),
+        ("x + SCALE", "x \\\n        + SCALE"),
     ],
 )
 def test_what_does_not_change_the_kernel_does_not_change_the_digest(digest_of, replacement) -> None:
@@ -155,17 +163,198 @@ def test_an_f_string_is_one_token_on_every_python() -> None:
     assert 'f"block {x!r:>4} of {f"{x}" if x else 1}"' in text.splitlines()
 
 
+CLASSES = """
+import enum
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+VALUE = 1
+
+class Mode(enum.Enum):
+    FAST = VALUE
+
+@dataclass(frozen=True)
+class Shape:
+    block: int
+    inner: object = None
+
+class Base:
+    WIDTH = VALUE
+
+class Sizes(Base):
+    def area(self):
+        return VALUE
+
+SHAPE = Shape(VALUE)
+NESTED = Shape(0, inner=(Mode.FAST, {"width": VALUE}))
+SPACE = SimpleNamespace(block=VALUE, other="x")
+
+def kernel(x):
+    return USED
+"""
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        "Mode.FAST",
+        "Mode.FAST.value",
+        "SHAPE.block",
+        "SHAPE",
+        "NESTED.inner",
+        "SPACE.block",
+        "Sizes.WIDTH",
+        "Sizes.area",
+    ],
+)
+def test_values_inside_enums_dataclasses_namespaces_and_classes_are_part_of_the_kernel(load, used: str) -> None:
+    def digest(value: str) -> str:
+        source = CLASSES.replace("VALUE = 1", f"VALUE = {value}").replace("USED", used)
+        return source_digest(load(source).kernel, constant_text)
+
+    assert digest("1") == digest("1")
+    assert digest("1") != digest("2")
+
+
+def test_a_namespace_inside_a_constexpr_counts_with_its_values(load) -> None:
+    tl = pytest.importorskip("triton.language")
+
+    def digest(block: int) -> str:
+        module = load(CLASSES.replace("USED", "CONFIG.value.block"))
+        module.CONFIG = tl.constexpr(module.SimpleNamespace(block=block))
+        return source_digest(module.kernel, constant_text)
+
+    assert digest(16) != digest(32)
+
+
+def test_an_object_that_holds_itself_is_no_constant(load) -> None:
+    module = load(CLASSES.replace("USED", "SPACE"))
+    module.SPACE.other = module.SPACE
+
+    assert source_digest(module.kernel, constant_text)
+
+
+@pytest.mark.parametrize("name", ["queue", "cuda", "numba"])
+def test_a_helper_in_a_module_named_like_a_library_is_part_of_the_kernel(load, name: str) -> None:
+    def digest(body: str) -> str:
+        helpers = load(f"def act(x):\n    return {body}\n\nclass Act:\n    SIZE = {len(body)}\n", name)
+        module = load("def kernel(x):\n    return act(x), Act, helpers.act\n")
+        module.act, module.Act, module.helpers = helpers.act, helpers.Act, helpers
+        return source_digest(module.kernel, constant)
+
+    assert digest("x") != digest("x + 1")
+
+
+def test_a_function_of_a_library_is_no_part_of_the_kernel(load) -> None:
+    import textwrap
+
+    def digest(used: object) -> str:
+        module = load("def kernel(x):\n    return used(x)\n")
+        module.used = used
+        return source_digest(module.kernel, constant)
+
+    assert digest(textwrap.dedent) == digest(pytest.importorskip)
+
+
+LAMBDAS = """
+def make(a, b):
+    return {"ONE": lambda n: n + a, "TWO": lambda n: n + b, "THREE": (lambda n: n - 1), "FOUR": lambda n: n - 2}
+
+def kernel(x):
+    return x
+"""
+
+
+def test_lambdas_of_one_line_each_have_their_own_digest(load) -> None:
+    made = load(LAMBDAS).make(1, 2)
+    changed = load(LAMBDAS.replace("n - 2", "n - 3")).make(1, 2)
+    digests = {name: source_digest(function, constant) for name, function in made.items()}
+    after = {name: source_digest(function, constant) for name, function in changed.items()}
+
+    assert len(set(digests.values())) == 4
+    assert {name for name in digests if digests[name] != after[name]} == {"FOUR"}
+
+
+def test_a_function_that_wraps_another_is_read_itself_with_what_it_wraps(load) -> None:
+    def digest(wrapper: str, wrapped: str) -> str:
+        source = (
+            "import functools\n"
+            "def wrap(fn):\n    @functools.wraps(fn)\n    def wrapper(x):\n"
+            f"        return {wrapper}\n    return wrapper\n\n"
+            f"@wrap\ndef kernel(x):\n    return {wrapped}\n"
+        )
+        return source_digest(load(source).kernel, constant)
+
+    assert len({digest("fn(x)", "x"), digest("fn(-x)", "x"), digest("fn(x)", "-x")}) == 3
+
+
+def test_the_text_of_a_function_is_read_once(digest_of, load, monkeypatch) -> None:
+    kernel = load(KERNEL).kernel
+    first = source_digest(kernel, constant)
+    monkeypatch.setattr("inspect.getsourcelines", None)
+
+    assert source_digest(kernel, constant) == first
+
+
+EVERYTHING = r"""
+from __future__ import annotations
+
+i = 5
+WIDTH = 3
+
+class Tile:
+    SIZE = 4
+
+    def area(self, *, scale: int = 2) -> int:
+        return self.SIZE * scale
+
+def outer(x: int, /, y=1.5, *args, key: str = u"k", **rest) -> object:
+    '''Says nothing.'''
+    total: int = 0
+    (other): int = 0
+    text = f"n is {x:>{y}} {x!r} {x=} {{}} {'in' 'ner'}" "and" f"{y}"
+    for j, (k, *l) in enumerate([i for i in range(WIDTH) if i], start=1):
+        total += -j ** 2 if j not in (1, 2,) else ~k
+        del (k), (l, total)
+    while (n := len(text)) > 1 and not x or y:
+        text = text[1:, ::2][..., None]
+        break
+    else:
+        pass
+    try:
+        with open("a") as a, (open("b")) as b:
+            raise ValueError(a, b) from None
+    except (OSError, ValueError) as error:
+        print(error, file=None)
+    finally:
+        assert x, "is"
+    match x:
+        case [1, Tile(SIZE=2) as tile, *_] if tile:
+            return {**rest, "a": {1, 2}, **{k: v for k, v in rest.items()}}
+        case {"key": -1 | None}:
+            return lambda a, *b, c=1e3: (a, *b, c, 1_000, 0x10, 2j, b"x", ...)
+    async def nested(z): return [await q async for q in z]
+    return outer(*args, **rest) @ Tile().area(scale=WIDTH) < 3 <= y is not None
+
+@staticmethod
+def kernel(x):
+    return outer(x)
+"""
+
+
 def other_pythons() -> list[str]:
     return [path for path in os.environ.get("AUTOTUNE_PYTHONS", "").split(os.pathsep) if path]
 
 
 @pytest.mark.parametrize("python", other_pythons() or [sys.executable])
-def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str, digest_of) -> None:
-    source = KERNEL.replace("return y", 'assert n, f"n is {n:>4}, not {0!r}"\n    return y')
-    (tmp_path / "kernels.py").write_text(source)
+def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> None:
+    (tmp_path / "kernels.py").write_text(EVERYTHING)
+    used = "(Mode, Shape, Sizes, SHAPE, NESTED, SPACE, enum, dataclass)"
+    (tmp_path / "classes.py").write_text(CLASSES.replace("USED", used))
     program = (
-        "import kernels; from pytest_autotune.tuners.kernel_source import source_digest; "
-        "print(source_digest(kernels.kernel, lambda v: repr(v) if isinstance(v, (int, float, str)) else None))"
+        "import classes, kernels; from pytest_autotune.tuners.kernel_source import source_digest; "
+        "from pytest_autotune.tuners.values import constant_text; "
+        "print(*(source_digest(used, constant_text) for used in (kernels.outer, classes.kernel)))"
     )
 
     found = subprocess.run(
@@ -176,4 +365,4 @@ def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str, dig
         check=True,
     ).stdout.strip()
 
-    assert found == digest_of(source)
+    assert found == "3ed59b4d4076 c7c295f45834"  # by every Python from 3.10 to 3.13

@@ -10,7 +10,7 @@ from types import FunctionType, ModuleType
 
 #: Packages whose functions are left out of a digest: their versions are not the kernel's.
 _PACKAGES = {"triton", "torch", "numpy", "cupy", "numba", "pyopencl", "jax", "cutlass", "cuda", "pytest"}
-_PACKAGES |= {"pytest_autotune"}
+_PACKAGES |= {"_pytest", "pytest_autotune"}
 #: Nothing of a suite can stand in their place: they are what it is tuned with, wherever they lie.
 _UNMISTAKABLE = ("triton", "torch", "pytest_autotune")
 _STANDARD = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")})
