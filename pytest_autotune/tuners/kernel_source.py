@@ -317,7 +317,7 @@ def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
 def _options(kernel: object) -> Iterator[str]:
     """What decorators were told that is compiled in, where it is not what they do by themselves."""
     for layer in layers(kernel):
-        given = getattr(layer, "kwargs", None)  # where Triton's interpreter keeps it
+        given = getattr(getattr(layer, "rewriter", None), "kwargs", None)  # where Triton's interpreter keeps it
         for name in _OPTIONS:
             value = given.get(name) if isinstance(given, dict) else getattr(layer, name, None)
             if value and isinstance(value, (bool, str, int, list, tuple)):

@@ -755,6 +755,7 @@ def _settings(autotuner: Any) -> Iterator[Value]:
         for name in names:
             value = getattr(group, name, None)
             default = getattr(vars(type(group)).get(name), "default", None)
+            default = default() if callable(default) else default  # as in Triton 3.4
             if (value or None) != (default or None):
                 changed.append(f"{group_name}.{name}={value}")
     if changed:
