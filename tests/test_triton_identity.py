@@ -403,6 +403,7 @@ def test_what_the_older_rule_cannot_see_is_not_trusted_to_it(session) -> None:  
     run(make(bench(64)), *tensors())
 
     assert loaded.outcomes == ["stale"]
+    assert loaded.lookups[0].reason == "source changed or only the rule for its digest"
 
 
 def test_namespace_values_are_constants() -> None:

@@ -121,6 +121,9 @@ def _among(
     nearest = usable or entries[0]
     changed = sorted({value.name for value in set(nearest.fingerprint) ^ set(fingerprint)})
     reason = f"{_listed(changed)} changed"
+    now = {value.name: value.type for value in fingerprint}
+    if any(value.type != now.get(value.name, value.type) for value in nearest.fingerprint):
+        reason += " or only the rule for its digest"
     if usable is None and not nearest.every_failed:
         reason += f", and {_choice_of(nearest)} is no longer a candidate"
     return Finding(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
