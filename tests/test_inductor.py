@@ -976,7 +976,9 @@ def test_a_call_of_a_library_is_told_by_its_arguments_where_they_are_not_the_usu
     assert key_of_call(ExternKernelCaller(strides=(1, 8))) == {"output": "[8, 4] strides [1, 8]"}
 
 
-def test_settings_that_decide_among_templates_are_told_where_somebody_set_them() -> None:
+def test_settings_that_decide_among_templates_are_told_where_somebody_set_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import torch
     import torch._inductor.config as config
 
@@ -992,6 +994,8 @@ def test_settings_that_decide_among_templates_are_told_where_somebody_set_them()
         assert key_of_call(ExternKernelCaller()) == {"settings": "cuda.matmul.allow_fp16_accumulation=True"}
     finally:
         torch.backends.cuda.matmul.allow_fp16_accumulation = False
+    monkeypatch.setattr(torch._C, "_get_blas_preferred_backend", lambda: SimpleNamespace(name="Cublaslt"))
+    assert key_of_call(ExternKernelCaller()) == {"settings": "blas=Cublaslt"}
 
 
 def test_without_a_call_of_a_library_the_code_tells_problems_apart() -> None:

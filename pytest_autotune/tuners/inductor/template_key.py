@@ -39,7 +39,9 @@ _USUAL_PRODUCTS = {
     "backends.cuda.matmul.allow_bf16_reduced_precision_reduction": True,
     "backends.cuda.matmul.allow_fp16_accumulation": False,
     "backends.cuda.matmul.allow_fp16_reduced_precision_reduction": True,
+    "backends.mkldnn.enabled": True,
 }
+_USUAL_LIBRARIES = ("", "Default", "Cublas")
 _USUAL_CONVOLUTIONS = {
     "backends.cudnn.benchmark": False,
     "backends.cudnn.conv.fp32_precision": "tf32",
@@ -78,7 +80,13 @@ def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint:
 def product_settings(torch: Any) -> list[str]:
     """The switches that decide how a library multiplies matrices, where they are not what nearly everybody has."""
     deterministic = ["deterministic algorithms"] if torch.are_deterministic_algorithms_enabled() else []
-    return [*deterministic, *unusual(torch, _USUAL_PRODUCTS)]
+    preferred = getattr(getattr(torch, "_C", None), "_get_blas_preferred_backend", None)
+    library = str(getattr(preferred(), "name", "")) if preferred is not None else ""
+    return [
+        *deterministic,
+        *([f"blas={library}"] if library not in _USUAL_LIBRARIES else []),
+        *unusual(torch, _USUAL_PRODUCTS),
+    ]
 
 
 def unusual(owner: Any, usual: dict[str, Any]) -> Iterator[str]:
