@@ -44,6 +44,14 @@ class AbsentGpu:
     def __init__(self) -> None:
         self.launches = 0
         self.loads = 0
+        #: What a launch takes by the block size that its kernel was compiled with, in microseconds.
+        self.times_us: dict[int, float] = {}
+        #: Errors that a launch raises, by block size, and at which launch of it.
+        self.fails: dict[int, tuple[int, BaseException]] = {}
+        self.launched: list[int] = []
+        #: What happened on the device, in order.
+        self.seen: list[str] = []
+        self.now_us = 0.0
         self.shared_memory = SHARED_MEMORY
         self.utils = SimpleNamespace(
             get_device_properties=lambda device: {
@@ -73,17 +81,49 @@ class AbsentGpu:
         return 0
 
     def launcher_cls(self, src: Any, metadata: Any) -> Any:
+        block = next((value for value in src.constants.values() if isinstance(value, int)), 0)
+
         def launch(*args: Any, **kwargs: Any) -> None:
             self.launches += 1
+            self.launched.append(block)
+            self.seen.append("launch")
+            at, error = self.fails.get(block, (0, None))
+            if error is not None and self.launched.count(block) == at:
+                raise error
+            self.now_us += self.times_us.get(block, 1000.0)
 
         return launch
 
     def get_benchmarker(self) -> Any:
-        def do_bench(kernel_call: Any, quantiles: Any = None) -> list[float]:
-            kernel_call()
-            return [1.0, 1.0, 1.0]
+        return triton.testing.do_bench
 
-        return do_bench
+    def get_empty_cache_for_benchmark(self) -> Any:
+        return "buffer"
+
+    def clear_cache(self, cache: Any) -> None:
+        assert cache == "buffer"
+        self.seen.append("flush")
+        self.now_us += 60
+
+    def get_device_interface(self) -> Any:
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                gpu.seen.append("event")
+                self.at_us = gpu.now_us
+
+            def elapsed_time(self, end: Any) -> float:
+                return float(end.at_us - self.at_us) / 1000
+
+        def sleep(cycles: int) -> None:
+            gpu.seen.append("busy")
+            gpu.now_us += cycles / 1980
+
+        return SimpleNamespace(Event=Event, _sleep=sleep, synchronize=lambda: gpu.seen.append("wait"))
 
 
 @pytest.fixture
@@ -317,60 +357,140 @@ def test_candidates_that_other_workers_compile_are_compiled_here_only_where_no_c
         assert all(candidate.time_us for candidate in lookups[0].entry.candidates)
 
 
-def test_of_many_candidates_that_may_win_only_the_fastest_are_measured_in_full(run, absent_gpu, monkeypatch) -> None:
+def hooked_kernel(blocks: list[int], **options: Any) -> Any:
+    """Adds in place, so that a launch too many or a hook too few shows."""
+
+    @triton.autotune(configs=[config(block) for block in blocks], key=["n"], **options)
+    @triton.jit
+    def add(x, y, n, BLOCK: tl.constexpr):
+        offsets = tl.arange(0, BLOCK)
+        tl.store(y + offsets, tl.load(y + offsets) + tl.load(x + offsets))
+
+    return add
+
+
+def test_candidates_race_and_the_fastest_is_chosen_with_its_spread(run, absent_gpu) -> None:
+    absent_gpu.times_us = {16: 5.2, 32: 4.1, 64: 9.0, 128: 900.0}
+    lookups = run(dumping=True)
+    kernel = hooked_kernel([16, 32, 64, 128])
+
+    kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
+
+    entry = lookups[0].entry
+    assert kernel.best_config.kwargs["BLOCK"] == 32
+    assert [candidate.time_us for candidate in entry.candidates] == pytest.approx([5.2, 4.1, 9.0, 900.0], rel=1e-3)
+    assert entry.choice.label.startswith("+-")
+    assert absent_gpu.launched.count(128) == 2
+    assert absent_gpu.launched.count(32) < 60
+    assert kernel.configs_timings[kernel.best_config] == pytest.approx([0.0041] * 3, rel=1e-3)
+    assert kernel.bench_time > 0
+
+
+def test_a_launch_is_timed_with_the_cache_flushed_and_the_gpu_busy_as_long_as_it_is_prepared(run, absent_gpu) -> None:
+    absent_gpu.times_us = {16: 5.0, 32: 4.0}
+    run(dumping=True)
+
+    hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
+
+    raced = absent_gpu.seen[:-1]  # the launch of the test's own comes last
+    assert "".join(f"{what} " for what in raced).count("flush busy event launch event") > 4
+    assert raced.count("wait") < raced.count("launch") / 3
+
+
+def test_hooks_copies_and_zeroing_belong_to_each_launch_and_are_not_timed(run, absent_gpu) -> None:
+    absent_gpu.times_us = {16: 5.0, 32: 4.0}
+    seen = absent_gpu.seen
+    zeroed, kept = torch.full((128,), 5.0), torch.full((128,), 7.0)
+    kernel = hooked_kernel([16, 32], reset_to_zero=["x"], restore_value=["y"])
+    before, after = kernel.pre_hook, kernel.post_hook
+
+    def pre_hook(arguments: Any, reset_only: bool = False) -> None:
+        seen.append("before" if not reset_only else "reset only")
+        before(arguments, reset_only)
+        absent_gpu.now_us += 10_000
+
+    def post_hook(arguments: Any, exception: Any) -> None:
+        seen.append("after")
+        after(arguments, exception)
+        absent_gpu.now_us += 10_000
+
+    kernel.pre_hook, kernel.post_hook = pre_hook, post_hook
+    for one in kernel.configs:
+        one.pre_hook = lambda arguments: seen.append(f"pre_hook {arguments['BLOCK']}")
+    run(dumping=True)
+
+    kernel[(1,)](zeroed, kept, 3)
+
+    assert seen.count("before") == seen.count("after") == absent_gpu.launches - 1
+    assert seen.count("reset only") == 1
+    timed = next(place for place, what in enumerate(seen) if what == "busy")
+    assert [what.split()[0] for what in seen[timed - 3 : timed]] == ["flush", "pre_hook", "before"]
+    assert torch.equal(zeroed, torch.zeros(128))
+    assert torch.equal(kept, torch.full((128,), 7.0))
+    assert kernel.configs_timings[kernel.best_config][0] < 0.01
+
+
+@pytest.mark.parametrize("at", [1, 6])
+def test_a_candidate_that_runs_out_of_resources_is_out_and_the_others_go_on(run, absent_gpu, at) -> None:
+    absent_gpu.times_us = {16: 4.0, 32: 4.1}
+    absent_gpu.fails = {16: (at, triton.runtime.errors.OutOfResources(9, 1, "registers"))}
+    told: list[Any] = []
+    kernel = hooked_kernel([16, 32])
+    kernel.post_hook = lambda arguments, exception: told.append(exception)
+    lookups = run(dumping=True)
+
+    kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
+
+    failed, chosen = lookups[0].entry.candidates
+    assert failed.failed
+    assert chosen.time_us == pytest.approx(4.1, rel=1e-3)
+    assert [type(error).__name__ for error in told if error is not None] == ["OutOfResources"]
+    assert absent_gpu.launched.count(16) == at
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Triton Error [CUDA]: an illegal memory access"), KeyboardInterrupt()])
+def test_an_error_of_the_device_and_ctrl_c_reach_the_test_and_nothing_is_recorded(run, absent_gpu, error) -> None:
+    absent_gpu.fails = {32: (2, error)}
+    lookups = run(dumping=True)
+
+    with pytest.raises(type(error)):
+        hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
+
+    assert not [lookup for lookup in lookups if lookup.tuned]
+
+
+@pytest.mark.parametrize("own", ["argument", "attribute", "package"])
+def test_a_benchmark_that_is_not_tritons_own_is_used_once_for_each_candidate_as_it_is(
+    run, absent_gpu, monkeypatch, own
+) -> None:
+    times = iter([1.00, 1.02, 0.995])
     measured: list[float] = []
 
-    def do_bench(kernel_call: Any, warmup: float = 25, rep: float = 100, quantiles: Any = None) -> list[float]:
-        kernel_call()
-        measured.append(rep)
-        return [1.0 + len(measured) / 1000] * 3
+    def do_bench(kernel_call: Any, quantiles: Any) -> list[float]:
+        measured.append(next(times))
+        return [measured[-1]] * 3
 
-    monkeypatch.setattr(absent_gpu, "get_benchmarker", lambda: do_bench)
-    monkeypatch.setattr("pytest_autotune.tuners.triton.FINALISTS", 2)
-    run(dumping=True, cores=2)
-
-    call(product_kernel([config(16, stages) for stages in (1, 2, 3, 4)]))
-
-    assert measured == [10] * 4 + [100] * 2 + [100] * 2
-
-
-def test_every_candidate_is_looked_at_briefly_and_only_those_that_may_win_are_measured_in_full(
-    run, absent_gpu, monkeypatch
-) -> None:
-    measured: list[tuple[int, float]] = []
-    brief_ms = {16: 1.0, 32: 1.2, 64: 9.0}
-    full_ms = {16: 1.3, 32: 1.1, 64: 9.0}
-    block: list[int] = []
-
-    def do_bench(kernel_call: Any, warmup: float = 25, rep: float = 100, quantiles: Any = None) -> list[float]:
-        kernel_call()
-        time_ms = (brief_ms if rep < 100 else full_ms)[block[-1]]
-        measured.append((block[-1], rep))
-        return [time_ms] * 3
-
-    monkeypatch.setattr(absent_gpu, "get_benchmarker", lambda: do_bench)
-    kernel = product_kernel([config(16), config(32), config(64)])
-    for one in kernel.configs:
-        one.pre_hook = lambda arguments: block.append(arguments["BLOCK"])
+    if own == "package":
+        monkeypatch.setattr(absent_gpu, "get_benchmarker", lambda: do_bench)
+    kernel = hooked_kernel([16, 32, 64], **({"do_bench": do_bench} if own == "argument" else {}))
+    if own == "attribute":
+        kernel.do_bench = do_bench
     lookups = run(dumping=True)
 
-    call(kernel)
+    kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
-    assert measured == [(16, 10), (32, 10), (64, 10), (16, 100), (32, 100)]
-    assert [candidate.time_us for candidate in lookups[0].entry.candidates] == [1300.0, 1100.0, 9000.0]
-    assert kernel.best_config.kwargs["BLOCK"] == 32
-    assert kernel.do_bench is do_bench
+    assert [candidate.time_us for candidate in lookups[0].entry.candidates] == [1000.0, 1020.0, 995.0]
+    assert kernel.best_config.kwargs["BLOCK"] == 64
+    assert absent_gpu.launches == 1
 
 
-def test_candidates_that_are_close_are_measured_once_more_and_the_lower_time_counts(run, absent_gpu) -> None:
-    times = iter([1.00, 1.02, 0.99, 0.95])
-    absent_gpu.get_benchmarker = lambda: lambda kernel_call, quantiles: [next(times)] * 3
-    lookups = run(dumping=True)
-    kernel = product_kernel([config(16), config(32)])
+def test_of_candidates_that_are_as_good_the_first_is_chosen(run, absent_gpu) -> None:
+    absent_gpu.times_us = {16: 5.0, 32: 4.02, 64: 4.0}
+    run(dumping=True)
+    kernel = hooked_kernel([16, 32, 64])
 
-    call(kernel)
+    kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
-    assert [candidate.time_us for candidate in lookups[0].entry.candidates] == [990.0, 950.0]
     assert kernel.best_config.kwargs["BLOCK"] == 32
 
 

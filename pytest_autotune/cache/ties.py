@@ -29,6 +29,7 @@ def settle(
     noise: float,
     kept: int | None = None,
     error: Callable[[int, int], float] = lambda number, best: 0.0,
+    tie: float = TIE,
 ) -> int:
     """Which candidate to choose.
 
@@ -37,13 +38,14 @@ def settle(
     :param kept: the position of the choice that is kept already. It stays while it is within the noise.
     :param error: by which share of the best time the difference between two candidates may be wrong. What it
         hides is a tie, within the noise.
+    :param tie: a difference up to this share of the best time is one, too.
     """
     best = min(times, key=lambda number: (times[number], number))
     if kept is not None and times.get(kept, float("inf")) <= times[best] * (1 + noise):
         return kept
 
     def is_as_good(number: int) -> bool:
-        tolerated = max(TIE, min(error(number, best), noise))
+        tolerated = max(tie, min(error(number, best), noise))
         return times[number] <= times[best] * (1 + tolerated)
 
     return min(number for number in times if is_as_good(number))

@@ -23,13 +23,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune import device
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, plain_value
+from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
 from pytest_autotune.run.shared_work import UndividedWork, Work
 from pytest_autotune.run.tuning_run import Tuning, TuningRun
 from pytest_autotune.tuners.guard import guarded
@@ -42,10 +43,11 @@ from pytest_autotune.tuners.kernel_source import (
     qualified_name,
     source_digest,
 )
-from pytest_autotune.tuners.narrowing import BRIEF_MS, BRIEF_WARMUP_MS, CLOSE, FINALISTS, MAY_WIN
+from pytest_autotune.tuners.measuring.clocks import host_time_us
 from pytest_autotune.tuners.older_source_digest import OLDER_FORM, older_source_digest
 from pytest_autotune.tuners.parsing import parsed_one_at_a_time
 from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.triton_race import Raced, clock_for, race
 from pytest_autotune.tuners.values import (
     DtypeName,
     callable_text,
@@ -270,15 +272,20 @@ class Adapter:
         if not _interpreted(autotuner) and not tuning.known_to_fail:
             taken = _compile_ahead(call, configs, self._run, tuning.work)
             _fetch_compiled(call, configs, self._run, tuning.work, taken)
-        failed: dict[Any, Exception] = {}
+            _load_ahead(call, configs)
+        failed: dict[Any, BaseException] = {}
         with tuning.measuring():
             try:
-                with _brief_benchmark(autotuner) as was_brief, _noted_failures(autotuner, failed):
-                    bench_fn()
+                raced = _race(call, configs)
+                if raced is None:
+                    with _noted_failures(autotuner, failed):
+                        bench_fn()
             except Exception as error:
                 if fails_again(error):
                     tuning.record_failure([failure_text(error)])
                 raise
+            if raced is not None:
+                failed = {config: result.failed for config, result in raced.results.items() if result.failed}
             timings: Mapping[Any, object] = autotuner.configs_timings
             times_ms = {config: _median_ms(timings.get(config)) for config in configs}
             best = autotuner.cache[call.tuning_key]
@@ -289,11 +296,14 @@ class Adapter:
                     # The benchmark of the kernel has kept the reason to itself, and it may have been a passing one.
                     self._run.note(f"{tuning.lookup.problem}: every candidate failed; nothing was recorded")
                 return
-            if not _interpreted(autotuner):
-                best = _measured_again(call, times_ms, best, was_brief)
-        params = dict(zip(configs, _params_of(configs), strict=True))
-        candidates = [_candidate(params[config], times_ms[config], failed.get(config)) for config in configs]
-        tuning.record(_candidate(params[best], times_ms[best]), candidates)
+            if autotuner.do_bench is interpreter_benchmark:
+                best = autotuner.cache[call.tuning_key] = _settled(times_ms, NOISE_OF_INTERPRETER)
+        labels = {config: str(result.measured) for config, result in raced.results.items()} if raced else {}
+        candidates = {
+            config: _candidate(params, times_ms[config], failed.get(config), labels.get(config, ""))
+            for config, params in zip(configs, _params_of(configs), strict=True)
+        }
+        tuning.record(candidates[best], list(candidates.values()))
 
     def _problem(
         self, call: _Call, function: FunctionType, configs: Sequence[Any]
@@ -401,12 +411,7 @@ def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:
 
 def interpreter_benchmark(kernel_call: Callable[[], object], quantiles: Sequence[float] = ()) -> list[float]:
     """The time of a call in milliseconds, once per quantile: the better of two, since each is slow."""
-    times = []
-    for _ in range(2):
-        started = time.perf_counter()
-        kernel_call()
-        times.append((time.perf_counter() - started) * 1000)
-    return [min(times)] * max(len(quantiles), 1)
+    return [host_time_us(kernel_call, 2) / 1000] * max(len(quantiles), 1)
 
 
 def environment() -> str:
@@ -555,28 +560,16 @@ def _stream_is_capturing() -> bool:
     return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
-@contextmanager
-def _brief_benchmark(autotuner: Any) -> Iterator[bool]:
-    """Let Triton's own benchmark take a first, short look at every candidate; yields whether it does.
-
-    Most candidates lose by far. Those that may win are measured in full afterwards,
-    so the choice rests on the same measurement as without the plugin. A benchmark
-    that the kernel brings itself is used as it is.
-    """
-    benchmark = autotuner.do_bench
-    own = autotuner._do_bench is not None
-    if own or _interpreted(autotuner) or not {"warmup", "rep"} <= inspect.signature(benchmark).parameters.keys():
-        yield False
-        return
-    autotuner.do_bench = partial(benchmark, warmup=BRIEF_WARMUP_MS, rep=BRIEF_MS)
-    try:
-        yield True
-    finally:
-        autotuner.do_bench = benchmark
+def _load_ahead(call: _Call, configs: Sequence[Any]) -> None:
+    """Load the kernels of all candidates before the GPU is held; what fails here fails again in the race."""
+    if not _stream_is_capturing():
+        for config in configs:
+            with suppress(Exception):
+                _compile_and_load(call, config)
 
 
 @contextmanager
-def _noted_failures(autotuner: Any, failed: dict[Any, Exception]) -> Iterator[None]:
+def _noted_failures(autotuner: Any, failed: dict[Any, BaseException]) -> Iterator[None]:
     """Note why a candidate failed, which Triton itself forgets.
 
     :param failed: gets the error of each candidate whose benchmark raised one.
@@ -598,7 +591,7 @@ def _noted_failures(autotuner: Any, failed: dict[Any, Exception]) -> Iterator[No
         autotuner.do_bench = benchmark
 
 
-def fails_again(error: Exception) -> bool:
+def fails_again(error: BaseException) -> bool:
     """Whether a candidate that failed so will fail so in the next run, too, as far as the error can tell.
 
     What Triton's compiler refuses, what needs more than the device has, and a call that is wrong will.
@@ -613,38 +606,37 @@ def fails_again(error: Exception) -> bool:
     return isinstance(error, (TypeError, ValueError, KeyError)) or str(error).startswith("PassManager::run failed")
 
 
-def failure_text(error: Exception) -> str:
+def failure_text(error: BaseException) -> str:
     """An error in one line: Triton's messages begin with the source and end with what is wrong."""
     message = getattr(error, "error_message", None) or str(error)
     lines = [line.strip() for line in str(message).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _measured_again(call: _Call, times_ms: dict[Any, float], best: Any, was_brief: bool) -> Any:
-    """Measure those that may be the best in full, and those that are close to it then once more.
+def _race(call: _Call, configs: Sequence[Any]) -> Raced | None:
+    """Race the candidates, and leave the autotuner as its own benchmark would.
 
-    :param times_ms: updated in place; of two full measurements the lower one counts.
-    :returns: the best of them.
+    :returns: the outcome; None where the kernel's benchmark is not Triton's own and is to be used as it is.
     """
     autotuner = call.autotuner
-
-    def measure(config: Any) -> float:
-        autotuner.nargs = dict(zip(autotuner.arg_names, call.args, strict=False))
-        return _median_ms(autotuner._bench(*call.args, config=config, **call.kwargs))
-
-    leaders = [config for config, time_ms in times_ms.items() if time_ms <= times_ms[best] * (1 + MAY_WIN)]
-    if was_brief:
-        leaders = sorted(leaders, key=lambda config: times_ms[config])[:FINALISTS]
-        times_ms.update({config: measure(config) for config in leaders})
-        best = min(leaders, key=lambda config: times_ms[config])
-    leaders = [config for config in leaders if times_ms[config] <= times_ms[best] * (1 + CLOSE)]
-    if len(leaders) > 1:
-        times_ms.update({config: min(times_ms[config], measure(config)) for config in leaders})
-        best = min(leaders, key=lambda config: times_ms[config])
+    make_clock = None if _interpreted(autotuner) or _stream_is_capturing() else clock_for(autotuner)
+    if make_clock is None:
+        return None
+    started = time.time()
+    raced = race(make_clock(), autotuner, call.args, call.kwargs, configs)
+    best = raced.best if raced.best is not None else configs[0]
+    autotuner.configs_timings = {config: [result.time_us / 1000] * 3 for config, result in raced.results.items()}
+    autotuner.bench_time = time.time() - started
     autotuner.cache[call.tuning_key] = best
-    # The last measurement may have been another candidate's: what it left in the tensors must not differ.
+    # The last launch may have been another candidate's: what it left in the tensors must not differ.
     autotuner.pre_hook(call.arguments(best), reset_only=True)
-    return best
+    return raced
+
+
+def _settled(times_ms: Mapping[Any, float], noise: float) -> Any:
+    configs = list(times_ms)
+    finite = {place: times_ms[config] for place, config in enumerate(configs) if math.isfinite(times_ms[config])}
+    return configs[settle(finite, noise, tie=noise)]
 
 
 def _median_ms(timing: object) -> float:
@@ -657,11 +649,13 @@ def _median_ms(timing: object) -> float:
     return math.inf if math.isnan(time_ms) else time_ms
 
 
-def _candidate(params: tuple[Value, ...], time_ms: float, error: Exception | None = None) -> Candidate:
+def _candidate(
+    params: tuple[Value, ...], time_ms: float, error: BaseException | None = None, label: str = ""
+) -> Candidate:
     if not math.isfinite(time_ms):
         reason = failure_text(error) if error else "did not compile, or needs more than the device has"
         return Candidate(params=params, failed=reason)
-    return Candidate(params=params, time_us=float(f"{time_ms * 1000:.4g}"))
+    return Candidate(params=params, time_us=float(f"{time_ms * 1000:.4g}"), label=label)
 
 
 def _params(config: Any) -> tuple[Value, ...]:

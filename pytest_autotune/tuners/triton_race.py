@@ -1,0 +1,92 @@
+"""What Triton's own benchmark does around a launch, done for a race.
+
+``Autotuner._bench`` makes a function of one launch with its hooks and hands it to ``triton.testing.do_bench``.
+Here the same launch is handed to the race. Copies for ``restore_value`` and zeroing for ``reset_to_zero`` are
+hooks of Triton's too, and are not timed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pytest_autotune.tuners.measuring.clocks import Clock, Runner, triton_clock
+from pytest_autotune.tuners.measuring.race import Race, Result
+
+_BENCH_PARAMETERS = ["self", "args", "config", "meta"]
+_DRIVER_HAS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
+
+
+@dataclass(frozen=True)
+class Raced:
+    """The outcome of a race: the candidate to choose, None where all failed, and what became of each."""
+
+    best: Any
+    results: Mapping[Any, Result]
+    #: Rounds went on to disagree with each other.
+    disturbed: bool
+
+
+def clock_for(autotuner: Any) -> Callable[[], Clock] | None:
+    """Makes the clock for the race; None where the kernel's benchmark is not Triton's own and is to be used as it is.
+
+    That is a benchmark that its author brings, one with ``warmup=``, ``rep=`` or ``use_cuda_graph=``, one that
+    another package has put in its place, and that of a backend without events.
+    """
+    bench = getattr(type(autotuner), "_bench", None)
+    if getattr(bench, "__module__", "") != "triton.runtime.autotuner":
+        return None
+    if list(inspect.signature(type(autotuner)._bench).parameters) != _BENCH_PARAMETERS:
+        return None
+    if autotuner._do_bench is not None or not _is_tritons(autotuner.do_bench):
+        return None
+    driver = sys.modules["triton.runtime.driver"].driver.active
+    if not all(hasattr(driver, name) for name in _DRIVER_HAS):
+        return None
+    return partial(triton_clock, driver)
+
+
+def _is_tritons(benchmark: object) -> bool:
+    named = getattr(benchmark, "__module__", ""), getattr(benchmark, "__qualname__", "")
+    return named == ("triton.testing", "do_bench")
+
+
+def race(clock: Clock, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], configs: Sequence[Any]) -> Raced:
+    """Race compiled candidates of one call.
+
+    :raises Exception: what Triton's own benchmark does not take for a failure of one candidate.
+    """
+    errors: Any = sys.modules["triton.runtime.errors"]
+    compiler: Any = sys.modules["triton.compiler.errors"]
+    expected = (errors.OutOfResources, errors.PTXASError, compiler.CompileTimeAssertionFailure)
+    running = Race(clock, expected=expected)
+    running.look([_runner(autotuner, args, kwargs, config) for config in configs])
+    results = running.finish()
+    best = configs[running.choice] if any(result.measured for result in results) else None
+    return Raced(best, dict(zip(configs, results, strict=True)), running.disturbed)
+
+
+def _runner(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], config: Any) -> Runner:
+    """One launch as ``Autotuner._bench`` makes it.
+
+    :raises ValueError: as Triton does, for an argument that the candidates set, too.
+    """
+    if conflicts := kwargs.keys() & config.kwargs.keys():
+        told = f"Conflicting meta-parameters: {', '.join(conflicts)}."
+        raise ValueError(f"{told} Make sure that you don't re-define auto-tuned symbols.")
+    current = dict(kwargs, **config.all_kwargs())
+    named = {**dict(zip(autotuner.arg_names, args, strict=False)), **current}
+
+    def before() -> None:
+        if config.pre_hook:
+            config.pre_hook(named)
+        autotuner.pre_hook(named)
+
+    def after(error: Exception | None) -> None:
+        autotuner.post_hook(named, exception=error)
+
+    return Runner(partial(autotuner.fn.run, *args, **current), before, after)
