@@ -150,7 +150,7 @@ def parse(data: bytes, where: str) -> Message:
 
 def _unknown(message: Message, devices: Mapping[str, Device]) -> tuple[tuple[str, bytes], ...]:
     parts = []
-    for part in message.devices:
+    for part in map(_pb2().Device.FromString, message.devices):
         id = devices[part.id].id
         for name in ("id", "name", "arch", "multiprocessors"):
             part.ClearField(name)
@@ -166,9 +166,13 @@ def devices_of(message: Message, where: str) -> dict[str, Device]:
 
     :raises CacheError: for an empty or repeated id.
     """
-    return checked_devices(
-        ((row.id, Device(row.name, row.arch, row.multiprocessors)) for row in message.devices), where
-    )
+    try:
+        rows = map(_pb2().Device.FromString, message.devices)
+        return checked_devices(((row.id, Device(row.name, row.arch, row.multiprocessors)) for row in rows), where)
+    except CacheError:
+        raise
+    except Exception as error:  # a foreign parser at work on foreign bytes
+        raise CacheError(where, f"devices are damaged: {str(error) or 'no device'}") from None
 
 
 def entries_of(encoded: Iterable[bytes], devices: Mapping[str, Device], where: str) -> list[Entry]:
@@ -183,7 +187,41 @@ def entries_of(encoded: Iterable[bytes], devices: Mapping[str, Device], where: s
 
 
 # Values that are kept for others that are equal: enough for the largest suite, and no more than some megabytes.
-_MOST_VALUES = 100_000
+_MOST_VALUES = 20_000
+
+
+# Bytes of an entry from which on its parts are counted before a parser makes something of each.
+_LARGE = 2**16
+
+
+def _check_parts(data: bytes, where: str) -> None:
+    """Refuse a message that is made of empty parts: each takes thirty times its two bytes in memory.
+
+    :raises CacheError: for more than one part in four bytes.
+    """
+    position, parts = 0, 0
+    while position < len(data):
+        kind, position = data[position] & 7, _after_varint(data, position)
+        if kind == 2:
+            after = _after_varint(data, position)
+            if after - position > 10:
+                return
+            position = after + sum((byte & 127) << 7 * index for index, byte in enumerate(data[position:after]))
+        elif kind == 0:
+            position = _after_varint(data, position)
+        elif kind in (1, 5):
+            position += 8 if kind == 1 else 4
+        else:
+            return  # a group or no message at all: the parser refuses it, or makes nothing of it
+        parts += 1
+        if parts * 4 > len(data):
+            raise CacheError(where, f"an entry has over {len(data) // 4} parts in {len(data)} bytes: not a cache")
+
+
+def _after_varint(data: bytes, position: int) -> int:
+    while position < len(data) and data[position] & 128:
+        position += 1
+    return position + 1
 
 
 class _Reader:
@@ -215,6 +253,8 @@ class _Reader:
         return replace(entry, raw=data) if self._has_unknown_fields else entry
 
     def _parsed(self, kind: Any, data: bytes) -> Message:
+        if len(data) > _LARGE:
+            _check_parts(data, self._where)
         message = kind.FromString(data)
         size = message.ByteSize()
         message.DiscardUnknownFields()
@@ -285,7 +325,7 @@ def _outlines() -> Any:
     package = file.package
     for message in file.message_type:
         for field in message.field:
-            if field.type_name and not field.type_name.endswith(".Device"):
+            if field.type_name:
                 field.ClearField("type_name")
                 field.type = field.TYPE_BYTES
                 if field.label == field.LABEL_OPTIONAL:  # so that it can be told from an empty one

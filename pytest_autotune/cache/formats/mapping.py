@@ -271,7 +271,9 @@ def _refuse(found: object, path: _Path, wanted: str, where: str) -> NoReturn:
 
 
 # Values that are kept for others that are equal: enough for the largest suite, and no more than a few megabytes.
-_MOST_VALUES = 100_000
+_MOST_VALUES = 20_000
+# Of one mapping; the largest of this version has eleven.
+_MOST_NAMES = 1000
 
 
 class _Reader:
@@ -431,6 +433,8 @@ def from_json(text: str, where: str) -> Cache:
     check_lists(text, where)
 
     def once(pairs: list[tuple[str, object]]) -> _Object:
+        if len(pairs) > _MOST_NAMES:
+            raise CacheError(where, f"has an object of {len(pairs)} names: not a cache")
         if len({name for name, _ in pairs}) < len(pairs):
             raise CacheError(where, f'the name "{twice(name for name, _ in pairs)}" stands twice in one object')
         return objects.of(pairs)
@@ -528,6 +532,8 @@ class _Events:
                 self._refuse(name_event, "a name that is not text")
             if name in plain:
                 self._refuse(name_event, f'the name "{name}" stands twice in one mapping')
+            if len(plain) >= _MOST_NAMES:
+                self._refuse(name_event, f"a mapping of more than {_MOST_NAMES} names: not a cache")
             if name not in self._objects.known:
                 self._objects.saw(name, name_event.start_mark.line + 1)
             plain[name] = self._node(next(self._events), depth + 1)
