@@ -272,6 +272,8 @@ class Controller:
         measured = [*_measured(lookups), *_measured(("an interrupted run", lookup) for lookup in taken_over)]
         used = [lookup.entry for _, lookup in lookups if lookup.entry is not None and _was_used(lookup)]
         drop = {(entry.problem, entry.fingerprint) for entry in summary.unused} if self._options.prune else set()
+        if not (measured or used or self._before.entries or os.path.lexists(path.path)):
+            return replace(summary, dump=Dump(self._options.dump.typed))
         merged = Merged(Cache())
 
         def change(now: Cache) -> Cache:

@@ -102,6 +102,7 @@ def check_writable(path: AnyPath) -> Cache:
     else:
         cache, _ = _read_file(target, missing_ok=True)
         inside = _real(target.path).parent
+        _check_name(_real(target.path), str(target))
         if os.path.lexists(_real(target.path)) and not os.access(target.path, os.W_OK):
             raise CacheError(str(target), "is read-only")
     if cache.lossy:
@@ -115,6 +116,30 @@ def check_writable(path: AnyPath) -> Cache:
         os.close(descriptor)
         trial.unlink()
     return cache
+
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_LONGEST_NAME = 255
+
+
+def _check_name(file: Path, where: str) -> None:
+    """Refuse a name under which a file, or what stands beside it while it is written, cannot be put.
+
+    :raises CacheError: then.
+    """
+    try:
+        name = file.name.encode()
+        str(file).encode()
+    except UnicodeEncodeError:
+        raise CacheError(where, "the path is not encoded in UTF-8", "name it otherwise") from None
+    longest = _LONGEST_NAME - len("..lock")
+    if len(name) > longest:
+        raise CacheError(where, f"the name is {len(name)} bytes long", f"at most {longest}")
+    with suppress(OSError):
+        mounts = _MOUNTS.read_text(errors="surrogateescape").splitlines()
+        points = {re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in mounts}
+        if str(file) in points:
+            raise CacheError(where, "is a mount point, which cannot be replaced", "mount the folder that it is in")
 
 
 def update(path: AnyPath, change: Callable[[Cache], Cache], lock_timeout_s: float = 60) -> Updated:
@@ -267,7 +292,7 @@ def _temporary(file: Path) -> tuple[Path, int]:
 
 
 def _temporary_prefix(file: Path) -> str:
-    return f".{file.name[:100]}."
+    return f".{file.name[:50]}."  # of up to four bytes each
 
 
 def _remove_litter(file: Path) -> None:

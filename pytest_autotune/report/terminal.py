@@ -205,6 +205,8 @@ def _dump(summary: Summary) -> Iterator[Line]:
             f"{dump.path} could not be locked or read; {entries} written to {dump.written_to}: compare and rename it",
             color="yellow",
         )
+    elif not dump.written_to:
+        yield Line(f"nothing was tuned: {dump.path} was not written", color="yellow")
     elif not dump.rewritten:
         yield Line(f"{dump.path} is up to date ({entries}{workers})")
     else:

@@ -186,6 +186,45 @@ def test_a_dump_that_could_not_be_written_is_refused_and_what_is_there_stays(
     assert {path: path.read_bytes() for path in before} == before
 
 
+def test_a_dump_whose_name_cannot_be_written_is_refused_before_any_test(bad: Suite) -> None:
+    for name, told in [
+        ("x" * 240 + ".textproto", "*the name is 250 bytes long (at most 249)"),
+        ("名" * 80 + ".textproto", "*the name is 250 bytes long (at most 249)"),
+        (os.fsdecode(b"\xff.textproto"), "*the path is not encoded in UTF-8 (name it otherwise)"),
+    ]:
+        line = refused(bad, bad.run(f"--autotune-dump={name}"))
+        pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-dump: {told}"])
+
+
+def test_a_dump_to_a_file_that_is_a_mount_point_is_refused(bad: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = bad.folder / "cache file.textproto"
+    cache.write_text("")
+    mounts = bad.folder / "mountinfo"
+    shown = os.path.realpath(cache).replace(" ", "\\040")
+    mounts.write_text(f"36 35 98:0 / {shown} rw,noatime master:1 - ext4 /dev/root rw\n")
+    monkeypatch.setattr("pytest_autotune.cache.stores._MOUNTS", mounts)
+
+    line = refused(bad, bad.run(f"--autotune-dump={cache.name}"))
+
+    assert line.endswith("is a mount point, which cannot be replaced (mount the folder that it is in)")
+
+
+@pytest.mark.parametrize("module", ["raise ValueError", "def test_plain(): pass"])
+def test_a_run_in_which_nothing_was_tuned_writes_no_empty_cache(serial_suite: Suite, section, module: str) -> None:
+    result = serial_suite.write(test_bad=module).dump()
+
+    assert section(result)[-1] == "nothing was tuned: cache.textproto was not written"
+    assert not serial_suite.cache.exists()
+
+
+def test_without_a_gpu_the_way_out_is_told(serial_suite: Suite, section) -> None:
+    error = "0 active drivers ([]). There should only be one."
+    serial_suite.write(test_bad=f"def test_kernel(): raise RuntimeError({error!r})")
+
+    told = "Triton finds no GPU: set TRITON_INTERPRET=1 to run and tune its kernels on the CPU"
+    assert told in section(serial_suite.dump())
+
+
 OPTIONS = [
     (["--autotune-on-miss=perhaps"], "--autotune-on-miss: expected tune or error, not 'perhaps'"),
     (["--autotune-on-stale=keep"], "--autotune-on-stale: expected tune or use or error, not 'keep'"),

@@ -19,11 +19,9 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode, encode
 from tests.test_formats import CACHE
 
-PIECES = (
-    b""" " ' \\ { } < > [ ] # : , ; - 0 1e999 nan true 99999999999999999999 \\400 \\ud800 &a *a !!str <<<<<<< null
+PIECES = b""" " ' \\ { } < > [ ] # : , ; - 0 1e999 nan true 99999999999999999999 \\400 \\ud800 &a *a !!str <<<<<<< null
     kernle \xff \xe2\x80\xa8 \x00 \x1b[31m key label entries format_version""".split()
-    + [b"\n", b"\r\n", b" ", b"\t"]
-)
+PIECES += [b"\n", b"\r\n", b" ", b"\t"]
 
 
 def damaged(data: bytes, chance: random.Random) -> bytes:
