@@ -32,8 +32,8 @@ class Waits:
         self._may_wait = True
         self._of_thread = threading.local()
         self._tunings: set[_Budget] = set()
-        #: Process -> a lock that it held for all of the time that was waited for it, and the holder's text in it.
-        self._hung: dict[str, tuple[Path, str]] = {}
+        #: Processes that were waited for in vain.
+        self._hung: dict[str, _Hung] = {}
         self._told_in: Path | None = None
         #: Lines for the summary.
         self.notes: list[str] = []
@@ -127,21 +127,50 @@ class Waits:
             self.notes.append(text)
 
     def _remember(self, lock: Path, holder: str) -> None:
-        process = _process(holder, lock)
-        self._hung[process] = lock, holder
+        process, hung = _process(holder, lock), _Hung(lock, holder, time.monotonic_ns())
+        self._hung[process] = hung
         if self._told_in is not None:
             with suppress(OSError):
-                (self._told_in / f"hung-{process}").write_text(f"{holder}\n{lock}", encoding="utf-8")
+                (self._told_in / f"hung-{process}").write_text(hung.text, encoding="utf-8")
 
     def _hangs(self, holder: str, lock: Path) -> bool:
-        """Whether the holder of a lock was waited for in vain before, and still holds what it held then."""
+        """Whether the holder of a lock was waited for in vain before, and has shown no sign of life since then."""
         process = _process(holder, lock)
         known = self._hung.get(process)
         if known is None and self._told_in is not None:
             with suppress(OSError, ValueError):
-                text, _, path = (self._told_in / f"hung-{process}").read_text(encoding="utf-8").partition("\n")
-                known = Path(path), text
-        return known is not None and holder_of(known[0]) == known[1]
+                known = _Hung.of((self._told_in / f"hung-{process}").read_text(encoding="utf-8"))
+        if known is None or holder_of(known.lock) != known.holder:
+            return False
+        taken_ns = holder.partition(" ")[2]
+        return not (taken_ns.isdigit() and int(taken_ns) > known.since_ns)
+
+
+@dataclass(frozen=True)
+class _Hung:
+    """A process that was waited for in vain.
+
+    :param lock: what it held for all of that time.
+    :param holder: the holder's text in that lock.
+    :param since_ns: when it was given up, by the clock of the locks, in nanoseconds.
+    """
+
+    lock: Path
+    holder: str
+    since_ns: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.since_ns}\n{self.holder}\n{self.lock}"
+
+    @staticmethod
+    def of(text: str) -> _Hung:
+        """The reverse of ``text``.
+
+        :raises ValueError: for text that is none.
+        """
+        since_ns, holder, lock = text.split("\n", 2)
+        return _Hung(Path(lock), holder, int(since_ns))
 
 
 def _process(holder: str, lock: Path) -> str:
