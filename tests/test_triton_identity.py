@@ -308,6 +308,48 @@ def test_the_value_of_an_enum_in_the_key_belongs_to_the_source(outcome_after) ->
 
     assert outcome_after(one, two, *tensors(), mode(1), arguments=(*tensors(), mode(1))) == "hit"
     assert outcome_after(one, two, *tensors(), mode(1), arguments=(*tensors(), mode(2))) == "stale"
+    assert outcome_after(one, two, *tensors(), (mode(1),), arguments=(*tensors(), (mode(2),))) == "stale"
+
+
+def test_the_value_of_an_enum_in_a_candidate_belongs_to_the_search(outcome_after) -> None:
+    def make(fast: int) -> Any:
+        mode = enum.Enum("Mode", {"FAST": fast})
+
+        @triton.autotune(
+            [triton.Config({"BLOCK": block, "MODE": mode.FAST}) for block in CONFIGS],  # type: ignore[attr-defined]
+            key=["n"],
+            do_bench=bench(),
+        )
+        @triton.jit
+        def nothing(x, y, n, MODE: tl.constexpr, BLOCK: tl.constexpr):
+            pass
+
+        return nothing
+
+    assert outcome_after(make(1), make(1), *tensors()) == "hit"
+    assert outcome_after(make(1), make(2), *tensors()) == "stale"
+
+
+def test_candidates_that_differ_in_the_library_of_a_dtype_are_told_apart(session) -> None:  # noqa: F811
+    def make(bench: Any) -> Any:
+        @triton.autotune(
+            [triton.Config({"BLOCK": 16, "DTYPE": dtype}) for dtype in (tl.float16, torch.float16)],
+            key=["n"],
+            do_bench=bench,
+        )
+        @triton.jit
+        def nothing(x, y, n, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+            pass
+
+        return nothing
+
+    recorded = session(dumping=True)
+    run(make(bench(64)), *tensors())
+    session(recorded.entries)
+    kernel = make(bench(16))
+    run(kernel, *tensors())
+
+    assert kernel.best_config is kernel.configs[1]
 
 
 @pytest.mark.parametrize("option", ["noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug"])

@@ -320,5 +320,7 @@ def _options(kernel: object) -> Iterator[str]:
         given = getattr(getattr(layer, "rewriter", None), "kwargs", None)  # where Triton's interpreter keeps it
         for name in _OPTIONS:
             value = given.get(name) if isinstance(given, dict) else getattr(layer, name, None)
-            if value and isinstance(value, (bool, str, int, list, tuple)):
+            if isinstance(value, (list, tuple, set, frozenset)):
+                value = sorted(map(str, value))
+            if value and isinstance(value, (bool, str, int, list)):
                 yield f"{name}={value!r}"

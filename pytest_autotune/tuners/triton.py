@@ -659,7 +659,7 @@ def _candidate(
 
 
 def _params(config: Any) -> tuple[Value, ...]:
-    return tuple(stable_value(name, value) for name, value in config.all_kwargs().items())
+    return tuple(stable_value(name, value, dtype_apart=True) for name, value in config.all_kwargs().items())
 
 
 def _params_of(configs: Sequence[Any]) -> list[tuple[Value, ...]]:
@@ -689,6 +689,9 @@ def _stable_extra(name: str, value: object) -> Value:
 
 def _search_text(config: Any) -> str:
     words = [value.encoded for value in _params(config)]
+    words += [
+        (name, "", str(constant_text(value)), "") for name, value in config.all_kwargs().items() if _has_enum(value)
+    ]
     for name, value in _extras(config):
         try:
             words.append(_stable_extra(name, value).encoded)
@@ -734,8 +737,13 @@ def _source(kernel: Any, heuristics: _Heuristics, arguments: Sequence[tuple[str,
         is_plain = python_function(function) is not None
         parts.append(f"{name}: {source_digest(function, constant_text) if is_plain else callable_text(function)}")
     # The key has the name of an enum's member; its value may be edited.
-    parts += [f"{name}: {constant_text(value)}" for name, value in arguments if isinstance(unwrapped(value), enum.Enum)]
+    parts += [f"{name}: {constant_text(value)}" for name, value in arguments if _has_enum(value)]
     return parts[0] if len(parts) == 1 else digest("\n".join(parts))
+
+
+def _has_enum(value: object) -> bool:
+    value = unwrapped(value)
+    return isinstance(value, enum.Enum) or (isinstance(value, (tuple, list)) and any(map(_has_enum, value)))
 
 
 def _settings(autotuner: Any) -> Iterator[Value]:
