@@ -268,6 +268,8 @@ def _names(function: FunctionType, node: ast.AST) -> list[tuple[str, ...]]:
     # The variables of a comprehension are the function's own since Python 3.12 only.
     targets = [part.target for part in ast.walk(node) if isinstance(part, ast.comprehension)]
     local -= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+    # What a function sets itself says nothing of its source.
+    local |= {name for part in ast.walk(node) if isinstance(part, (ast.Global, ast.Nonlocal)) for name in part.names}
     names: set[tuple[str, ...]] = set()
     parts = [part for name, part in ast.iter_fields(node) if name != "decorator_list"]
     for part in parts:

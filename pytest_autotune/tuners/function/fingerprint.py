@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_autotune.cache.model import Value
-from pytest_autotune.tuners.function.sources import source_text
+from pytest_autotune.tuners.function.carried import Carried
+from pytest_autotune.tuners.function.sources import left_out_of, source_text
 from pytest_autotune.tuners.function.space import Space
 from pytest_autotune.tuners.kernel_source import FORM, digest
 from pytest_autotune.tuners.values import stable_value
+
+#: How many names of what is left out are told.
+TOLD = 5
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,12 @@ class Fingerprint:
     label: str = ""
 
 
-def fingerprint(space: Space, version: object, sources: Sequence[object]) -> Fingerprint:
+def fingerprint(space: Space, version: object, sources: Sequence[object], carried: Carried) -> Fingerprint:
     """The fingerprint of a choice; its values are sorted by name.
 
     :param version: anything with a stable form that the caller changes when a choice is no longer good.
     :param sources: see :func:`~pytest_autotune.tuners.function.sources.source_text`.
+    :param carried: what the functions carry beside their source.
     :raises UnportableError: when the version has no stable form.
     """
     values = [Value("space", space.digest, "digest")]
@@ -39,10 +44,19 @@ def fingerprint(space: Space, version: object, sources: Sequence[object]) -> Fin
         parts.append("source")
         form = "digest" if all(isinstance(source, (str, Path)) for source in sources) else FORM
         values.append(Value("source", known[0] if len(known) == 1 else digest("\n".join(known)), form))
+    if carried.digest:
+        parts.append("carried")
+        values.append(Value("carried", carried.digest, "digest"))
     if version is not None:
         parts.append("version")
         values.append(stable_value("version", version))
+    label = ""
     if not known:
-        return Fingerprint(tuple(values), f"fingerprint: {' and '.join(parts)} only")
-    label = "fingerprint: without a source that cannot be read" if len(known) < len(texts) else ""
+        label = f"fingerprint: {' and '.join(parts)} only"
+    elif len(known) < len(texts):
+        label = "fingerprint: without a source that cannot be read"
+    left_out = sorted({*carried.left_out, *(name for source in sources for name in left_out_of(source))})
+    if left_out:
+        label += f"{'; ' if label else ''}not in the fingerprint: {', '.join(left_out[:TOLD])}"
+        label += f" and {len(left_out) - TOLD} more" if len(left_out) > TOLD else ""
     return Fingerprint(tuple(sorted(values, key=lambda value: value.name)), label)

@@ -8,6 +8,25 @@ from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.values import stable_value
 
 
+class Coarse(int):
+    """A value of a key that stands for several sizes.
+
+    :param of: the size at hand, of which a choice is not to depend.
+    """
+
+    of: int
+
+    def __new__(cls, value: int, of: int) -> Coarse:
+        coarse = super().__new__(cls, value)
+        coarse.of = of
+        return coarse
+
+
+def sizes_in(key: Mapping[str, object]) -> tuple[int, ...]:
+    """The sizes for which a key has a coarser value."""
+    return tuple(value.of for value in key.values() if isinstance(value, Coarse))
+
+
 def power_of_two(n: int) -> int:
     """The smallest power of two that is not below ``n``; 1 for 0 and 1.
 
@@ -15,7 +34,7 @@ def power_of_two(n: int) -> int:
     """
     if n < 0:
         raise ValueError(f"power_of_two({n}): a size is not negative")
-    return 1 << (n - 1).bit_length() if n > 1 else 1
+    return Coarse(1 << (n - 1).bit_length() if n > 1 else 1, n)
 
 
 def multiple_of(n: int, k: int) -> int:
@@ -25,7 +44,7 @@ def multiple_of(n: int, k: int) -> int:
     """
     if n < 0 or k <= 0:
         raise ValueError(f"multiple_of({n}, {k}): expected a size of 0 or more, and a step of 1 or more")
-    return -(-n // k) * k
+    return Coarse(-(-n // k) * k, n)
 
 
 def key_values(key: Mapping[str, object]) -> tuple[Value, ...]:

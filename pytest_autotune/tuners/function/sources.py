@@ -10,12 +10,19 @@ from types import FunctionType, ModuleType
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UnportableError
+from pytest_autotune.tuners.function.carried import Bound, frozen_text
 from pytest_autotune.tuners.kernel_source import digest, python_function, source_digest
 from pytest_autotune.tuners.source_tokens import code_text
 from pytest_autotune.tuners.values import constant_text
 
 #: Reading and splitting source takes milliseconds; a function's does not change while it lives.
-_read: WeakKeyDictionary[FunctionType, str | None] = WeakKeyDictionary()
+_read: WeakKeyDictionary[FunctionType, tuple[str | None, tuple[str, ...]]] = WeakKeyDictionary()
+
+
+def left_out_of(source: object) -> tuple[str, ...]:
+    """The globals that a function uses and that are not digested because they can change: ``"CONFIG (dict)"``."""
+    function = None if isinstance(source, (str, Path, ModuleType)) else _function_of(source)
+    return _read[function][1] if function is not None and function in _read else ()
 
 
 def source_text(source: object) -> str | None:
@@ -38,24 +45,35 @@ def source_text(source: object) -> str | None:
         raise TypeError(f"source= takes functions, texts, paths and modules, not {source!r}")
     if function not in _read:
         _read[function] = _function_digest(function)
-    return _read[function]
+    return _read[function][0]
 
 
 def _function_of(source: object) -> FunctionType | None:
-    while isinstance(source, partial):
-        source = source.func
+    while isinstance(source, (partial, Bound)):
+        source = source.func if isinstance(source, partial) else source.function
     if inspect.ismethod(source):
         source = source.__func__
     return python_function(source)
 
 
-def _function_digest(function: FunctionType) -> str | None:
+def _function_digest(function: FunctionType) -> tuple[str | None, tuple[str, ...]]:
+    """The digest of a function, and what it uses that can change."""
     if function.__name__ == "<lambda>":
-        return None
+        return None, ()
+    left_out: set[str] = set()
+
+    def constant(value: object) -> str | None:
+        text = frozen_text(value)
+        if text is None and not hasattr(value, "dtype"):
+            name = next((name for name, found in function.__globals__.items() if found is value), "")
+            if name or constant_text(value) is not None:
+                left_out.add(f"{name or 'a constant of a helper'} ({type(value).__name__})")
+        return text
+
     try:
-        return source_digest(function, constant_text)
+        return source_digest(function, constant), tuple(sorted(left_out))
     except UnportableError:
-        return None
+        return None, ()
 
 
 @lru_cache(maxsize=256)

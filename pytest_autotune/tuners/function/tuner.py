@@ -13,10 +13,11 @@ from typing import Any
 
 from pytest_autotune.cache.model import Entry, Problem, UnportableError, Value
 from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.tuners.function.carried import Bound, carried_by
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint
-from pytest_autotune.tuners.function.keys import key_values
+from pytest_autotune.tuners.function.keys import key_values, sizes_in
 from pytest_autotune.tuners.function.places import Place, place_of
 from pytest_autotune.tuners.function.randomness import random_state_kept
 from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan, compare, search
@@ -158,7 +159,9 @@ class FunctionTuner:
             self._tell_of_two_devices(name, place)
         try:
             problem = Problem(NAME, name, key_values(key or {}), place.device)
-            request = Request(problem, fingerprint(plan.space, version, _sources(source, callbacks)), place, plan)
+            sources = _sources(source, callbacks)
+            carried = carried_by(_carriers(callbacks, sources), sizes_in(key or {}))
+            request = Request(problem, fingerprint(plan.space, version, sources, carried), place, plan)
         except UnportableError as error:
             return self._unportable(Problem(NAME, name, (), place.device), str(error), plan, place)
         memory = self.memory
@@ -290,6 +293,13 @@ def _classes(invalid: object) -> tuple[type[BaseException], ...]:
     if not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
         raise TypeError(f"invalid= takes classes of errors, not {invalid!r}")
     return classes
+
+
+def _carriers(callbacks: Callbacks, sources: tuple[object, ...]) -> list[object]:
+    """The functions of a call that decide which configuration is the fastest."""
+    functions: list[object] = [callbacks.run, *filter(None, [callbacks.compile])]
+    known = {id(own.function if isinstance(own, Bound) else own) for own in functions}
+    return functions + [source for source in sources if callable(source) and id(source) not in known]
 
 
 def _sources(source: object, callbacks: Callbacks) -> tuple[object, ...]:

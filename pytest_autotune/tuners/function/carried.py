@@ -1,0 +1,206 @@
+"""What the functions of a hand-written tuner carry with them, beside their text.
+
+A closure, the arguments of a ``partial``, the object of a bound method: two functions of one text that carry
+other values ask for other choices. What cannot change is digested. What can change, such as a list that the kernel
+appends to, would make a choice stale without an edit: it is named instead, so that the user can put into the key
+what matters of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache, partial
+from types import CodeType, FunctionType, MethodType, SimpleNamespace
+from typing import Any
+
+from pytest_autotune.cache.model import UnportableError
+from pytest_autotune.tuners.kernel_source import closure_cells, digest, python_function, source_digest
+from pytest_autotune.tuners.library_code import of_library
+from pytest_autotune.tuners.values import constant_text, is_code, unwrapped
+
+_Named = Iterator[tuple[str, object]]
+_SCALARS = (int, float, str, bool, type(None))
+_WRITTEN_AS_THEY_ARE = (bytes, complex, range)
+_CHANGED = "changed by the kernel"
+_BEFORE_USE = ("__init__", "__new__", "__post_init__")
+
+
+@dataclasses.dataclass(frozen=True)
+class Carried:
+    """What functions carry.
+
+    :param digest: of what cannot change; empty where there is nothing.
+    :param left_out: what can change, by name and type, sorted: ``"seen (list)"``.
+    """
+
+    digest: str = ""
+    left_out: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """A callback with the arguments of one call, for which the key stands: of it, only ``function`` is looked at."""
+
+    function: object
+    call: Callable[..., object]
+
+    def __call__(self, *own: object) -> object:
+        return self.call(*own)
+
+
+def carried_by(functions: Sequence[object], in_key: Collection[int] = ()) -> Carried:
+    """What these functions carry.
+
+    :param in_key: sizes for which the key has a coarser value: they are no part of a choice's identity.
+    """
+    texts: list[str] = []
+    left_out: dict[str, None] = {}
+    for function in functions:
+        found = []
+        for name, value in _values(function):
+            text = _text(value, in_key)
+            if text is None:
+                left_out[f"{name} ({_kind(value)})"] = None
+            elif text:
+                found.append(f"{name}: {text}")
+        if found:
+            texts.append("\n".join(found))
+        left_out.update(dict.fromkeys(f"{name} ({_CHANGED})" for name in _rebound(function)))
+    return Carried(digest("\n\n".join(texts)) if texts else "", tuple(sorted(left_out)))
+
+
+def _kind(value: object) -> str:
+    return _CHANGED if isinstance(value, _Changing) else type(value).__name__
+
+
+def frozen_text(value: object) -> str | None:
+    """The text of a value that cannot change, the same in every process; None for any other."""
+    if type(value) in _SCALARS:
+        return repr(value)
+    value = unwrapped(value)
+    if isinstance(value, (tuple, frozenset)):
+        return None if any(frozen_text(part) is None for part in value) else constant_text(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        is_frozen = type(value).__dataclass_params__.frozen  # type: ignore[attr-defined]
+        return constant_text(value) if is_frozen and all(frozen_text(part) is not None for part in parts) else None
+    if isinstance(value, (list, dict, set, SimpleNamespace)):
+        return None
+    if isinstance(value, _WRITTEN_AS_THEY_ARE):
+        return repr(value)
+    return constant_text(value)
+
+
+def _text(value: object, in_key: Collection[int]) -> str | None:
+    """What is digested of a value: empty for what needs none, None for what can change."""
+    if type(value) is int and value in in_key:
+        return ""
+    if (function := python_function(value)) is not None:
+        return _function_text(function)
+    if is_code(value) or inspect.isbuiltin(value):
+        return ""
+    text = frozen_text(value)
+    if text is None and hasattr(value, "dtype") and hasattr(value, "shape"):
+        # An array: what is in it is data, and its sizes, which the key may have coarser on purpose, belong there.
+        return f"{value.dtype} of {len(value.shape)} dimensions"
+    return text
+
+
+def _function_text(function: FunctionType) -> str | None:
+    if of_library(function):
+        return ""
+    try:
+        return source_digest(function, frozen_text, own_cells=True)
+    except UnportableError:
+        return ""
+
+
+def _values(function: Any) -> _Named:
+    """What a callable carries, by name."""
+    if isinstance(function, Bound):
+        yield from _values(function.function)
+    elif isinstance(function, partial):
+        yield from _values(function.func)
+        yield from ((f"argument {number}", value) for number, value in enumerate(function.args))
+        yield from sorted(function.keywords.items())
+    elif type(function) is MethodType:
+        yield from _values(function.__func__)
+        yield from _of_object(function.__self__)
+    elif (inner := python_function(function)) is not None:
+        rebound = _rebound_names(inner.__code__)
+        yield from ((name, value) for name, value in closure_cells(inner).items() if name not in rebound)
+        names = inner.__code__.co_varnames[: inner.__code__.co_argcount]
+        defaults = inner.__defaults__ or ()
+        yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
+        yield from sorted((inner.__kwdefaults__ or {}).items())
+    elif callable(function) and not inspect.isbuiltin(function) and not isinstance(function, type):
+        yield from _of_object(function)
+
+
+def _of_object(owner: object) -> _Named:
+    """The attributes of an object that its class uses and sets nowhere but when it is made."""
+    if isinstance(owner, type) or frozen_text(owner) is not None:
+        yield "self", owner
+        return
+    cls: type = type(owner)
+    used, changed = _attributes(cls)
+    for name, value in sorted(getattr(owner, "__dict__", {}).items()):
+        if name in used:
+            yield f"self.{name}", _Changing(value) if name in changed else value
+
+
+@dataclasses.dataclass
+class _Changing:
+    """Stands for an attribute that methods set."""
+
+    value: object
+
+
+@lru_cache(maxsize=256)
+def _attributes(cls: type) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of attributes that a class's own methods use, and of those that they set after it was made."""
+    used: set[str] = set()
+    changed: set[str] = set()
+    for base in cls.__mro__:
+        if of_library(base):
+            continue
+        for name, method in vars(base).items():
+            if (function := python_function(method)) is None:
+                continue
+            for code in _nested(function.__code__):
+                used.update(code.co_names)
+                if name not in _BEFORE_USE:
+                    changed.update(_set_by(code, ("STORE_ATTR", "DELETE_ATTR")))
+    return frozenset(used), frozenset(changed)
+
+
+def _rebound(function: Any) -> Iterator[str]:
+    """The names outside of a function that it sets itself."""
+    while isinstance(function, (Bound, partial, MethodType)):
+        function = function.func if isinstance(function, partial) else _inner(function)
+    if (inner := python_function(function)) is not None:
+        yield from sorted(_rebound_names(inner.__code__))
+
+
+def _inner(function: Bound | MethodType) -> object:
+    return function.function if isinstance(function, Bound) else function.__func__
+
+
+@lru_cache(maxsize=1024)
+def _rebound_names(code: CodeType) -> frozenset[str]:
+    own = {name for name in _set_by(code, ("STORE_DEREF",)) if name in code.co_freevars}
+    return frozenset(own.union(*(_set_by(inner, ("STORE_GLOBAL",)) for inner in _nested(code))))
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _nested(const)
+
+
+def _set_by(code: CodeType, operations: Collection[str]) -> set[str]:
+    return {str(step.argval) for step in dis.get_instructions(code) if step.opname in operations}
