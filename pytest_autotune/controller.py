@@ -29,6 +29,7 @@ from pytest_autotune.report.summary import Dump, Gate, Summary, rows_of, unused_
 from pytest_autotune.run.folders import Membership, identity, remove_run_folders, shared_folder
 from pytest_autotune.run.journal import RunFolder, journals_in
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.moves import renamed, settled
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.wire import ProcessFacts, decode_facts, decode_lookup
 from pytest_autotune.run.workers import Task, receive_results, send_task
@@ -236,6 +237,7 @@ class Controller:
             self.folder = None
 
     def _summarise(self, session: pytest.Session, exitstatus: int) -> Summary:
+        self._lookups = self._settled()
         lookups = [lookup for _, lookup in self._lookups.values()]
         facts = [self._facts[worker] for worker in sorted(self._facts)]
         environments = {tuner: versions for process in facts for tuner, versions in process.environments}
@@ -257,6 +259,11 @@ class Controller:
             environments=environments,
         )
 
+    def _settled(self) -> dict[str, tuple[str, Lookup]]:
+        lookups = settled([lookup for _, lookup in self._lookups.values()])
+        both = zip(self._lookups.items(), lookups, strict=True)
+        return {text: (worker, lookup) for (text, (worker, _)), lookup in both}
+
     def _nearest(self) -> Nearest:
         return Nearest([self.index] if self.index is not None else [], dict(self._options.device_alias))
 
@@ -272,6 +279,13 @@ class Controller:
         measured = [*_measured(lookups), *_measured(("an interrupted run", lookup) for lookup in taken_over)]
         used = [lookup.entry for _, lookup in lookups if lookup.entry is not None and _was_used(lookup)]
         drop = {(entry.problem, entry.fingerprint) for entry in summary.unused} if self._options.prune else set()
+        for lookup, entry in renamed(lookup for _, lookup in lookups):
+            old = lookup.entry
+            if lookup.outcome is not Outcome.HIT:
+                used.append(entry)
+            elif old is not None and not summary.incomplete:  # else another test may still ask for the old name
+                used = [entry if one is old else one for one in used]
+                drop.add((old.problem, old.fingerprint))
         if not (measured or used or self._before.entries or os.path.lexists(path.path)):
             return replace(summary, dump=Dump(self._options.dump.typed))
         merged = Merged(Cache())

@@ -13,6 +13,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.coordination import Alone, GpuLock, SoleClaim
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.moves import renamed, settled
 from pytest_autotune.run.tuning_run import Policy, TuningRun
 
 GPU = Device("GPU", "arch", 1)
@@ -315,3 +316,58 @@ def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
 
     assert entry.tuning_seconds < 0.25
     assert lookups[0].disturbed
+
+
+def moved_run(*entries: Entry, exists: Any = lambda kernel: False) -> list[Lookup]:
+    run, lookups = a_run(entries)
+    with run.tuning(problem("new"), [Value("source", "s")], lambda entry: True, exists=exists) as tuning:
+        if tuning.entry is None:
+            tuning.record(FAST)
+    return lookups
+
+
+def an_entry(kernel: str, choice: Candidate = FAST, source: str = "s", device: Device = GPU) -> Entry:
+    return Entry(problem(kernel, device), (Value("source", source),), choice)
+
+
+def test_the_entry_of_a_kernel_that_is_gone_serves_the_one_with_its_source_key_and_device() -> None:
+    (lookup,) = moved_run(an_entry("old"), an_entry("new", device=Device("Other", "arch")))
+    assert (lookup.outcome, lookup.reason, lookup.tuned) == (Outcome.HIT, "moved from old", False)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [an_entry("old", source="other")],
+        [an_entry("old", device=Device("Other", "arch"))],
+        [an_entry("old"), an_entry("older", SLOW)],
+    ],
+)
+def test_an_entry_with_other_source_or_device_or_one_of_several_that_differ_serves_no_other_kernel(others) -> None:
+    assert [(one.outcome, one.tuned) for one in moved_run(*others)] == [(Outcome.MISS, True)]
+
+
+def test_of_several_kernels_that_are_gone_and_chose_the_same_the_first_serves() -> None:
+    (lookup,) = moved_run(an_entry("older"), an_entry("old"))
+    assert lookup.reason == "moved from old"
+
+
+def test_a_kernel_that_this_process_has_asked_for_has_not_moved() -> None:
+    run, lookups = a_run((an_entry("old"),))
+    tune(run, problem("old"))
+
+    with run.tuning(problem("new"), [Value("source", "s")], lambda entry: True, exists=lambda kernel: False) as tuning:
+        assert tuning.entry is None
+
+    assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]
+
+
+def test_a_kernel_that_another_process_asked_for_has_not_moved_and_the_lookup_is_a_miss_after_all() -> None:
+    (moved,) = moved_run(an_entry("old"))
+    old = Lookup(problem("old"), moved.fingerprint, Outcome.HIT, entry=an_entry("old"))
+
+    lookups = settled([moved, old])
+
+    assert [lookup.outcome for lookup in lookups] == [Outcome.MISS, Outcome.HIT]
+    assert lookups[0].reason == "no entry; that of old was used, which has the same source"
+    assert [entry.problem for _, entry in renamed(lookups)] == [problem("new")]

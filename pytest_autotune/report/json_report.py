@@ -66,6 +66,7 @@ def _lookup(row: Row) -> dict[str, Any]:
         **_problem(row.problem),
         "label": row.label,
         "reason": row.reason,
+        "moved_from": row.moved_from,
         "tests": list(row.tests),
         "tuned": row.tuned,
         "tuning_seconds": row.tuning_seconds,

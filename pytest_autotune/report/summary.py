@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
+from pytest_autotune.run.moves import old_entry
 from pytest_autotune.run.wire import ProcessFacts
 
 #: The outcomes that count as misses: what a fresh cache would have covered.
@@ -22,6 +23,7 @@ class Row:
     :param tests: the node ids of the tests that asked, first in their process or with another fingerprint;
         the one with the worst outcome comes first.
     :param tuned: a search took place.
+    :param moved_from: the kernel's old name, where its entry still has that.
     :param tuning_seconds: what the search took; 0 where there was none.
     """
 
@@ -37,6 +39,7 @@ class Row:
     candidates: tuple[Candidate, ...] = ()
     environment: str = ""
     alias: str = ""
+    moved_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,14 @@ class Summary:
         counts["unused"] = len(self.unused)
         counts["unportable"] = by_outcome[Outcome.UNPORTABLE]
         return counts
+
+    @property
+    def moved(self) -> dict[tuple[str, str], int]:
+        """(tuner:kernel as it was, kernel as it is) -> how many of its problems are found under the old name only."""
+        rows = [row for row in self.rows if row.moved_from]
+        return dict(
+            sorted(Counter((f"{row.problem.tuner}:{row.moved_from}", row.problem.kernel) for row in rows).items())
+        )
 
     @property
     def misses(self) -> int:
@@ -211,6 +222,7 @@ def _row(problem: Problem, met: Sequence[Lookup]) -> Row:
         entry.candidates if entry else (),
         entry.environment if entry else "",
         next((lookup.alias for lookup in met if lookup.alias), ""),
+        next((old.problem.kernel for one in met if one.outcome is Outcome.HIT and (old := old_entry(one))), ""),
     )
 
 

@@ -132,6 +132,8 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
         yield Line(note, color="yellow")
     for (then, now), hits in summary.other_environments.items():
         yield Line(f"{_count(hits, 'hit')}, tuned with {then}; this run has {now}")
+    for (old, new), hits in summary.moved.items():
+        yield Line(f"{_count(hits, 'hit')} of {new} moved from {old}")
     for alias in sorted(
         {f"{row.problem.device.name} used entries of {row.alias}" for row in summary.rows if row.alias}
     ):
@@ -222,7 +224,7 @@ def _hint(summary: Summary, update: str) -> Iterator[Line]:
     counts = summary.counts
     dumped = summary.dump is not None and not summary.dump.error
     prune = "add --autotune-prune to drop the unused entries." if summary.unused else ""
-    if not dumped and (counts["miss"] or counts["stale"] or counts["mismatch"]):
+    if not dumped and (counts["miss"] or counts["stale"] or counts["mismatch"] or summary.moved):
         yield Line(f"Re-run with {update} to update the cache{'; ' + prune if prune else '.'}")
     elif prune:
         yield Line(f"Re-run with {update} and {prune}")

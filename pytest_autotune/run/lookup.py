@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from pytest_autotune.cache.index import EntryIndex
@@ -84,12 +84,15 @@ def find(
     fingerprint: tuple[Value, ...],
     offered: Callable[[Entry], bool],
     aliases: Mapping[str, str],
+    exists: Callable[[str], bool] = lambda kernel: True,
 ) -> Finding:
     """Look a problem up; earlier indexes take precedence.
 
     :param fingerprint: sorted by name.
     :param offered: whether the tuner has the entry's choice among its candidates now.
     :param aliases: device name -> name of a device whose entries it may use.
+    :param exists: whether there may still be a kernel of some name; the entries of one that is gone may be of
+        one that was moved.
     """
     same_key = [entry for index in indexes for entry in index.same_key(problem)]
     own = [entry for entry in same_key if entry.problem.device == problem.device]
@@ -99,10 +102,36 @@ def find(
         alias = other if own else ""
     if own:
         return _among(own, fingerprint, offered, alias)
+    if (moved := _moved(indexes, problem, fingerprint, offered, exists)) is not None:
+        return moved
     if same_key:
         devices = _listed(sorted({str(entry.problem.device) for entry in same_key}))
         return Finding(Outcome.MISMATCH, f"tuned on {devices}, running on {problem.device}", same_key[0])
     return Finding(Outcome.MISS, NO_ENTRY)
+
+
+def _moved(
+    indexes: Sequence[EntryIndex],
+    problem: Problem,
+    fingerprint: tuple[Value, ...],
+    offered: Callable[[Entry], bool],
+    exists: Callable[[str], bool],
+) -> Finding | None:
+    """The entry of a kernel with another name and the same source, that is gone; None if several chose differently."""
+    if not any(value.name == "source" for value in fingerprint):
+        return None
+    kernels = {kernel for index in indexes for kernel in index.with_fingerprint(problem.tuner, fingerprint)}
+    found: list[Entry] = []
+    for kernel in sorted(kernels - {problem.kernel}):
+        old = replace(problem, kernel=kernel)
+        same = [entry for index in indexes for entry in index.same_key(old) if entry.problem == old]
+        same = [entry for entry in same if entry.fingerprint == fingerprint and entry.choice and offered(entry)]
+        if same and not exists(kernel):
+            found.append(same[0])
+    choices = [entry.choice for entry in found if entry.choice is not None]
+    if not choices or not all(choice.same_configuration(choices[0]) for choice in choices):
+        return None
+    return Finding(Outcome.HIT, f"moved from {found[0].problem.kernel}", found[0], usable=True)
 
 
 def _among(

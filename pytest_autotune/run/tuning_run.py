@@ -111,6 +111,8 @@ class TuningRun:
         self._log = log
         self._refuse = refuse
         self._known: dict[_Key, Entry] = {}
+        #: (tuner, kernel) of what was looked up.
+        self._asked: set[tuple[str, str]] = set()
         self._is_isolated = False
         self._open = 0
         self._lock = threading.Lock()
@@ -199,6 +201,7 @@ class TuningRun:
         environment: str = "",
         label: str = "",
         meanwhile: Callable[[Work], None] | None = None,
+        exists: Callable[[str], bool] | None = None,
     ) -> Iterator[Tuning]:
         """Open the door for one problem.
 
@@ -210,13 +213,16 @@ class TuningRun:
         :param environment: versions that matter to this tuner; told, never compared.
         :param meanwhile: called where another worker tunes this problem now, to take pieces of ``Tuning.work``
             instead of only waiting.
+        :param exists: whether there may still be a kernel of some name in this process. Where there is none, an
+            entry of that name with the same key, device and fingerprint, a ``source`` in it, is taken for one of
+            this kernel under its old name. Left out, none is.
         """
         self.environments.setdefault(problem.tuner.split(".")[0], environment)
         with ExitStack() as held:
             sorted_fingerprint = tuple(sorted(fingerprint, key=lambda value: value.name))
             lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label)
             tuning = Tuning(self, lookup, environment)
-            tuning._offers = self._told_offers(tuning, self._offers(tuning, offered, held, meanwhile))
+            tuning._offers = self._told_offers(tuning, self._offers(tuning, offered, held, meanwhile, exists))
             try:
                 tuning._next_offer()
                 yield tuning
@@ -269,6 +275,7 @@ class TuningRun:
         offered: Callable[[Entry], bool],
         held: ExitStack,
         meanwhile: Callable[[Work], None] | None,
+        exists: Callable[[str], bool] | None,
     ) -> Iterator[Entry]:
         """Entries for this problem, the best first; between two, the tuner has rejected one."""
         key = tuning.lookup.problem, tuning.lookup.fingerprint
@@ -278,7 +285,15 @@ class TuningRun:
             yield known
             tuning.told = False
         if self.indexes:
-            finding = find(self.indexes, *key, offered, self.policy.aliases)
+            tuner = key[0].tuner
+            self._asked.add((tuner, key[0].kernel))
+            finding = find(
+                self.indexes,
+                *key,
+                offered,
+                self.policy.aliases,
+                lambda kernel: exists is None or (tuner, kernel) in self._asked or exists(kernel),
+            )
             self._judge(tuning, finding)
             if finding.outcome is Outcome.HIT and not finding.usable:
                 tuning._take(finding.entry)

@@ -63,7 +63,7 @@ def qualified_name(function: FunctionType) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def source_digest(kernel: object, constant: _Constant, *, own_cells: bool = False) -> str:
+def source_digest(kernel: object, constant: _Constant, *, own_cells: bool = False, named: bool = True) -> str:
     """The digest of a kernel's source with everything of its own that it uses.
 
     The text of a function is read once. What its names stand for is looked up at
@@ -73,9 +73,10 @@ def source_digest(kernel: object, constant: _Constant, *, own_cells: bool = Fals
     :param constant: the stable text of a constant, or None for what is none.
     :param own_cells: whether plain values in the kernel's own closure belong to it. They do not where kernels
         made by a factory share their source, and what tells them apart is in the key.
+    :param named: whether the kernel's own name belongs to it. It does not where a renamed kernel is the same.
     :raises UnportableError: when the source of a function cannot be read.
     """
-    return _Digests(constant).of(kernel, own_cells)
+    return _Digests(constant).of(kernel, own_cells, named)
 
 
 def class_digest(cls: type, constant: _Constant) -> str:
@@ -104,14 +105,14 @@ class _Digests:
         self._constant = constant
         self._seen: dict[object, str] = {}
 
-    def of(self, value: object, own_cells: bool = True) -> str:
+    def of(self, value: object, own_cells: bool = True, named: bool = True) -> str:
         function = python_function(value)
         assert function is not None
         if function in self._seen:
             return self._seen[function]
         self._seen[function] = f"recursive {function.__qualname__}"
         read = _read(function)
-        parts = [read.text]
+        parts = [read.text if named else read.nameless_text]
         for name, used in _used(function, read.names):
             text = self._text(used, own_cells or name not in function.__code__.co_freevars)
             if text is not None:
@@ -160,6 +161,7 @@ class _Read:
 
     code: CodeType
     text: str
+    nameless_text: str
     names: tuple[tuple[str, ...], ...]
 
 
@@ -171,7 +173,9 @@ def _read(function: FunctionType) -> _Read:
     read = _functions.get(function)
     if read is None or read.code is not function.__code__:
         node = _lambda(function) if function.__name__ == "<lambda>" else _definition(function)
-        read = _Read(function.__code__, syntax_text(node, without=("decorator_list",)), tuple(_names(function, node)))
+        text = syntax_text(node, without=("decorator_list",))
+        nameless_text = syntax_text(node, without=("decorator_list", "name"))
+        read = _Read(function.__code__, text, nameless_text, tuple(_names(function, node)))
         _functions[function] = read
     return read
 

@@ -33,6 +33,7 @@ from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Unpor
 from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
 from pytest_autotune.run.shared_work import UndividedWork, Work
 from pytest_autotune.run.tuning_run import Tuning, TuningRun
+from pytest_autotune.tuners.definitions import may_be_defined
 from pytest_autotune.tuners.guard import guarded
 from pytest_autotune.tuners.kernel_source import (
     FORM,
@@ -232,7 +233,9 @@ class Adapter:
                 _compile_ahead(call, configs, run, work)
 
         label = "measured in a CUDA graph" if getattr(autotuner, "use_cuda_graph", False) else ""
-        with run.tuning(problem, fingerprint, on_offer, environment(), label, help_to_compile) as tuning:
+        with run.tuning(
+            problem, fingerprint, on_offer, environment(), label, help_to_compile, may_be_defined
+        ) as tuning:
             while tuning.entry is not None and tuning.entry.choice is not None:
                 config = offered[tuning.entry.choice.params]
                 try:
@@ -732,7 +735,7 @@ def _is_heuristics(layer: Any) -> bool:
 
 def _source(kernel: Any, heuristics: _Heuristics, arguments: Sequence[tuple[str, object]]) -> str:
     """The digest of a kernel with all that is compiled into it and is not in the key."""
-    parts = [source_digest(kernel, constant_text)]
+    parts = [source_digest(kernel, constant_text, named=False)]
     for name, function in heuristics:
         is_plain = python_function(function) is not None
         parts.append(f"{name}: {source_digest(function, constant_text) if is_plain else callable_text(function)}")

@@ -1,0 +1,148 @@
+"""A kernel that was moved or renamed: its choice is used, told, and renamed by an update."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from pytest_autotune.cache.stores import read
+from pytest_autotune.tuners.definitions import may_be_defined
+from tests.conftest import Suite
+
+LIBRARY = """
+import torch, triton, triton.language as tl
+
+@triton.autotune([triton.Config({"BLOCK": b}) for b in (32, 64)], key=["n"])
+@triton.jit
+def copy(x, y, n, BLOCK: tl.constexpr):
+    o = tl.arange(0, BLOCK)
+    tl.store(y + o, tl.load(x + o, mask=o < n), mask=o < n)
+
+def launch(n):
+    copy[(1,)](torch.zeros(n), torch.zeros(n), n)
+"""
+SUITE = """
+import old as lib
+def test_ten(): lib.launch(10)
+def test_twenty(): lib.launch(20)
+"""
+MOVED_FILE = {"new": LIBRARY, "test_op": SUITE.replace("import old", "import new")}
+RENAMED_FUNCTION = {"old": re.sub(r"\bcopy\b", "duplicate", LIBRARY), "test_op": SUITE}
+
+
+@pytest.fixture
+def a_suite(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    serial_suite.write(old=LIBRARY, test_op=SUITE).dump().assert_outcomes(passed=2)
+    return serial_suite
+
+
+def rewritten(suite: Suite, files: dict[str, str], remove: str = "") -> Suite:
+    if remove:
+        (suite.folder / remove).unlink()
+    suite.pytester.makepyfile(**files)
+    return suite
+
+
+def kernels(suite: Suite) -> list[str]:
+    return [entry.problem.kernel for entry in read(str(suite.cache)).entries]
+
+
+@pytest.mark.parametrize(
+    ("files", "remove", "now"),
+    [
+        pytest.param(MOVED_FILE, "old.py", "new.copy", id="file"),
+        pytest.param(RENAMED_FUNCTION, "", "old.duplicate", id="function"),
+        pytest.param({**MOVED_FILE, "old": "from new import copy"}, "", "new.copy", id="kept for importers"),
+    ],
+)
+def test_a_moved_kernel_is_a_hit_that_says_so_and_an_update_renames_its_entries(
+    a_suite: Suite, files: dict[str, str], remove: str, now: str
+) -> None:
+    before = a_suite.cache.read_text()
+    rewritten(a_suite, files, remove)
+
+    report = a_suite.report("--autotune-load=cache.textproto", "--autotune-on-miss=error")
+    loaded = a_suite.load()
+
+    assert [(row["outcome"], row["moved_from"]) for row in report["lookups"]] == [("hit", "old.copy")] * 2
+    loaded.assert_outcomes(passed=2)
+    loaded.stdout.fnmatch_lines([f"2 hits of {now} moved from triton:old.copy", "2 hits*", "*--autotune-dump=*"])
+    a_suite.load("--autotune-dump=cache.textproto").assert_outcomes(passed=2)
+    assert a_suite.cache.read_text() == before.replace('"old.copy"', f'"{now}"')
+    a_suite.load().stdout.no_fnmatch_line("*moved from*")
+
+
+def test_a_run_of_one_test_renames_nothing_since_others_may_ask_for_the_old_name(a_suite: Suite) -> None:
+    before = a_suite.cache.read_text()
+    rewritten(a_suite, MOVED_FILE, "old.py")
+
+    a_suite.load("--autotune-dump=cache.textproto", "-k", "ten").assert_outcomes(passed=1, deselected=1)
+
+    assert a_suite.cache.read_text() == before
+
+
+def test_a_copy_of_a_kernel_that_is_still_there_is_a_miss_and_takes_nothing_from_it(a_suite: Suite) -> None:
+    both = "import new\nimport old\ndef test_new(): new.launch(10)\ndef test_old():\n old.launch(10)\n old.launch(20)\n"
+    rewritten(a_suite, {"new": LIBRARY, "test_op": both})
+
+    report = a_suite.report("--autotune-load=cache.textproto", "--autotune-dump=cache.textproto")
+
+    assert [(row["kernel"], row["outcome"]) for row in report["lookups"]] == [
+        ("new.copy", "miss"),
+        ("old.copy", "hit"),
+        ("old.copy", "hit"),
+    ]
+    assert sorted(kernels(a_suite)) == ["new.copy", "old.copy", "old.copy"]
+
+
+def test_a_kernel_with_other_source_has_not_moved(a_suite: Suite) -> None:
+    rewritten(a_suite, {**MOVED_FILE, "new": LIBRARY.replace("o < n)", "o < n + 0)")}, "old.py")
+
+    report = a_suite.report("--autotune-load=cache.textproto")
+
+    assert {row["outcome"] for row in report["lookups"]} == {"miss"}
+
+
+def make() -> Any:
+    def inner() -> None: ...
+
+    return inner
+
+
+class Kernels:
+    def method(self) -> None: ...
+
+
+alias = make
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("make", True),
+        ("make.<locals>.inner", True),
+        ("make.<locals>.gone", False),
+        ("Kernels.method", True),
+        ("Kernels.gone", False),
+        ("gone", False),
+        ("alias", False),
+        ("gone.<locals>.inner", False),
+    ],
+)
+def test_what_an_imported_module_defines_is_known(name: str, expected: bool) -> None:
+    assert may_be_defined(f"{__name__}.{name}") is expected
+
+
+def test_what_a_module_defines_that_is_not_imported_is_read_in_its_source(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "not_imported_kernels.py").write_text("def here(): pass\n")
+
+    assert may_be_defined("not_imported_kernels.here")
+    assert not may_be_defined("not_imported_kernels.gone")
+    assert not may_be_defined("no_such_module.here")
