@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats.schema import uncollected
 from pytest_autotune.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK
 
 PROGRAM = "pytest-autotune"
@@ -67,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     :returns: its exit status.
     """
     try:
-        status = commands.main(arguments, PROGRAM, standalone_mode=False)
+        with uncollected():
+            status = commands.main(arguments, PROGRAM, standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else OK
     except CacheError as error:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats import wire
 from pytest_autotune.cache.formats.schema import (
     FORMAT_VERSION,
     check_entry,
@@ -48,6 +49,9 @@ def to_bytes(entries: Iterable[Entry], unknown: Iterable[tuple[str, bytes]] = ()
     :param unknown: as in :class:`Cache`.
     """
     entries = list(entries)
+    unknown = list(unknown)
+    if not unknown and not any(entry.raw for entry in entries):
+        return wire.write(entries)
     ids = device_ids({entry.problem.device for entry in entries})
     message = _pb2().AutotuneCache(format_version=FORMAT_VERSION)
     for device, id in ids.items():
@@ -119,6 +123,11 @@ def decode(data: bytes, where: str) -> Cache:
 
     :raises CacheError: where they hold none.
     """
+    try:
+        _, read, once = wire.read(data)
+        return Cache(tuple(read) if once else one_of_each(read))
+    except wire.UnfamiliarError:
+        pass
     message = parse(data, where)
     devices = devices_of(message, where)
     entries = one_of_each(entries_of(message.entries, devices, where))
