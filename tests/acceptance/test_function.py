@@ -209,7 +209,7 @@ def test_a_key_without_a_stable_form_is_told_limited_and_never_written(suite: Su
     assert result.ret == 1
     assert section(result)[0].startswith("UNPORTABLE ")
     assert "dtype" in section(result)[0] or "object" in section(result)[0]
-    assert "entries {" not in (suite.folder / "other.textproto").read_text()
+    assert not (suite.folder / "other.textproto").exists()
 
 
 def test_a_lambda_has_no_source_of_its_own_and_the_row_says_so(suite: Suite) -> None:
@@ -229,7 +229,7 @@ def test_ignored_kernels_are_tuned_and_told_nowhere(suite: Suite, section: Any) 
     result.assert_outcomes(passed=4)
     assert suite.tunings
     assert not any("lib.gemm" in line for line in section(result))
-    assert "entries {" not in suite.cache.read_text()
+    assert not suite.cache.exists()
 
 
 def test_only_the_named_tuners_act(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
