@@ -32,9 +32,10 @@ _TUNER, _KERNEL, _KEY, _DEVICE, _FINGERPRINT = 0x0A, 0x12, 0x1A, 0x22, 0x2A
 _CHOICE, _CANDIDATES, _NATIVE, _LABEL, _TUNING_SECONDS, _ENVIRONMENT = 0x32, 0x3A, 0x42, 0x4A, 0x51, 0x5A
 
 
-# A file that is made to fill the memory is for the other reader, too: entries of more bytes, candidates of fewer.
+# A file that is made to fill the memory is for the other reader: larger entries, shorter candidates, more devices.
 _LARGEST_ENTRY = 2**16
 _SHORTEST_CANDIDATE = 10
+_MOST_DEVICES = 1000
 # Parts that are kept for others that are equal.
 _MOST_KNOWN = 20_000
 
@@ -133,6 +134,8 @@ class _Reader:
             length, position = _varint(data, position + 1)
             devices.append(_device(data[position : position + length]))
             position += length
+            if len(devices) > _MOST_DEVICES:
+                raise UnfamiliarError
         by_id = {id.encode(): device for id, device in devices}
         if len(by_id) < len(devices) or b"" in by_id:
             raise UnfamiliarError
