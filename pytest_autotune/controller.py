@@ -298,6 +298,7 @@ class Controller:
                 used,
                 lambda entry: (entry.problem, entry.fingerprint) in drop,
                 self._options.keep_candidates,
+                keep_pruned=bool(summary.incomplete),
             )
             return merged.cache
 

@@ -184,3 +184,16 @@ def test_the_same_records_in_any_order_give_the_same_bytes() -> None:
 
 def test_fields_of_a_newer_version_outside_the_entries_survive() -> None:
     assert merge(Cache(unknown=(("", b"new"),)), [Measured(entry())]).cache.unknown == (("", b"new"),)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_entries_for_what_pruning_left_elsewhere_stay_in_a_run_of_a_part_of_the_tests(keep: bool) -> None:
+    lists = [(Value("pruned", text, "digest"), Value("search", "s", "digest")) for text in ("a", "b", "c")]
+    problem = Problem("t", "k", (), Device("GPU", "arch", 1))
+    choice = Candidate(params=(Value("BLOCK", 1),), time_us=1.0)
+    other = Entry(problem, (Value("search", "other", "digest"),), choice)
+    before = Cache((*(Entry(problem, one, choice) for one in lists[:2]), other))
+
+    after = merge(before, [Measured(Entry(problem, lists[2], choice))], keep_pruned=keep).cache
+
+    assert {entry.fingerprint for entry in after.entries} == set(lists if keep else lists[2:])

@@ -815,3 +815,24 @@ def test_candidates_are_params_in_tritons_own_order() -> None:
     assert isinstance(candidate, Candidate)
     assert str(candidate) == "BLOCK=16, num_warps=8, num_ctas=1, num_stages=2"
     assert candidate.time_us == 12.35
+
+
+def test_the_list_that_pruning_left_decides_which_entry_answers(session) -> None:
+    def early(configs: Any, named: Any, **options: Any) -> Any:
+        return [config for config in configs if config.kwargs["BLOCK"] <= named["n"]]
+
+    def kernel() -> Any:
+        prune = {"early_config_prune": early}
+        return copy_kernel(None, [16, 32, 64, 128], key=("d",), prune_configs_by=prune)
+
+    first = session(dumping=True)
+    call(kernel(), 40)
+    call(kernel(), 64)
+    assert len({lookup.problem for lookup in first.lookups}) == 1
+    assert len({lookup.fingerprint for lookup in first.lookups}) == 2
+
+    for sizes in ((40, 64), (64, 40), (64,), (40,)):
+        loaded = session(first.entries)
+        for n in sizes:
+            call(kernel(), n)
+        assert loaded.outcomes == ["hit"] * len(sizes)

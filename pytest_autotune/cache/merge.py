@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 
-from pytest_autotune.cache.model import Cache, Candidate, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Entry, Problem, Value, before_pruning
 from pytest_autotune.cache.ties import noise_of, settle
 
 _Key = tuple[Problem, tuple[Value, ...]]
@@ -59,6 +59,7 @@ def merge(
     used: Iterable[Entry] = (),
     drop: Callable[[Entry], bool] = lambda entry: False,
     keep_candidates: bool = False,
+    keep_pruned: bool = False,
 ) -> Merged:
     """Bring what a run has learned into the cache that is there.
 
@@ -76,6 +77,8 @@ def merge(
         the choice among the candidates, then what more of them chose, then the encoding.
     :param used: loaded entries that tuners took.
     :param drop: which of the entries that were there and nobody used or tuned to leave out.
+    :param keep_pruned: keep entries of a re-tuned problem that differ only in which candidates pruning left: a run
+        of a part of the tests may not have asked for them.
     :param keep_candidates: keep every candidate of a new entry that has a choice.
     """
     before = {_key(entry): entry for entry in base.entries}
@@ -100,8 +103,10 @@ def merge(
         if disagreement := _disagreement(rivals):
             disagreements.append(disagreement)
     retuned = {problem for problem, _ in tuned}
+    known = {(problem, before_pruning(fingerprint)) for problem, fingerprint in kept} if keep_pruned else set()
     for key in before.keys() - kept:
-        if key[0] in retuned or drop(before[key]):
+        replaced = key[0] in retuned and (key[0], before_pruning(key[1])) not in known
+        if replaced or drop(before[key]):
             del after[key]
     entries = tuple(sorted(after.values(), key=attrgetter("sort_key")))
     common = before.keys() & after.keys()

@@ -18,6 +18,10 @@ _INT64 = range(-(2**63), 2**63)
 _BY_NAME = attrgetter("name")
 
 
+#: The name of a value of a fingerprint: the digest of the candidates that pruning left, where they are fewer.
+PRUNED = "pruned"
+
+
 class UnportableError(ValueError):
     """An object has no form that means the same in another process."""
 
@@ -218,6 +222,11 @@ class Entry:
     def sort_key(self) -> tuple[object, ...]:
         """Orders entries by problem, then fingerprint, the same way in every process."""
         return *self.problem.sort_key, tuple(value.encoded for value in self.fingerprint)
+
+
+def before_pruning(fingerprint: tuple[Value, ...]) -> tuple[Value, ...]:
+    """A fingerprint without what pruning left."""
+    return tuple(value for value in fingerprint if value.name != PRUNED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.merge import Disagreement
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, before_pruning
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.moves import old_entry
 from pytest_autotune.run.wire import ProcessFacts
@@ -243,12 +243,14 @@ def unused_entries(
     Such an entry is of a device seen in this run, of a tuner active in it, tuned under
     the same minor version of that tuner's library, and its kernel was asked for or
     its module imported. An entry of a problem that no entry could serve is not
-    unused: it is stale, and told as that.
+    unused: it is stale, and told as that. Nor is one for candidates that pruning
+    left elsewhere: which list a test asks for may depend on those before it.
     """
     exact = {(lookup.problem, lookup.fingerprint) for lookup in lookups}
     exact |= {(lookup.entry.problem, lookup.entry.fingerprint) for lookup in lookups if lookup.entry is not None}
     unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
-    devices = {lookup.problem.device for lookup in lookups}
+    problems = {lookup.problem for lookup in lookups}
+    devices = {problem.device for problem in problems}
     kernels = {f"{lookup.problem.tuner}:{lookup.problem.kernel}" for lookup in lookups}
     kernels.update(kernel for process in facts for kernel in process.imported)
 
@@ -262,6 +264,7 @@ def unused_entries(
             and f"{problem.tuner}:{problem.kernel}" in kernels
             and problem not in unserved
             and (problem, entry.fingerprint) not in exact
+            and not (before_pruning(entry.fingerprint) != entry.fingerprint and problem in problems)
         )
 
     return tuple(entry for entry in kept.entries if is_unused(entry))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Entry, Problem, Value
+from pytest_autotune.cache.model import Entry, Problem, Value, before_pruning
 
 #: The reason of a miss for which nobody has looked at the other entries of the kernel yet.
 NO_ENTRY = "no entry"
@@ -142,6 +142,11 @@ def _among(
         if entry.every_failed:
             return Finding(Outcome.HIT, "", entry, alias=alias)
         if offered(entry):
+            return Finding(Outcome.HIT, "", entry, usable=True, alias=alias)
+    # The fastest of all candidates is the fastest of any part of them that it is in.
+    whole = [entry for entry in entries if entry.fingerprint == before_pruning(fingerprint)]
+    for entry in whole:
+        if not entry.every_failed and offered(entry):
             return Finding(Outcome.HIT, "", entry, usable=True, alias=alias)
     if exact:
         reason = f"{_choice_of(exact[0])} is no longer a candidate"

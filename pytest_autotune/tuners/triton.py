@@ -29,7 +29,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune import device
-from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, plain_value
+from pytest_autotune.cache.model import PRUNED, Candidate, Device, Entry, Problem, UnportableError, Value, plain_value
 from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
 from pytest_autotune.run.shared_work import UndividedWork, Work
 from pytest_autotune.run.tuning_run import Tuning, TuningRun
@@ -218,6 +218,7 @@ class Adapter:
             return self._leave_alone(autotuner, tuning_key, configs, bench_fn)
         try:
             problem, fingerprint, offered = self._problem(call, function, configs)
+            fingerprint = (*fingerprint, *_pruned(autotuner, configs))
         except _Unportable as unportable:
             run.unportable(unportable.problem, unportable.reason)
             return self._leave_alone(autotuner, tuning_key, configs, bench_fn)
@@ -569,6 +570,16 @@ def _load_ahead(call: _Call, configs: Sequence[Any]) -> None:
         for config in configs:
             with suppress(Exception):
                 _compile_and_load(call, config)
+
+
+def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
+    """What pruning left, where that is less than all: it may depend on arguments that are in no key.
+
+    Not where a performance model chooses: what it measures may be another list each time.
+    """
+    if autotuner.perf_model is not None or len(configs) >= len(autotuner.configs):
+        return []
+    return [Value(PRUNED, digest("\n".join(sorted(_search_text(config) for config in configs))), "digest")]
 
 
 @contextmanager
