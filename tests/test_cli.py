@@ -649,3 +649,14 @@ def test_the_plugin_does_not_import_what_only_the_command_needs() -> None:
     code = "import sys, pytest_autotune.plugin, pytest_autotune.start; print('click' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_the_hook_for_pre_commit_runs_the_check_on_caches_and_not_on_reports() -> None:
+    import yaml
+
+    (hook,) = yaml.safe_load((Path(__file__).parent.parent / ".pre-commit-hooks.yaml").read_text())
+
+    assert hook["entry"].split() == ["pytest-autotune", "check"]
+    assert hook["language"] == "python"
+    paths = ["autotune.textproto", "tests/autotune.pb", "tests/autotune-h200.txtpb", "autotune.json", "model.textproto"]
+    assert [path for path in paths if re.search(hook["files"], path)] == paths[:3]
