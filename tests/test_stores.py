@@ -340,7 +340,7 @@ def test_processes_killed_at_any_moment_leave_a_whole_file(tmp_path):
             """
     print("ready", flush=True)
     for i in range(10_000):
-        stores.update(sys.argv[1], lambda cache: Cache((*cache.entries[:1], *entries(f"new_{i}", 50))))
+        stores.update(sys.argv[1], lambda cache: Cache((*cache.entries[:1], *entries(f"new_{os.getpid()}_{i}", 50))))
     """,
             path,
         )
