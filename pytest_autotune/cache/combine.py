@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_autotune.cache.diff import Identities, Identity
+from pytest_autotune.cache.diff import Identities, Identity, beside_identity
 from pytest_autotune.cache.merge import Measured, merge
 from pytest_autotune.cache.model import Cache, Entry
 
@@ -61,13 +61,16 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
     conflicts: list[Conflict] = []
     for identity, rivals in found.items():
         was = before.get(identity)
-        changed = {origin: entry for origin, entry in rivals.items() if entry != was} if was is not None else rivals
+        changed = rivals
+        if was is not None:
+            held = beside_identity(was)
+            changed = {origin: entry for origin, entry in rivals.items() if beside_identity(entry) != held}
         if not changed:
             everywhere = len(rivals) == len(sides)
             (kept if everywhere else removed).append(next(iter(rivals.values())))
             continue
         first, *others = changed.values()
-        if all(entry == first for entry in others):
+        if all(beside_identity(entry) == beside_identity(first) for entry in others):
             kept.append(first)
             continue
         conflict = _settle(changed)

@@ -1,6 +1,6 @@
 """Binary caches without protobuf: our own reader and writer of what protobuf writes for them.
 
-Of many entries protobuf's messages take twice as long to read and several times as long to write, most of it spent
+Of many entries protobuf's messages take twice as long to read and three times as long to write, most of it spent
 on handing out what each entry repeats. What does not look as protobuf's writer leaves it is for protobuf to read.
 """
 
