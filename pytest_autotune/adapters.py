@@ -10,14 +10,14 @@ from collections.abc import Callable
 from types import FunctionType
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, plain_value
-from pytest_autotune.device import cpu, current_gpu
+from pytest_autotune.devices import cpu, current_gpu
+from pytest_autotune.run.door import Policy, Tuning, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.tuning_run import Policy, Tuning, TuningRun
-from pytest_autotune.tuners import kernel_source
-from pytest_autotune.tuners.guard import guarded
-from pytest_autotune.tuners.kernel_source import digest, python_function, qualified_name
 from pytest_autotune.tuners.protocol import Adapter, HookError
-from pytest_autotune.tuners.values import constant_text, stable_value
+from pytest_autotune.tuners.shared import kernel_source
+from pytest_autotune.tuners.shared.guard import guarded
+from pytest_autotune.tuners.shared.kernel_source import digest, python_function, qualified_name
+from pytest_autotune.tuners.shared.values import constant_text, stable_value
 
 __all__ = [
     "Adapter",

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_autotune.command_line import add_options, anything_set
+from pytest_autotune.session.command_line import add_options, anything_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_autotune.controller import Controller
-    from pytest_autotune.options import Options
-    from pytest_autotune.process import CacheFixture, TestProcess
+    from pytest_autotune.session.controller import Controller
+    from pytest_autotune.session.options import Options
+    from pytest_autotune.session.worker import CacheFixture, TestProcess
 
 _MARKER = "autotune_cache"
 _process: pytest.StashKey[TestProcess] = pytest.StashKey()
@@ -72,7 +72,7 @@ def _supply_interpreter_benchmark(config: pytest.Config) -> None:
     undo = config.stash.setdefault(_undo, [])
 
     def supply(module: Any) -> None:
-        from pytest_autotune.tuners.triton import supply_interpreter_benchmark
+        from pytest_autotune.tuners.triton.adapter import supply_interpreter_benchmark
 
         undo.append(supply_interpreter_benchmark(module))
 
@@ -80,14 +80,14 @@ def _supply_interpreter_benchmark(config: pytest.Config) -> None:
 
 
 def _read_options(config: pytest.Config) -> Options:
-    from pytest_autotune.options import read_options
+    from pytest_autotune.session.options import read_options
 
     return read_options(config)
 
 
 def _start(config: pytest.Config, options: Options) -> None:
     """Begin a run in this process."""
-    from pytest_autotune.start import start
+    from pytest_autotune.session.start import start
 
     controller, process = start(config, options)
     if controller is not None:
@@ -107,7 +107,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 @pytest.fixture
 def autotune_cache(request: pytest.FixtureRequest) -> CacheFixture:
     """The loaded autotuning caches, and what this test looked up in them."""
-    from pytest_autotune.process import CacheFixture
+    from pytest_autotune.session.worker import CacheFixture
 
     if _process not in request.config.stash:
         pytest.fail("autotune_cache was asked for after the run began: name it as an argument", pytrace=False)

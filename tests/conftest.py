@@ -17,7 +17,7 @@ import pytest
 import yaml  # noqa: F401
 
 import pytest_autotune.cache.autotune_cache_pb2
-import pytest_autotune.start  # noqa: F401
+import pytest_autotune.session.start  # noqa: F401
 
 # A run that a script starts in the background ignores Ctrl-C, and so would every run that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

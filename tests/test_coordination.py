@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.coordination import AmongWorkers, GpuLock
 from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.shared_work import Work
+from pytest_autotune.run.together.coordination import AmongWorkers, GpuLock
+from pytest_autotune.run.together.shared_work import Work
 
 PROBLEM = Problem("toy", "k", (Value("M", 1),), Device("GPU", "arch", 1))
 LOOKUP = Lookup(PROBLEM, entry=Entry(PROBLEM, choice=Candidate(params=(Value("BLOCK", 16),))), tuned=True)
 HOLD = """
 import sys, time
 from pathlib import Path
-from pytest_autotune.run.coordination import AmongWorkers, GpuLock
+from pytest_autotune.run.together.coordination import AmongWorkers, GpuLock
 from tests.test_coordination import PROBLEM
 kind, folder = sys.argv[1:]
 gpu = GpuLock(5.0, lambda: folder)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune import cuda_driver, device
+from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Device
-from pytest_autotune.cuda_driver import CudaGpu, context_gpu
+from pytest_autotune.devices import cuda_driver
+from pytest_autotune.devices.cuda_driver import CudaGpu, context_gpu
 
 UUID = uuid.UUID("8d8a2ae5-0b7c-4c9f-9d3d-0123456789ab")
 

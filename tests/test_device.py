@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune import device
+from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Device
 
 

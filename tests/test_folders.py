@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.run import folders
-from pytest_autotune.run.folders import (
+from pytest_autotune.run.together import folders
+from pytest_autotune.run.together.folders import (
     Membership,
     SharedFolder,
     identity,
@@ -141,7 +141,7 @@ def test_the_folder_of_a_run_that_was_killed_goes(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     script = (
-        "import os, sys; from pathlib import Path; from pytest_autotune.run.folders import Membership; "
+        "import os, sys; from pathlib import Path; from pytest_autotune.run.together.folders import Membership; "
         "member = Membership(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}

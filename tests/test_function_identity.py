@@ -22,7 +22,7 @@ AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on every machine, and after tests that used a GPU."""
-    monkeypatch.setattr("pytest_autotune.device.current_gpu", lambda: None)
+    monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ import pytest
 import pytest_autotune
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Value
-from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.keys import key_values, multiple_of, power_of_two
@@ -42,7 +42,7 @@ AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on every machine, and after tests that used a GPU."""
-    monkeypatch.setattr("pytest_autotune.device.current_gpu", lambda: None)
+    monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
 
 
 @pytest.fixture
@@ -564,7 +564,7 @@ def test_the_device_is_the_cpu_where_no_gpu_is_used_and_what_the_caller_says() -
 
 
 def test_a_gpu_that_nothing_uses_cannot_be_tuned_for(monkeypatch: Any) -> None:
-    monkeypatch.setattr("pytest_autotune.device.current_gpu", lambda: None)
+    monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
 
     assert place_of(None) == place_of("cpu")
     with pytest.raises(TuningError, match="allocate the inputs first"):
@@ -576,9 +576,9 @@ def test_a_kernel_tuned_for_the_cpu_and_a_gpu_without_being_told_which_is_noted(
 ) -> None:
     run, lookups = a_run()
     tuner.attach(run)
-    monkeypatch.setattr("pytest_autotune.device.current_gpu", lambda: None)
+    monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
     tuner.tune("k", space=[1, 2], run=identity, measuring=AS_TOLD)
-    monkeypatch.setattr("pytest_autotune.device.current_gpu", lambda: Device("GPU", "sm_90", 132))
+    monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: Device("GPU", "sm_90", 132))
     tuner.tune("k", space=[1, 2], run=identity, measuring=AS_TOLD)
 
     assert run.notes == ["function:k was tuned for the CPU and for a GPU in one process: say device="]

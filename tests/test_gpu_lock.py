@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.run.gpu_lock import GpuLock, ProcessLock, State
-from pytest_autotune.run.locks import HeldLock
-from pytest_autotune.run.waiting import Waits
+from pytest_autotune.run.together.gpu_lock import GpuLock, ProcessLock, State
+from pytest_autotune.run.together.locks import HeldLock
+from pytest_autotune.run.together.waiting import Waits
 
 SOON_S = 10.0
 

@@ -11,9 +11,9 @@ import pytest
 
 from pytest_autotune import tuners
 from pytest_autotune.cache.model import Candidate, Device, Problem, UnportableError, Value
-from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.door import Policy, Refusal, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.tuning_run import Policy, Refusal, TuningRun
+from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.hooks import Hooks
 from tests.test_tuning_run import a_run, problem, tune
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune import device
+from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Device
-from pytest_autotune.run.idle_cores import IdleCores
+from pytest_autotune.run.together.idle_cores import IdleCores
 
 CORES = 4
 WORKERS = 2
@@ -23,7 +23,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from contextlib import ExitStack
-from pytest_autotune.run.locks import locked_at_once
+from pytest_autotune.run.together.locks import locked_at_once
 with ExitStack() as held:
     for number in range(int(sys.argv[2])):
         assert held.enter_context(locked_at_once(Path(sys.argv[1]) / f"core-{number}.lock"))

@@ -22,12 +22,12 @@ from filelock import FileLock
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from pytest_autotune import device
+from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.coordination import Alone, AmongWorkers, GpuLock
+from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome, find
-from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.run.together.coordination import Alone, AmongWorkers, GpuLock
 from pytest_autotune.tuners.inductor import configurations, identity
 from pytest_autotune.tuners.inductor.descriptions import _uncovered
 from pytest_autotune.tuners.inductor.padding import Paddings

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup, encode_facts, encode_lookup
 from pytest_autotune.run.journal import Journal, RunFolder, whole_lines
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.wire import ProcessFacts, decode_facts, decode_lookup, encode_facts, encode_lookup
 
 
 def lookup(kernel: str = "k") -> Lookup:
@@ -46,7 +46,7 @@ def test_facts_come_back_as_they_were_sent() -> None:
 
 def test_what_crosses_to_xdist_is_what_execnet_can_send() -> None:
     execnet = pytest.importorskip("execnet")
-    from pytest_autotune.run.workers import Task, receive_task, send_task
+    from pytest_autotune.session.traffic import Task, receive_task, send_task
 
     workerinput: dict[str, object] = {}
     task = Task([("toy", "k", b"\x00")], ["toy:k"], "/folder", "host", "run", "/shared", 4)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pytest_autotune.tuners.parsing import fails_in_threads, parsed_one_at_a_time
+from pytest_autotune.tuners.shared.parsing import fails_in_threads, parsed_one_at_a_time
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from pytest_autotune.run.shared_work import SharedWork, UndividedWork
-from pytest_autotune.run.waiting import Waits
+from pytest_autotune.run.together.shared_work import SharedWork, UndividedWork
+from pytest_autotune.run.together.waiting import Waits
 
 
 def work(folder: Path, timeout_s: float = 10) -> SharedWork:

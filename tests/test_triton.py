@@ -22,15 +22,15 @@ from triton.compiler.errors import CompilationError
 from triton.runtime import autotuner as autotuner_module
 from triton.runtime.errors import OutOfResources
 
-from pytest_autotune import device
+from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Entry
-from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest
-from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.triton import Adapter, supply_interpreter_benchmark
+from pytest_autotune.tuners.triton.adapter import Adapter, supply_interpreter_benchmark
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 CONFIGS = [16, 64]
@@ -666,8 +666,8 @@ def test_the_owners_disk_cache_is_used_only_where_nothing_is_dumped(session, mon
         raise TypeError("Object of type dtype is not JSON serializable")
 
     monkeypatch.setattr(autotuner_module.Autotuner, "check_disk_cache", disk_cache)
-    monkeypatch.setattr("pytest_autotune.tuners.triton._interpreted", lambda autotuner: False)
-    monkeypatch.setattr("pytest_autotune.tuners.triton._target_device", lambda: device.INTERPRETER)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.adapter._interpreted", lambda autotuner: False)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.adapter._target_device", lambda: device.INTERPRETER)
     session((), dumping=dumping)
     kernel = copy_kernel(Bench())
     kernel.cache_results = True
@@ -808,7 +808,7 @@ def test_a_stale_choice_that_is_still_offered_is_used_where_the_user_says_so(ses
 
 
 def test_candidates_are_params_in_tritons_own_order() -> None:
-    from pytest_autotune.tuners.triton import _candidate, _params
+    from pytest_autotune.tuners.triton.adapter import _candidate, _params
 
     candidate = _candidate(_params(triton.Config({"BLOCK": 16}, num_warps=8, num_stages=2)), 0.0123456)
 

@@ -29,10 +29,10 @@ from triton.runtime import driver
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Entry
-from pytest_autotune.run.coordination import Alone, AmongWorkers, Coordination, GpuLock
+from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.tuning_run import Policy, TuningRun
-from pytest_autotune.tuners.triton import Adapter
+from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
+from pytest_autotune.tuners.triton.adapter import Adapter
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000
@@ -131,7 +131,7 @@ def absent_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Absen
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     # A test before this one may have made torch hold a real GPU.
-    monkeypatch.setattr("pytest_autotune.device.current_gpu", lambda: None)
+    monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
     gpu = AbsentGpu()
     # reset_active would look for a GPU, and there is none.
     state = dict(vars(driver))

@@ -379,7 +379,7 @@ def test_a_default_that_a_factory_computed_belongs_to_the_source(outcome_after) 
 
 
 def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerprint(monkeypatch) -> None:
-    from pytest_autotune.tuners import triton as adapter
+    from pytest_autotune.tuners.triton import adapter
 
     monkeypatch.setattr(adapter, "_interpreted", lambda autotuner: False)
     assert list(adapter._settings(None)) == []
@@ -393,9 +393,9 @@ def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerpri
 
 
 def in_older_form(entry: Entry, kernel: Any) -> Entry:
-    from pytest_autotune.tuners.kernel_source import python_function
-    from pytest_autotune.tuners.older_source_digest import older_source_digest
-    from pytest_autotune.tuners.values import encoded_text
+    from pytest_autotune.tuners.shared.kernel_source import python_function
+    from pytest_autotune.tuners.shared.older_source_digest import older_source_digest
+    from pytest_autotune.tuners.shared.values import encoded_text
 
     function = python_function(kernel)
     assert function is not None
@@ -449,6 +449,6 @@ def test_what_the_older_rule_cannot_see_is_not_trusted_to_it(session) -> None:  
 
 
 def test_namespace_values_are_constants() -> None:
-    from pytest_autotune.tuners.values import constant_text
+    from pytest_autotune.tuners.shared.values import constant_text
 
     assert constant_text(SimpleNamespace(block=16)) != constant_text(SimpleNamespace(block=32))

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.coordination import AmongWorkers, GpuLock
-from pytest_autotune.run.locks import HeldLock
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.waiting import Waits
+from pytest_autotune.run.together.coordination import AmongWorkers, GpuLock
+from pytest_autotune.run.together.locks import HeldLock
+from pytest_autotune.run.together.waiting import Waits
 
 
 def problem(number: int = 0) -> Problem:

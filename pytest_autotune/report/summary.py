@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, before_pruning
+from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.moves import old_entry
-from pytest_autotune.run.wire import ProcessFacts
 
 #: The outcomes that count as misses: what a fresh cache would have covered.
 NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)

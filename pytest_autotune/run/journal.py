@@ -19,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_autotune.cache.model import Entry
-from pytest_autotune.run.folders import is_plain, open_folder, read_plain, remove_files
-from pytest_autotune.run.forks import in_forked_children
+from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.wire import decode_lookup, encode_lookup
+from pytest_autotune.run.together.folders import is_plain, open_folder, read_plain, remove_files
+from pytest_autotune.run.together.forks import in_forked_children
 
 _BEING_MADE = "new-"
 _RUN = re.compile(r"\d+-[0-9a-f]{8}")

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 #: The tuners that come with the plugin: name -> module whose ``Adapter`` hooks it.
 TUNERS: dict[str, str] = {
-    "triton": "pytest_autotune.tuners.triton",
+    "triton": "pytest_autotune.tuners.triton.adapter",
     "inductor": "pytest_autotune.tuners.inductor",
     "xla": "pytest_autotune.tuners.xla",
     "function": "pytest_autotune.tuners.function.adapter",

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import ModuleType
 
-from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners import TUNERS, third_party_tuners
-from pytest_autotune.tuners.guard import Replaced
 from pytest_autotune.tuners.protocol import Adapter, HookError
+from pytest_autotune.tuners.shared.guard import Replaced
 
 
 def _built_in(module: str) -> Callable[[], Adapter]:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Protocol
 
-from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.run.door import TuningRun
 
 
 class HookError(Exception):

@@ -203,7 +203,7 @@ def test_cupy_alone_has_the_same_device_and_lock_as_torch() -> None:
     pytest.importorskip("cupy")
     script = """
 import sys, json, dataclasses
-from pytest_autotune import device
+from pytest_autotune import devices as device
 assert device.current_gpu() is None
 import LIBRARY
 x = LIBRARY.zeros(4, **OPTIONS)

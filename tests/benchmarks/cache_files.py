@@ -19,9 +19,9 @@ from pytest_autotune.cache.formats import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, plain_value
 from pytest_autotune.cache.stores import read, update
-from pytest_autotune.run.coordination import Alone, GpuLock
+from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.nearest import Nearest
-from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.run.together.coordination import Alone, GpuLock
 
 REPETITIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 DEVICES = [Device("NVIDIA H200", "sm_90", 132), Device("AMD Instinct MI300X", "gfx942", 304)]

@@ -13,9 +13,9 @@ from typing import Any
 
 from common import machine, median, table
 
-from pytest_autotune.device import cpu
-from pytest_autotune.run.coordination import Alone, GpuLock
-from pytest_autotune.run.tuning_run import Policy, TuningRun
+from pytest_autotune.devices import cpu
+from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.space import product
 from pytest_autotune.tuners.function.tuner import FunctionTuner

@@ -19,9 +19,9 @@ from triton.runtime import autotuner as autotuner_module
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.run.coordination import Alone, GpuLock
-from pytest_autotune.run.tuning_run import Policy, TuningRun
-from pytest_autotune.tuners.triton import Adapter
+from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.tuners.triton.adapter import Adapter
 
 PAIRS = 41
 LAUNCHES = 1000
@@ -65,8 +65,8 @@ def main() -> None:
     run = TuningRun(Policy(dumping=True), EntryIndex.of([Cache()]), Alone(GpuLock(1.0)), lambda lookup: None)
     stock, hooked = make_kernel(gpu), make_kernel(gpu)
     if not gpu:
-        import pytest_autotune.tuners.triton as ours
-        from pytest_autotune.device import INTERPRETER
+        import pytest_autotune.tuners.triton.adapter as ours
+        from pytest_autotune.devices import INTERPRETER
 
         ours._target_device = lambda: INTERPRETER
     launch_us(stock)

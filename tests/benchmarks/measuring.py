@@ -129,7 +129,7 @@ def pytest_configure() -> None:
     if not part:
         return
     module: Any = import_module("triton.runtime.autotuner")
-    from pytest_autotune.tuners.triton import _AlwaysAsk
+    from pytest_autotune.tuners.triton.adapter import _AlwaysAsk
 
     module.Autotuner.check_disk_cache = partial_method(part)
     module.Autotuner.cache_results = _AlwaysAsk()
@@ -143,9 +143,9 @@ def partial_method(part: str) -> Any:
 
 
 def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:
-    from pytest_autotune.run.shared_work import UndividedWork
-    from pytest_autotune.tuners import triton as adapter
-    from pytest_autotune.tuners import triton_race
+    from pytest_autotune.run.together.shared_work import UndividedWork
+    from pytest_autotune.tuners.triton import adapter
+    from pytest_autotune.tuners.triton import race as triton_race
 
     call = adapter._Call(autotuner, tuning_key, *adapter._arguments_of(bench_fn))
     left_s = float(os.environ["MEASURING_UNTIL"]) - time.time()
@@ -165,7 +165,7 @@ def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench
 
 
 def _measured(part: str, call: Any, configs: list[Any]) -> dict[str, Any]:
-    from pytest_autotune.tuners import triton_race
+    from pytest_autotune.tuners.triton import race as triton_race
 
     ways = {"plain": _plain, "before": _before, "race": _race}
     names = list(ARMS if part == "first" else ("plain", "race"))
@@ -213,7 +213,7 @@ def _before(call: Any, configs: list[Any]) -> dict[str, Any]:
 
 
 def _race(call: Any, configs: list[Any]) -> dict[str, Any]:
-    from pytest_autotune.tuners import triton_race
+    from pytest_autotune.tuners.triton import race as triton_race
 
     make_clock = triton_race.clock_for(call.autotuner)
     assert make_clock is not None
@@ -228,7 +228,7 @@ def _race(call: Any, configs: list[Any]) -> dict[str, Any]:
 
 def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
     """The median of many launches of each candidate in turn, a rough time for those that are far from the best."""
-    from pytest_autotune.tuners import triton_race
+    from pytest_autotune.tuners.triton import race as triton_race
 
     make_clock = triton_race.clock_for(call.autotuner)
     assert make_clock is not None

@@ -17,9 +17,9 @@ from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.kernel_source import closure_cells, digest, python_function, source_digest
-from pytest_autotune.tuners.library_code import of_library
-from pytest_autotune.tuners.values import constant_text, is_code, unwrapped
+from pytest_autotune.tuners.shared.kernel_source import closure_cells, digest, python_function, source_digest
+from pytest_autotune.tuners.shared.library_code import of_library
+from pytest_autotune.tuners.shared.values import constant_text, is_code, unwrapped
 
 _Named = Iterator[tuple[str, object]]
 _SCALARS = (int, float, str, bool, type(None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_autotune.cache.model import Value
-from pytest_autotune.tuners.values import stable_value
+from pytest_autotune.tuners.shared.values import stable_value
 
 
 class Coarse(int):

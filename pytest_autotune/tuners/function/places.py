@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_autotune import device as devices
+from pytest_autotune import devices
 from pytest_autotune.cache.model import Device
 from pytest_autotune.tuners.function.errors import TuningError
 

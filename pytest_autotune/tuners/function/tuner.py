@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from pytest_autotune.cache.model import Entry, Problem, UnportableError, Value
-from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.function.carried import Bound, carried_by
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import TuningError
@@ -25,7 +25,7 @@ from pytest_autotune.tuners.function.sources import callbacks_with_source
 from pytest_autotune.tuners.function.space import Configuration, as_space
 from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.measuring.how import Measuring
-from pytest_autotune.tuners.versions import version_of, versions_of
+from pytest_autotune.tuners.shared.versions import version_of, versions_of
 
 NAME = "function"
 #: How long a thread waits for another one that tunes the same problem, in seconds.

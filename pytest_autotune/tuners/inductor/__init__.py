@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.inductor.descriptions import Descriptions
 from pytest_autotune.tuners.inductor.fusion import Fusions
 from pytest_autotune.tuners.inductor.graph_caches import GraphCaches

@@ -15,7 +15,7 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.run.door import TuningRun
 
 
 class CompileAhead:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.inductor.identity import fused
 from pytest_autotune.tuners.inductor.patches import Patches
 

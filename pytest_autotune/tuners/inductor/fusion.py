@@ -15,11 +15,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.run.tuning_run import Tuning, TuningRun
+from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.identity import device_of, environment, measured_module_digest
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.templates import DIGITS
-from pytest_autotune.tuners.kernel_source import digest
+from pytest_autotune.tuners.shared.kernel_source import digest
 
 
 class Fusions:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.run.tuning_run import TuningRun
+from pytest_autotune.run.door import TuningRun
 
 _OFF = (
     "fx_graph_cache",

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_autotune import device
+from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Device, Value
-from pytest_autotune.tuners.kernel_source import digest
-from pytest_autotune.tuners.source_tokens import code_text
-from pytest_autotune.tuners.versions import versions_of
+from pytest_autotune.tuners.shared.kernel_source import digest
+from pytest_autotune.tuners.shared.source_tokens import code_text
+from pytest_autotune.tuners.shared.versions import versions_of
 
 #: What stands in place of a kernel's name in a module that is made only to be measured.
 PLACEHOLDER = "Placeholder."

@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, UnportableError
-from pytest_autotune.run.tuning_run import Tuning, TuningRun
+from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.compile_ahead import CompileAhead
 from pytest_autotune.tuners.inductor.configurations import (
     Params,

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.run.tuning_run import Tuning, TuningRun
+from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.identity import device_of, environment
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import product_settings

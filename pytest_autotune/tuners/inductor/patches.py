@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pytest_autotune.run.tuning_run import TuningRun
-from pytest_autotune.tuners.guard import guarded
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.versions import version_of
+from pytest_autotune.tuners.shared.guard import guarded
+from pytest_autotune.tuners.shared.versions import version_of
 
 
 class Patches:

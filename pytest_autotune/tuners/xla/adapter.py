@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pytest_autotune.run.tuning_run import TuningRun
-from pytest_autotune.tuners.guard import guarded
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.versions import version_of
+from pytest_autotune.tuners.shared.guard import guarded
+from pytest_autotune.tuners.shared.versions import version_of
 
 if TYPE_CHECKING:
     from pytest_autotune.tuners.xla.compilations import Compilations

@@ -20,9 +20,9 @@ from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Device
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.tuning_run import TuningRun
-from pytest_autotune.tuners.versions import version_of
+from pytest_autotune.tuners.shared.versions import version_of
 from pytest_autotune.tuners.xla import files, flags, hlo
 from pytest_autotune.tuners.xla.entries import KERNELS, NAME, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry

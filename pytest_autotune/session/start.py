@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.controller import Controller
-from pytest_autotune.options import Options
-from pytest_autotune.process import TestProcess
-from pytest_autotune.run.coordination import Alone, AmongWorkers, Coordination, GpuLock
-from pytest_autotune.run.folders import SharedFolder, shared_folder
 from pytest_autotune.run.journal import Journal
-from pytest_autotune.run.workers import receive_task
+from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
+from pytest_autotune.run.together.folders import SharedFolder, shared_folder
+from pytest_autotune.session.controller import Controller
+from pytest_autotune.session.options import Options
+from pytest_autotune.session.traffic import receive_task
+from pytest_autotune.session.worker import TestProcess
 
 
 def start(config: pytest.Config, options: Options) -> tuple[Controller | None, TestProcess | None]:

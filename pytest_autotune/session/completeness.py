@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_autotune.run.wire import ProcessFacts
+from pytest_autotune.run.encoding import ProcessFacts
 
 _SELECTING = {
     "keyword": "-k",

@@ -28,14 +28,16 @@ from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from pytest_autotune import device
+from pytest_autotune import devices as device
 from pytest_autotune.cache.model import PRUNED, Candidate, Device, Entry, Problem, UnportableError, Value, plain_value
 from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
-from pytest_autotune.run.shared_work import UndividedWork, Work
-from pytest_autotune.run.tuning_run import Tuning, TuningRun
-from pytest_autotune.tuners.definitions import may_be_defined
-from pytest_autotune.tuners.guard import guarded
-from pytest_autotune.tuners.kernel_source import (
+from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.run.together.shared_work import UndividedWork, Work
+from pytest_autotune.tuners.measuring.clocks import host_time_us
+from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.definitions import may_be_defined
+from pytest_autotune.tuners.shared.guard import guarded
+from pytest_autotune.tuners.shared.kernel_source import (
     FORM,
     closure_cells,
     digest,
@@ -44,12 +46,9 @@ from pytest_autotune.tuners.kernel_source import (
     qualified_name,
     source_digest,
 )
-from pytest_autotune.tuners.measuring.clocks import host_time_us
-from pytest_autotune.tuners.older_source_digest import OLDER_FORM, older_source_digest
-from pytest_autotune.tuners.parsing import parsed_one_at_a_time
-from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.triton_race import Raced, clock_for, race
-from pytest_autotune.tuners.values import (
+from pytest_autotune.tuners.shared.older_source_digest import OLDER_FORM, older_source_digest
+from pytest_autotune.tuners.shared.parsing import parsed_one_at_a_time
+from pytest_autotune.tuners.shared.values import (
     DtypeName,
     callable_text,
     constant_text,
@@ -58,7 +57,8 @@ from pytest_autotune.tuners.values import (
     stable_value,
     unwrapped,
 )
-from pytest_autotune.tuners.versions import version_of, versions_of
+from pytest_autotune.tuners.shared.versions import version_of, versions_of
+from pytest_autotune.tuners.triton.race import Raced, clock_for, race
 
 NAME = "triton"
 _HOOKED_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]

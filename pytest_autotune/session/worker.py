@@ -13,18 +13,18 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_autotune import device
+from pytest_autotune import devices as device
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.options import CacheArgument, Options, path_argument
-from pytest_autotune.run.coordination import Coordination
+from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.encoding import ProcessFacts, encode_facts, encode_lookup
 from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.tuning_run import Policy, TuningRun
-from pytest_autotune.run.wire import ProcessFacts, encode_facts, encode_lookup
-from pytest_autotune.run.workers import send_results
+from pytest_autotune.run.together.coordination import Coordination
+from pytest_autotune.session.options import CacheArgument, Options, path_argument
+from pytest_autotune.session.traffic import send_results
 from pytest_autotune.tuners.hooks import Hooks
 
 MARKER = "autotune_cache"

@@ -14,25 +14,25 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune import device
+from pytest_autotune import devices as device
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import Measured, Merged, merge
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.completeness import Completeness
-from pytest_autotune.options import Options
-from pytest_autotune.process import REPORT_ATTRIBUTE, TestProcess, store_path
 from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.summary import Dump, Gate, Summary, rows_of, unused_entries
-from pytest_autotune.run.folders import Membership, identity, remove_run_folders, shared_folder
+from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup
 from pytest_autotune.run.journal import RunFolder, journals_in
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
 from pytest_autotune.run.nearest import Nearest
-from pytest_autotune.run.wire import ProcessFacts, decode_facts, decode_lookup
-from pytest_autotune.run.workers import Task, receive_results, send_task
+from pytest_autotune.run.together.folders import Membership, identity, remove_run_folders, shared_folder
+from pytest_autotune.session.completeness import Completeness
+from pytest_autotune.session.options import Options
+from pytest_autotune.session.traffic import Task, receive_results, send_task
+from pytest_autotune.session.worker import REPORT_ATTRIBUTE, TestProcess, store_path
 
 
 class Controller:

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_autotune.run.forks import in_forked_children
-from pytest_autotune.run.locks import POLL_S, HeldLock, holder_of
+from pytest_autotune.run.together.forks import in_forked_children
+from pytest_autotune.run.together.locks import POLL_S, HeldLock, holder_of
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """The command-line options and ini values, as pytest registers them.
 
 This is all that a run imports which asks for nothing: what the values mean is
-read in :mod:`pytest_autotune.options`.
+read in :mod:`pytest_autotune.session.options`.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import sys
 from functools import lru_cache
 from typing import Any
 
-from pytest_autotune import cuda_driver
 from pytest_autotune.cache.model import Device
+from pytest_autotune.devices import cuda_driver
 
 #: Triton's interpreter runs kernels as Python: no choice made there holds elsewhere.
 INTERPRETER = Device("Triton interpreter", "interpreter")

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from pytest_autotune import device
-from pytest_autotune.run.forks import in_forked_children
-from pytest_autotune.run.locks import POLL_S, locked_at_once
+from pytest_autotune import devices as device
+from pytest_autotune.run.together.forks import in_forked_children
+from pytest_autotune.run.together.locks import POLL_S, locked_at_once
 
 
 class IdleCores:

@@ -18,13 +18,13 @@ from typing import Protocol
 
 from pytest_autotune.cache.model import Problem, Value
 from pytest_autotune.run.distributed import in_distributed_run
-from pytest_autotune.run.folders import Membership
-from pytest_autotune.run.gpu_lock import GpuLock
-from pytest_autotune.run.idle_cores import IdleCores
-from pytest_autotune.run.locks import HeldLock
+from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.shared_work import SharedWork, UndividedWork, Work
-from pytest_autotune.run.wire import decode_lookup, encode_lookup
+from pytest_autotune.run.together.folders import Membership
+from pytest_autotune.run.together.gpu_lock import GpuLock
+from pytest_autotune.run.together.idle_cores import IdleCores
+from pytest_autotune.run.together.locks import HeldLock
+from pytest_autotune.run.together.shared_work import SharedWork, UndividedWork, Work
 
 __all__ = ["Alone", "AmongWorkers", "Claim", "Coordination", "GpuLock", "SoleClaim"]
 

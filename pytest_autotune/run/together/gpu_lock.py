@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-from pytest_autotune.device import current_gpu_uuid
+from pytest_autotune.devices import current_gpu_uuid
 from pytest_autotune.run.distributed import in_distributed_run
-from pytest_autotune.run.folders import standard_folder
-from pytest_autotune.run.forks import in_forked_children
-from pytest_autotune.run.locks import HeldLock
-from pytest_autotune.run.waiting import Waits
+from pytest_autotune.run.together.folders import standard_folder
+from pytest_autotune.run.together.forks import in_forked_children
+from pytest_autotune.run.together.locks import HeldLock
+from pytest_autotune.run.together.waiting import Waits
 
 
 class State(Enum):

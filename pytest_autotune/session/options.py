@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.command_line import ON_MISS, ON_STALE
+from pytest_autotune.session.command_line import ON_MISS, ON_STALE
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 
 REPORT_SUFFIXES = (".json",)

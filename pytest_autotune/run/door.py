@@ -13,10 +13,10 @@ from typing import NoReturn, TypeVar
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.run.coordination import Claim, Coordination, SoleClaim
 from pytest_autotune.run.lookup import NO_ENTRY, Finding, Lookup, Outcome, find
 from pytest_autotune.run.nearest import Nearest
-from pytest_autotune.run.shared_work import UndividedWork, Work
+from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
+from pytest_autotune.run.together.shared_work import UndividedWork, Work
 
 _Key = tuple[Problem, tuple[Value, ...]]
 _T = TypeVar("_T")

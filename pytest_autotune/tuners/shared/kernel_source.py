@@ -20,8 +20,8 @@ from types import CodeType, FunctionType, ModuleType
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.library_code import of_library
-from pytest_autotune.tuners.syntax import syntax_text
+from pytest_autotune.tuners.shared.library_code import of_library
+from pytest_autotune.tuners.shared.syntax import syntax_text
 
 DIGEST_LENGTH = 12
 #: The type of a value of a fingerprint that holds a digest of source: another rule gets another name.

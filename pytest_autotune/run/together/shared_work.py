@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Protocol
 
-from pytest_autotune.run.locks import locked_at_once
-from pytest_autotune.run.waiting import Waits
+from pytest_autotune.run.together.locks import locked_at_once
+from pytest_autotune.run.together.waiting import Waits
 
 
 class Work(Protocol):

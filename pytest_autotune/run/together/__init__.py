@@ -1,0 +1,1 @@
+"""What the processes of one machine agree on: claims, the GPU, cores."""

@@ -1,0 +1,1 @@
+"""What tuners share."""
