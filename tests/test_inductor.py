@@ -244,7 +244,8 @@ class Run:
         self.facts: dict[str, Any] = {}
         for file in sorted(folder.glob("facts.json*")):
             self.facts[file.suffix.removeprefix(".json")] = json.loads(file.read_text())
-        self.cache = (folder / "cache.textproto").read_text()
+        cache = folder / "cache.textproto"
+        self.cache = cache.read_text() if cache.exists() else ""
         assert not self.report["unseen"]
 
     @property

@@ -14,8 +14,8 @@ import pytest
 
 from tests.conftest import Suite
 
-#: Nobody has it: what is at the place of this user's folder is the tests' own.
-USER = 3_987_654_321
+#: Nobody has it: what is at the place of this user's folder is the tests' own, in each process of theirs.
+USER = 3_000_000_000 + os.getpid()
 PLACE = Path("/dev/shm") / f"pytest-autotune-{USER}"
 AS_USER = f"\nimport os\nos.getuid = lambda: {USER}\n"
 MANY = """
