@@ -14,9 +14,10 @@ from pytest_autotune.devices import cpu, current_gpu
 from pytest_autotune.run.door import Policy, Tuning, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.tuners.protocol import Adapter, HookError
-from pytest_autotune.tuners.shared import kernel_source
+from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.guard import guarded
-from pytest_autotune.tuners.shared.kernel_source import digest, python_function, qualified_name
+from pytest_autotune.tuners.shared.source import source_digest as source_digests
+from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.values import constant_text, stable_value
 
 __all__ = [
@@ -51,4 +52,4 @@ def source_digest(function: FunctionType, constant: Callable[[object], str | Non
     :param constant: the stable text of a constant that it uses, or None for what is none.
     :raises UnportableError: when the source of a function cannot be read.
     """
-    return kernel_source.source_digest(function, constant)
+    return source_digests.source_digest(function, constant)

@@ -393,8 +393,8 @@ def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerpri
 
 
 def in_older_form(entry: Entry, kernel: Any) -> Entry:
-    from pytest_autotune.tuners.shared.kernel_source import python_function
-    from pytest_autotune.tuners.shared.older_source_digest import older_source_digest
+    from pytest_autotune.tuners.shared.source.functions import python_function
+    from pytest_autotune.tuners.shared.source.older_source_digest import older_source_digest
     from pytest_autotune.tuners.shared.values import encoded_text
 
     function = python_function(kernel)

@@ -17,8 +17,10 @@ from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.shared.kernel_source import closure_cells, digest, python_function, source_digest
-from pytest_autotune.tuners.shared.library_code import of_library
+from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function
+from pytest_autotune.tuners.shared.source.libraries import of_library
+from pytest_autotune.tuners.shared.source.source_digest import source_digest
 from pytest_autotune.tuners.shared.values import constant_text, is_code, unwrapped
 
 _Named = Iterator[tuple[str, object]]

@@ -10,7 +10,8 @@ from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.function.carried import Carried
 from pytest_autotune.tuners.function.sources import left_out_of, source_text
 from pytest_autotune.tuners.function.space import Space
-from pytest_autotune.tuners.shared.kernel_source import FORM, digest
+from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.source.source_digest import FORM
 from pytest_autotune.tuners.shared.values import stable_value
 
 #: How many names of what is left out are told.

@@ -11,8 +11,10 @@ from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.function.carried import Bound, frozen_text
-from pytest_autotune.tuners.shared.kernel_source import digest, python_function, source_digest
-from pytest_autotune.tuners.shared.source_tokens import code_text
+from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.source.functions import python_function
+from pytest_autotune.tuners.shared.source.source_digest import source_digest
+from pytest_autotune.tuners.shared.source.tokens import code_text
 from pytest_autotune.tuners.shared.values import constant_text
 
 #: Reading and splitting source takes milliseconds; a function's does not change while it lives.

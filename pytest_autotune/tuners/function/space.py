@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value
 from pytest_autotune.tuners.function.sources import source_text
-from pytest_autotune.tuners.shared.kernel_source import digest
+from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.values import stable_value
 
 #: A product of at most this many combinations is told from others by the configurations it

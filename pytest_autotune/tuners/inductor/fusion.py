@@ -19,7 +19,7 @@ from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.identity import device_of, environment, measured_module_digest
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.templates import DIGITS
-from pytest_autotune.tuners.shared.kernel_source import digest
+from pytest_autotune.tuners.shared.digest import digest
 
 
 class Fusions:

@@ -13,7 +13,8 @@ from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value, plain_value
-from pytest_autotune.tuners.shared.kernel_source import closure_cells, python_function, qualified_name, source_digest
+from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function, qualified_name
+from pytest_autotune.tuners.shared.source.source_digest import source_digest
 
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 _PLAIN = (int, str, bool, float, type(None))

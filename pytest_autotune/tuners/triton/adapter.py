@@ -35,19 +35,13 @@ from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.together.shared_work import UndividedWork, Work
 from pytest_autotune.tuners.measuring.clocks import host_time_us
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.definitions import may_be_defined
+from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.guard import guarded
-from pytest_autotune.tuners.shared.kernel_source import (
-    FORM,
-    closure_cells,
-    digest,
-    layers,
-    python_function,
-    qualified_name,
-    source_digest,
-)
-from pytest_autotune.tuners.shared.older_source_digest import OLDER_FORM, older_source_digest
 from pytest_autotune.tuners.shared.parsing import parsed_one_at_a_time
+from pytest_autotune.tuners.shared.source.definitions import may_be_defined
+from pytest_autotune.tuners.shared.source.functions import closure_cells, layers, python_function, qualified_name
+from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM, older_source_digest
+from pytest_autotune.tuners.shared.source.source_digest import FORM, source_digest
 from pytest_autotune.tuners.shared.values import (
     DtypeName,
     callable_text,

@@ -13,8 +13,9 @@ from types import ModuleType
 import pytest
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.shared.kernel_source import closure_cells, source_digest
-from pytest_autotune.tuners.shared.source_tokens import code_text
+from pytest_autotune.tuners.shared.source.functions import closure_cells
+from pytest_autotune.tuners.shared.source.source_digest import source_digest
+from pytest_autotune.tuners.shared.source.tokens import code_text
 from pytest_autotune.tuners.shared.values import constant_text
 from tests.conftest import REPOSITORY
 
@@ -352,7 +353,7 @@ def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> 
     used = "(Mode, Shape, Sizes, SHAPE, NESTED, SPACE, enum, dataclass)"
     (tmp_path / "classes.py").write_text(CLASSES.replace("USED", used))
     program = (
-        "import classes, kernels; from pytest_autotune.tuners.shared.kernel_source import source_digest; "
+        "import classes, kernels; from pytest_autotune.tuners.shared.source.source_digest import source_digest; "
         "from pytest_autotune.tuners.shared.values import constant_text; "
         "print(*(source_digest(used, constant_text) for used in (kernels.outer, classes.kernel)))"
     )

@@ -10,7 +10,7 @@ from inspect import getattr_static
 from pathlib import Path
 from types import CodeType
 
-from pytest_autotune.tuners.shared.kernel_source import python_function, qualified_name
+from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 
 _MISSING = object()
 

@@ -16,8 +16,9 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.shared.kernel_source import closure_cells, digest, python_function, qualified_name
-from pytest_autotune.tuners.shared.source_tokens import code_text
+from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function, qualified_name
+from pytest_autotune.tuners.shared.source.tokens import code_text
 
 #: The type of a value of a fingerprint that holds such a digest.
 OLDER_FORM = "digest"

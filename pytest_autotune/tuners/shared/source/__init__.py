@@ -1,0 +1,1 @@
+"""Source: what the text of a function says, and what identifies it."""

@@ -1,0 +1,45 @@
+"""The Python function inside a kernel: what its decorators made of it, its name and its closure."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import FunctionType
+
+
+def layers(value: object) -> Iterator[object]:
+    """A kernel or helper, then what each of its decorators wraps, down to the Python function."""
+    for _ in range(16):  # deeper than any stack of decorators
+        if value is None:
+            return
+        yield value
+        if inspect.isfunction(value):
+            return
+        inner = getattr(value, "fn", None)
+        value = getattr(value, "py_func", None) if inner is None else inner  # Triton's name for it, and Numba's
+
+
+def python_function(value: object) -> FunctionType | None:
+    """The Python function inside a kernel, a helper or the wrappers around them."""
+    if inspect.isfunction(value):
+        return value
+    for layer in layers(value):
+        if inspect.isfunction(layer):
+            return layer
+    return None
+
+
+def qualified_name(function: FunctionType) -> str:
+    """``module.qualname`` of a function."""
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def closure_cells(function: FunctionType) -> dict[str, object]:
+    """The values that a function has taken from the functions around it, by name."""
+    cells = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            cells[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return cells

@@ -1,0 +1,145 @@
+"""A digest of a kernel's source that changes when the kernel does, and only then.
+
+It is equal across Python and Triton versions, under the interpreter and the
+compiler, wherever in a file the kernel stands and however it is laid out: it is
+made of what the parser sees, without docstrings and the kernel's own decorators,
+together with the functions, classes and constants that the kernel uses.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType, ModuleType
+
+from pytest_autotune.cache.model import UnportableError
+from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.source.functions import closure_cells, layers, python_function
+from pytest_autotune.tuners.shared.source.libraries import of_library
+from pytest_autotune.tuners.shared.source.reading import class_text, function_text
+
+#: The type of a value of a fingerprint that holds a digest of source: another rule gets another name.
+FORM = "digest.2"
+#: What ``triton.jit`` was told that is compiled in.
+_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
+_Constant = Callable[[object], str | None]
+
+
+def source_digest(kernel: object, constant: _Constant, *, own_cells: bool = False, named: bool = True) -> str:
+    """The digest of a kernel's source with everything of its own that it uses.
+
+    The text of a function is read once. What its names stand for is looked up at
+    every call: a global may be another one the next time.
+
+    :param kernel: a Python function, or what its decorators made of it.
+    :param constant: the stable text of a constant, or None for what is none.
+    :param own_cells: whether plain values in the kernel's own closure belong to it. They do not where kernels
+        made by a factory share their source, and what tells them apart is in the key.
+    :param named: whether the kernel's own name belongs to it. It does not where a renamed kernel is the same.
+    :raises UnportableError: when the source of a function cannot be read.
+    """
+    return _Digests(constant).of(kernel, own_cells, named)
+
+
+def class_digest(cls: type, constant: _Constant) -> str:
+    """The digest of a class: its text, its methods with what they use, and the values of its attributes.
+
+    :param constant: as for :func:`source_digest`.
+    """
+    return _Digests(constant).of_class(cls)
+
+
+class _Digests:
+    """The digests of one question: each function and class once, however they refer to each other."""
+
+    def __init__(self, constant: _Constant) -> None:
+        self._constant = constant
+        self._seen: dict[object, str] = {}
+
+    def of(self, value: object, own_cells: bool = True, named: bool = True) -> str:
+        function = python_function(value)
+        assert function is not None
+        if function in self._seen:
+            return self._seen[function]
+        self._seen[function] = f"recursive {function.__qualname__}"
+        own = function_text(function)
+        parts = [own.text if named else own.nameless_text]
+        for name, used in _used(function, own.names):
+            text = self._text(used, own_cells or name not in function.__code__.co_freevars)
+            if text is not None:
+                parts.append(f"{name}: {text}")
+        parts += [f"default {name}: {self._text(used)}" for name, used in _defaults(function)]
+        parts += _options(value)
+        self._seen[function] = digest("\n".join(parts))
+        return self._seen[function]
+
+    def of_class(self, cls: type) -> str:
+        if cls in self._seen:
+            return self._seen[cls]
+        self._seen[cls] = f"recursive {cls.__qualname__}"
+        parts = [cls.__qualname__, class_text(cls)]
+        parts += [self.of_class(base) for base in cls.__bases__ if not of_library(base)]
+        members = cls.__members__ if issubclass(cls, enum.Enum) else {}
+        parts += [f"{name}: {self._constant(member)}" for name, member in members.items()]
+        for name, value in sorted(vars(cls).items()):
+            text = self._attribute_text(name, getattr(value, "__func__", value)) if name not in members else None
+            if text is not None:
+                parts.append(f"{name}: {text}")
+        self._seen[cls] = digest("\n".join(parts))
+        return self._seen[cls]
+
+    def _attribute_text(self, name: str, value: object) -> str | None:
+        if python_function(value) is not None:
+            try:
+                return self._text(value)
+            except UnportableError:  # one that a decorator of the class made
+                return None
+        return None if name.startswith("_") and name.endswith("_") else self._text(value)
+
+    def _text(self, value: object, plain: bool = True) -> str | None:
+        """What stands for something that a function uses; None where that is nothing of its own."""
+        function = python_function(value)
+        if function is not None:
+            return None if of_library(function) else self.of(value)
+        if isinstance(value, type):
+            return None if of_library(value) else self.of_class(value)
+        return self._constant(value) if plain else None
+
+
+def _used(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[tuple[str, object]]:
+    """What a function takes from outside, by the name it uses, sorted by name; nothing of Python's own or a library."""
+    outside: tuple[Mapping[str, object], ...] = (closure_cells(function), function.__globals__)
+    found: dict[str, object] = {}
+    for name, *attributes in names:
+        scope = next((scope for scope in outside if name in scope), None)
+        if scope is None:
+            continue
+        value, path = scope[name], name
+        for attribute in attributes:
+            if not isinstance(value, ModuleType) or of_library(value):
+                break
+            value = getattr(value, attribute, None)
+            path += f".{attribute}"
+        if not isinstance(value, ModuleType):
+            found[path] = value
+    return sorted(found.items(), key=lambda item: item[0])
+
+
+def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """The defaults of a function's parameters: what a factory computed is not in the text."""
+    values = function.__defaults__ or ()
+    code = function.__code__
+    yield from zip(code.co_varnames[code.co_argcount - len(values) : code.co_argcount], values, strict=True)
+    yield from sorted((function.__kwdefaults__ or {}).items())
+
+
+def _options(kernel: object) -> Iterator[str]:
+    """What decorators were told that is compiled in, where it is not what they do by themselves."""
+    for layer in layers(kernel):
+        given = getattr(getattr(layer, "rewriter", None), "kwargs", None)  # where Triton's interpreter keeps it
+        for name in _OPTIONS:
+            value = given.get(name) if isinstance(given, dict) else getattr(layer, name, None)
+            if isinstance(value, (list, tuple, set, frozenset)):
+                value = sorted(map(str, value))
+            if value and isinstance(value, (bool, str, int, list)):
+                yield f"{name}={value!r}"
