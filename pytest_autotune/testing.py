@@ -104,7 +104,7 @@ class AdapterConformance(ABC):
         with self._hooked(library) as (run, lookups, _):
             self.tune()
             self.tune()
-        assert [lookup.problem.tuner.split(".")[0] for lookup in lookups] == [self.tuner]
+        assert [lookup.problem.library for lookup in lookups] == [self.tuner]
         lookup = lookups[0]
         assert lookup.tuned
         assert lookup.entry is not None

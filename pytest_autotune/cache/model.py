@@ -153,6 +153,11 @@ class Candidate:
         return ", ".join(map(str, self.params)) or self.id or "default"
 
 
+def library_of(tuner: str) -> str:
+    """The library that a tuner belongs to, as one adapter hooks it: ``inductor`` of ``inductor.config``."""
+    return tuner.partition(".")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What is tuned: tuner + kernel + key + device. The key is kept sorted by name."""
@@ -164,6 +169,16 @@ class Problem:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", tuple(sorted(self.key, key=_BY_NAME)))
+
+    @property
+    def name(self) -> str:
+        """The kernel as users write it where several tuners meet: ``tuner:kernel``."""
+        return f"{self.tuner}:{self.kernel}"
+
+    @property
+    def library(self) -> str:
+        """The library whose tuner it is: :func:`library_of` its tuner."""
+        return library_of(self.tuner)
 
     @property
     def digest(self) -> str:
@@ -180,7 +195,7 @@ class Problem:
 
     def __str__(self) -> str:
         key = f" ({', '.join(map(str, self.key))})" if self.key else ""
-        return f"{self.tuner}:{self.kernel}{key}"
+        return f"{self.name}{key}"
 
 
 @dataclass(frozen=True, slots=True)

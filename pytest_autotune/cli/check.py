@@ -206,7 +206,7 @@ def _useless(places: _Places, entries: Sequence[Entry], known: set[str], sources
     """Entries that no lookup can ever find, or be served by."""
     for index, entry in enumerate(entries):
         problem = entry.problem
-        if problem.tuner not in known and problem.tuner.split(".")[0] not in known:
+        if problem.tuner not in known and problem.library not in known:
             yield Finding(
                 places[index],
                 f"no adapter for the tuner {safe(problem.tuner)} is installed here (--tuner={safe(problem.tuner)} "

@@ -38,7 +38,7 @@ def command(file: str, kernel: str | None, device: str | None, as_json: bool) ->
 
 def _asked_for(entry: Entry, kernel: str | None, device: str | None) -> bool:
     problem = entry.problem
-    return (kernel is None or _matches(kernel, f"{problem.tuner}:{problem.kernel}")) and (
+    return (kernel is None or _matches(kernel, problem.name)) and (
         device is None or _matches(device, problem.device.id) or _matches(device, problem.device.name)
     )
 

@@ -156,7 +156,7 @@ class Summary:
         """(tuned with, this run's) -> how many hits; told as a hint, never judged."""
         hints: Counter[tuple[str, str]] = Counter()
         for row in self.rows:
-            then, now = row.environment, self.environments.get(row.problem.tuner.split(".")[0], "")
+            then, now = row.environment, self.environments.get(row.problem.library, "")
             if row.outcome is Outcome.HIT and then and now and minor_version(then) != minor_version(now):
                 hints[then.split(",")[0], now.split(",")[0]] += 1
         return dict(sorted(hints.items()))
@@ -251,17 +251,17 @@ def unused_entries(
     unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
     problems = {lookup.problem for lookup in lookups}
     devices = {problem.device for problem in problems}
-    kernels = {f"{lookup.problem.tuner}:{lookup.problem.kernel}" for lookup in lookups}
+    kernels = {lookup.problem.name for lookup in lookups}
     kernels.update(kernel for process in facts for kernel in process.imported)
 
     def is_unused(entry: Entry) -> bool:
         problem = entry.problem
-        now = environments.get(problem.tuner.split(".")[0])
+        now = environments.get(problem.library)
         return (
             problem.device in devices
             and now is not None
             and minor_version(now) == minor_version(entry.environment)
-            and f"{problem.tuner}:{problem.kernel}" in kernels
+            and problem.name in kernels
             and problem not in unserved
             and (problem, entry.fingerprint) not in exact
             and not (before_pruning(entry.fingerprint) != entry.fingerprint and problem in problems)

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import NoReturn, TypeVar
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
+from pytest_autotune.cache.model import Candidate, Entry, Problem, Value, library_of
 from pytest_autotune.run.lookup import NO_ENTRY, Finding, Lookup, Outcome, find
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
@@ -132,7 +132,7 @@ class TuningRun:
         wanted = self.policy.tuners
         if wanted is not None and not any(f"{tuner}.".startswith(f"{name}.") for name in wanted):
             return True
-        names = {f"{tuner}:{kernel}", f"{tuner.split('.')[0]}:{kernel}"}
+        names = {f"{tuner}:{kernel}", f"{library_of(tuner)}:{kernel}"}
         return any(fnmatchcase(name, glob) for name in names for glob in self.policy.ignore)
 
     def left_alone(self, tuner: str, reason: str) -> None:
@@ -217,7 +217,7 @@ class TuningRun:
             entry of that name with the same key, device and fingerprint, a ``source`` in it, is taken for one of
             this kernel under its old name. Left out, none is.
         """
-        self.environments.setdefault(problem.tuner.split(".")[0], environment)
+        self.environments.setdefault(problem.library, environment)
         with ExitStack() as held:
             sorted_fingerprint = tuple(sorted(fingerprint, key=lambda value: value.name))
             lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label)

@@ -20,7 +20,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import Measured, Merged, merge
-from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.model import Cache, Entry, library_of
 from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.summary import Dump, Gate, Summary, rows_of, unused_entries
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup
@@ -68,7 +68,7 @@ class Controller:
         """Kernels, as ``tuner:kernel``, that the caches of this run have entries for."""
         caches = [cache for _, cache in self._caches] + [self._before]
         problems = (entry.problem for cache in caches for entry in cache.entries)
-        return sorted({f"{problem.tuner}:{problem.kernel}" for problem in problems})
+        return sorted({problem.name for problem in problems})
 
     def serve(self, process: TestProcess) -> None:
         """Collect from a process that runs the tests itself."""
@@ -364,8 +364,8 @@ class Controller:
         if why_not:
             return Gate(limit.text, skipped=f"autotune cache misses not judged: {why_not}")
         # Who loads a tuner's entries wants it hooked; else the gate would pass for want of lookups.
-        wanted = {name.split(".")[0] for name in self._options.tuners or summary.covered}
-        if unhooked := [tuner for tuner, _ in summary.unhooked if tuner.split(".")[0] in wanted]:
+        wanted = {library_of(tuner) for tuner in self._options.tuners or summary.covered}
+        if unhooked := [tuner for tuner, _ in summary.unhooked if library_of(tuner) in wanted]:
             return Gate(limit.text, failure=f"requested tuner could not be hooked: {', '.join(unhooked)}")
         if limit.exceeded_by(summary.misses, summary.problems):
             compared = limit.compared(summary.misses, summary.problems)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pytest_autotune.cache.model import library_of
 from pytest_autotune.session.command_line import ON_MISS, ON_STALE
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 
@@ -233,10 +234,10 @@ def _tuners(reader: _Reader) -> tuple[str, ...] | None:
     parts = given.split(",") if given is not None else reader.ini("tuners")
     names = tuple(name for part in parts for name in part.replace(",", " ").split())
     known = list(TUNERS)
-    if not {name.split(".")[0] for name in names} <= set(known):
+    if not {library_of(name) for name in names} <= set(known):
         known += [entry_point.name for entry_point in third_party_tuners()]
     for name in names:
-        if name.split(".")[0] not in known:
+        if library_of(name) not in known:
             raise pytest.UsageError(f"{reader.where('tuners')}: unknown tuner {name!r} (known: {', '.join(known)})")
     return names or None
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import ModuleType
 
+from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
@@ -63,12 +64,12 @@ class Hooks:
             self._leave_alone(name, error, where)
 
     def _may_act(self, name: str) -> bool:
-        return self._wanted is None or any(wanted.split(".")[0] == name for wanted in self._wanted)
+        return self._wanted is None or any(library_of(wanted) == name for wanted in self._wanted)
 
     def _is_to_act(self, name: str, adapter: Adapter) -> bool:
         if self._wanted is not None or self._run.policy.dumping or adapter.acts_without_entries:
             return True
-        return any(tuner.split(".")[0] == name for index in self._run.indexes for tuner in index.tuners())
+        return any(library_of(tuner) == name for index in self._run.indexes for tuner in index.tuners())
 
     def _leave_alone(self, name: str, error: Exception, where: str = "") -> None:
         reason = where + (str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}")

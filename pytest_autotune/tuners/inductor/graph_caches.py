@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.door import TuningRun
 
 _OFF = (
@@ -117,6 +118,6 @@ def _loaded_digest(run: TuningRun) -> str:
     text = hashlib.sha256()
     for index in run.indexes:
         for tuner, kernel, data in index.groups():
-            if tuner.split(".")[0] == "inductor":
+            if library_of(tuner) == "inductor":
                 text.update(f"{tuner}\0{kernel}\0".encode() + data)
     return text.hexdigest()[:16]
