@@ -190,7 +190,7 @@ def _parsed(path: AnyPath) -> CachePath:
 
 
 def _is_folder(target: CachePath) -> bool:
-    return target.folder or (target.path / MARKER).is_file()
+    return target.folder or os.path.isfile(target.path / MARKER)  # Path.is_file raises for some paths
 
 
 def _real(path: Path) -> Path:
@@ -376,12 +376,14 @@ def _problem_files(folder: Path) -> list[str]:
 
 
 def _read_folder(folder: Path, where: str, missing_ok: bool) -> Cache:
-    if not (folder / MARKER).is_file():
-        if missing_ok:
-            return Cache()
-        found = "is no folder of pytest-autotune" if folder.exists() else "no such folder"
-        raise CacheError(where, found, f"create one with --autotune-dump={where}")
     try:
+        if not os.path.isfile(folder / MARKER):
+            if missing_ok:
+                return Cache()
+            with suppress(FileNotFoundError):
+                os.listdir(folder)
+                raise CacheError(where, "is no folder of pytest-autotune", f"create one with --autotune-dump={where}")
+            raise CacheError(where, "no such folder", f"create one with --autotune-dump={where}")
         names = _problem_files(folder)
     except OSError as error:
         raise CacheError(where, f"cannot be read: {error.strerror}") from None

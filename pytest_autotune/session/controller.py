@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import socket
+import stat
 import uuid
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -76,9 +77,18 @@ class Controller:
 
     def _check_reports(self) -> None:
         for report in self._options.reports:
-            path = Path(report.location)
-            if path.is_dir():
+            path, found = Path(report.location), 0
+            try:
+                found = path.stat().st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as error:
+                told = f"{report.given}: {report.typed}: cannot be written: {error.strerror}"
+                raise pytest.UsageError(told) from None
+            if stat.S_ISDIR(found):
                 raise pytest.UsageError(f"{report.given}: {report.typed}: is a directory (name a file)")
+            if found and not stat.S_ISREG(found):  # a pipe without a reader would keep the run from ending
+                raise pytest.UsageError(f"{report.given}: {report.typed}: is not a file")
             folder = next(folder for folder in path.parents if os.path.lexists(folder))
             if not folder.is_dir():
                 raise pytest.UsageError(f"{report.given}: {report.typed}: cannot be written: {folder} is not a folder")

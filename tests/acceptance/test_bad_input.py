@@ -79,6 +79,11 @@ def unreadable(folder: Path) -> str:
     return "cache.textproto"
 
 
+def endless(folder: Path) -> str:
+    (folder / "cache.textproto").symlink_to("cache.textproto")
+    return "cache.textproto"
+
+
 def pipe(folder: Path) -> str:
     os.mkfifo(folder / "cache.textproto")
     return "cache.textproto"
@@ -123,6 +128,11 @@ LOADS = [
     pytest.param(write("cache", WHOLE), "cache: has no suffix*", id="no suffix"),
     pytest.param(huge, "huge.json: is larger than 512 MiB: not a cache", id="huge"),
     pytest.param(pipe, "cache.textproto: is not a file", id="pipe"),
+    pytest.param(
+        lambda folder: "x" * 300 + ".textproto", "xxx*.textproto: cannot be read: File name too long", id="long name"
+    ),
+    pytest.param(lambda folder: "x" * 300 + "/", "xxx*/: cannot be read: File name too long", id="long folder"),
+    pytest.param(endless, "cache.textproto: cannot be read: Too many levels of symbolic links", id="link to itself"),
     pytest.param(
         unreadable,
         "cache.textproto: cannot be read: Permission denied",
@@ -188,6 +198,7 @@ def test_a_dump_that_could_not_be_written_is_refused_and_what_is_there_stays(
 
 def test_a_dump_whose_name_cannot_be_written_is_refused_before_any_test(bad: Suite) -> None:
     for name, told in [
+        ("x" * 300 + ".textproto", "*cannot be read: File name too long"),
         ("x" * 240 + ".textproto", "*the name is 250 bytes long (at most 249)"),
         ("名" * 80 + ".textproto", "*the name is 250 bytes long (at most 249)"),
         (os.fsdecode(b"\xff.textproto"), "*the path is not encoded in UTF-8 (name it otherwise)"),
@@ -239,6 +250,8 @@ OPTIONS = [
     (["--autotune-report=report"], "--autotune-report: report: unknown kind of report (*.json)"),
     (["--autotune-report=folder.json"], "--autotune-report: folder.json: is a directory (name a file)"),
     (["--autotune-report=file/a.json"], "--autotune-report: file/a.json: cannot be written: *file is not a folder"),
+    (["--autotune-report=pipe.json"], "--autotune-report: pipe.json: is not a file"),
+    ([f"--autotune-report={'x' * 300}.json"], "--autotune-report: xxx*.json: cannot be written: File name too long"),
     (["--autotune-prune"], "--autotune-prune: nothing to prune without a dump (add --autotune-dump=PATH)"),
     (["--autotune-tuners=tritn"], "--autotune-tuners: unknown tuner 'tritn' (known: triton*)"),
     (["--autotune-tuners=triton,nothing.else"], "--autotune-tuners: unknown tuner 'nothing.else' (known: triton*)"),
@@ -267,6 +280,7 @@ INI = [
 @pytest.fixture
 def in_the_way(bad: Suite) -> Suite:
     (bad.folder / "folder.json").mkdir()
+    os.mkfifo(bad.folder / "pipe.json")
     (bad.folder / "file").write_text("")
     return bad
 
