@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pytest_autotune.tuners.function.tuner import tune as tune
     from pytest_autotune.tuners.measuring.how import Measuring as Measuring
 
+__version__ = "0.1.0"
+
 _FUNCTION = "pytest_autotune.tuners.function"
 _PUBLIC = {
     "Compiling": f"{_FUNCTION}.compiling",

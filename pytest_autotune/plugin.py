@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_autotune.session.command_line import add_options, anything_set
+from pytest_autotune.session.names import INPUT_KEY, MARKER, REPORT_ATTRIBUTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_autotune.session.controller import Controller
+    from pytest_autotune.session.fixture import CacheFixture
     from pytest_autotune.session.options import Options
-    from pytest_autotune.session.worker import CacheFixture, TestProcess
+    from pytest_autotune.session.worker import TestProcess
 
-_MARKER = "autotune_cache"
 _process: pytest.StashKey[TestProcess] = pytest.StashKey()
 _controller: pytest.StashKey[Controller] = pytest.StashKey()
 _undo: pytest.StashKey[list[Callable[[], None]]] = pytest.StashKey()
@@ -33,14 +34,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "autotune_cache(load=PATH, enabled=True): load one more autotuning cache for this test, relative to its "
+        f"{MARKER}(load=PATH, enabled=True): load one more autotuning cache for this test, relative to its "
         "file; enabled=False leaves the tuners alone in it",
     )
     if config.option.help:
         return
     if _is_interpreting():
         _supply_interpreter_benchmark(config)
-    has_task = "autotune" in getattr(config, "workerinput", ())
+    has_task = INPUT_KEY in getattr(config, "workerinput", ())
     if has_task or anything_set(config):
         options = _read_options(config)
         if has_task or options.active:
@@ -59,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _asks_for_cache(item: pytest.Item) -> bool:
-    return item.get_closest_marker(_MARKER) is not None or "autotune_cache" in getattr(item, "fixturenames", ())
+    return item.get_closest_marker(MARKER) is not None or MARKER in getattr(item, "fixturenames", ())
 
 
 def _is_interpreting() -> bool:
@@ -99,7 +100,7 @@ def _start(config: pytest.Config, options: Options) -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Begin the run on xdist's controller where only a marker, which a worker has met, asks for one."""
     node: Any = getattr(report, "node", None)
-    if node is not None and hasattr(report, "autotune_lookups") and _controller not in node.config.stash:
+    if node is not None and hasattr(report, REPORT_ATTRIBUTE) and _controller not in node.config.stash:
         _start(node.config, _read_options(node.config))
         node.config.stash[_controller].pytest_runtest_logreport(report)
 
@@ -107,7 +108,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 @pytest.fixture
 def autotune_cache(request: pytest.FixtureRequest) -> CacheFixture:
     """The loaded autotuning caches, and what this test looked up in them."""
-    from pytest_autotune.session.worker import CacheFixture
+    from pytest_autotune.session.fixture import CacheFixture
 
     if _process not in request.config.stash:
         pytest.fail("autotune_cache was asked for after the run began: name it as an argument", pytrace=False)

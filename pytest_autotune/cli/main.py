@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 
+from pytest_autotune import __version__
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats.schema import uncollected
 from pytest_autotune.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK
@@ -48,7 +49,7 @@ class _Commands(click.Group):
     epilog="Exit status: 0; 1 where check, diff --exit-code or git-merge found something; 4, with one line, "
     "where arguments make no sense or a file cannot be read or written.",
 )
-@click.version_option(package_name=PROGRAM, prog_name=PROGRAM, message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
 def commands(context: click.Context) -> None:
     """Work with autotuning caches: .textproto, .pb, .yaml and .json files, and folders with a / at the end."""

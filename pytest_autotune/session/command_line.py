@@ -1,4 +1,4 @@
-"""The command-line options and ini values, as pytest registers them.
+"""The table of options: flags, ini values, ``--help`` and the tables of the documentation come from it.
 
 This is all that a run imports which asks for nothing: what the values mean is
 read in :mod:`pytest_autotune.session.options`.
@@ -6,101 +6,195 @@ read in :mod:`pytest_autotune.session.options`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+
+class Kind(NamedTuple):
+    """How values are given; how they are read goes by the name.
+
+    :param name: of the function that reads values of this kind.
+    :param action: of argparse.
+    :param ini_type: of pytest's ini values; ``"number"`` is text that TOML may give as a number.
+    :param told: the type of the ini value in the documentation's tables.
+    """
+
+    name: str
+    action: str = "store"
+    ini_type: str | None = None
+    told: str = ""
+
+
+PATH = Kind("path")
+PATHS = Kind("paths", "append", "args", "list")
+SWITCH = Kind("switch", "store_true", "bool", "bool")
+WORD = Kind("word")
+NAMES = Kind("names", ini_type="args", told="list")
+LIMIT = Kind("limit", ini_type="number")
+SECONDS = Kind("seconds", ini_type="number", told="seconds")
+LINES = Kind("lines", ini_type="linelist", told="lines")
+PAIRS = Kind("pairs", ini_type="linelist", told="lines")
+
+
+class Option(NamedTuple):
+    """A row of the table.
+
+    :param name: ``max_misses`` of ``--autotune-max-misses`` and ``autotune_max_misses``.
+    :param help: what it does, in Markdown; ``--help`` shows it without the marks.
+    :param metavar: the value in words; of a kind ``WORD`` the words, the default first, with ``|`` between them.
+    :param default: in words, for the documentation.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    metavar: str = ""
+    default: str = "nothing"
+    has_flag: bool = True
+    has_ini: bool = True
+
+    @property
+    def flag(self) -> str:
+        """``--autotune-max-misses``."""
+        return f"--autotune-{self.name.replace('_', '-')}"
+
+    @property
+    def ini(self) -> str:
+        """``autotune_max_misses``; also the name of the flag's value in pytest's namespace of options."""
+        return f"autotune_{self.name}"
+
+    @property
+    def meaning(self) -> str:
+        """What it does, and what is so without it where that is more than nothing; in Markdown."""
+        return self.help if self.default in ("nothing", "false", "off") else f"{self.help} (default: {self.default})"
+
+    @property
+    def plain_meaning(self) -> str:
+        """The same without Markdown."""
+        return self.meaning.replace("`", "").replace("*", "")
+
+
+OPTIONS = (
+    Option(
+        "load",
+        PATHS,
+        "Use these choices. Repeatable; the last one wins. Loading never writes. A missing or empty file is an error, "
+        "unless it is also the dump path",
+        "PATH",
+    ),
+    Option(
+        "dump",
+        PATH,
+        "Write what was chosen in this run. Problems of this run are added or replaced, all others kept",
+        "PATH",
+    ),
+    Option("prune", SWITCH, "With a dump: also drop the unused entries, after a complete run", default="false"),
+    Option(
+        "on_miss",
+        WORD,
+        "`error`: the test that asked fails at once, for a miss, stale or mismatch",
+        "tune|error",
+        "`tune`",
+    ),
+    Option(
+        "on_stale",
+        WORD,
+        "`use`: inject the stale choice while it is still a candidate; it is listed as stale all the same. "
+        "`error`: the test that asked fails at once",
+        "tune|use|error",
+        "`tune`",
+    ),
+    Option(
+        "max_misses",
+        LIMIT,
+        "Fail the run when more than `N` problems, or `P%` of them, were not hits",
+        "N|P%",
+        "no limit",
+    ),
+    Option("report", PATHS, "Write a report of the run; `.json`. Repeatable", "PATH"),
+    Option(
+        "tuners",
+        NAMES,
+        "Act only on these tuners, separated by commas, each with those below it: `triton`, `inductor`, `xla`, "
+        "`function`, those of other packages",
+        "NAMES",
+        "all that are known",
+    ),
+    Option(
+        "spread_gpus",
+        SWITCH,
+        "Under xdist, worker *i* sees only GPU *i* mod *n* of the *n* NVIDIA GPUs",
+        default="off",
+        has_ini=False,
+    ),
+    Option(
+        "ignore",
+        LINES,
+        "Globs of `tuner:kernel` to leave alone, one on a line, such as `triton:mylib.fuzz.*`",
+        has_flag=False,
+    ),
+    Option(
+        "device_alias",
+        PAIRS,
+        "`NVIDIA H100 PCIe = NVIDIA H100 80GB HBM3`: the first may use the entries of the second",
+        has_flag=False,
+    ),
+    Option(
+        "keep_candidates",
+        SWITCH,
+        "Keep every candidate's time in the file, not only the choice",
+        default="false",
+        has_flag=False,
+    ),
+    Option(
+        "wait_timeout",
+        SECONDS,
+        "Seconds that one tuning waits in all for other workers' tunings and measurements",
+        default="120",
+        has_flag=False,
+    ),
+)
+
+
 ON_MISS = ("tune", "error")
 ON_STALE = ("tune", "use", "error")
-
-_NUMBER = "number"
-_INI: tuple[tuple[str, str | None, Any, str], ...] = (
-    ("autotune_load", "args", [], "caches to load, relative to the ini file"),
-    ("autotune_dump", None, "", "where to write what was chosen, relative to the ini file"),
-    ("autotune_prune", "bool", False, "drop the entries that a complete run did not ask for"),
-    ("autotune_on_miss", None, "", "tune or error"),
-    ("autotune_on_stale", None, "", "tune, use or error"),
-    ("autotune_max_misses", _NUMBER, None, "allowed misses: N or P%"),
-    ("autotune_report", "args", [], "reports to write, relative to the ini file"),
-    ("autotune_tuners", "args", [], "tuners to act on"),
-    ("autotune_ignore", "linelist", [], "globs of tuner:kernel to leave alone, one on a line"),
-    ("autotune_device_alias", "linelist", [], "lines 'DEVICE = OTHER': DEVICE may use the entries of OTHER"),
-    ("autotune_keep_candidates", "bool", False, "keep every candidate's time in the dumped cache"),
-    ("autotune_wait_timeout", _NUMBER, None, "seconds to wait for another worker's tuning or measurement"),
-)
-_OPTIONS = ("load", "dump", "prune", "on_miss", "on_stale", "max_misses", "report", "tuners", "spread_gpus")
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Register the command-line options and ini values."""
     group = parser.getgroup("autotune", "autotuning cache")
-    option = group.addoption
-    option(
-        "--autotune-load",
-        action="append",
-        metavar="PATH",
-        help="inject the choices of this cache (repeatable; the last one wins; empty: load nothing)",
-    )
-    option(
-        "--autotune-dump",
-        metavar="PATH",
-        help="write what was chosen in this run to PATH: .textproto, .pb, .yaml, .json, or a folder ending in /",
-    )
-    option(
-        "--autotune-prune",
-        action="store_true",
-        default=None,
-        help="with --autotune-dump: drop the entries that a complete run did not ask for",
-    )
-    option(
-        "--autotune-on-miss",
-        metavar="|".join(ON_MISS),
-        help="what a lookup without a usable entry does (default: tune)",
-    )
-    option(
-        "--autotune-on-stale",
-        metavar="|".join(ON_STALE),
-        help="what a stale entry does: tune, use its choice if still on offer, error (default: tune)",
-    )
-    option(
-        "--autotune-max-misses",
-        metavar="N|P%",
-        help="fail the run when more than N problems, or P%% of them, were not hits",
-    )
-    option("--autotune-report", action="append", metavar="PATH", help="write a report of the run (.json; repeatable)")
-    option(
-        "--autotune-tuners", metavar="NAMES", help="act only on these tuners, separated by commas, matched by prefix"
-    )
-    option(
-        "--autotune-spread-gpus",
-        action="store_true",
-        help="under xdist, let worker i see only GPU i mod n of the n NVIDIA GPUs",
-    )
-    for name, type_, default, help in _INI:
-        if type_ == _NUMBER:
-            _add_number_ini(parser, name, help)
-        else:
-            parser.addini(name, help, type=type_, default=default)  # type: ignore[arg-type]
+    for option in OPTIONS:
+        if option.has_flag:
+            # The default is None, also of a switch: what the ini file says is then another thing than "off".
+            more = {} if option.kind.action == "store_true" else {"metavar": option.metavar}
+            help = option.plain_meaning.replace("%", "%%")
+            group.addoption(option.flag, action=option.kind.action, default=None, help=help, **more)
+        if option.has_ini:
+            _add_ini(parser, option)
 
 
-def _add_number_ini(parser: pytest.Parser, name: str, help: str) -> None:
-    """Register an ini value that may be a string or, in pytest's native TOML, a number."""
+def _add_ini(parser: pytest.Parser, option: Option) -> None:
     add: Any = parser.addini
+    if option.kind.ini_type != "number":
+        add(option.ini, option.plain_meaning, type=option.kind.ini_type)
+        return
     try:
-        add(name, help, type=str | int | float, default=None)
+        add(option.ini, option.plain_meaning, type=str | int | float, default=None)
     except (AssertionError, TypeError, ValueError):  # pytest before 9.2 knows no unions
-        add(name, help)
+        add(option.ini, option.plain_meaning)
 
 
 def anything_set(config: pytest.Config) -> bool:
     """Whether this run sets any option or ini value of the plugin."""
-    return any(config.getoption(f"autotune_{name}", None) for name in _OPTIONS) or any(
-        _ini_is_set(config, name) for name, *_ in _INI
+    return any(
+        (option.has_flag and config.getoption(option.ini, None)) or (option.has_ini and _ini_is_set(config, option))
+        for option in OPTIONS
     )
 
 
-def _ini_is_set(config: pytest.Config, name: str) -> bool:
+def _ini_is_set(config: pytest.Config, option: Option) -> bool:
     try:
-        return bool(config.getini(name))
+        return bool(config.getini(option.ini))
     except (TypeError, ValueError, pytest.UsageError):
         return True  # a value that makes no sense: reading it tells

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-_KEY = "autotune"
+from pytest_autotune.session.names import INPUT_KEY
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Task:
 
 def send_task(workerinput: MutableMapping[str, Any], task: Task) -> None:
     """Put a task into what xdist sends to a worker."""
-    workerinput[_KEY] = asdict(task)
+    workerinput[INPUT_KEY] = asdict(task)
 
 
 def receive_task(workerinput: Mapping[str, Any]) -> Task:
     """The task that the controller sent; an empty one where it sent none."""
-    task: dict[str, Any] = dict(workerinput.get(_KEY, {}))
+    task: dict[str, Any] = dict(workerinput.get(INPUT_KEY, {}))
     if task.get("groups") is not None:
         task["groups"] = [(str(tuner), str(kernel), bytes(data)) for tuner, kernel, data in task["groups"]]
     return Task(**task)
@@ -59,10 +59,10 @@ def receive_task(workerinput: Mapping[str, Any]) -> Task:
 
 def send_results(workeroutput: MutableMapping[str, Any], lookups: list[str], facts: str) -> None:
     """Put what no test report has carried into what xdist sends back."""
-    workeroutput[_KEY] = {"lookups": lookups, "facts": facts}
+    workeroutput[INPUT_KEY] = {"lookups": lookups, "facts": facts}
 
 
 def receive_results(node: Any) -> tuple[list[str], str] | None:
     """The results of a worker; None when it died before it could send them."""
-    output: dict[str, Any] | None = getattr(node, "workeroutput", {}).get(_KEY)
+    output: dict[str, Any] | None = getattr(node, "workeroutput", {}).get(INPUT_KEY)
     return (list(output["lookups"]), str(output["facts"])) if output else None

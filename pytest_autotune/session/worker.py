@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -20,16 +17,16 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.encoding import ProcessFacts, encode_facts, encode_lookup
+from pytest_autotune.run.imported import module_is_imported
 from pytest_autotune.run.journal import Journal
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.coordination import Coordination
+from pytest_autotune.session import marker
+from pytest_autotune.session.names import MARKER
+from pytest_autotune.session.names import REPORT_ATTRIBUTE as REPORT_ATTRIBUTE
 from pytest_autotune.session.options import CacheArgument, Options, path_argument
 from pytest_autotune.session.traffic import send_results
 from pytest_autotune.tuners.hooks import Hooks
-
-MARKER = "autotune_cache"
-#: The attribute of a test report that carries what was looked up while the test ran.
-REPORT_ATTRIBUTE = "autotune_lookups"
 
 
 class TestProcess:
@@ -112,7 +109,7 @@ class TestProcess:
             unseen=unseen,
             unhooked=tuple(self.run.unhooked.items()),
             environments=tuple(self.run.environments.items()),
-            imported=tuple(kernel for kernel in self._known_kernels if _module_is_imported(kernel.partition(":")[2])),
+            imported=tuple(kernel for kernel in self._known_kernels if module_is_imported(kernel)),
             waited_s=self._coordination.waited_s,
         )
 
@@ -133,7 +130,7 @@ class TestProcess:
                 if item.get_closest_marker(MARKER) is not None:
                     self._isolate()
                 self._test_ends.enter_context(self.run.added_caches_end())
-                self.run.paused = not _enabled(item)
+                self.run.paused = not marker.enabled(item)
                 return (yield)
         finally:
             self.run.current_test = ""
@@ -148,7 +145,7 @@ class TestProcess:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        for path in _marked_caches(item):
+        for path in marker.caches(item):
             self.load(item, path)
 
     def load(self, item: pytest.Item, path: str) -> None:
@@ -195,104 +192,3 @@ class TestProcess:
 def store_path(argument: CacheArgument) -> stores.CachePath:
     """The same path as the stores take it."""
     return replace(stores.cache_path(argument.text, argument.base), shown=argument.typed)
-
-
-def _enabled(item: pytest.Item) -> bool:
-    for mark in item.iter_markers(MARKER):
-        if "enabled" in mark.kwargs:
-            return bool(mark.kwargs["enabled"])
-    return True
-
-
-def _marked_caches(item: pytest.Item) -> Iterator[str]:
-    """The caches that markers name, the nearest one last, since the last one wins."""
-    for mark in reversed(list(item.iter_markers(MARKER))):
-        unknown = set(mark.kwargs) - {"load", "enabled"}
-        if mark.args or unknown:
-            found = ", ".join([*map(repr, mark.args), *sorted(unknown)])
-            pytest.fail(f"marker {MARKER}: expected load=PATH or enabled=False, not {found}", pytrace=False)
-        enabled, load = mark.kwargs.get("enabled", True), mark.kwargs.get("load", [])
-        if not isinstance(enabled, bool):
-            pytest.fail(f"marker {MARKER}: enabled= takes True or False, not {enabled!r}", pytrace=False)
-        paths = load if isinstance(load, (list, tuple)) else [load]
-        if not all(isinstance(path, (str, Path)) for path in paths):
-            pytest.fail(f"marker {MARKER}: load= takes a path or several, not {load!r}", pytrace=False)
-        yield from map(str, paths)
-
-
-def _module_is_imported(kernel: str) -> bool:
-    """Whether the module that should define a kernel, by its qualified name, was imported here."""
-    parts = kernel.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        module = sys.modules.get(".".join(parts[:end]))
-        if module is not None:
-            rest_is_module = (
-                hasattr(module, "__path__") and end < len(parts) - 1 and _submodule_exists(parts[: end + 1])
-            )
-            return not rest_is_module
-    return False
-
-
-def _submodule_exists(parts: list[str]) -> bool:
-    try:
-        return importlib.util.find_spec(".".join(parts)) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-class CacheFixture:
-    """What the ``autotune_cache`` fixture gives to a test.
-
-    The problems are those that this test was the first to ask for in its process.
-    """
-
-    def __init__(self, process: TestProcess, item: pytest.Item) -> None:
-        self._process = process
-        self._item = item
-
-    def _with(self, outcome: Outcome) -> tuple[Lookup, ...]:
-        return tuple(lookup for lookup in self._process.in_this_test if lookup.outcome is outcome)
-
-    @property
-    def hits(self) -> tuple[Lookup, ...]:
-        """What a loaded cache had."""
-        return self._with(Outcome.HIT)
-
-    @property
-    def misses(self) -> tuple[Lookup, ...]:
-        """What no loaded cache had."""
-        return self._with(Outcome.MISS)
-
-    @property
-    def stale(self) -> tuple[Lookup, ...]:
-        """What a loaded cache had for other code or other candidates."""
-        return self._with(Outcome.STALE)
-
-    @property
-    def mismatches(self) -> tuple[Lookup, ...]:
-        """What loaded caches had for other devices only."""
-        return self._with(Outcome.MISMATCH)
-
-    @property
-    def entries(self) -> tuple[Any, ...]:
-        """The entries that are loaded now, the ones that take precedence first."""
-        return tuple(entry for index in self._process.run.indexes for entry in index)
-
-    def load(self, path: str | Path) -> None:
-        """Load one more cache until this test ends.
-
-        :param path: relative to the test's file.
-        """
-        self._process.load(self._item, str(path))
-
-    def tune(self, kernel: str, **request: Any) -> Any:
-        """Choose a configuration for a hand-written kernel: :func:`pytest_autotune.tune`, with its arguments."""
-        from pytest_autotune.tuners.function.tuner import tune
-
-        return tune(kernel, **request)
-
-    def loss(self, config: object, **request: Any) -> Any:
-        """What a choice costs here: :func:`pytest_autotune.loss`, with its arguments."""
-        from pytest_autotune.tuners.function.tuner import loss
-
-        return loss(config, **request)

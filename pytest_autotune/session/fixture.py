@@ -1,0 +1,69 @@
+"""What a test gets that asks for its caches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.session.worker import TestProcess
+
+
+class CacheFixture:
+    """What the ``autotune_cache`` fixture gives to a test.
+
+    The problems are those that this test was the first to ask for in its process.
+    """
+
+    def __init__(self, process: TestProcess, item: pytest.Item) -> None:
+        self._process = process
+        self._item = item
+
+    def _with(self, outcome: Outcome) -> tuple[Lookup, ...]:
+        return tuple(lookup for lookup in self._process.in_this_test if lookup.outcome is outcome)
+
+    @property
+    def hits(self) -> tuple[Lookup, ...]:
+        """What a loaded cache had."""
+        return self._with(Outcome.HIT)
+
+    @property
+    def misses(self) -> tuple[Lookup, ...]:
+        """What no loaded cache had."""
+        return self._with(Outcome.MISS)
+
+    @property
+    def stale(self) -> tuple[Lookup, ...]:
+        """What a loaded cache had for other code or other candidates."""
+        return self._with(Outcome.STALE)
+
+    @property
+    def mismatches(self) -> tuple[Lookup, ...]:
+        """What loaded caches had for other devices only."""
+        return self._with(Outcome.MISMATCH)
+
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """The entries that are loaded now, the ones that take precedence first."""
+        return tuple(entry for index in self._process.run.indexes for entry in index)
+
+    def load(self, path: str | Path) -> None:
+        """Load one more cache until this test ends.
+
+        :param path: relative to the test's file.
+        """
+        self._process.load(self._item, str(path))
+
+    def tune(self, kernel: str, **request: Any) -> Any:
+        """Choose a configuration for a hand-written kernel: :func:`pytest_autotune.tune`, with its arguments."""
+        from pytest_autotune.tuners.function.tuner import tune
+
+        return tune(kernel, **request)
+
+    def loss(self, config: object, **request: Any) -> Any:
+        """What a choice costs here: :func:`pytest_autotune.loss`, with its arguments."""
+        from pytest_autotune.tuners.function.tuner import loss
+
+        return loss(config, **request)

@@ -1,0 +1,51 @@
+"""Imports run one way, and only what faces pytest imports it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_autotune
+
+ROOT = Path(pytest_autotune.__file__).parent
+#: What each room, or module beside the rooms, may import of the others.
+MAY_IMPORT = {
+    "plugin": {"session", "tuners"},
+    "session": {"report", "run", "tuners", "cache", "devices"},
+    "report": {"run", "cache"},
+    "cli": {"report", "run", "cache", "tuners", "__version__"},  # tuners: XLA's own files are converted
+    "tuners": {"run", "cache", "devices"},
+    "run": {"cache", "devices"},
+    "devices": {"cache"},
+    "cache": set(),
+    # What others import: names of our own, the fixtures of their adapters' tests included.
+    "__init__": {"tuners", "cache"},
+    "adapters": {"tuners", "run", "cache", "devices"},
+    "testing": {"tuners", "run", "cache", "devices"},
+}
+FACES_PYTEST = {"plugin", "session", "testing"}
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("room", sorted({path.relative_to(ROOT).parts[0] for path in ROOT.rglob("*.py")}))
+def test_imports_run_one_way(room: str) -> None:
+    path = ROOT / room
+    room = path.stem
+    for file in path.rglob("*.py") if path.is_dir() else [path]:
+        for name in imports_of(file):
+            package, _, rest = name.partition(".")
+            if package == "pytest_autotune":
+                assert rest.partition(".")[0] in {room} | MAY_IMPORT[room], f"{file} imports {name}"
+            elif package in ("pytest", "_pytest"):
+                assert room in FACES_PYTEST, f"{file} imports {name}"
