@@ -367,3 +367,65 @@ def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> 
     ).stdout.strip()
 
     assert found == "3ed59b4d4076 c7c295f45834"  # by every Python from 3.10 to 3.13
+
+
+@pytest.mark.parametrize(
+    "edit", [("x * 2", "x * 3"), ("x + 1", "x + 2"), ("def kernel", "\n\ndef kernel"), ("x + 1", "(")]
+)
+def test_a_file_that_was_edited_since_it_was_imported_has_no_digest(load, edit: tuple[str, str]) -> None:
+    source = "def helper(x): return x + 1\ndef kernel(x): return helper(x * 2)\n"
+    module = load(source)
+    assert module.__file__ is not None
+    Path(module.__file__).write_text(source.replace(*edit) + "# edited\n")
+    with pytest.raises(UnportableError, match=r"edited since it was imported|cannot be read"):
+        source_digest(module.kernel, constant)
+
+
+def test_a_generated_file_that_is_written_again_does_not_lend_its_text_to_the_first_kernel(load) -> None:
+    first = load("import math\ndef kernel(x): return math.floor(x * 2)\n")
+    assert first.__file__ is not None
+    Path(first.__file__).write_text("import math\ndef kernel(x): return math.floor(x * 3)\n")
+    with pytest.raises(UnportableError):
+        source_digest(first.kernel, constant)
+
+
+def test_what_is_written_behind_a_function_is_no_edit_of_it(load) -> None:
+    module = load("import math\ndef kernel(x): return math.floor(x * 2)\n")
+    before = source_digest(load(Path(module.__file__).read_text()).kernel, constant)
+    with open(module.__file__, "a") as file:
+        file.write("\n\ndef other(): pass\n")
+    assert source_digest(module.kernel, constant) == before
+
+
+GIVEN = """
+import inspect, types
+from triton.runtime.jit import JITFunction
+
+SCALE = {scale}
+
+def _empty(): pass
+
+def define(source):  # as libraries do that make kernels of templates
+    function = types.FunctionType(_empty.__code__, globals())
+    found = {{}}
+    exec(source, globals(), found)
+    function.__signature__ = inspect.signature(found["kernel"])
+    kernel = JITFunction(function)
+    kernel._unsafe_update_src(source)
+    return kernel
+
+kernel = define("def kernel(x):\\n    y = SCALE\\n    return x * y + {added}\\n")
+"""
+
+
+def test_a_source_that_was_given_for_a_kernel_is_its_source(load) -> None:
+    pytest.importorskip("triton")
+    variants = [load(GIVEN.format(scale=scale, added=added)) for scale, added in ((1, 1), (2, 1), (1, 2), (1, 1))]
+    digests = [source_digest(variant.kernel, constant, named=False) for variant in variants]
+    assert len(set(digests)) == 3
+    assert digests[0] == digests[3]
+
+
+def test_lambdas_of_one_line_that_call_what_is_imported_each_have_their_own_digest(load) -> None:
+    module = load("import math\nup, down = (lambda x: math.ceil(x)), (lambda x: math.floor(x))\n")
+    assert source_digest(module.up, constant) != source_digest(module.down, constant)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Iterator
 from types import FunctionType
+from typing import Any
 
 
 def layers(value: object) -> Iterator[object]:
@@ -15,8 +17,9 @@ def layers(value: object) -> Iterator[object]:
         yield value
         if inspect.isfunction(value):
             return
-        inner = getattr(value, "fn", None)
-        value = getattr(value, "py_func", None) if inner is None else inner  # Triton's name for it, and Numba's
+        # Triton's name for it, Numba's, and that of functools.lru_cache().
+        inner = (getattr(value, name, None) for name in ("fn", "py_func", "__wrapped__"))
+        value = next((one for one in inner if one is not None), None)
 
 
 def python_function(value: object) -> FunctionType | None:
@@ -27,6 +30,16 @@ def python_function(value: object) -> FunctionType | None:
         if inspect.isfunction(layer):
             return layer
     return None
+
+
+def kept_source(kernel: object) -> str:
+    """The source that Triton keeps of a kernel since it was made, or was given for it; empty where it keeps none."""
+    for layer in layers(kernel):
+        if hasattr(layer, "_unsafe_update_src"):
+            jit: Any = layer
+            lines = "".join(jit.raw_src)
+            return lines if textwrap.dedent(lines).endswith(jit.src) else str(jit.src)
+    return ""
 
 
 def qualified_name(function: FunctionType) -> str:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
+import time
 import tokenize
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -23,6 +26,7 @@ class FunctionText:
     """What was read of a function: its text, and the dotted names in it that are not its own variables."""
 
     code: CodeType
+    kept: str
     text: str
     nameless_text: str
     names: tuple[tuple[str, ...], ...]
@@ -30,19 +34,22 @@ class FunctionText:
 
 _functions: WeakKeyDictionary[FunctionType, FunctionText] = WeakKeyDictionary()
 _classes: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+#: A file that is older has not been edited since it was imported.
+_STARTED = time.time()
 
 
-def function_text(function: FunctionType) -> FunctionText:
+def function_text(function: FunctionType, kept: str = "") -> FunctionText:
     """What is read of a function.
 
+    :param kept: its source, where whoever made a kernel of it has kept that.
     :raises UnportableError: when its source cannot be read.
     """
     found = _functions.get(function)
-    if found is None or found.code is not function.__code__:
-        node = _lambda(function) if function.__name__ == "<lambda>" else _definition(function)
+    if found is None or found.code is not function.__code__ or found.kept != kept:
+        node = _lambda(function) if function.__name__ == "<lambda>" else _definition(function, kept)
         text = syntax_text(node, without=("decorator_list",))
         nameless_text = syntax_text(node, without=("decorator_list", "name"))
-        found = FunctionText(function.__code__, text, nameless_text, tuple(_names(function, node)))
+        found = FunctionText(function.__code__, kept, text, nameless_text, tuple(_names(function, node)))
         _functions[function] = found
     return found
 
@@ -59,22 +66,57 @@ def class_text(cls: type) -> str:
     return text
 
 
-def _definition(function: FunctionType) -> ast.AST:
+def _definition(function: FunctionType, kept: str) -> ast.AST:
     """The ``def`` of a function.
 
-    :raises UnportableError: when its source cannot be read.
+    :raises UnportableError: when its source cannot be read, or was edited since it was imported.
     """
     try:
         # Of the code: of a function, inspect would read what functools.wraps() says it wraps.
-        lines, _ = inspect.getsourcelines(function.__code__)
-        source = "".join(lines)
-        node = _first_statement(source)
+        node = _first_statement(kept or "".join(inspect.getsourcelines(function.__code__)[0]))
     except (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError):
         raise UnportableError(f"the source of {qualified_name(function)} cannot be read") from None
+    if kept:
+        return node
     # Python 3.13 takes code of exec() for lines of another "<string>".
     if getattr(node, "name", None) != function.__code__.co_name:
         raise UnportableError(f"the source of {qualified_name(function)} cannot be read")
+    _check_not_edited(function)
     return node
+
+
+def _check_not_edited(function: FunctionType) -> None:
+    """Compare what is read with what runs, where the file has been written meanwhile.
+
+    :raises UnportableError: when it differs: a digest would be that of code which nobody has measured.
+    """
+    code = function.__code__
+    if any(name.startswith("@py_") for name in code.co_varnames):
+        return  # pytest has rewritten its assertions
+    try:
+        written = os.stat(code.co_filename).st_mtime
+    except OSError:
+        return
+    if written > _STARTED and not any(_same_code(code, one) for one in _codes_at(code)):
+        raise UnportableError(f"the source of {qualified_name(function)} was edited since it was imported")
+
+
+def _codes_at(code: CodeType) -> Iterator[CodeType]:
+    """What the file compiles to now, of that name and on that line."""
+    lines, _ = inspect.findsource(code)
+    codes = _compiled_file("".join(lines))
+    return (one for one in codes if (one.co_name, one.co_firstlineno) == (code.co_name, code.co_firstlineno))
+
+
+@lru_cache(maxsize=8)
+def _compiled_file(source: str) -> tuple[CodeType, ...]:
+    try:
+        codes: list[CodeType] = [compile(source, "<source>", "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return ()
+    for code in codes:
+        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+    return tuple(codes)
 
 
 def _first_statement(source: str) -> ast.stmt:
@@ -98,7 +140,8 @@ def _lambda(function: FunctionType) -> ast.AST:
         raise UnportableError(f"the source of {qualified_name(function)} cannot be read") from None
     on_line = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
     for node in sorted(on_line, key=lambda node: node.col_offset):
-        if len(on_line) == 1 or _same_code(code, _compiled(node, code.co_freevars)):
+        if len(on_line) == 1 or _same_code(code, _compiled(node, code.co_freevars, tree)):
+            _check_not_edited(function)
             return node
     raise UnportableError(f"the source of {qualified_name(function)} cannot be read")
 
@@ -108,12 +151,16 @@ def _parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
-def _compiled(node: ast.Lambda, cells: tuple[str, ...]) -> CodeType | None:
-    """The code of a lambda that takes some names from the function around it."""
+def _compiled(node: ast.Lambda, cells: tuple[str, ...], module: ast.Module) -> CodeType | None:
+    """The code of a lambda that takes some names from the function around it.
+
+    :param module: where it stands: a call of what a module imports is compiled in another way.
+    """
     around = ast.parse(f"def around({', '.join(cells)}): pass").body[0]
     assert isinstance(around, ast.FunctionDef)
     around.body = [ast.copy_location(ast.Return(node), node)]
-    code: CodeType = compile(ast.Module([around], []), "<lambda>", "exec", dont_inherit=True)
+    imports = [part for part in module.body if isinstance(part, (ast.Import, ast.ImportFrom))]
+    code: CodeType = compile(ast.Module([*imports, around], []), "<lambda>", "exec", dont_inherit=True)
     for name in ("around", "<lambda>"):
         found = [const for const in code.co_consts if isinstance(const, CodeType) and const.co_name == name]
         if not found:
@@ -137,6 +184,9 @@ def _names(function: FunctionType, node: ast.AST) -> list[tuple[str, ...]]:
     """The dotted names in a function that do not begin with a variable of its own, sorted."""
     code = function.__code__
     local = {*code.co_varnames, *code.co_cellvars} - set(code.co_freevars)
+    if getattr(node, "name", code.co_name) != code.co_name:  # a source was given for another function's code
+        local = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+        local |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     # The variables of a comprehension are the function's own since Python 3.12 only.
     targets = [part.target for part in ast.walk(node) if isinstance(part, ast.comprehension)]
     local -= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}

@@ -14,7 +14,7 @@ from types import FunctionType, ModuleType
 
 from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.source.functions import closure_cells, layers, python_function
+from pytest_autotune.tuners.shared.source.functions import closure_cells, kept_source, layers, python_function
 from pytest_autotune.tuners.shared.source.libraries import of_library
 from pytest_autotune.tuners.shared.source.reading import class_text, function_text
 
@@ -62,7 +62,7 @@ class _Digests:
         if function in self._seen:
             return self._seen[function]
         self._seen[function] = f"recursive {function.__qualname__}"
-        own = function_text(function)
+        own = function_text(function, kept_source(value))
         parts = [own.text if named else own.nameless_text]
         for name, used in _used(function, own.names):
             text = self._text(used, own_cells or name not in function.__code__.co_freevars)
