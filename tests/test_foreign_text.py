@@ -14,7 +14,9 @@ from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.report import json_report, terminal
-from pytest_autotune.report.summary import Dump, Gate, Row, Summary
+from pytest_autotune.report.gate import Gate
+from pytest_autotune.report.summary import Row, Summary
+from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
 
 from .conftest import Suite
@@ -93,6 +95,11 @@ def hostile_summary() -> Summary:
         dump=Dump(HOSTILE, HOSTILE + "2", 1, 1, 1, 1, 1, True),
         gate=Gate(HOSTILE, HOSTILE, HOSTILE),
         environments={HOSTILE.split(".")[0]: f"{HOSTILE} 2.0"},
+        left_out=(entry,),
+        requested=(HOSTILE,),
+        updates=True,
+        interrupted=True,
+        update=HOSTILE,
     )
 
 
@@ -102,7 +109,7 @@ def test_a_terminal_gets_no_foreign_effects_from_any_text_of_a_summary(verbosity
     empty = [field.name for field in fields(Summary) if not getattr(summary, field.name)]
     assert not empty
     for told in (summary, replace(summary, covered={}), replace(summary, dump=None, pruning=False)):
-        lines = terminal.section(told, verbosity, HOSTILE)
+        lines = terminal.section(told, verbosity)
         assert lines
         for line in lines:
             assert "\n" not in line.text

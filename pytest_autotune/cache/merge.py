@@ -6,15 +6,13 @@ Pure, and the same result for the same inputs in any order.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
-from pytest_autotune.cache.model import Cache, Candidate, Entry, Problem, Value, before_pruning
+from pytest_autotune.cache.model import Cache, Candidate, Entry, Identity, Problem, before_pruning
 from pytest_autotune.cache.ties import noise_of, settle
-
-_Key = tuple[Problem, tuple[Value, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,10 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The outcome of a merge; the counts are of entries."""
+    """The outcome of a merge; the counts are of entries.
+
+    :param best: of what was measured, the measurement that counts; the cache may keep an older choice all the same.
+    """
 
     cache: Cache
     disagreements: tuple[Disagreement, ...] = ()
@@ -51,6 +52,7 @@ class Merged:
     changed: int = 0
     unchanged: int = 0
     removed: int = 0
+    best: Mapping[Identity, Entry] = field(default_factory=dict)
 
 
 def merge(
@@ -81,21 +83,22 @@ def merge(
         of a part of the tests may not have asked for them.
     :param keep_candidates: keep every candidate of a new entry that has a choice.
     """
-    before = {_key(entry): entry for entry in base.entries}
+    before = {entry.identity: entry for entry in base.entries}
     after = dict(before)
-    kept: set[_Key] = set()
+    kept: set[Identity] = set()
     for entry in sorted(used, key=attrgetter("sort_key")):
-        key = _key(entry)
+        key = entry.identity
         if before.get(key) != entry:  # the file's own may have fields that this version does not know
             after[key] = entry
         kept.add(key)
-    tuned: defaultdict[_Key, list[Measured]] = defaultdict(list)
+    tuned: defaultdict[Identity, list[Measured]] = defaultdict(list)
     for one in measured:
-        tuned[_key(one.entry)].append(one)
+        tuned[one.entry.identity].append(one)
+    measurements: dict[Identity, Entry] = {}
     disagreements = []
     for key in sorted(tuned, key=lambda key: tuned[key][0].entry.sort_key):
         rivals = _ranked(tuned[key])
-        best = rivals[0].entry
+        best = measurements[key] = rivals[0].entry
         old = before.get(key)
         # The file holds no candidates but where they are the result: keep what was there as it was.
         after[key] = old if old is not None and _still_good(old, best) else _as_kept(best, keep_candidates)
@@ -118,11 +121,8 @@ def merge(
         changed=changed,
         unchanged=len(common) - changed,
         removed=len(before.keys() - after.keys()),
+        best=measurements,
     )
-
-
-def _key(entry: Entry) -> _Key:
-    return entry.problem, entry.fingerprint
 
 
 def best_time_us(entry: Entry) -> float:

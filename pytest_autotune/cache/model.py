@@ -10,6 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import NamedTuple
 
 Scalar = bool | int | float | str | None
 
@@ -198,6 +199,13 @@ class Problem:
         return f"{self.name}{key}"
 
 
+class Identity(NamedTuple):
+    """A problem with a fingerprint: of two entries with one identity a cache holds one."""
+
+    problem: Problem
+    fingerprint: tuple[Value, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A problem, what its choice rests on, the result, and what is told about it.
@@ -222,6 +230,11 @@ class Entry:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fingerprint", tuple(sorted(self.fingerprint, key=_BY_NAME)))
+
+    @property
+    def identity(self) -> Identity:
+        """What the entry is of."""
+        return Identity(self.problem, self.fingerprint)
 
     @property
     def every_failed(self) -> bool:

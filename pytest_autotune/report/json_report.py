@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from pytest_autotune.cache.foreign_text import plain_json
+from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Candidate, Problem, Value
 from pytest_autotune.report.summary import Row, Summary
 
@@ -47,8 +48,28 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
         "unused": [_problem(entry.problem) for entry in summary.unused],
         "unseen": list(summary.unseen),
         "disagreements": len(summary.disagreements),
+        "conflicts": [_conflict(disagreement) for disagreement in summary.disagreements],
+        "left_out": [_problem(entry.problem) for entry in summary.left_out],
+        "crashed": list(summary.crashed),
+        "taken_over": summary.taken_over,
+        "waited_seconds": dict(sorted(summary.workers.items())),
+        "other_versions": [
+            {"tuned_with": then, "running": now, "hits": hits}
+            for (then, now), hits in summary.other_environments.items()
+        ],
+        "moved": [{"from": old, "to": new, "hits": hits} for (old, new), hits in summary.moved.items()],
+        "aliases": [
+            {"device": device, "used": other, "problems": problems}
+            for (device, other), problems in summary.aliases.items()
+        ],
+        "update": summary.update,
         "notes": list(summary.notes),
     }
+
+
+def _conflict(disagreement: Disagreement) -> dict[str, Any]:
+    choices = [{"process": who or "main", "choice": _candidate(choice)} for who, choice in disagreement.choices]
+    return {**_problem(disagreement.problem), "choices": choices}
 
 
 def _problem(problem: Problem) -> dict[str, Any]:
@@ -69,6 +90,7 @@ def _lookup(row: Row) -> dict[str, Any]:
         "moved_from": row.moved_from,
         "tests": list(row.tests),
         "tuned": row.tuned,
+        "disturbed": row.disturbed,
         "tuning_seconds": row.tuning_seconds,
         "choice": _candidate(row.choice) if row.choice else None,
         "candidates": [_candidate(candidate) for candidate in row.candidates],

@@ -1,4 +1,7 @@
-"""One summary of a run; every report shows a face of it."""
+"""The summary of a run: data, of which every report shows a face. Pure.
+
+Whatever one face knows stands here, so that all of them can tell it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_autotune.cache.merge import Disagreement
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, before_pruning
-from pytest_autotune.run.encoding import ProcessFacts
+from pytest_autotune.cache.merge import Disagreement, Merged
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem
+from pytest_autotune.report.gate import Gate
+from pytest_autotune.run.dumping import Dump
+from pytest_autotune.run.ending import Beginning, Collected, Ending, minor_version
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.moves import old_entry
+from pytest_autotune.run.nearest import Nearest
 
 #: The outcomes that count as misses: what a fresh cache would have covered.
 NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)
@@ -25,6 +31,9 @@ class Row:
     :param tuned: a search took place.
     :param moved_from: the kernel's old name, where its entry still has that.
     :param tuning_seconds: what the search took; 0 where there was none.
+    :param choice: what is kept: of several searches by the rule of a merge, or what the file had all the time.
+    :param candidates: the measurement that counts.
+    :param disturbed: something else may have run on the device in the measurement that counts.
     """
 
     problem: Problem
@@ -40,40 +49,7 @@ class Row:
     environment: str = ""
     alias: str = ""
     moved_from: str = ""
-
-
-@dataclass(frozen=True)
-class Dump:
-    """What became of the dump file; the counts are of entries.
-
-    :param path: as the user wrote it.
-    :param written_to: where it was written; another path where the file was locked.
-    :param error: why it could not be written; empty if it was.
-    """
-
-    path: str
-    written_to: str = ""
-    entries: int = 0
-    added: int = 0
-    changed: int = 0
-    unchanged: int = 0
-    removed: int = 0
-    rewritten: bool = False
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Gate:
-    """The verdict on the number of misses.
-
-    :param limit: what is allowed, as the user wrote it; empty where nothing is to be judged.
-    :param failure: why the run fails; empty when it passes.
-    :param skipped: why nothing was judged; empty when it was.
-    """
-
-    limit: str = ""
-    failure: str = ""
-    skipped: str = ""
+    disturbed: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,13 +58,21 @@ class Summary:
 
     :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
     :param covered: tuner -> the devices that the loaded caches have entries for.
+    :param left_out: loaded entries of problems that the dump path does not hold.
     :param incomplete: the first reason why unused entries were not looked for.
     :param pruning: the unused entries were to be dropped.
     :param errors: what the user asked for and did not get; any fails the run.
     :param notes: lines of adapters and of the plugin itself.
     :param unseen: kernels that were tuned behind our back.
     :param workers: worker -> seconds that it waited for others' tunings.
+    :param crashed: workers that died.
+    :param disagreements: problems that were searched more than once, with different choices.
     :param taken_over: how many tunings of killed runs with this dump path were taken over.
+    :param environments: tuner -> the versions that it ran under.
+    :param requested: the tuners that the user named; empty where those with loaded entries act.
+    :param updates: the dump path was loaded, too.
+    :param interrupted: the run was ended before its tests were.
+    :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
     """
 
     loaded: tuple[tuple[str, int], ...] = ()
@@ -108,6 +92,11 @@ class Summary:
     dump: Dump | None = None
     gate: Gate = field(default_factory=Gate)
     environments: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[Entry, ...] = ()
+    requested: tuple[str, ...] = ()
+    updates: bool = False
+    interrupted: bool = False
+    update: str = ""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -127,6 +116,17 @@ class Summary:
         return dict(
             sorted(Counter((f"{row.problem.tuner}:{row.moved_from}", row.problem.kernel) for row in rows).items())
         )
+
+    @property
+    def aliases(self) -> dict[tuple[str, str], int]:
+        """(device, name of the device whose entries it took) -> how many problems."""
+        pairs = Counter((row.problem.device.name, row.alias) for row in self.rows if row.alias)
+        return dict(sorted(pairs.items()))
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Why the run fails; empty when it passes."""
+        return (*filter(None, [self.gate.failure]), *self.errors)
 
     @property
     def misses(self) -> int:
@@ -179,20 +179,75 @@ class Summary:
         }
 
 
-def minor_version(environment: str) -> str:
-    """The tuner's own library with major and minor version: ``"triton 3.6"``."""
-    return ".".join(environment.split(",")[0].split(".")[:2])
+@dataclass(frozen=True)
+class Request:
+    """What a user asked for, as far as a summary has to know it.
+
+    :param prune: the unused entries were to be dropped.
+    :param aliases: device name -> name of a device whose entries it may use.
+
+    The rest as in :class:`Summary`.
+    """
+
+    prune: bool = False
+    updates: bool = False
+    requested: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    update: str = ""
 
 
-def rows_of(lookups: Iterable[Lookup], nearest: Callable[[Problem], str] = lambda problem: NO_ENTRY) -> tuple[Row, ...]:
+def summarise(
+    beginning: Beginning, collected: Collected, ending: Ending, dump: Dump | None, request: Request
+) -> Summary:
+    """Say what a run came to.
+
+    :param dump: what became of the dump file; None in a run that dumps nothing.
+    """
+    index, facts = beginning.index, sorted(collected.facts, key=lambda process: process.worker)
+    nearest = Nearest([index] if index is not None else [], request.aliases)
+    written = dump is not None and dump.written
+    notes = [*collected.notes, *(note for process in facts for note in process.notes)]
+    return Summary(
+        loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
+        rows=rows_of(ending.lookups, nearest.reason, ending.merged),
+        unused=() if request.prune and written else ending.unused,
+        covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
+        incomplete=collected.incomplete,
+        pruning=request.prune and dump is not None,
+        errors=(dump.error,) if dump is not None and dump.error else (),
+        notes=tuple(dict.fromkeys(notes)),
+        unseen=tuple(sorted({kernel for process in facts for kernel in process.unseen})),
+        unhooked=tuple(sorted({pair for process in facts for pair in process.unhooked})),
+        disagreements=ending.merged.disagreements if written else (),
+        workers={process.worker: process.waited_s for process in facts if process.worker},
+        crashed=tuple(sorted(collected.crashed)),
+        taken_over=ending.taken_over if written else 0,
+        dump=dump,
+        environments=collected.environments,
+        left_out=ending.left_out if written else (),
+        requested=request.requested,
+        updates=request.updates,
+        interrupted=collected.interrupted,
+        update=request.update,
+    )
+
+
+def rows_of(
+    lookups: Iterable[Lookup],
+    nearest: Callable[[Problem], str] = lambda problem: NO_ENTRY,
+    merged: Merged | None = None,
+) -> tuple[Row, ...]:
     """One row per problem, numbers in their order; its outcome is the worst that any process met.
 
     :param nearest: says of a problem without an entry how the nearest entry of its kernel differs.
+    :param merged: what the lookups come to; where it has an entry for what was asked, the row has that one's choice.
     """
     by_problem: defaultdict[Problem, list[Lookup]] = defaultdict(list)
     for lookup in lookups:
         by_problem[lookup.problem].append(lookup)
-    rows = [_row(problem, met) for problem, met in by_problem.items()]
+    merged = merged or Merged(Cache())
+    kept = {entry.identity: entry for entry in merged.cache.entries}
+    rows = [_row(problem, met, kept, merged.best) for problem, met in by_problem.items()]
     rows = [replace(row, reason=nearest(row.problem)) if row.reason == NO_ENTRY else row for row in rows]
     return tuple(sorted(rows, key=lambda row: _reading_order(row.problem)))
 
@@ -203,12 +258,16 @@ def _reading_order(problem: Problem) -> tuple[object, ...]:
     return problem.tuner, problem.kernel, problem.device.id, names, numbers, problem.sort_key
 
 
-def _row(problem: Problem, met: Sequence[Lookup]) -> Row:
+def _row(
+    problem: Problem, met: Sequence[Lookup], kept: Mapping[Identity, Entry], measured: Mapping[Identity, Entry]
+) -> Row:
     met = sorted(met, key=lambda one: (one.outcome.badness if one.outcome else -1, one.reason), reverse=True)
     worst = met[0]
-    searches = [lookup for lookup in met if lookup.tuned or lookup.shared]
+    searches = [lookup for lookup in met if lookup.searched]
     with_entry = searches or [lookup for lookup in met if lookup.entry is not None]
-    entry = with_entry[0].entry if with_entry else None
+    found = with_entry[0].entry if with_entry else None
+    entry = kept.get(found.identity, found) if found is not None else None
+    best = measured.get(found.identity, found) if found is not None else None
     return Row(
         problem,
         worst.outcome,
@@ -219,52 +278,15 @@ def _row(problem: Problem, met: Sequence[Lookup]) -> Row:
         _searched_seconds(searches),
         max((lookup.saved_seconds for lookup in met), default=0.0),
         entry.choice if entry else None,
-        entry.candidates if entry else (),
+        best.candidates if best else (),
         entry.environment if entry else "",
         next((lookup.alias for lookup in met if lookup.alias), ""),
         next((old.problem.kernel for one in met if one.outcome is Outcome.HIT and (old := old_entry(one))), ""),
+        any(lookup.disturbed for lookup in searches if lookup.entry == best),
     )
 
 
 def _searched_seconds(searches: Sequence[Lookup]) -> float:
     # What one worker took from another carries the same entry: one search, counted once.
-    entries: dict[tuple[Value, ...], set[Entry]] = defaultdict(set)
-    for lookup in searches:
-        if lookup.entry is not None:
-            entries[lookup.fingerprint].add(lookup.entry)
-    return sum((entry.tuning_seconds for same in entries.values() for entry in same), 0.0)
-
-
-def unused_entries(
-    kept: Cache, lookups: Sequence[Lookup], facts: Sequence[ProcessFacts], environments: Mapping[str, str]
-) -> tuple[Entry, ...]:
-    """The entries that a complete run should have asked for and did not.
-
-    Such an entry is of a device seen in this run, of a tuner active in it, tuned under
-    the same minor version of that tuner's library, and its kernel was asked for or
-    its module imported. An entry of a problem that no entry could serve is not
-    unused: it is stale, and told as that. Nor is one for candidates that pruning
-    left elsewhere: which list a test asks for may depend on those before it.
-    """
-    exact = {(lookup.problem, lookup.fingerprint) for lookup in lookups}
-    exact |= {(lookup.entry.problem, lookup.entry.fingerprint) for lookup in lookups if lookup.entry is not None}
-    unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
-    problems = {lookup.problem for lookup in lookups}
-    devices = {problem.device for problem in problems}
-    kernels = {lookup.problem.name for lookup in lookups}
-    kernels.update(kernel for process in facts for kernel in process.imported)
-
-    def is_unused(entry: Entry) -> bool:
-        problem = entry.problem
-        now = environments.get(problem.library)
-        return (
-            problem.device in devices
-            and now is not None
-            and minor_version(now) == minor_version(entry.environment)
-            and problem.name in kernels
-            and problem not in unserved
-            and (problem, entry.fingerprint) not in exact
-            and not (before_pruning(entry.fingerprint) != entry.fingerprint and problem in problems)
-        )
-
-    return tuple(entry for entry in kept.entries if is_unused(entry))
+    entries = {lookup.entry for lookup in searches if lookup.entry is not None}
+    return sum(sorted(entry.tuning_seconds for entry in entries), 0.0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Device, Problem
+from pytest_autotune.cache.model import Device, Entry, Problem
 from pytest_autotune.report.summary import Row, Summary
+from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
 
 #: Rows of one kind that are shown without ``-v``.
@@ -38,24 +40,22 @@ class Line:
         object.__setattr__(self, "text", one_line(self.text))
 
 
-def section(summary: Summary, verbosity: int, update: str = "") -> list[Line]:
+def section(summary: Summary, verbosity: int) -> list[Line]:
     """The lines of the section; none when there is nothing to say at this verbosity.
 
     ``-qq`` tells only what fails the run, ``-q`` also what was asked for, a dump, and counts
     with what mends them when not all is well, ``-v`` every row and a table by tuner.
-
-    :param update: the options that bring the cache up to date, as a user would type them.
     """
     nothing_judged = bool(summary.gate.limit and not summary.problems)
     bad = bool(summary.misses or summary.unused or summary.unhooked or summary.notes or summary.gate.failure)
-    failed = bool(summary.gate.failure or summary.errors)
+    failed = bool(summary.failures)
     errors = [Line(f" {error}", "ERROR", "red") for error in summary.errors]
     skipped = [Line(summary.gate.skipped)] if summary.gate.skipped else []
     if verbosity < -1:
         return errors
     if verbosity < 0:
         counts = [*_counts(summary, failed)] if bad or nothing_judged else []
-        hint = [*_hint(summary, update)] if counts else []
+        hint = [*_hint(summary)] if counts else []
         return [*_refused_prune(summary), *counts, *_dump(summary), *hint, *errors, *skipped]
     lines: list[Line] = []
     if verbosity > 0:
@@ -65,7 +65,7 @@ def section(summary: Summary, verbosity: int, update: str = "") -> list[Line]:
     lines += _counts(summary, failed)
     lines += _dump(summary)
     lines += errors
-    lines += _hint(summary, update)
+    lines += _hint(summary)
     return [*lines, *skipped]
 
 
@@ -83,7 +83,7 @@ def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
         for row in shown:
             yield Line(f" {_where(row)}{described(row.problem, row.label)}: {row.reason}", outcome.value.upper(), color)
             if verbosity > 1 and row.choice is not None and row.tuned:
-                yield Line(f"     tuned in {row.tuning_seconds:.1f}s: {row.choice}")
+                yield Line(f"     tuned in {row.tuning_seconds:.1f}s: {row.choice}{_quality(row)}")
         if len(rows) > len(shown):
             yield _hidden(len(rows) - len(shown), *_NOUNS[outcome])
     shown_unused = summary.unused if verbosity > 0 else summary.unused[:SHOWN]
@@ -93,6 +93,14 @@ def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
         yield _hidden(len(summary.unused) - len(shown_unused), "unused", "unused")
     for kernel in summary.unseen:
         yield Line(f" {kernel}: tuned behind pytest-autotune's back; neither loaded nor dumped", "UNSEEN", color)
+
+
+def _quality(row: Row) -> str:
+    """What is known of the measurement, in brackets."""
+    spread = next((one.label for one in row.candidates if row.choice and one.same_configuration(row.choice)), "")
+    told = [spread] if spread else []
+    told += ["disturbed: something else may have run on the device"] if row.disturbed else []
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def _told_once(summary: Summary, tuner: str, device: Device, rows: Sequence[Row], color: str) -> Line:
@@ -134,10 +142,10 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
         yield Line(f"{_count(hits, 'hit')}, tuned with {then}; this run has {now}")
     for (old, new), hits in summary.moved.items():
         yield Line(f"{_count(hits, 'hit')} of {new} moved from {old}")
-    for alias in sorted(
-        {f"{row.problem.device.name} used entries of {row.alias}" for row in summary.rows if row.alias}
-    ):
-        yield Line(f"{alias} (autotune_device_alias)")
+    for device, other in summary.aliases:
+        yield Line(f"{device} used entries of {other} (autotune_device_alias)")
+    if summary.left_out and summary.dump is not None:
+        yield _left_out(summary.left_out, summary.dump)
     if summary.disagreements:
         yield Line(f"{_count(len(summary.disagreements), 'problem')} tuned more than once with different choices")
     if verbosity > 0:
@@ -151,6 +159,13 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
     yield from _refused_prune(summary)
     if summary.incomplete and not summary.pruning and verbosity > 0 and (summary.loaded or summary.dump):
         yield Line(f"unused entries not checked: {summary.incomplete}")
+
+
+def _left_out(entries: Sequence[Entry], dump: Dump) -> Line:
+    of = Counter(str(entry.problem.device) for entry in entries)
+    devices = "; ".join(f"{number} for {device}" for device, number in sorted(of.items()))
+    are = "1 loaded entry is" if len(entries) == 1 else f"{len(entries)} loaded entries are"
+    return Line(f"{are} not in {dump.path}: no test asked for what they choose ({devices})")
 
 
 def _refused_prune(summary: Summary) -> Iterator[Line]:
@@ -218,7 +233,8 @@ def _dump(summary: Summary) -> Iterator[Line]:
         yield Line(f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}{what}")
 
 
-def _hint(summary: Summary, update: str) -> Iterator[Line]:
+def _hint(summary: Summary) -> Iterator[Line]:
+    update = summary.update
     if not update:
         return
     counts = summary.counts

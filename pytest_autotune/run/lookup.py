@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Entry, Problem, Value, before_pruning
+from pytest_autotune.cache.model import Entry, Identity, Problem, Value, before_pruning
 
 #: The reason of a miss for which nobody has looked at the other entries of the kernel yet.
 NO_ENTRY = "no entry"
@@ -53,6 +53,16 @@ class Lookup:
     shared: bool = False
     disturbed: bool = False
     alias: str = ""
+
+    @property
+    def identity(self) -> Identity:
+        """What was asked for."""
+        return Identity(self.problem, self.fingerprint)
+
+    @property
+    def searched(self) -> bool:
+        """The entry comes from a search in this run, whoever made it."""
+        return self.tuned or self.shared
 
     @property
     def saved_seconds(self) -> float:

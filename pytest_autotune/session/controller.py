@@ -20,15 +20,17 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.merge import Measured, Merged, merge
-from pytest_autotune.cache.model import Cache, Entry, library_of
-from pytest_autotune.report import json_report, terminal
-from pytest_autotune.report.summary import Dump, Gate, Summary, rows_of, unused_entries
+from pytest_autotune.cache.merge import merge
+from pytest_autotune.cache.model import Cache
+from pytest_autotune.report import terminal
+from pytest_autotune.report.faces import face_of, junit_properties
+from pytest_autotune.report.gate import judge
+from pytest_autotune.report.summary import Request, Summary, summarise
+from pytest_autotune.run.dumping import Destination, dump
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup
+from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, end, measurements
 from pytest_autotune.run.journal import RunFolder, journals_in
-from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.moves import renamed, settled
-from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.folders import Membership, identity, remove_run_folders, shared_folder
 from pytest_autotune.session.completeness import Completeness
 from pytest_autotune.session.options import Options
@@ -139,7 +141,7 @@ class Controller:
             except CacheError as error:
                 raise pytest.UsageError(f"{argument.given}: {error}") from None
             if is_dump and self.folder is not None:
-                cache = merge(cache, _measured(("", lookup) for lookup in self.folder.taken_over())).cache
+                cache = merge(cache, measurements(("", lookup) for lookup in self.folder.taken_over())).cache
             caches.append((argument.typed, cache))
         return caches
 
@@ -218,17 +220,40 @@ class Controller:
             self._collect("", self._process.take_unsent())
             self._facts[""] = self._process.facts()
         self._collect_journals()
-        summary = self._summarise(session, exitstatus)
-        summary = self._dump(summary)
-        summary = replace(summary, gate=self._judge(summary, exitstatus))
-        summary = self._write_reports(summary)
-        self._summary = summary
+        self._summary = summary = self._write_reports(self._end(session, exitstatus))
         self._add_junit_properties(summary)
-        if failure := next(iter([*filter(None, [summary.gate.failure]), *summary.errors]), ""):
+        if summary.failures:
             if session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            session.shouldfail = session.shouldfail or one_line(failure)
+            session.shouldfail = session.shouldfail or one_line(summary.failures[0])
         self._close(written=summary.dump is not None and not summary.dump.error)
+
+    def _end(self, session: pytest.Session, exitstatus: int) -> Summary:
+        """Settle the run, write its dump, and judge it."""
+        options = self._options
+        facts = [self._facts[worker] for worker in sorted(self._facts)]
+        beginning = Beginning(tuple(self._caches), self._before, self.index)
+        collected = Collected(
+            tuple(self._lookups.values()),
+            tuple(self.folder.taken_over()) if self.folder is not None else (),
+            tuple(facts),
+            tuple(self._crashed),
+            self._completeness.reason(session, exitstatus, self._crashed, facts),
+            exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR),
+            tuple(self._notes),
+        )
+        dumped = None
+        if options.dump is None:
+            ending = end(beginning, collected, Cache(), None)
+        else:
+            destination = Destination(store_path(options.dump), options.dump.typed, options.dump.given)
+            policy = DumpPolicy(options.prune, options.keep_candidates)
+            ending, dumped = dump(destination, beginning, collected, policy, self.folder)
+        request = Request(
+            options.prune, options.updates, options.tuners or (), dict(options.device_alias), self._update_options()
+        )
+        summary = summarise(beginning, collected, ending, dumped, request)
+        return replace(summary, gate=judge(summary, options.max_misses))
 
     def _collect_journals(self) -> None:
         """Collect what no report has brought: of workers that died, and of forked children."""
@@ -246,148 +271,14 @@ class Controller:
             self.folder.close(written=written)
             self.folder = None
 
-    def _summarise(self, session: pytest.Session, exitstatus: int) -> Summary:
-        self._lookups = self._settled()
-        lookups = [lookup for _, lookup in self._lookups.values()]
-        facts = [self._facts[worker] for worker in sorted(self._facts)]
-        environments = {tuner: versions for process in facts for tuner, versions in process.environments}
-        incomplete = self._completeness.reason(session, exitstatus, self._crashed, facts)
-        kept = merge(self._before, used=[e for _, cache in self._caches for e in cache.entries]).cache
-        workers = {process.worker: process.waited_s for process in facts if process.worker}
-        return Summary(
-            loaded=tuple((path, len(cache.entries)) for path, cache in self._caches),
-            covered={tuner: self.index.devices(tuner) for tuner in self.index.tuners()} if self.index else {},
-            rows=rows_of(lookups, self._nearest().reason),
-            unused=() if incomplete else unused_entries(kept, lookups, facts, environments),
-            incomplete=incomplete,
-            pruning=self._options.prune and self._options.dump is not None,
-            notes=tuple(dict.fromkeys([*self._notes, *(note for process in facts for note in process.notes)])),
-            unseen=tuple(sorted({kernel for process in facts for kernel in process.unseen})),
-            unhooked=tuple(sorted({pair for process in facts for pair in process.unhooked})),
-            workers=workers,
-            crashed=tuple(sorted(self._crashed)),
-            environments=environments,
-        )
-
-    def _settled(self) -> dict[str, tuple[str, Lookup]]:
-        lookups = settled([lookup for _, lookup in self._lookups.values()])
-        both = zip(self._lookups.items(), lookups, strict=True)
-        return {text: (worker, lookup) for (text, (worker, _)), lookup in both}
-
-    def _nearest(self) -> Nearest:
-        return Nearest([self.index] if self.index is not None else [], dict(self._options.device_alias))
-
-    def _dump(self, summary: Summary) -> Summary:
-        """Bring the dump file up to date; what it says is in the summary that is returned."""
-        if self._options.dump is None:
-            return summary
-        path = store_path(self._options.dump)
-        lookups = list(self._lookups.values())
-        asked = {lookup.problem for _, lookup in lookups}
-        taken_over = [] if self.folder is None else self.folder.taken_over()
-        taken_over = [lookup for lookup in taken_over if lookup.problem not in asked]
-        measured = [*_measured(lookups), *_measured(("an interrupted run", lookup) for lookup in taken_over)]
-        used = [lookup.entry for _, lookup in lookups if lookup.entry is not None and _was_used(lookup)]
-        drop = {(entry.problem, entry.fingerprint) for entry in summary.unused} if self._options.prune else set()
-        for lookup, entry in renamed(lookup for _, lookup in lookups):
-            old = lookup.entry
-            if lookup.outcome is not Outcome.HIT:
-                used.append(entry)
-            elif old is not None and not summary.incomplete:  # else another test may still ask for the old name
-                used = [entry if one is old else one for one in used]
-                drop.add((old.problem, old.fingerprint))
-        if not (measured or used or self._before.entries or os.path.lexists(path.path)):
-            return replace(summary, dump=Dump(self._options.dump.typed))
-        merged = Merged(Cache())
-
-        def change(now: Cache) -> Cache:
-            nonlocal merged
-            merged = merge(
-                now,
-                measured,
-                used,
-                lambda entry: (entry.problem, entry.fingerprint) in drop,
-                self._options.keep_candidates,
-                keep_pruned=bool(summary.incomplete),
-            )
-            return merged.cache
-
-        try:
-            updated = stores.update(path, change)
-        except CacheError as error:
-            told = f"{self._options.dump.given}: {error}; {self._keep_for_next_run()}"
-            return replace(summary, dump=Dump(self._options.dump.typed, error=told), errors=(*summary.errors, told))
-        same_file = updated.written_to == updated.path
-        dump = Dump(
-            self._options.dump.typed,
-            written_to=self._options.dump.typed if same_file else str(updated.written_to),
-            entries=len(merged.cache.entries),
-            added=merged.added,
-            changed=merged.changed,
-            unchanged=merged.unchanged,
-            removed=merged.removed,
-            rewritten=updated.changed,
-        )
-        unused = () if self._options.prune else summary.unused
-        return replace(
-            summary, dump=dump, disagreements=merged.disagreements, taken_over=len(taken_over), unused=unused
-        )
-
-    def _keep_for_next_run(self) -> str:
-        """Write down, where the dump could not be written, what is in no journal yet; and say what is kept."""
-        wanted = {
-            lookup.entry: replace(lookup, tuned=True, shared=False)
-            for _, lookup in self._lookups.values()
-            if lookup.entry is not None and (lookup.tuned or lookup.shared)
-        }
-        if not wanted:
-            return "nothing was tuned"
-        why, kept = "no journal can be kept", 0
-        if self.folder is not None:
-            journal = self.folder.journal("controller")
-            try:
-                written = self.folder.entries()
-                for lookup in [lookup for entry, lookup in wanted.items() if entry not in written]:
-                    journal.append(lookup)
-            except OSError as error:
-                why = f"the journal cannot be written: {error.strerror or error}"
-            kept = len(wanted.keys() & self.folder.entries())
-        if kept == len(wanted):
-            return "what was tuned is kept for the next run with this dump path"
-        if not kept:
-            return f"what was tuned is lost ({why})"
-        return (
-            f"{kept} of {len(wanted)} tunings are kept for the next run with this dump path, the rest is lost ({why})"
-        )
-
-    def _judge(self, summary: Summary, exitstatus: int) -> Gate:
-        limit = self._options.max_misses
-        if limit is None:
-            return Gate()
-        why_not = ""
-        if not summary.loaded and not any(row.outcome for row in summary.rows):
-            why_not = "nothing was loaded"
-        elif self._options.updates:
-            why_not = "this run updates the cache that it loads"
-        elif exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
-            why_not = "the run was interrupted"
-        if why_not:
-            return Gate(limit.text, skipped=f"autotune cache misses not judged: {why_not}")
-        # Who loads a tuner's entries wants it hooked; else the gate would pass for want of lookups.
-        wanted = {library_of(tuner) for tuner in self._options.tuners or summary.covered}
-        if unhooked := [tuner for tuner, _ in summary.unhooked if library_of(tuner) in wanted]:
-            return Gate(limit.text, failure=f"requested tuner could not be hooked: {', '.join(unhooked)}")
-        if limit.exceeded_by(summary.misses, summary.problems):
-            compared = limit.compared(summary.misses, summary.problems)
-            return Gate(limit.text, failure=f"maximum allowed autotune cache misses exceeded: {compared}")
-        return Gate(limit.text)
-
     def _write_reports(self, summary: Summary) -> Summary:
         for report in self._options.reports:
             path = Path(report.location)
+            face = face_of(path)
+            assert face is not None, "the options refuse other suffixes"
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json_report.to_json(summary), encoding="utf-8")
+                path.write_text(face.text(summary), encoding="utf-8")
             except OSError as error:
                 told = f"{report.given}: {report.typed}: cannot be written: {error.strerror or error}"
                 summary = replace(summary, errors=(*summary.errors, told))
@@ -400,13 +291,13 @@ class Controller:
             return
         junit = self._config.stash.get(xml_key, None)
         if junit is not None:
-            for name, count in summary.counts.items():
-                junit.add_global_property(f"autotune_{name}", count)
+            for name, value in junit_properties(summary).items():
+                junit.add_global_property(name, value)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._summary is None:
             return
-        lines = terminal.section(self._summary, self._config.get_verbosity(), self._update_options())
+        lines = terminal.section(self._summary, self._config.get_verbosity())
         if not lines:
             return
         terminalreporter.write_sep("=", "autotune cache")
@@ -436,21 +327,6 @@ class Controller:
             self._membership.end()
             self._membership = None
         remove_run_folders(self.shared)
-
-
-def _measured(lookups: Any) -> list[Measured]:
-    """What was measured; a choice that was shared stands for the search of a worker that may have died."""
-    found: dict[Entry, Measured] = {}
-    for worker, lookup in lookups:
-        if lookup.entry is not None and (lookup.tuned or lookup.shared):
-            one = Measured(lookup.entry, worker, lookup.disturbed)
-            if lookup.tuned or lookup.entry not in found:
-                found[lookup.entry] = one
-    return list(found.values())
-
-
-def _was_used(lookup: Lookup) -> bool:
-    return lookup.outcome is Outcome.HIT and not lookup.tuned and not lookup.shared
 
 
 def _entries(number: int) -> str:

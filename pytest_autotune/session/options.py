@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_autotune.cache.model import library_of
+from pytest_autotune.report.faces import SUFFIXES as REPORT_SUFFIXES
+from pytest_autotune.report.gate import MissLimit
 from pytest_autotune.session.command_line import ON_MISS, ON_STALE
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 
-REPORT_SUFFIXES = (".json",)
 WAIT_TIMEOUT_S = 120.0
 _NUMBERS = ("autotune_max_misses", "autotune_wait_timeout")
 
@@ -48,47 +48,6 @@ class CacheArgument:
     def same_place(self, other: CacheArgument) -> bool:
         """Whether both name one file or folder."""
         return os.path.realpath(self.location) == os.path.realpath(other.location)
-
-
-@dataclass(frozen=True)
-class MissLimit:
-    """How many misses a run may have: a count, or a percentage of the problems looked up."""
-
-    text: str
-    count: int | None = None
-    percent: Decimal | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> MissLimit:
-        """Parse ``"5"`` or ``"2.5%"``.
-
-        :raises ValueError: for anything else, a negative number or more than 100 %.
-        """
-        text = text.strip()
-        problem = f"expected a count such as 0, or a percentage such as 5%, not {text!r}"
-        try:
-            if text.endswith("%"):
-                percent = Decimal(text[:-1].strip())
-                if not (percent.is_finite() and 0 <= percent <= 100):
-                    raise ValueError(problem)
-                return cls(text, percent=percent)
-            count = int(text)
-        except (InvalidOperation, ValueError):
-            raise ValueError(problem) from None
-        if count < 0:
-            raise ValueError(problem)
-        return cls(text, count=count)
-
-    def exceeded_by(self, misses: int, problems: int) -> bool:
-        """Whether ``misses`` out of ``problems`` is more than this allows; exact, never rounded."""
-        if self.percent is None:
-            assert self.count is not None
-            return misses > self.count
-        return Decimal(misses) * 100 > self.percent * problems
-
-    def compared(self, misses: int, problems: int) -> str:
-        """What was compared, in words: ``"3 > 2"`` or ``"3 of 20 > 5%"``."""
-        return f"{misses} > {self.text}" if self.percent is None else f"{misses} of {problems} > {self.text}"
 
 
 @dataclass(frozen=True)

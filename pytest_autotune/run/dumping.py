@@ -1,0 +1,116 @@
+"""Bringing the dump path up to date at the end of a run: what :mod:`pytest_autotune.run.ending` decides, written."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Cache
+from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end
+from pytest_autotune.run.journal import RunFolder
+
+
+@dataclass(frozen=True)
+class Dump:
+    """What became of the dump file; the counts are of entries.
+
+    :param path: as the user wrote it.
+    :param written_to: where it was written; another path where the file was locked.
+    :param error: why it could not be written; empty if it was.
+    """
+
+    path: str
+    written_to: str = ""
+    entries: int = 0
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    rewritten: bool = False
+    error: str = ""
+
+    @property
+    def written(self) -> bool:
+        """Whether what the run came to is in a file now."""
+        return bool(self.written_to)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a run dumps to.
+
+    :param path: for the store.
+    :param typed: as the user would type it.
+    :param given: the option that named it.
+    """
+
+    path: stores.CachePath
+    typed: str
+    given: str
+
+
+def dump(
+    destination: Destination,
+    beginning: Beginning,
+    collected: Collected,
+    policy: DumpPolicy,
+    folder: RunFolder | None,
+) -> tuple[Ending, Dump]:
+    """Write what the run comes to; a run that comes to nothing makes no file.
+
+    :param folder: keeps what was tuned for the next run where it cannot be written.
+    """
+    ending = end(beginning, collected, beginning.held, policy)
+    if not (ending.merged.cache.entries or beginning.held.entries or os.path.lexists(destination.path.path)):
+        return ending, Dump(destination.typed)
+
+    def change(now: Cache) -> Cache:
+        nonlocal ending
+        ending = end(beginning, collected, now, policy)
+        return ending.merged.cache
+
+    try:
+        updated = stores.update(destination.path, change)
+    except CacheError as error:
+        told = f"{destination.given}: {error}; {_keep_for_next_run(folder, collected)}"
+        return ending, Dump(destination.typed, error=told)
+    merged = ending.merged
+    same_file = updated.written_to == updated.path
+    return ending, Dump(
+        destination.typed,
+        written_to=destination.typed if same_file else str(updated.written_to),
+        entries=len(merged.cache.entries),
+        added=merged.added,
+        changed=merged.changed,
+        unchanged=merged.unchanged,
+        removed=merged.removed,
+        rewritten=updated.changed,
+    )
+
+
+def _keep_for_next_run(folder: RunFolder | None, collected: Collected) -> str:
+    """Write down, where the dump could not be written, what is in no journal yet; and say what is kept."""
+    wanted = {
+        lookup.entry: replace(lookup, tuned=True, shared=False)
+        for _, lookup in collected.lookups
+        if lookup.entry is not None and lookup.searched
+    }
+    if not wanted:
+        return "nothing was tuned"
+    why, kept = "no journal can be kept", 0
+    if folder is not None:
+        journal = folder.journal("controller")
+        try:
+            written = folder.entries()
+            for lookup in [lookup for entry, lookup in wanted.items() if entry not in written]:
+                journal.append(lookup)
+        except OSError as error:
+            why = f"the journal cannot be written: {error.strerror or error}"
+        kept = len(wanted.keys() & folder.entries())
+    if kept == len(wanted):
+        return "what was tuned is kept for the next run with this dump path"
+    if not kept:
+        return f"what was tuned is lost ({why})"
+    return f"{kept} of {len(wanted)} tunings are kept for the next run with this dump path, the rest is lost ({why})"

@@ -1,0 +1,189 @@
+"""The end of a run: what was collected, loaded and held in, the change of the cache out. Pure.
+
+Called by :mod:`pytest_autotune.run.dumping` while the dump path is locked, with what it holds then; a run that dumps
+nothing ends in the same way, with an empty cache: what its reports tell is settled by the rules of a merge, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.merge import Measured, Merged, merge
+from pytest_autotune.cache.model import Cache, Entry, Identity, before_pruning
+from pytest_autotune.run.encoding import ProcessFacts
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.moves import renamed, settled
+
+#: Who has measured what was taken over.
+INTERRUPTED_RUN = "an interrupted run"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What there was when the run began.
+
+    :param loaded: (path as the user wrote it, what it held) of each loaded cache; the last one precedes.
+    :param held: what the dump path held; empty where nothing is dumped.
+    :param index: the loaded caches, for lookups; None when nothing is loaded.
+    """
+
+    loaded: tuple[tuple[str, Cache], ...] = ()
+    held: Cache = field(default_factory=Cache)
+    index: EntryIndex | None = None
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What the processes of a run have reported.
+
+    :param lookups: (process, what it asked for); no lookup twice.
+    :param taken_over: what killed runs with this dump path had tuned.
+    :param facts: of each process that could still send them.
+    :param crashed: the workers that could not.
+    :param incomplete: the first reason why the run was not complete; empty when it was.
+    :param interrupted: the run was ended before its tests were.
+    :param notes: lines of the process where all this comes together.
+    """
+
+    lookups: tuple[tuple[str, Lookup], ...] = ()
+    taken_over: tuple[Lookup, ...] = ()
+    facts: tuple[ProcessFacts, ...] = ()
+    crashed: tuple[str, ...] = ()
+    incomplete: str = ""
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def environments(self) -> Mapping[str, str]:
+        """Tuner -> the versions that it ran under."""
+        return {tuner: versions for process in self.facts for tuner, versions in process.environments}
+
+
+@dataclass(frozen=True)
+class DumpPolicy:
+    """What a dump does beside adding what was chosen.
+
+    :param prune: drop the unused entries.
+    :param keep_candidates: keep every candidate of a new entry that has a choice.
+    """
+
+    prune: bool = False
+    keep_candidates: bool = False
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a run comes to.
+
+    :param lookups: of all processes, with the outcomes that only the whole run knows.
+    :param merged: what the dump path is to hold, and what changes there.
+    :param unused: entries that nobody asked for; with ``prune`` they are dropped.
+    :param left_out: loaded entries of problems that the dump path will not hold.
+    :param taken_over: how many tunings of killed runs count in this one.
+    """
+
+    lookups: tuple[Lookup, ...] = ()
+    merged: Merged = field(default_factory=lambda: Merged(Cache()))
+    unused: tuple[Entry, ...] = ()
+    left_out: tuple[Entry, ...] = ()
+    taken_over: int = 0
+
+
+def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPolicy | None) -> Ending:
+    """Settle a run.
+
+    :param held: what the dump path holds now; another run may have written to it meanwhile.
+    :param policy: None in a run that dumps nothing.
+    """
+    processes = [process for process, _ in collected.lookups]
+    lookups = settled([lookup for _, lookup in collected.lookups])
+    unused = () if collected.incomplete else _unused(beginning, lookups, collected)
+    asked = {lookup.problem for lookup in lookups}
+    taken_over = [lookup for lookup in collected.taken_over if lookup.problem not in asked] if policy else []
+    measured = [
+        *measurements(zip(processes, lookups, strict=True)),
+        *measurements((INTERRUPTED_RUN, lookup) for lookup in taken_over),
+    ]
+    used = [lookup.entry for lookup in lookups if lookup.entry is not None and _was_used(lookup)]
+    drop = {entry.identity for entry in unused} if policy is not None and policy.prune else set()
+    for lookup, entry in renamed(lookups):
+        old = lookup.entry
+        if lookup.outcome is not Outcome.HIT:
+            used.append(entry)
+        elif old is not None and not collected.incomplete:  # else another test may still ask for the old name
+            used = [entry if one is old else one for one in used]
+            drop.add(old.identity)
+    merged = merge(
+        held,
+        measured,
+        used,
+        lambda entry: entry.identity in drop,
+        policy is not None and policy.keep_candidates,
+        keep_pruned=bool(collected.incomplete),
+    )
+    left_out = _left_out(beginning, merged.cache, drop) if policy is not None else ()
+    return Ending(tuple(lookups), merged, unused, left_out, len(taken_over))
+
+
+def measurements(lookups: Iterable[tuple[str, Lookup]]) -> list[Measured]:
+    """What was measured, by process; a choice that was shared stands for the search of a worker that may have died."""
+    found: dict[Entry, Measured] = {}
+    for process, lookup in lookups:
+        if lookup.entry is not None and lookup.searched:
+            one = Measured(lookup.entry, process, lookup.disturbed)
+            if lookup.tuned or lookup.entry not in found:
+                found[lookup.entry] = one
+    return list(found.values())
+
+
+def _was_used(lookup: Lookup) -> bool:
+    return lookup.outcome is Outcome.HIT and not lookup.searched
+
+
+def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity]) -> tuple[Entry, ...]:
+    written = {entry.problem for entry in after.entries}
+    loaded = {entry.identity: entry for _, cache in beginning.loaded for entry in cache.entries}
+    found = (entry for identity, entry in loaded.items() if identity not in dropped)
+    return tuple(sorted((entry for entry in found if entry.problem not in written), key=lambda one: one.sort_key))
+
+
+def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collected) -> tuple[Entry, ...]:
+    """The entries that a complete run should have asked for and did not.
+
+    Such an entry is of a device seen in this run, of a tuner active in it, tuned under
+    the same minor version of that tuner's library, and its kernel was asked for or
+    its module imported. An entry of a problem that no entry could serve is not
+    unused: it is stale, and told as that. Nor is one for candidates that pruning
+    left elsewhere: which list a test asks for may depend on those before it.
+    """
+    kept = merge(beginning.held, used=[entry for _, cache in beginning.loaded for entry in cache.entries]).cache
+    exact = {lookup.identity for lookup in lookups}
+    exact |= {lookup.entry.identity for lookup in lookups if lookup.entry is not None}
+    unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
+    problems = {lookup.problem for lookup in lookups}
+    devices = {problem.device for problem in problems}
+    kernels = {problem.name for problem in problems}
+    kernels.update(kernel for process in collected.facts for kernel in process.imported)
+    environments = collected.environments
+
+    def is_unused(entry: Entry) -> bool:
+        problem = entry.problem
+        now = environments.get(problem.library)
+        return (
+            problem.device in devices
+            and now is not None
+            and minor_version(now) == minor_version(entry.environment)
+            and problem.name in kernels
+            and problem not in unserved
+            and entry.identity not in exact
+            and not (before_pruning(entry.fingerprint) != entry.fingerprint and problem in problems)
+        )
+
+    return tuple(entry for entry in kept.entries if is_unused(entry))
+
+
+def minor_version(environment: str) -> str:
+    """The tuner's own library with major and minor version: ``"triton 3.6"``."""
+    return ".".join(environment.split(",")[0].split(".")[:2])
