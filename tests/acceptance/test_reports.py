@@ -145,6 +145,18 @@ def test_a_choice_shared_by_a_worker_is_one_row_and_one_tuning(suite: Suite) -> 
     assert report["counts"]["tuned"] == 1
 
 
+def test_the_report_of_an_update_shows_the_choice_that_the_file_keeps(serial_suite: Suite) -> None:
+    test = "def test_op(tune): tune('lib.op', times={'a': %s, 'b': %s})"
+    serial_suite.write(test_op=test % (10.0, 10.1)).dump()
+    serial_suite.write(test_op=test % (10.1, 10.0))
+
+    (row,) = serial_suite.report("--autotune-dump=cache.textproto")["lookups"]
+
+    assert 'text: "a"' in serial_suite.cache.read_text()
+    assert row["choice"]["params"] == {"config": "a"}
+    assert [candidate["time_us"] for candidate in row["candidates"]] == [10.1, 10.0]
+
+
 def test_several_reports_are_written_and_folders_are_made_for_them(serial_suite: Suite) -> None:
     serial_suite.write().run("--autotune-report=a.json", "--autotune-report=out/deep/b.json")
 
