@@ -11,7 +11,7 @@ from pytest_autotune.session.option_tables import written
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/reference.md"])
+@pytest.mark.parametrize("page", ["docs/reference.md"])
 def test_the_documentation_has_the_table_of_options(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
 
