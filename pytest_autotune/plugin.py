@@ -73,7 +73,7 @@ def _supply_interpreter_benchmark(config: pytest.Config) -> None:
     undo = config.stash.setdefault(_undo, [])
 
     def supply(module: Any) -> None:
-        from pytest_autotune.tuners.triton.adapter import supply_interpreter_benchmark
+        from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
 
         undo.append(supply_interpreter_benchmark(module))
 

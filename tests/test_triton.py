@@ -30,7 +30,8 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.triton.adapter import Adapter, supply_interpreter_benchmark
+from pytest_autotune.tuners.triton.adapter import Adapter
+from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 CONFIGS = [16, 64]
@@ -666,8 +667,8 @@ def test_the_owners_disk_cache_is_used_only_where_nothing_is_dumped(session, mon
         raise TypeError("Object of type dtype is not JSON serializable")
 
     monkeypatch.setattr(autotuner_module.Autotuner, "check_disk_cache", disk_cache)
-    monkeypatch.setattr("pytest_autotune.tuners.triton.adapter._interpreted", lambda autotuner: False)
-    monkeypatch.setattr("pytest_autotune.tuners.triton.adapter._target_device", lambda: device.INTERPRETER)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.interpreter.interprets", lambda autotuner: False)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.identity.target_device", lambda: device.INTERPRETER)
     session((), dumping=dumping)
     kernel = copy_kernel(Bench())
     kernel.cache_results = True
@@ -808,9 +809,10 @@ def test_a_stale_choice_that_is_still_offered_is_used_where_the_user_says_so(ses
 
 
 def test_candidates_are_params_in_tritons_own_order() -> None:
-    from pytest_autotune.tuners.triton.adapter import _candidate, _params
+    from pytest_autotune.tuners.triton import params, tuning
 
-    candidate = _candidate(_params(triton.Config({"BLOCK": 16}, num_warps=8, num_stages=2)), 0.0123456)
+    [found] = params.distinct_params([triton.Config({"BLOCK": 16}, num_warps=8, num_stages=2)])
+    candidate = tuning.candidate(found, 0.0123456)
 
     assert isinstance(candidate, Candidate)
     assert str(candidate) == "BLOCK=16, num_warps=8, num_ctas=1, num_stages=2"

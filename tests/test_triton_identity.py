@@ -379,15 +379,15 @@ def test_a_default_that_a_factory_computed_belongs_to_the_source(outcome_after) 
 
 
 def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerprint(monkeypatch) -> None:
-    from pytest_autotune.tuners.triton import adapter
+    from pytest_autotune.tuners.triton import identity
 
-    monkeypatch.setattr(adapter, "_interpreted", lambda autotuner: False)
-    assert list(adapter._settings(None)) == []
+    monkeypatch.setattr("pytest_autotune.tuners.triton.interpreter.interprets", lambda autotuner: False)
+    assert list(identity.settings(None)) == []
 
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
     monkeypatch.setattr(triton.knobs.runtime, "debug", True)
 
-    assert list(adapter._settings(None)) == [
+    assert list(identity.settings(None)) == [
         Value("settings", "language.default_fp_fusion=False, runtime.debug=True", "settings")
     ]
 

@@ -53,6 +53,12 @@ def current_gpu_uuid() -> str:
     return "" if gpu is None else gpu.uuid
 
 
+def stream_is_capturing() -> bool:
+    """Whether what this thread launches now becomes part of a CUDA graph, so that nothing can be measured or loaded."""
+    torch: Any = sys.modules.get("torch")
+    return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
 def visible_nvidia_gpus() -> list[str]:
     """What ``CUDA_VISIBLE_DEVICES`` may name now, one word for each GPU; asks the driver and makes no context."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

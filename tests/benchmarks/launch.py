@@ -65,10 +65,10 @@ def main() -> None:
     run = TuningRun(Policy(dumping=True), EntryIndex.of([Cache()]), Alone(GpuLock(1.0)), lambda lookup: None)
     stock, hooked = make_kernel(gpu), make_kernel(gpu)
     if not gpu:
-        import pytest_autotune.tuners.triton.adapter as ours
+        import pytest_autotune.tuners.triton.identity as ours
         from pytest_autotune.devices import INTERPRETER
 
-        ours._target_device = lambda: INTERPRETER
+        ours.target_device = lambda: INTERPRETER
     launch_us(stock)
     adapter.hook(autotuner_module, run)
     launch_us(hooked)

@@ -144,23 +144,24 @@ def partial_method(part: str) -> Any:
 
 def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:
     from pytest_autotune.run.together.shared_work import UndividedWork
-    from pytest_autotune.tuners.triton import adapter
     from pytest_autotune.tuners.triton import race as triton_race
+    from pytest_autotune.tuners.triton.call import Call
+    from pytest_autotune.tuners.triton.compiling import compile_ahead, load_ahead
 
-    call = adapter._Call(autotuner, tuning_key, *adapter._arguments_of(bench_fn))
+    call = Call.of(autotuner, tuning_key, bench_fn)
     left_s = float(os.environ["MEASURING_UNTIL"]) - time.time()
     problem = f"{autotuner.base_fn.__qualname__} {tuning_key}"
     cores = 2 if part == "compile" else len(os.sched_getaffinity(0))
     run: Any = SimpleNamespace(policy=SimpleNamespace(cores=cores), core=nullcontext)
     own = triton_race.clock_for(autotuner) is None
     if len(configs) > 1 and left_s > 0 and not own:
-        adapter._compile_ahead(call, configs, run, UndividedWork())
-        adapter._load_ahead(call, configs)
+        compile_ahead(call, configs, run, UndividedWork())
+        load_ahead(call, configs)
         if part != "compile":
             record = {"problem": problem, **_measured(part, call, configs)}
             with open(os.environ["MEASURING_OUT"], "a") as file:
                 file.write(json.dumps(record) + "\n")
-    adapter._adopt(call, configs[0], 0.0)
+    call.adopt(configs[0], 0.0)
     return True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate
-from pytest_autotune.tuners.function.compiling import CompilePool, Compiling
+from pytest_autotune.tuners.function.compiling import Compiled, Compiling, compiler
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.space import Configuration, Space, params_of
 from pytest_autotune.tuners.function.strategies import Strategy
@@ -19,6 +19,7 @@ from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Runner
 from pytest_autotune.tuners.measuring.how import Measuring, NoClockError, OwnClock, make_clock, measured_by
 from pytest_autotune.tuners.measuring.race import DeviceLostError, Limits, Race, Result
 from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesError
+from pytest_autotune.tuners.shared.candidates import rounded_us
 
 #: A reason why a candidate failed is told up to this many characters.
 REASON_LENGTH = 200
@@ -84,11 +85,11 @@ class Trial:
 
     @property
     def candidate(self) -> Candidate:
-        """The trial as a cache and reports hold it, with four digits of its time."""
+        """The trial as a cache and reports hold it."""
         params = self.configuration.params
         if self.measured is None:
             return Candidate(params=params, failed=self.failed)
-        return Candidate(params=params, time_us=float(f"{self.median_us:.4g}"), label=str(self.measured))
+        return Candidate(params=params, time_us=rounded_us(self.median_us), label=str(self.measured))
 
 
 @dataclass(frozen=True)
@@ -165,21 +166,21 @@ def _try_all(plan: Plan, bench: _Bench, workers: int) -> None:
 
     :raises TuningError: when nothing can be used.
     """
+    workers = plan.compiling.workers or workers
     with ExitStack() as stack:
-        pool = None
-        workers = plan.compiling.workers or workers
+        compiled_of: Callable[[Iterable[Configuration]], Iterator[Compiled]] = _nothing_to_compile
         if plan.callbacks.compile is not None:
             overlap = plan.compiling.overlap
             overlap = bench.times_events if overlap is None else overlap
             begin_thread = bench.use_device()
-            pool = CompilePool(plan.callbacks.compile, plan.compiling, workers, overlap, begin_thread)
-            stack.enter_context(pool)
+            compiling = compiler(plan.callbacks.compile, plan.compiling, workers, overlap, begin_thread)
+            compiled_of = stack.enter_context(compiling)
         batches = stack.enter_context(closing(plan.strategy.batches(plan.space, workers)))
         batch = next(batches, None)
         while batch is not None:
             numbers = {configuration: number for number, configuration in enumerate(batch)}
             checked = [Trial(configuration) for configuration in batch]
-            for configuration, compiled in _compiled(pool, batch):
+            for configuration, compiled in compiled_of(batch):
                 checked[numbers[configuration]] = bench.check(configuration, compiled)
             measured = bench.measure(checked)
             try:
@@ -188,10 +189,8 @@ def _try_all(plan: Plan, bench: _Bench, workers: int) -> None:
                 batch = None
 
 
-def _compiled(
-    pool: CompilePool | None, batch: Sequence[Configuration]
-) -> Iterable[tuple[Configuration, Future[object] | None]]:
-    return [(configuration, None) for configuration in batch] if pool is None else pool.ahead(batch)
+def _nothing_to_compile(configurations: Iterable[Configuration]) -> Iterator[Compiled]:
+    return ((configuration, None) for configuration in configurations)
 
 
 def _time_us(trial: Trial) -> float | None:

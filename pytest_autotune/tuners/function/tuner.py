@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,6 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from pytest_autotune.cache.model import Entry, Problem, UnportableError, Value
+from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.function.carried import Bound, carried_by
 from pytest_autotune.tuners.function.compiling import Compiling
@@ -247,7 +247,7 @@ def _choose(memory: Memory, request: Request) -> Configuration:
 
 
 def _search(plan: Plan, place: Place, problem: Problem, workers: int, hold: _Hold) -> Found:
-    if _stream_is_capturing():
+    if stream_is_capturing():
         raise TuningError(f"{problem}: nothing can be tuned while a CUDA graph is captured (call it once before)")
     with random_state_kept():
         try:
@@ -275,11 +275,6 @@ def _workers(run: TuningRun | None) -> int:
     if run is not None:
         return run.policy.compile_threads
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _stream_is_capturing() -> bool:
-    torch: Any = sys.modules.get("torch")
-    return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def _kernel_name(kernel: object) -> str:

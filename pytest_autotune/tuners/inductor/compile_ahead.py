@@ -12,10 +12,11 @@ import contextvars
 import os
 from collections.abc import Callable
 from concurrent import futures
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from pytest_autotune.run.door import TuningRun
+from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 
 class CompileAhead:
@@ -28,7 +29,7 @@ class CompileAhead:
     def __init__(self, run: TuningRun, config: Any) -> None:
         self._run = run
         self._config = config
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: CompilePool | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -55,7 +56,7 @@ class CompileAhead:
         what is missing. A forked child, which has no such thread, does not wait.
         """
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._run.policy.compile_threads, "pytest-autotune-compile")
+            self._pool = CompilePool(self._run.policy.compile_threads)
         # Inductor's settings hold in the context of the thread that asks.
         future: Future[None] = self._pool.submit(contextvars.copy_context().run, compile)
         process = os.getpid()

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Value, plain_value
+from pytest_autotune.tuners.shared.candidates import rounded_us
 
 Params = tuple[Value, ...]
 #: Attributes of a configuration that are told only where they differ from this.
@@ -47,7 +48,7 @@ def candidate(params: Params, time_ms: float) -> Candidate:
     """What is recorded of a configuration; an infinite time means that it failed."""
     if not math.isfinite(time_ms):
         return Candidate(params=params, failed="spills registers, or needs more than the device has")
-    return Candidate(params=params, time_us=float(f"{time_ms * 1000:.4g}"))
+    return Candidate(params=params, time_us=rounded_us(time_ms * 1000))
 
 
 def descends(autotuner: Any) -> bool:

@@ -19,6 +19,7 @@ from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.identity import device_of, environment, measured_module_digest
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.templates import DIGITS
+from pytest_autotune.tuners.shared.candidates import rounded_us
 from pytest_autotune.tuners.shared.digest import digest
 
 
@@ -106,7 +107,7 @@ class Fusions:
             time_ms = float(measure(beside)[0])
         if not math.isfinite(time_ms):
             return tuning.record(None, [Candidate(failed="did not compile, or spills registers")])
-        return tuning.record(None, [Candidate(time_us=float(f"{time_ms * 1000:.{DIGITS}g}"))])
+        return tuning.record(None, [Candidate(time_us=rounded_us(time_ms * 1000, DIGITS))])
 
 
 def _has_result(entry: Entry) -> bool:

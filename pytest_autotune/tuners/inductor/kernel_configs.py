@@ -38,6 +38,7 @@ from pytest_autotune.tuners.inductor.identity import (
     kernel_name,
 )
 from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed
 
 
 class _Pending(partial[Any]):
@@ -259,7 +260,7 @@ class KernelConfigs:
         chosen = params_of(autotuner.launchers[0].config)
         time_ms = times_ms.get(chosen, math.inf)
         if not math.isfinite(time_ms):
-            self._run.note(f"{tuning.lookup.problem}: every candidate failed; nothing was recorded")
+            note_that_every_candidate_failed(self._run, tuning.lookup.problem)
             return result
         candidates = [candidate(params, time) for params, time in times_ms.items()]
         full = self._describe(str(autotuner.inductor_meta.get("kernel_name")))[1]

@@ -16,6 +16,7 @@ from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.identity import device_of, environment
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import product_settings
+from pytest_autotune.tuners.shared.candidates import rounded_us
 
 _OPERANDS = ["match", "mat1", "mat2", "op", "input"]
 
@@ -123,7 +124,7 @@ class Paddings:
     def _record(self, decision: _Decision, padded: bool) -> None:
         if decision.tuning is not None:
             time_ms = decision.times_ms.get(padded)
-            time_us = None if time_ms is None else float(f"{time_ms * 1000:.4g}")
+            time_us = None if time_ms is None else rounded_us(time_ms * 1000)
             # It shapes the rest of the graph, so it is kept like the times: always as measured last.
             decision.tuning.record(None, [Candidate(params=(Value("pad", bool(padded)),), time_us=time_us)])
 

@@ -20,6 +20,7 @@ from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.identity import device_of, environment
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
+from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed, rounded_us
 
 #: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
 DIGITS = 6
@@ -97,7 +98,7 @@ class Templates:
         with tuning.measuring():
             times_ms = benchmark(choices)
         if not any(math.isfinite(time) for time in times_ms.values()):
-            self._run.note(f"{tuning.lookup.problem}: every candidate failed; nothing was recorded")
+            note_that_every_candidate_failed(self._run, tuning.lookup.problem)
             return times_ms
         candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
         return offered.times_ms(tuning.record(None, candidates))
@@ -121,7 +122,7 @@ class _Offered:
         id, label = self._ids[choice], self._labels[choice]
         if not math.isfinite(time_ms):
             return Candidate(id, failed="did not compile or run", label=label)
-        return Candidate(id, time_us=float(f"{time_ms * 1000:.{DIGITS}g}"), label=label)
+        return Candidate(id, time_us=rounded_us(time_ms * 1000, DIGITS), label=label)
 
     def winner(self, entry: Entry) -> Any:
         """The candidate now that was the fastest then; None where it is not on offer."""

@@ -1,0 +1,76 @@
+"""The one pool in which tuners compile candidates ahead of measuring them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
+from multiprocessing import get_context
+from types import TracebackType
+from typing import Any
+
+from pytest_autotune.tuners.shared.parsing import parsed_one_at_a_time
+
+THREAD_NAME = "pytest-autotune-compile"
+
+
+class CompilePool(Executor):
+    """Threads or processes that compile; an executor that a compiler may be handed.
+
+    Leaving it waits for what was submitted. Leaving it by an error, or Ctrl-C, drops what has not begun and ends its
+    processes.
+
+    :param workers: how many compile at a time.
+    :param begin_thread: called first in each thread: a new one has no current device, or another one.
+    :param in_processes: in processes: what is submitted and what it returns cross by ``pickle``.
+    """
+
+    def __init__(
+        self, workers: int, begin_thread: Callable[[], object] | None = None, *, in_processes: bool = False
+    ) -> None:
+        #: What the next submission holds until it is compiled, or dropped.
+        self.held_for_next = ExitStack()
+        self._entered = ExitStack()
+        self._executor: ThreadPoolExecutor | ProcessPoolExecutor
+        if in_processes:
+            # A forked child would inherit a CUDA context that does not work there.
+            spawn = get_context("spawn")
+            self._executor = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_ignore_interrupts)
+        else:
+            self._executor = ThreadPoolExecutor(workers, THREAD_NAME, initializer=begin_thread)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See :meth:`concurrent.futures.Executor.submit`."""
+        held = self.held_for_next.pop_all()
+        future = self._executor.submit(function, *args, **kwargs)
+        future.add_done_callback(lambda _: held.close())
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See :meth:`concurrent.futures.Executor.shutdown`."""
+        self._executor.shutdown(wait, cancel_futures=cancel_futures)
+
+    def __enter__(self) -> CompilePool:
+        self._entered.enter_context(parsed_one_at_a_time())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._entered:
+            if error is None:
+                self.shutdown()
+                return
+            # Python 3.14 has terminate_workers(), which does the same.
+            processes = dict(getattr(self._executor, "_processes", None) or {})
+            self.shutdown(wait=False, cancel_futures=True)
+            for process in processes.values():
+                process.terminate()
+            for process in processes.values():
+                process.join()
+
+
+def _ignore_interrupts() -> None:
+    # Ctrl-C reaches every process of a terminal; the parent ends these.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,50 @@
+"""One call of an autotuned kernel."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.tuners.shared.source.functions import closure_cells
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call that found no choice in Triton's memory."""
+
+    autotuner: Any
+    tuning_key: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @classmethod
+    def of(cls, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None]) -> Call:
+        """The call whose arguments only the closure of the benchmark function holds.
+
+        :raises LookupError: when it is not the function that Triton is known to pass.
+        """
+        cells = closure_cells(bench_fn) if inspect.isfunction(bench_fn) else {}
+        args, kwargs = cells["args"], cells["kwargs"]
+        if not (isinstance(args, tuple) and isinstance(kwargs, dict)):
+            raise LookupError("args")
+        return cls(autotuner, tuning_key, args, kwargs)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """Every argument by its name, with Triton's own ``grid`` and ``warmup`` among them."""
+        return {**dict(zip(self.autotuner.arg_names, self.args, strict=False)), **self.kwargs}
+
+    def arguments(self, config: Any) -> dict[str, Any]:
+        """What Triton's hooks get to see when ``config`` is used."""
+        return {**self.named, **config.all_kwargs()}
+
+    def adopt(self, config: Any, time_ms: float) -> None:
+        """Leave the autotuner as a benchmark would have left it that chose this candidate."""
+        self.autotuner.cache[self.tuning_key] = config
+        self.autotuner.configs_timings = {config: [time_ms] * 3}
+        self.autotuner.bench_time = 0.0
+        if not stream_is_capturing():
+            self.autotuner.pre_hook(self.arguments(config), reset_only=True)

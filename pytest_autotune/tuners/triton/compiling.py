@@ -1,0 +1,97 @@
+"""Compiling and loading candidates of Triton before the GPU is held."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.together.shared_work import UndividedWork, Work
+from pytest_autotune.tuners.shared.compile_pool import CompilePool
+from pytest_autotune.tuners.triton.call import Call
+
+
+def _compile(call: Call, config: Any) -> Any:
+    """Compile the kernel for one candidate, without a launch."""
+    if config.pre_hook is not None:
+        config.pre_hook(call.arguments(config))  # may change what is compiled, such as a descriptor's block shape
+    kwargs = {**call.kwargs, "warmup": True}
+    return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
+
+
+def compile_ahead(call: Call, configs: Sequence[Any], run: TuningRun, work: Work) -> list[int]:
+    """Compile candidates before the GPU is held, in parallel where this Triton can.
+
+    What fails here fails again in the benchmark, which knows what to do about it: it is compiled again there, since it
+    may have failed only because it was compiled in a thread.
+
+    :param work: whose pieces are the candidates, by their position.
+    :returns: the candidates that other workers have taken, by their position.
+    """
+    others = []
+    with ExitStack() as stack:
+        pool = None
+        mode = _async_compile_mode()
+        if mode is not None and run.policy.cores > 1:
+            stack.callback(_forget_failures, call.autotuner)
+            pool = stack.enter_context(CompilePool(run.policy.cores))
+            stack.enter_context(mode(pool, ignore_errors=True))
+        for number, config in enumerate(configs):
+            with ExitStack() as held:
+                held.enter_context(run.core())
+                if not held.enter_context(work.take(number)):
+                    others.append(number)
+                    continue
+                if pool is not None:
+                    pool.held_for_next = held.pop_all()
+                    held.push(pool.held_for_next)
+                with suppress(Exception):
+                    _compile(call, config)
+    return others
+
+
+def _forget_failures(autotuner: Any) -> None:
+    """Remove from Triton's memory of compiled kernels what failed in the pool: it would raise that error again."""
+    inner = autotuner.fn
+    while inner is not None and not hasattr(inner, "device_caches"):
+        inner = getattr(inner, "fn", None)
+    for caches in getattr(inner, "device_caches", {}).values():
+        compiled = caches[0]
+        for key, kernel in list(compiled.items()):
+            if type(kernel).__name__ == "FutureKernel" and kernel.kernel is None:
+                del compiled[key]
+
+
+def fetch_compiled(call: Call, configs: Sequence[Any], run: TuningRun, work: Work, numbers: Sequence[int]) -> None:
+    """Take from Triton's cache what other workers have compiled; what is not there is compiled here."""
+    for number in numbers:
+        work.wait_for(number)
+    compile_ahead(call, [configs[number] for number in numbers], run, UndividedWork())
+
+
+def _async_compile_mode() -> Any:
+    """Triton's mode for compiling in a pool: since 3.6 without leaving itself active after an error."""
+    module: Any = sys.modules.get("triton.runtime._async_compile")
+    mode = getattr(module, "AsyncCompileMode", None)
+    if mode is None or "ignore_errors" not in inspect.signature(mode).parameters:
+        return None
+    return mode if module.active_mode.get() is None else None
+
+
+def compile_and_load(call: Call, config: Any) -> None:
+    """Compile and load the kernel for one candidate, which the launch needs anyway."""
+    load = getattr(_compile(call, config), "_init_handles", None)
+    if load is not None:
+        load()
+
+
+def load_ahead(call: Call, configs: Sequence[Any]) -> None:
+    """Load the kernels of all candidates before the GPU is held; what fails here fails again in the race."""
+    if not stream_is_capturing():
+        for config in configs:
+            with suppress(Exception):
+                compile_and_load(call, config)

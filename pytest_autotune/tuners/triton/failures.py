@@ -1,0 +1,55 @@
+"""Why candidates of Triton fail, and whether they will again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pytest_autotune.tuners.shared.source.functions import closure_cells
+
+
+@contextmanager
+def noted_failures(autotuner: Any, failed: dict[Any, BaseException]) -> Iterator[None]:
+    """Note why a candidate failed, which Triton itself forgets.
+
+    :param failed: gets the error of each candidate whose benchmark raised one.
+    """
+    benchmark = autotuner.do_bench
+
+    def noting(kernel_call: Callable[[], object], *args: Any, **kwargs: Any) -> object:
+        try:
+            return benchmark(kernel_call, *args, **kwargs)
+        except Exception as error:
+            cells = closure_cells(kernel_call) if inspect.isfunction(kernel_call) else {}
+            failed[cells.get("config")] = error
+            raise
+
+    autotuner.do_bench = noting
+    try:
+        yield
+    finally:
+        autotuner.do_bench = benchmark
+
+
+def fails_again(error: BaseException) -> bool:
+    """Whether a candidate that failed so will fail so in the next run, too, as far as the error can tell.
+
+    What Triton's compiler refuses, what needs more than the device has, and a call that is wrong will.
+    Not an error of the device or of its driver, and not a lack of memory, whoever has taken it.
+    """
+    causes = (error, error.__cause__)
+    if any(isinstance(one, (MemoryError, OSError)) or type(one).__module__.startswith("torch") for one in causes):
+        return False
+    names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.startswith("triton.")}
+    if names & {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError", "InterpreterError"}:
+        return True
+    return isinstance(error, (TypeError, ValueError, KeyError)) or str(error).startswith("PassManager::run failed")
+
+
+def failure_text(error: BaseException) -> str:
+    """An error in one line: Triton's messages begin with the source and end with what is wrong."""
+    message = getattr(error, "error_message", None) or str(error)
+    lines = [line.strip() for line in str(message).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,169 @@
+"""What a choice of Triton is known by: its problem, and the fingerprint of what it rests on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from pytest_autotune import devices
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import PRUNED, Device, Problem, UnportableError, Value
+from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM, older_source_digest
+from pytest_autotune.tuners.shared.source.source_digest import FORM, source_digest
+from pytest_autotune.tuners.shared.values import callable_text, constant_text, encoded_text
+from pytest_autotune.tuners.shared.versions import versions_of
+from pytest_autotune.tuners.triton import interpreter
+from pytest_autotune.tuners.triton.call import Call
+from pytest_autotune.tuners.triton.key import Heuristics, heuristics_of, key_value, key_values
+from pytest_autotune.tuners.triton.params import distinct_params, has_enum, search_text
+
+NAME = "triton"
+#: Those of ``triton.knobs`` that change what a kernel is compiled to.
+_SETTINGS = {
+    "language": ("fp32_default", "default_fp_fusion"),
+    "runtime": ("debug", "sanitize_overflow"),
+    "compilation": ("instrumentation_mode", "enable_asan", "override"),
+    "nvidia": ("disable_ptxas_opt", "ptxas_options"),
+    "amd": (
+        "use_buffer_ops",
+        "use_block_pingpong",
+        "use_in_thread_transpose",
+        "use_async_copy",
+        "scalarize_packed_fops",
+    ),
+}
+
+
+class UnportableProblem(Exception):
+    """A problem cannot be written; carries what can be told of it."""
+
+    def __init__(self, problem: Problem, reason: str) -> None:
+        super().__init__(reason)
+        self.problem = problem
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a call is known by.
+
+    :param offered: the candidates by their params.
+    """
+
+    problem: Problem
+    fingerprint: tuple[Value, ...]
+    offered: Mapping[tuple[Value, ...], Any]
+
+
+def identity_of(
+    call: Call, function: FunctionType, configs: Sequence[Any], on: Device, indexes: Iterable[EntryIndex]
+) -> Identity:
+    """The problem of a call, what its choice rests on, and the candidates.
+
+    :param function: the kernel's.
+    :param configs: the candidates that pruning left.
+    :param indexes: the loaded entries, some of which may hold a digest by the older rule.
+    :raises UnportableProblem: when a part of it has no stable form.
+    """
+    autotuner = call.autotuner
+    key: list[Value] = []
+    try:
+        heuristics = heuristics_of(autotuner)
+        arguments = list(key_values(call, function, heuristics))
+        for name, value in arguments:
+            key.append(key_value(name, value))
+        offered: dict[tuple[Value, ...], Any] = {}
+        for config, params in zip(configs, distinct_params(configs), strict=True):
+            offered.setdefault(params, config)
+        fingerprint = (
+            Value("source", _source(autotuner.fn, heuristics, arguments), FORM),
+            Value("search", _list_digest(autotuner.configs), "digest"),
+            *settings(autotuner),
+        )
+    except UnportableError as error:
+        raise UnportableProblem(Problem(NAME, qualified_name(function), tuple(key), on), str(error)) from None
+    problem = Problem(NAME, qualified_name(function), tuple(key), on)
+    loaded = [entry.fingerprint for index in indexes for entry in index.same_key(problem)]
+    if not heuristics:
+        fingerprint = _in_the_form_of_the_file(fingerprint, function, loaded)
+    return Identity(problem, (*fingerprint, *_pruned(autotuner, configs)), offered)
+
+
+def _in_the_form_of_the_file(
+    fingerprint: tuple[Value, ...], function: FunctionType, loaded: Sequence[tuple[Value, ...]]
+) -> tuple[Value, ...]:
+    """The fingerprint, with a source digest by the older rule where a loaded entry has that one and it holds.
+
+    Such an entry stays as it is until the problem is tuned again. What the older
+    rule does not see is never trusted to it.
+    """
+    if not any(value.name == "source" and value.type == OLDER_FORM for one in loaded for value in one):
+        return fingerprint
+    try:
+        older = Value("source", older_source_digest(function, encoded_text), OLDER_FORM)
+    except UnportableError:
+        return fingerprint
+    by_older_rule = tuple(sorted((older, *fingerprint[1:]), key=lambda value: value.name))
+    by_this_rule = tuple(sorted(fingerprint, key=lambda value: value.name))
+    return by_older_rule if by_older_rule in loaded and by_this_rule not in loaded else fingerprint
+
+
+def _list_digest(configs: Iterable[Any]) -> str:
+    return digest("\n".join(sorted(search_text(config) for config in configs)))
+
+
+def environment() -> str:
+    """The versions that a choice of Triton may depend on."""
+    return versions_of("triton", "torch")
+
+
+def target_device() -> Device:
+    """The device where torch has no GPU in use: what Triton's driver compiles for."""
+    driver: Any = sys.modules["triton.runtime.driver"].driver
+    target = driver.active.get_current_target()
+    arch = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":")[0]
+    return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), arch)
+
+
+def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
+    """What pruning left, where that is less than all: it may depend on arguments that are in no key.
+
+    Not where a performance model chooses: what it measures may be another list each time.
+    """
+    if autotuner.perf_model is not None or len(configs) >= len(autotuner.configs):
+        return []
+    return [Value(PRUNED, _list_digest(configs), "digest")]
+
+
+def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> str:
+    """The digest of a kernel with all that is compiled into it and is not in the key."""
+    parts = [source_digest(kernel, constant_text, named=False)]
+    for name, function in heuristics:
+        is_plain = python_function(function) is not None
+        parts.append(f"{name}: {source_digest(function, constant_text) if is_plain else callable_text(function)}")
+    # The key has the name of an enum's member; its value may be edited.
+    parts += [f"{name}: {constant_text(value)}" for name, value in arguments if has_enum(value)]
+    return parts[0] if len(parts) == 1 else digest("\n".join(parts))
+
+
+def settings(autotuner: Any) -> Iterator[Value]:
+    """The settings of Triton that change what is compiled, where they are not what they are by themselves."""
+    knobs = sys.modules.get("triton.knobs")
+    if knobs is None or interpreter.interprets(autotuner):
+        return
+    changed = []
+    for group_name, names in _SETTINGS.items():
+        group = getattr(knobs, group_name, None)
+        for name in names:
+            value = getattr(group, name, None)
+            default = getattr(vars(type(group)).get(name), "default", None)
+            default = default() if callable(default) else default  # as in Triton 3.4
+            if (value or None) != (default or None):
+                changed.append(f"{group_name}.{name}={value}")
+    if changed:
+        yield Value("settings", ", ".join(changed), "settings")

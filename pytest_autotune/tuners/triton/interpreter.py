@@ -1,0 +1,59 @@
+"""Triton's interpreter: whether it runs a kernel, and the benchmarker that Triton lacks there without a GPU."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+from pytest_autotune.tuners.measuring.clocks import host_time_us
+
+
+def interprets(autotuner: Any) -> bool:
+    """Whether the kernel of an autotuner runs under the interpreter: decided when it was decorated."""
+    inner = autotuner
+    while not inspect.isfunction(inner):
+        if type(inner).__name__ == "InterpretedFunction":
+            return True
+        inner = inner.fn
+    return False
+
+
+def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:
+    """Let autotuned kernels run under the interpreter on a machine without a GPU.
+
+    Triton asks its active driver for a benchmarker, and there is none. Where
+    there is one, or the kernel brings its own, nothing changes.
+
+    :param module: ``triton.runtime.autotuner``.
+    :returns: undoes it.
+    """
+    autotuner_class: Any = module.Autotuner
+    original = autotuner_class.__dict__.get("do_bench")
+    if not isinstance(original, cached_property):
+        return lambda: None
+    benchmarker = original.func
+
+    def do_bench(self: Any) -> Any:
+        try:
+            return benchmarker(self)
+        except RuntimeError:
+            if not interprets(self):
+                raise
+            return interpreter_benchmark
+
+    replacement = cached_property(do_bench)
+    replacement.__set_name__(autotuner_class, "do_bench")
+    autotuner_class.do_bench = replacement
+
+    def undo() -> None:
+        autotuner_class.do_bench = original
+
+    return undo
+
+
+def interpreter_benchmark(kernel_call: Callable[[], object], quantiles: Sequence[float] = ()) -> list[float]:
+    """The time of a call in milliseconds, once per quantile: the better of two, since each is slow."""
+    return [host_time_us(kernel_call, 2) / 1000] * max(len(quantiles), 1)

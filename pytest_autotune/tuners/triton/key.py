@@ -1,0 +1,85 @@
+"""What selects one tuning problem of a kernel: arguments by name, dtypes, closure cells."""
+
+from __future__ import annotations
+
+import enum
+import numbers
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType, FunctionType
+from typing import Any
+
+from pytest_autotune.cache.model import Value, plain_value
+from pytest_autotune.tuners.shared.source.functions import closure_cells, layers, python_function
+from pytest_autotune.tuners.shared.values import DtypeName, is_code, stable_value, unwrapped
+from pytest_autotune.tuners.triton.call import Call
+
+Heuristics = list[tuple[str, Callable[..., object]]]
+
+
+def heuristics_of(autotuner: Any) -> Heuristics:
+    """The functions of ``triton.heuristics`` under and over an autotuner, by the name of the value they make."""
+    found: list[Any] = [layer for layer in layers(autotuner.fn) if _is_heuristics(layer)]
+    # Who stands over the autotuner only the calls that are under way know: heuristics, then what they call.
+    frame = sys._getframe()
+    while frame.f_back is not None and not _runs(frame, autotuner):
+        frame = frame.f_back
+    while frame.f_back is not None and frame.f_back.f_code.co_name == "run":
+        frame = frame.f_back
+        caller = frame.f_locals.get("self")
+        if _is_heuristics(caller) and any(layer is autotuner for layer in layers(caller)):
+            found.append(caller)
+    return [pair for heuristics in found for pair in heuristics.values.items()]
+
+
+def _runs(frame: FrameType, autotuner: Any) -> bool:
+    return frame.f_code.co_name == "run" and frame.f_locals.get("self") is autotuner
+
+
+def _is_heuristics(layer: Any) -> bool:
+    return type(layer).__name__ == "Heuristics" and isinstance(getattr(layer, "values", None), dict)
+
+
+def key_values(call: Call, function: FunctionType, heuristics: Heuristics) -> Iterator[tuple[str, object]]:
+    """What a tuning depends on, by name: positions shift with defaults and keyword arguments."""
+    autotuner = call.autotuner
+    named = {name: value for name, value in call.named.items() if name in autotuner.arg_names}
+    for name in dict.fromkeys(autotuner.keys):
+        if name in named:
+            yield name, named[name]
+    for name, value in named.items():
+        yield from _compiled_in(name, value, is_key=name in autotuner.keys)
+    yield from _cells("closure", function)
+    for name, heuristic in heuristics:
+        if (inner := python_function(heuristic)) is not None:
+            yield from _cells(f"heuristics.{name}", inner)
+
+
+def _compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str, object]]:
+    """The dtypes of an argument, in tuples and descriptors too, and functions that the key does not name."""
+    if hasattr(value, "dtype"):
+        yield f"{name}.dtype", DtypeName(str(value.dtype))
+    elif isinstance(value, tuple):
+        for position, part in enumerate(value):
+            yield from _compiled_in(f"{name}.{position}", part, is_key)
+    elif hasattr(getattr(value, "base", None), "dtype"):
+        yield f"{name}.base.dtype", DtypeName(str(value.base.dtype))
+    elif not is_key and python_function(unwrapped(value)) is not None:
+        yield name, value
+
+
+def _cells(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
+    for name, value in closure_cells(function).items():
+        if not is_code(value):
+            yield f"{prefix}.{name}", value
+
+
+def key_value(name: str, value: object) -> Value:
+    """Encode a part of a key as Triton compares it: True, 1 and 1.0 are one key there."""
+    value = unwrapped(value)
+    if isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum):
+        return plain_value(name, int(value))
+    if isinstance(value, numbers.Real):
+        number = float(value)
+        return plain_value(name, int(number) if number.is_integer() else number)
+    return stable_value(name, value, dtype_apart=not isinstance(value, DtypeName))

@@ -1,0 +1,66 @@
+"""What a candidate is known by: its params in entries, and its text in the digest of the list."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pytest_autotune.cache.model import UnportableError, Value
+from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.values import callable_text, constant_text, stable_value, unwrapped
+
+
+def _own_params(config: Any) -> tuple[Value, ...]:
+    return tuple(stable_value(name, value, dtype_apart=True) for name, value in config.all_kwargs().items())
+
+
+def distinct_params(configs: Sequence[Any]) -> list[tuple[Value, ...]]:
+    """The params of each candidate; where those of two are equal, what else they differ in is added.
+
+    :raises UnportableError: when that has no stable form, so that nothing tells the two apart.
+    """
+    found = [_own_params(config) for config in configs]
+    often = Counter(found)
+    return [
+        params if often[params] == 1 else (*params, *(_stable_extra(*extra) for extra in _extras(config)))
+        for params, config in zip(found, configs, strict=True)
+    ]
+
+
+def _extras(config: Any) -> Iterator[tuple[str, object]]:
+    """What a candidate holds that Triton does not pass to the kernel: its ``pre_hook``, and what a backend added."""
+    passed = config.all_kwargs()
+    for name, value in sorted(vars(config).items()):
+        if name != "kwargs" and name not in passed and value is not None:
+            yield name, value
+
+
+def _stable_extra(name: str, value: object) -> Value:
+    return Value(name, callable_text(value), "function") if callable(value) else stable_value(name, value)
+
+
+def search_text(config: Any) -> str:
+    """What a candidate adds to the digest of the list that it stands in."""
+    words = [value.encoded for value in _own_params(config)]
+    words += [
+        (name, "", str(constant_text(value)), "") for name, value in config.all_kwargs().items() if has_enum(value)
+    ]
+    for name, value in _extras(config):
+        try:
+            words.append(_stable_extra(name, value).encoded)
+        except UnportableError:  # enough to see that there is one
+            words.append((name, type(value).__qualname__, "", ""))
+    override = getattr(config, "ir_override", None)
+    if override is not None:
+        with suppress(OSError):
+            words.append(("ir_override", "text", digest(Path(override).read_text("utf-8", "replace")), ""))
+    return repr(words)
+
+
+def has_enum(value: object) -> bool:
+    value = unwrapped(value)
+    return isinstance(value, enum.Enum) or (isinstance(value, (tuple, list)) and any(map(has_enum, value)))

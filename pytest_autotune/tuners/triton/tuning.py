@@ -1,0 +1,108 @@
+"""One search of Triton's: its own benchmark, or the race in its place."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pytest_autotune.cache.model import Candidate, Value
+from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
+from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed, rounded_us
+from pytest_autotune.tuners.triton import interpreter
+from pytest_autotune.tuners.triton.call import Call
+from pytest_autotune.tuners.triton.compiling import compile_ahead, fetch_compiled, load_ahead
+from pytest_autotune.tuners.triton.failures import fails_again, failure_text, noted_failures
+from pytest_autotune.tuners.triton.params import distinct_params
+from pytest_autotune.tuners.triton.race import Raced, clock_for, race
+
+
+def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tuning: Tuning, run: TuningRun) -> None:
+    """Search: compile, measure, and record what was chosen.
+
+    :param bench_fn: measures the candidates as Triton does.
+    """
+    autotuner = call.autotuner
+    if not interpreter.interprets(autotuner) and not tuning.known_to_fail:
+        taken = compile_ahead(call, configs, run, tuning.work)
+        fetch_compiled(call, configs, run, tuning.work, taken)
+        load_ahead(call, configs)
+    failed: dict[Any, BaseException] = {}
+    with tuning.measuring():
+        try:
+            raced = _race(call, configs)
+            if raced is None:
+                with noted_failures(autotuner, failed):
+                    bench_fn()
+        except Exception as error:
+            if fails_again(error):
+                tuning.record_failure([failure_text(error)])
+            raise
+        if raced is not None:
+            failed = {config: result.failed for config, result in raced.results.items() if result.failed}
+        timings: Mapping[Any, object] = autotuner.configs_timings
+        times_ms = {config: _median_ms(timings.get(config)) for config in configs}
+        best = autotuner.cache[call.tuning_key]
+        if not math.isfinite(times_ms.get(best, math.inf)):
+            if len(failed) == len(configs) and all(map(fails_again, failed.values())):
+                tuning.record_failure(map(failure_text, failed.values()))
+            elif not tuning.known_to_fail:
+                # The benchmark of the kernel has kept the reason to itself, and it may have been a passing one.
+                note_that_every_candidate_failed(run, tuning.lookup.problem)
+            return
+        if autotuner.do_bench is interpreter.interpreter_benchmark:
+            best = autotuner.cache[call.tuning_key] = _settled(times_ms, NOISE_OF_INTERPRETER)
+    labels = {config: str(result.measured) for config, result in raced.results.items()} if raced else {}
+    candidates = {
+        config: candidate(params, times_ms[config], failed.get(config), labels.get(config, ""))
+        for config, params in zip(configs, distinct_params(configs), strict=True)
+    }
+    tuning.record(candidates[best], list(candidates.values()))
+
+
+def _race(call: Call, configs: Sequence[Any]) -> Raced | None:
+    """Race the candidates, and leave the autotuner as its own benchmark would.
+
+    :returns: the outcome; None where the kernel's benchmark is not Triton's own and is to be used as it is.
+    """
+    autotuner = call.autotuner
+    make_clock = None if interpreter.interprets(autotuner) or stream_is_capturing() else clock_for(autotuner)
+    if make_clock is None:
+        return None
+    started = time.time()
+    raced = race(make_clock(), autotuner, call.args, call.kwargs, configs)
+    best = raced.best if raced.best is not None else configs[0]
+    autotuner.configs_timings = {config: [result.time_us / 1000] * 3 for config, result in raced.results.items()}
+    autotuner.bench_time = time.time() - started
+    autotuner.cache[call.tuning_key] = best
+    # The last launch may have been another candidate's: what it left in the tensors must not differ.
+    autotuner.pre_hook(call.arguments(best), reset_only=True)
+    return raced
+
+
+def _settled(times_ms: Mapping[Any, float], noise: float) -> Any:
+    configs = list(times_ms)
+    finite = {place: times_ms[config] for place, config in enumerate(configs) if math.isfinite(times_ms[config])}
+    return configs[settle(finite, noise, tie=noise)]
+
+
+def _median_ms(timing: object) -> float:
+    """The median of what a benchmarker returned: [median, p20, p80], or a number, in milliseconds."""
+    median = timing[0] if isinstance(timing, (list, tuple)) and timing else timing
+    try:
+        time_ms = float(median)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.inf
+    return math.inf if math.isnan(time_ms) else time_ms
+
+
+def candidate(
+    params: tuple[Value, ...], time_ms: float, error: BaseException | None = None, label: str = ""
+) -> Candidate:
+    if not math.isfinite(time_ms):
+        reason = failure_text(error) if error else "did not compile, or needs more than the device has"
+        return Candidate(params=params, failed=reason)
+    return Candidate(params=params, time_us=rounded_us(time_ms * 1000), label=label)
