@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_autotune.session.command_line import add_options, anything_set
 from pytest_autotune.session.names import INPUT_KEY, MARKER, REPORT_ATTRIBUTE
+from pytest_autotune.session.options import add_options, anything_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_autotune.session.controller import Controller
     from pytest_autotune.session.fixture import CacheFixture
-    from pytest_autotune.session.options import Options
+    from pytest_autotune.session.reading import Options
     from pytest_autotune.session.worker import TestProcess
 
 _process: pytest.StashKey[TestProcess] = pytest.StashKey()
@@ -81,7 +81,7 @@ def _supply_interpreter_benchmark(config: pytest.Config) -> None:
 
 
 def _read_options(config: pytest.Config) -> Options:
-    from pytest_autotune.session.options import read_options
+    from pytest_autotune.session.reading import read_options
 
     return read_options(config)
 

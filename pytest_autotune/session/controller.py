@@ -33,9 +33,10 @@ from pytest_autotune.run.journal import RunFolder, journals_in
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.folders import Membership, identity, remove_run_folders, shared_folder
 from pytest_autotune.session.completeness import Completeness
-from pytest_autotune.session.options import Options
+from pytest_autotune.session.names import REPORT_ATTRIBUTE
+from pytest_autotune.session.reading import Options
 from pytest_autotune.session.traffic import Task, receive_results, send_task
-from pytest_autotune.session.worker import REPORT_ATTRIBUTE, TestProcess, store_path
+from pytest_autotune.session.worker import TestProcess
 
 
 class Controller:
@@ -78,7 +79,7 @@ class Controller:
         self._process = process
 
     def _check_reports(self) -> None:
-        for report in self._options.reports:
+        for report in self._options.report:
             path, found = Path(report.location), 0
             try:
                 found = path.stat().st_mode
@@ -99,7 +100,7 @@ class Controller:
         if self._options.dump is None:
             return Cache()
         try:
-            return stores.check_writable(store_path(self._options.dump))
+            return stores.check_writable(self._options.dump.store_path)
         except CacheError as error:
             raise pytest.UsageError(f"{self._options.dump.given}: {error}") from None
 
@@ -134,7 +135,7 @@ class Controller:
     def _read_loaded(self) -> list[tuple[str, Cache]]:
         caches = []
         for argument in self._options.load:
-            path = store_path(argument)
+            path = argument.store_path
             is_dump = self._options.dump is not None and argument.same_place(self._options.dump)
             try:
                 cache = self._before if is_dump else stores.read(path)
@@ -246,7 +247,7 @@ class Controller:
         if options.dump is None:
             ending = end(beginning, collected, Cache(), None)
         else:
-            destination = Destination(store_path(options.dump), options.dump.typed, options.dump.given)
+            destination = Destination(options.dump.store_path, options.dump.typed, options.dump.given)
             policy = DumpPolicy(options.prune, options.keep_candidates)
             ending, dumped = dump(destination, beginning, collected, policy, self.folder)
         request = Request(
@@ -272,7 +273,7 @@ class Controller:
             self.folder = None
 
     def _write_reports(self, summary: Summary) -> Summary:
-        for report in self._options.reports:
+        for report in self._options.report:
             path = Path(report.location)
             face = face_of(path)
             assert face is not None, "the options refuse other suffixes"

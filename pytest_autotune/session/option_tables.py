@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_autotune.session.command_line import OPTIONS, SWITCH, Option
+from pytest_autotune.session.options import OPTIONS, SWITCH, Option
 
 _TABLE = re.compile(r"(?<=<!-- options: )(?P<columns>[\w ]+)( -->\n).*?(?=<!-- /options -->)", re.DOTALL)
 

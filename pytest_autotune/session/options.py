@@ -1,224 +1,211 @@
-"""What the user asked for: command line and ini, parsed, validated, immutable.
+"""The table of options: flags, ini values, ``--help`` and the tables of the documentation come from it.
 
-Nothing here touches the file system: xdist's workers parse the same command line
-in their own folder.
+This is all that a run imports which asks for nothing: what the values mean is
+read in :mod:`pytest_autotune.session.reading`, by the kind that a row has.
 """
 
 from __future__ import annotations
 
-import os
-import warnings
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_autotune.cache.model import library_of
-from pytest_autotune.report.faces import SUFFIXES as REPORT_SUFFIXES
-from pytest_autotune.report.gate import MissLimit
-from pytest_autotune.session.command_line import ON_MISS, ON_STALE
-from pytest_autotune.tuners import TUNERS, third_party_tuners
 
-WAIT_TIMEOUT_S = 120.0
-_NUMBERS = ("autotune_max_misses", "autotune_wait_timeout")
+# Rows are plain classes: to make a dataclass or a NamedTuple takes longer than all else here.
+class Kind:
+    """How values are given; how they are read goes by the kind.
 
-
-@dataclass(frozen=True)
-class CacheArgument:
-    """A path as the user named it.
-
-    :param text: what was written.
-    :param base: the folder that it is relative to.
-    :param given: where it was written: a flag, or the name of an ini value.
-    :param typed: how the same path is typed on the command line of this run.
+    :param action: of argparse.
+    :param ini_type: of pytest's ini values; ``"number"`` is text that TOML may give as a number.
+    :param told: the type of the ini value in the documentation's tables.
     """
 
-    text: str
-    base: Path
-    given: str
-    typed: str
-
-    @property
-    def location(self) -> str:
-        """The absolute path as text; keeps a trailing slash, which means a folder of entries."""
-        path = str(self.base / os.path.expanduser(self.text))
-        return path + "/" if self.text.endswith("/") else path
-
-    def same_place(self, other: CacheArgument) -> bool:
-        """Whether both name one file or folder."""
-        return os.path.realpath(self.location) == os.path.realpath(other.location)
+    def __init__(self, action: str = "store", ini_type: str | None = None, told: str = "") -> None:
+        self.action = action
+        self.ini_type = ini_type
+        self.told = told
 
 
-@dataclass(frozen=True)
-class Options:
-    """Everything the user asked for."""
-
-    load: tuple[CacheArgument, ...] = ()
-    dump: CacheArgument | None = None
-    prune: bool = False
-    on_miss: str = "tune"
-    on_stale: str = "tune"
-    max_misses: MissLimit | None = None
-    reports: tuple[CacheArgument, ...] = ()
-    tuners: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] = ()
-    device_alias: tuple[tuple[str, str], ...] = ()
-    keep_candidates: bool = False
-    spread_gpus: bool = False
-    wait_timeout_s: float = WAIT_TIMEOUT_S
-
-    @property
-    def active(self) -> bool:
-        """Whether the user asked for anything to happen in this run."""
-        # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
-        return bool(self.load or self.dump or self.reports or self.max_misses or self.spread_gpus)
-
-    @property
-    def updates(self) -> bool:
-        """Whether the dump path is also loaded: what is there is kept, what is missing is tuned."""
-        return self.dump is not None and any(load.same_place(self.dump) for load in self.load)
+PATH = Kind()
+PATHS = Kind("append", "args", "list")
+SWITCH = Kind("store_true", "bool", "bool")
+WORD = Kind()
+NAMES = Kind(ini_type="args", told="list")
+LIMIT = Kind(ini_type="number")
+SECONDS = Kind(ini_type="number", told="seconds")
+LINES = Kind(ini_type="linelist", told="lines")
+PAIRS = Kind(ini_type="linelist", told="lines")
 
 
-def read_options(config: pytest.Config) -> Options:
-    """Combine command line and ini values of this run.
+class Option:
+    """A row of the table.
 
-    :raises pytest.UsageError: for a value that makes no sense, in one line.
+    :param name: ``max_misses`` of ``--autotune-max-misses`` and ``autotune_max_misses``.
+    :param help: what it does, in Markdown; ``--help`` shows it without the marks.
+    :param metavar: the value in words; of a kind ``WORD`` the words, the default first, with ``|`` between them.
+    :param default: in words, for the documentation.
     """
-    reader = _Reader(config)
-    dump = next(iter(reader.paths("dump")), None)
-    reports = reader.paths("report")
-    for report in reports:
-        if Path(report.text).suffix not in REPORT_SUFFIXES:
-            known = ", ".join(REPORT_SUFFIXES)
-            problem = f"unknown kind of report (use a name that ends in {known})"
-            raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
-    prune = bool(config.getoption("autotune_prune"))
-    if prune and dump is None:
-        raise pytest.UsageError("--autotune-prune: nothing to prune without a dump (add --autotune-dump=PATH)")
-    return Options(
-        load=reader.paths("load"),
-        dump=dump,
-        prune=prune or reader.ini("prune"),
-        on_miss=reader.choice("on_miss", ON_MISS),
-        on_stale=reader.choice("on_stale", ON_STALE),
-        max_misses=_limit(reader),
-        reports=reports,
-        tuners=_tuners(reader),
-        ignore=tuple(reader.ini("ignore")),
-        device_alias=_aliases(reader.ini("device_alias")),
-        keep_candidates=reader.ini("keep_candidates"),
-        spread_gpus=bool(config.getoption("autotune_spread_gpus")),
-        wait_timeout_s=_seconds(reader),
+
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        help: str,
+        metavar: str = "",
+        default: str = "nothing",
+        has_flag: bool = True,
+        has_ini: bool = True,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.help = help
+        self.metavar = metavar
+        self.default = default
+        self.has_flag = has_flag
+        self.has_ini = has_ini
+
+    @property
+    def flag(self) -> str:
+        """``--autotune-max-misses``."""
+        return f"--autotune-{self.name.replace('_', '-')}"
+
+    @property
+    def ini(self) -> str:
+        """``autotune_max_misses``; also the name of the flag's value in pytest's namespace of options."""
+        return f"autotune_{self.name}"
+
+    @property
+    def words(self) -> list[str]:
+        """What may be given, of an option of the kind ``WORD``; the default first."""
+        return self.metavar.split("|")
+
+    @property
+    def meaning(self) -> str:
+        """What it does, and what is so without it where that is more than nothing; in Markdown."""
+        return self.help if self.default in ("nothing", "false", "off") else f"{self.help} (default: {self.default})"
+
+    @property
+    def plain_meaning(self) -> str:
+        """The same without Markdown."""
+        return self.meaning.replace("`", "").replace("*", "")
+
+
+OPTIONS = (
+    Option(
+        "load",
+        PATHS,
+        "Use these choices. Repeatable; the last one wins. Loading never writes. A missing or empty file is an error, "
+        "unless it is also the dump path",
+        "PATH",
+    ),
+    Option(
+        "dump",
+        PATH,
+        "Write what was chosen in this run. Problems of this run are added or replaced, all others kept",
+        "PATH",
+    ),
+    Option("prune", SWITCH, "With a dump: also drop the unused entries, after a complete run", default="false"),
+    Option(
+        "on_miss",
+        WORD,
+        "`error`: the test that asked fails at once, for a miss, stale or mismatch",
+        "tune|error",
+        "`tune`",
+    ),
+    Option(
+        "on_stale",
+        WORD,
+        "`use`: inject the stale choice while it is still a candidate; it is listed as stale all the same. "
+        "`error`: the test that asked fails at once",
+        "tune|use|error",
+        "`tune`",
+    ),
+    Option(
+        "max_misses",
+        LIMIT,
+        "Fail the run when more than `N` problems, or `P%` of them, were not hits",
+        "N|P%",
+        "no limit",
+    ),
+    Option("report", PATHS, "Write a report of the run; `.json`. Repeatable", "PATH"),
+    Option(
+        "tuners",
+        NAMES,
+        "Act only on these tuners, separated by commas, each with those below it: `triton`, `inductor`, `xla`, "
+        "`function`, those of other packages",
+        "NAMES",
+        "all that are known",
+    ),
+    Option(
+        "spread_gpus",
+        SWITCH,
+        "Under xdist, worker *i* sees only GPU *i* mod *n* of the *n* NVIDIA GPUs",
+        default="off",
+        has_ini=False,
+    ),
+    Option(
+        "ignore",
+        LINES,
+        "Globs of `tuner:kernel` to leave alone, one on a line, such as `triton:mylib.fuzz.*`",
+        has_flag=False,
+    ),
+    Option(
+        "device_alias",
+        PAIRS,
+        "`NVIDIA H100 PCIe = NVIDIA H100 80GB HBM3`: the first may use the entries of the second",
+        has_flag=False,
+    ),
+    Option(
+        "keep_candidates",
+        SWITCH,
+        "Keep every candidate's time in the file, not only the choice",
+        default="false",
+        has_flag=False,
+    ),
+    Option(
+        "wait_timeout",
+        SECONDS,
+        "Seconds that one tuning waits in all for other workers' tunings and measurements",
+        default="120",
+        has_flag=False,
+    ),
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register the command-line options and ini values."""
+    group = parser.getgroup("autotune", "autotuning cache")
+    for option in OPTIONS:
+        if option.has_flag:
+            # The default is None, also of a switch: what the ini file says is then another thing than "off".
+            more = {} if option.kind.action == "store_true" else {"metavar": option.metavar}
+            help = option.plain_meaning.replace("%", "%%")
+            group.addoption(option.flag, action=option.kind.action, default=None, help=help, **more)
+        if option.has_ini:
+            _add_ini(parser, option)
+
+
+def _add_ini(parser: pytest.Parser, option: Option) -> None:
+    add: Any = parser.addini
+    if option.kind.ini_type != "number":
+        add(option.ini, option.plain_meaning, type=option.kind.ini_type)
+        return
+    try:
+        add(option.ini, option.plain_meaning, type=str | int | float, default=None)
+    except (AssertionError, TypeError, ValueError):  # pytest before 9.2 knows no unions
+        add(option.ini, option.plain_meaning)
+
+
+def anything_set(config: pytest.Config) -> bool:
+    """Whether this run sets any option or ini value of the plugin."""
+    return any(
+        (option.has_flag and config.getoption(option.ini, None)) or (option.has_ini and _ini_is_set(config, option))
+        for option in OPTIONS
     )
 
 
-class _Reader:
-    """Reads a value from the command line, else from the ini file.
-
-    An empty value on the command line undoes what the ini file says.
-    """
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-
-    def text(self, name: str) -> str:
-        """The value as text; empty where there is none."""
-        option = self.config.getoption(f"autotune_{name}", None)
-        value = self.ini(name) if option is None else option
-        return "" if value is None else str(value).strip()
-
-    def paths(self, name: str) -> tuple[CacheArgument, ...]:
-        """The paths that a value names."""
-        config, where, here = self.config, self.where(name), self.config.invocation_params.dir
-        given = config.getoption(f"autotune_{name}", None)
-        base = here if given is not None or config.inipath is None else config.inipath.parent
-        value = self.ini(name) if given is None else given
-        texts = [value] if isinstance(value, str) else value or ()
-        return tuple(path_argument(text, base, where, here) for text in texts if text)
-
-    def ini(self, name: str) -> Any:
-        """The ini value.
-
-        :raises pytest.UsageError: for a value that pytest cannot convert.
-        """
-        key = f"autotune_{name}"
-        try:
-            return self.config.getini(key)
-        except (TypeError, ValueError, pytest.UsageError) as error:
-            if key in _NUMBERS and (number := self._native_number(key)) is not None:
-                return number
-            raise pytest.UsageError(f"{key} (ini): {error}") from None
-
-    def _native_number(self, key: str) -> float | None:
-        # pytest 9.0 and 9.1 take no number in native TOML for a value that may also be text.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            value = self.config.inicfg[key]
-        value = getattr(value, "value", value)
-        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-    def where(self, name: str) -> str:
-        """How the user spelt this option: its flag, or its ini name."""
-        given = self.config.getoption(f"autotune_{name}", None) is not None
-        return f"--autotune-{name.replace('_', '-')}" if given else f"autotune_{name} (ini)"
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        text = self.text(name) or choices[0]
-        if text not in choices:
-            raise pytest.UsageError(f"{self.where(name)}: expected {' or '.join(choices)}, not {text!r}")
-        return text
-
-
-def path_argument(text: str, base: Path, given: str, here: Path) -> CacheArgument:
-    """A path that is relative to ``base``, for a run that was started in the folder ``here``."""
-    typed = text
-    if base != here and not text.startswith("~") and not os.path.isabs(text):
-        typed = os.path.relpath(base / text, here) + ("/" if text.endswith("/") else "")
-    return CacheArgument(text, base, given, typed)
-
-
-def _limit(reader: _Reader) -> MissLimit | None:
-    text = reader.text("max_misses")
-    if not text:
-        return None
+def _ini_is_set(config: pytest.Config, option: Option) -> bool:
     try:
-        return MissLimit.parse(text)
-    except ValueError as error:
-        raise pytest.UsageError(f"{reader.where('max_misses')}: {error}") from None
-
-
-def _tuners(reader: _Reader) -> tuple[str, ...] | None:
-    given = reader.config.getoption("autotune_tuners", None)
-    parts = given.split(",") if given is not None else reader.ini("tuners")
-    names = tuple(name for part in parts for name in part.replace(",", " ").split())
-    known = list(TUNERS)
-    if not {library_of(name) for name in names} <= set(known):
-        known += [entry_point.name for entry_point in third_party_tuners()]
-    for name in names:
-        if library_of(name) not in known:
-            raise pytest.UsageError(f"{reader.where('tuners')}: unknown tuner {name!r} (known: {', '.join(known)})")
-    return names or None
-
-
-def _aliases(lines: list[str]) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    for line in lines:
-        device, separator, other = (part.strip() for part in line.partition("="))
-        if not (device and separator and other):
-            raise pytest.UsageError(f"autotune_device_alias (ini): expected 'DEVICE = OTHER DEVICE', not {line!r}")
-        pairs.append((device, other))
-    return tuple(pairs)
-
-
-def _seconds(reader: _Reader) -> float:
-    text = reader.text("wait_timeout")
-    if not text:
-        return WAIT_TIMEOUT_S
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise pytest.UsageError(f"autotune_wait_timeout (ini): expected a number of seconds, not {text!r}")
-    return seconds
+        return bool(config.getini(option.ini))
+    except (TypeError, ValueError, pytest.UsageError):
+        return True  # a value that makes no sense: reading it tells

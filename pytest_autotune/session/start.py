@@ -12,7 +12,7 @@ from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
 from pytest_autotune.run.together.folders import SharedFolder, shared_folder
 from pytest_autotune.session.controller import Controller
-from pytest_autotune.session.options import Options
+from pytest_autotune.session.reading import Options
 from pytest_autotune.session.traffic import receive_task
 from pytest_autotune.session.worker import TestProcess
 
@@ -32,7 +32,7 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
     if config.getoption("dist", "no") != "no":
         return controller, None
     journal = controller.folder.journal("main") if controller.folder is not None else None
-    coordination = Alone(GpuLock(options.wait_timeout_s, folder=controller.shared.locks))
+    coordination = Alone(GpuLock(options.wait_timeout, folder=controller.shared.locks))
     children = _of_children(controller.shared, controller.run_id, "main")
     process = TestProcess(
         config, options, controller.index, coordination, journal, controller.known_kernels, children=children
@@ -49,12 +49,12 @@ def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]
     shared = SharedFolder(Path(task.shared_folder) if task.shared_folder else None)
     if not task.is_local:
         shared = shared_folder(agreed=False)
-    gpu = GpuLock(options.wait_timeout_s, folder=shared.locks)
+    gpu = GpuLock(options.wait_timeout, folder=shared.locks)
     coordination: Coordination = Alone(gpu)
     if shared.note:
         gpu.waits.note(shared.note)
     if task.run_id and shared.path is not None:
-        coordination = AmongWorkers(shared.run(task.run_id), options.wait_timeout_s, gpu, task.workers)
+        coordination = AmongWorkers(shared.run(task.run_id), options.wait_timeout, gpu, task.workers)
     children = _of_children(shared, task.run_id, worker)
     return TestProcess(
         config, options, index, coordination, journal, task.known_kernels or (), task.workers, children=children

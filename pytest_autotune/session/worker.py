@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -22,9 +21,9 @@ from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.coordination import Coordination
 from pytest_autotune.session import marker
-from pytest_autotune.session.names import MARKER
-from pytest_autotune.session.names import REPORT_ATTRIBUTE as REPORT_ATTRIBUTE
-from pytest_autotune.session.options import CacheArgument, Options, path_argument
+from pytest_autotune.session.names import MARKER, REPORT_ATTRIBUTE
+from pytest_autotune.session.paths import path_argument
+from pytest_autotune.session.reading import Options
 from pytest_autotune.session.traffic import send_results
 from pytest_autotune.tuners.hooks import Hooks
 
@@ -156,7 +155,7 @@ class TestProcess:
         self._isolate()
         argument = path_argument(path, item.path.parent, MARKER, item.config.invocation_params.dir)
         try:
-            cache = stores.read(store_path(argument))
+            cache = stores.read(argument.store_path)
         except CacheError as error:
             raise pytest.fail.Exception(f"{argument.given}: {error}", pytrace=False) from None
         self.run.add_cache(EntryIndex.of([cache]))
@@ -187,8 +186,3 @@ class TestProcess:
 
     def pytest_unconfigure(self) -> None:
         self.hooks.uninstall()
-
-
-def store_path(argument: CacheArgument) -> stores.CachePath:
-    """The same path as the stores take it."""
-    return replace(stores.cache_path(argument.text, argument.base), shown=argument.typed)
