@@ -13,6 +13,7 @@ import pytest
 
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.function import adapter as function_adapter
+from tests.acceptance.test_xla import with_toy_jax
 from tests.conftest import REPOSITORY, Suite
 
 PACKAGE = REPOSITORY / "tests/data/third_party_tuner"
@@ -194,6 +195,49 @@ def test_the_documentation_shows_the_package_that_is_tested(name: str) -> None:
     page = (REPOSITORY / "docs/adapters.md").read_text()
 
     assert f"```python\n# {name}\n{(PACKAGE / name).read_text()}```\n" in page
+
+
+XLA = """
+import jax
+from jax._src import toy_xla
+from pytest_autotune.testing import AdapterConformance
+from pytest_autotune.tuners.xla import Adapter
+
+class TestXla(AdapterConformance):
+    tuner = "xla"
+    adapter = Adapter
+    exempt = {
+        "test_another_fingerprint_is_stale_and_tuned_again": "XLA itself compares, by its own bytes",
+        "test_a_choice_that_is_no_longer_on_offer_is_not_taken": "XLA itself knows what is on offer",
+        "test_an_error_on_a_miss_reaches_the_caller_before_a_search": "XLA tells what it looked up when it is done",
+        "test_a_library_without_the_known_internals_is_refused_in_one_line": "it looks at jax._src by itself",
+        "test_inside_isolation_nothing_is_remembered_and_nothing_is_left": "XLA's memory belongs to the process",
+    }
+
+    def tune(self):
+        return jax.compile("tanh")
+
+    def forget(self):
+        toy_xla.MEMORY.clear()
+
+    def searches(self):
+        with open(os.environ["TOY_LOG"], "a+") as log:
+            log.seek(0)
+            return len(log.readlines())
+"""
+
+
+def test_the_conformance_tests_pass_for_xla(serial_suite: Suite) -> None:
+    with_toy_jax(serial_suite).write(test_conformance=f"import os\n{XLA}")
+
+    result = serial_suite.run("test_conformance.py")
+
+    result.assert_outcomes(passed=8, skipped=5)
+
+
+def test_an_exemption_from_a_test_that_there_is_not_is_an_error() -> None:
+    with pytest.raises(TypeError, match=r"Mistaken\.exempt: there is no test test_nothing"):
+        type("Mistaken", (AdapterConformance,), {"exempt": {"test_nothing": "why"}})
 
 
 class TestFunctionAdapter(AdapterConformance):

@@ -9,12 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from filelock import FileLock
@@ -27,7 +27,9 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome, find
-from pytest_autotune.run.together.coordination import Alone, AmongWorkers, GpuLock
+from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.testing import AdapterConformance
+from pytest_autotune.tuners.inductor import Adapter as InductorAdapter
 from pytest_autotune.tuners.inductor import configurations, identity
 from pytest_autotune.tuners.inductor.descriptions import _uncovered
 from pytest_autotune.tuners.inductor.padding import Paddings
@@ -696,6 +698,32 @@ def _hook_padding(module: PadModule, run: TuningRun) -> Patches:
 
 
 @pytest.mark.usefixtures("on_h200")
+class TestConformance(AdapterConformance):
+    """What every adapter must do, seen where Inductor decides whether to pad."""
+
+    tuner = "inductor"
+    adapter = InductorAdapter
+    exempt: ClassVar[Mapping[str, str]] = {
+        "test_another_fingerprint_is_stale_and_tuned_again": "the body of a kernel is its identity",
+        "test_a_choice_that_is_no_longer_on_offer_is_not_taken": "it is padded or not: both are always on offer",
+    }
+
+    @pytest.fixture(autouse=True)
+    def module(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._module = PadModule()
+        monkeypatch.setitem(sys.modules, self._module.__name__, self._module)
+
+    def tune(self) -> object:
+        return self._module.should_pad("key", MATRIX, MATRIX, "aten.mm")
+
+    def forget(self) -> None:
+        self._module.kept.clear()
+
+    def searches(self) -> int:
+        return self._module.measured
+
+
+@pytest.mark.usefixtures("on_h200")
 def test_a_decision_to_pad_is_recorded_and_loaded_without_a_measurement(looked_up: list[Lookup]) -> None:
     dumped, loaded = PadModule(), PadModule()
     _hook_padding(dumped, run_with(None, looked_up))
@@ -737,10 +765,10 @@ def test_a_decision_to_pad_belongs_to_the_sizes_and_the_arithmetic_that_were_mea
 
 
 @pytest.mark.usefixtures("on_h200")
-def test_an_error_of_the_plugin_leaves_padding_to_inductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    nowhere = AmongWorkers(tmp_path / "file" / "run", 1.0, GpuLock(1.0, uuid=str))
-    run = TuningRun(Policy(), None, nowhere, lambda lookup: None)
+def test_an_error_of_the_plugin_leaves_padding_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Alone(GpuLock(1.0, uuid=str))
+    monkeypatch.setattr(alone, "claim", None)
+    run = TuningRun(Policy(), None, alone, lambda lookup: None)
     module = PadModule()
     _hook_padding(module, run)
     assert module.should_pad("key", MATRIX, MATRIX, "aten.mm") is True

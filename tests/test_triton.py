@@ -29,6 +29,7 @@ from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
@@ -838,3 +839,24 @@ def test_the_list_that_pruning_left_decides_which_entry_answers(session) -> None
         for n in sizes:
             call(kernel(), n)
         assert loaded.outcomes == ["hit"] * len(sizes)
+
+
+class TestConformance(AdapterConformance):
+    """What every adapter must do."""
+
+    tuner = "triton"
+    adapter = Adapter
+
+    @pytest.fixture(autouse=True)
+    def kernel(self, interpreter: None) -> None:
+        self._bench = Bench()
+        self._kernel = copy_kernel(self._bench)
+
+    def tune(self) -> object:
+        return call(self._kernel)
+
+    def forget(self) -> None:
+        self._kernel.cache.clear()
+
+    def searches(self) -> int:
+        return self._bench.calls // len(CONFIGS)
