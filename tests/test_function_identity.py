@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 
 import pytest_autotune
+from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
+from pytest_autotune.devices import cpu
 from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
 from pytest_autotune.tuners.function.sources import _read
+from pytest_autotune.tuners.function.space import as_space
+from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.function.tuner import TUNER
 from pytest_autotune.tuners.measuring.how import Measuring
+from pytest_autotune.tuners.shared.source.older_source_digest import older_source_digest
+from pytest_autotune.tuners.shared.values import encoded_text
 from tests.test_function_tuner import a_run
 
 #: A clock for kernels that return their own time in microseconds.
@@ -189,3 +196,135 @@ def test_two_functions_under_one_decorator_have_a_source_each(looked_up: list[Lo
 
     assert (low(), high()) == (1, 8)
     assert len({lookup.fingerprint for lookup in looked_up}) == 2
+
+
+def make_helper(*cells: Any) -> Any:
+    def helper(config: int) -> int:
+        return config if cells else 0
+
+    return helper
+
+
+HELPER = make_helper([1], object())
+
+
+def test_what_a_helper_carries_and_can_change_is_named(looked_up: list[Lookup]) -> None:
+    through = make_helper([2])
+
+    def run(config: int) -> int:
+        return through(config) + HELPER(config)
+
+    chosen(run)
+
+    assert [lookup.label for lookup in looked_up] == ["not in the fingerprint: cells (tuple)"]
+
+
+def test_the_text_of_a_lambda_and_what_it_calls_are_in_the_fingerprint(
+    looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked() -> None:
+        chosen(lambda config: fastest_at(FASTEST)(config))
+
+    asked()
+    asked()
+    assert len(looked_up) == 1
+    chosen(lambda config: fastest_at(FASTEST)(config + 1))
+    monkeypatch.setattr(sys.modules[__name__], "FASTEST", 4)
+    asked()
+
+    assert len({lookup.fingerprint for lookup in looked_up}) == 3
+    assert all("source" in [value.name for value in lookup.fingerprint] for lookup in looked_up)
+    assert all("space only" not in lookup.label for lookup in looked_up)
+
+
+def test_options_of_numba_that_are_compiled_in_belong_to_the_source(looked_up: list[Lookup]) -> None:
+    numba = pytest.importorskip("numba")
+    for options in ({}, {"fastmath": True}, {"fastmath": {"nnan", "nsz"}}, {"parallel": True}, {"nogil": True}):
+        chosen(lambda config: config, source=numba.njit(distance, **options))
+
+    sources = [next(value for value in lookup.fingerprint if value.name == "source") for lookup in looked_up]
+    assert len(set(sources)) == len(looked_up) == 4
+
+
+class Halves:
+    """A strategy of one's own."""
+
+    def __init__(self, part: int) -> None:
+        self.part = part
+
+    def batches(self, space: Any, at_a_time: int) -> Any:
+        yield list(space)[: self.part]
+
+
+def told(call: Any) -> float:
+    return float(call())
+
+
+def another(call: Any) -> float:
+    return float(call()) * 2
+
+
+QUICK: dict[str, Any] = {"warmup_ms": 0, "measure_ms": 0, "min_runs": 1, "max_runs": 1}
+
+
+def measured(**how: Any) -> dict[str, Any]:
+    return {"measuring": Measuring(**{**QUICK, **how})}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (measured(), measured(clock=told)),
+        (measured(clock=told), measured(clock=another)),
+        (measured(clock=closure(1)), measured(clock=closure(4))),
+        ({"strategy": "exhaustive"}, {"strategy": pytest_autotune.Optuna(trials=2)}),
+        ({"strategy": pytest_autotune.Optuna(trials=1)}, {"strategy": pytest_autotune.Optuna(trials=2)}),
+        ({"strategy": pytest_autotune.Optuna(trials=2)}, {"strategy": pytest_autotune.Optuna(trials=2, seed=1)}),
+        ({"strategy": Halves(1)}, {"strategy": Halves(2)}),
+    ],
+)
+def test_what_is_measured_and_which_part_of_the_space_belongs_to_the_choice(one: Any, other: Any) -> None:
+    assert how_tuned(**one) == how_tuned(**one)
+    assert how_tuned(**one) != how_tuned(**other)
+
+
+def test_a_flushed_cache_and_the_hosts_clock_for_a_gpu_belong_to_the_choice() -> None:
+    usual, flushed = (list(how_measured(Measuring(flush_l2=flush), True)) for flush in (False, True))
+
+    assert (usual, flushed) == ([], [Value("flush_l2", True)])
+    assert list(how_measured(Measuring(clock="host"), True)) == [Value("clock", "host")]
+    assert not list(how_measured(Measuring(clock="host"), False))
+
+
+def test_how_long_is_measured_does_not_belong_to_the_choice() -> None:
+    assert how_tuned(**measured(measure_ms=5, max_runs=7)) == how_tuned(**measured())
+    assert how_tuned(strategy=pytest_autotune.Optuna(trials=9)) == how_tuned()
+
+
+def how_tuned(strategy: Any = "exhaustive", measuring: Any = Measuring()) -> list[Value]:  # noqa: B008
+    return [*how_measured(measuring, False), *how_searched(as_strategy(strategy), as_space([1, 2, 4]))]
+
+
+def test_entries_by_the_older_rule_for_functions_stay_hits_while_it_holds() -> None:
+    def of_now() -> tuple[Value, ...]:
+        run, lookups = a_run()
+        layer = TUNER.attach(run)
+        pytest_autotune.tune("k", space=[1, 2, 4], run=counted_nothing, **measured())
+        TUNER.detach(layer)
+        return lookups[0].fingerprint
+
+    older = Value("source", older_source_digest(counted_nothing, encoded_text), "digest")
+    space = next(value for value in of_now() if value.name == "space")
+    problem = Problem("function", "k", (), cpu())
+    for source, outcome, times in ((older, "hit", 0), (Value("source", "0123456789ab", "digest"), "stale", 1)):
+        entry = Entry(problem, (source, space), Candidate(params=(Value("config", 4),), time_us=1.0))
+        run, lookups = a_run(entry)
+        layer = TUNER.attach(run)
+        pytest_autotune.tune("k", space=[1, 2, 4], run=counted_nothing, device="cpu", **measured())
+        TUNER.detach(layer)
+        assert [lookup.outcome.value for lookup in lookups if lookup.outcome] == [outcome]
+        assert lookups[0].tuned == bool(times)
+
+
+def counted_nothing(config: int) -> int:
+    return config

@@ -51,6 +51,10 @@ def tuner() -> FunctionTuner:
     return FunctionTuner()
 
 
+#: A measurement by the usual clock, as short as can be.
+QUICK = Measuring(warmup_ms=0, measure_ms=0, min_runs=1, max_runs=1)
+
+
 def identity(config: Any) -> Any:
     return config
 
@@ -492,18 +496,19 @@ def names(lookup: Lookup) -> list[str]:
 
 
 def test_the_fingerprint_has_the_space_the_version_and_the_source() -> None:
-    assert names(recorded(version=3)) == ["source", "space", "version"]
+    assert names(recorded(version=3, measuring=QUICK)) == ["source", "space", "version"]
     assert recorded(version=(1, "a")).label == ""
     assert recorded(source="__global__ void k() {}").fingerprint != recorded(source="").fingerprint
 
 
-def test_a_lambda_has_no_source_and_that_is_told() -> None:
-    of_lambda = recorded(run=lambda config: config)
+def test_a_function_that_was_not_read_from_a_file_has_no_source_and_that_is_told() -> None:
+    unread = eval("lambda config: config")
+    of_lambda = recorded(run=unread, measuring=QUICK)
 
     assert names(of_lambda) == ["space"]
     assert of_lambda.label == "fingerprint: space only"
-    assert recorded(run=lambda config: config, version="2").label == "fingerprint: space and version only"
-    assert recorded(source=[identity, lambda: 1]).label == "fingerprint: without a source that cannot be read"
+    assert recorded(run=unread, version="2").label == "fingerprint: space and version only"
+    assert recorded(source=[identity, unread]).label == "fingerprint: without a source that cannot be read"
 
 
 def test_the_source_of_a_function_is_found_inside_partials_methods_and_jitted_functions() -> None:

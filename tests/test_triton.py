@@ -826,7 +826,7 @@ def test_the_list_that_pruning_left_decides_which_entry_answers(session) -> None
 
     def kernel() -> Any:
         prune = {"early_config_prune": early}
-        return copy_kernel(None, [16, 32, 64, 128], key=("d",), prune_configs_by=prune)
+        return copy_kernel(None, [16, 32, 64, 128], key=("x",), prune_configs_by=prune)
 
     first = session(dumping=True)
     call(kernel(), 40)

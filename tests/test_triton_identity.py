@@ -191,6 +191,33 @@ def test_a_function_in_the_key_that_carries_something_without_a_stable_form_is_u
     assert "scale of" in lookup.reason
 
 
+def with_helper(bench: Any, helper: Any) -> Any:
+    @triton.autotune(configs(), key=["n"], do_bench=bench)
+    @triton.jit
+    def through_a_helper(x, y, n, BLOCK: tl.constexpr):
+        offsets = tl.arange(0, BLOCK)
+        tl.store(y + offsets, helper(tl.load(x + offsets, mask=offsets < n)), mask=offsets < n)
+
+    return through_a_helper
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["in the closure", "used by a helper there"])
+def test_a_helper_that_carries_something_without_a_stable_form_is_unportable(session, inner: bool) -> None:  # noqa: F811
+    helper = make_act(object())
+    if inner:
+        helper = make_act(make_act(object()))
+    first = session(dumping=True)
+    run(with_helper(bench(), helper), *tensors())
+
+    (lookup,) = first.lookups
+    assert lookup.outcome.value == "unportable"
+    assert "scale of" in lookup.reason
+
+
+def test_helpers_of_a_factory_do_not_share_a_choice(told_apart) -> None:
+    assert told_apart(*(lambda bench, scale=scale: with_helper(bench, make_act(scale)) for scale in (2.0, 3.0)))
+
+
 def test_a_function_that_is_passed_and_not_in_the_key_is_told_apart(session) -> None:  # noqa: F811
     def make(bench: Any) -> Any:
         kernel = with_function(bench)

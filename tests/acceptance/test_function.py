@@ -212,12 +212,16 @@ def test_a_key_without_a_stable_form_is_told_limited_and_never_written(suite: Su
     assert not (suite.folder / "other.textproto").exists()
 
 
-def test_a_lambda_has_no_source_of_its_own_and_the_row_says_so(suite: Suite) -> None:
+def test_an_edited_lambda_makes_its_choices_stale(suite: Suite, section: Any) -> None:
     a_suite(suite, SUITE.replace("run=run", "run=lambda config: run(config)"))
-
     report = suite.report("--autotune-dump=cache.textproto")
+    assert {row["label"] for row in report["lookups"]} == {""}
 
-    assert {row["label"] for row in report["lookups"]} == {"fingerprint: space only"}
+    a_suite(suite, SUITE.replace("run=run", "run=lambda config: run(config) and None"))
+    result = suite.load("--autotune-max-misses=0")
+
+    assert result.ret == 1
+    assert "source changed" in "\n".join(section(result))
 
 
 def test_ignored_kernels_are_tuned_and_told_nowhere(suite: Suite, section: Any) -> None:

@@ -2,17 +2,24 @@
 
 Each is read in a process of its own, which may take 20 times the file's size and
 what the imports take; reading twice as much must not take more than thrice as long.
+With ``--limit-gb`` that process gets no more address space, half a file is left out,
+and what ends in anything but a cache or a line of error is told as CRASHED.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
+import resource
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 
 HEAD = 'format_version: 1\ndevices { id: "d" }\n'
 ENTRY = 'entries { tuner: "t" kernel: "k" device: "d" '
@@ -42,6 +49,20 @@ def _numbered(template: str, size: int) -> str:
     return "".join(template % number for number in range(size // len(template % 99_999)))
 
 
+def _written(size: int) -> bytes:
+    """YAML as the plugin writes it: an entry has some 780 bytes."""
+    device = Device("NVIDIA H200", "sm_90", 132)
+    digests = (Value("search", "c0ffee123456", "digest"), Value("source", "5f2c91d0a7b3", "digest"))
+    choice = Candidate("", (Value("BLOCK_M", 64), Value("BLOCK_N", 128), Value("num_warps", 4)), 10.4)
+    dtypes = [Value(f"{name}_ptr.dtype", "fp16", "dtype") for name in "ab"]
+    entries = []
+    for number in range(size // 780):
+        key = (*(Value(name, number + place) for place, name in enumerate("KMN")), *dtypes)
+        problem = Problem("triton", f"lib.ops.kernel_{number % 40}", key, device)
+        entries.append(Entry(problem, digests, choice, tuning_seconds=5.3, environment="triton 3.6.0, torch 2.11.0"))
+    return encode(Cache(tuple(entries)), Format.YAML)
+
+
 #: name with its suffix -> the file of about so many bytes.
 FILES: dict[str, Callable[[int], str | bytes]] = {
     "names.textproto": lambda size: HEAD + ENTRY + _numbered('key { name: "%d" } ', size) + "}",
@@ -64,6 +85,7 @@ FILES: dict[str, Callable[[int], str | bytes]] = {
     "lists.yaml": lambda size: "[" + "[]," * (size // 3) + "[]]",
     "items.yaml": lambda size: "- 1\n" * (size // 4),
     "objects.yaml": lambda size: "- {}\n" * (size // 5),
+    "written.yaml": _written,
     "aliases.yaml": lambda size: "a: &a [x,x]\n" + _numbered("b%d: [*a,*a]\n", size),
     "candidates.pb": lambda size: _binary(repeat=(b"\x3a\x00", size // 2)),
     "params.pb": lambda size: _binary((6, b"\x12\x00" * (size // 2))),
@@ -92,28 +114,39 @@ READ = """if True:
     """
 
 
-def read(name: str, size: int, folder: Path) -> tuple[float, float, str]:
+def read(name: str, size: int, folder: Path, limit_gb: float = 0) -> tuple[float, float, str]:
     """Seconds, megabytes of memory, and what was told of a file of so many bytes."""
     data = FILES[name](size)
     path = folder / name
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     command = [sys.executable, "-c", READ, str(path)]
-    seconds, memory, told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split(" ", 2)
+
+    def limited() -> None:
+        if limit_gb:
+            resource.setrlimit(resource.RLIMIT_AS, (int(limit_gb * 2**30),) * 2)
+
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited)
+    if done.returncode:
+        return math.nan, math.nan, f"CRASHED ({done.returncode}): {done.stderr.strip().splitlines()[-1:]}"
+    seconds, memory, told = done.stdout.split(" ", 2)
     return float(seconds), float(memory), re.sub(r"\s+", " ", told).strip()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=float, default=4)
+    parser.add_argument("--limit-gb", type=float, default=0, help="address space of the process that reads")
     parser.add_argument("names", nargs="*", default=list(FILES))
     options = parser.parse_args()
     print("| file | s | s, half of it | memory / size | told |\n| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         for name in options.names:
-            half, _, _ = read(name, int(options.megabytes * 5e5), Path(folder))
-            whole, memory, told = read(name, int(options.megabytes * 1e6), Path(folder))
-            bad = memory / options.megabytes > MOST_MEMORY or whole > max(half, 0.05) * MOST_TIME
+            half = math.nan
+            if not options.limit_gb:
+                half, _, _ = read(name, int(options.megabytes * 5e5), Path(folder))
+            whole, memory, told = read(name, int(options.megabytes * 1e6), Path(folder), options.limit_gb)
             times = memory / options.megabytes
+            bad = times > MOST_MEMORY or whole > max(half, 0.05) * MOST_TIME
             print(f"| {name} | {whole:.2f} | {half:.2f} | {times:.1f} | {told} |{' TOO MUCH' * bad}", flush=True)
 
 

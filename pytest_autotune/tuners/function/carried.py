@@ -20,8 +20,8 @@ from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function
 from pytest_autotune.tuners.shared.source.libraries import of_library
-from pytest_autotune.tuners.shared.source.source_digest import source_digest
-from pytest_autotune.tuners.shared.values import constant_text, is_code, unwrapped
+from pytest_autotune.tuners.shared.source.source_digest import is_code, source_digest
+from pytest_autotune.tuners.shared.values import constant_text, unwrapped
 
 _Named = Iterator[tuple[str, object]]
 _SCALARS = (int, float, str, bool, type(None))
@@ -63,7 +63,7 @@ def carried_by(functions: Sequence[object], in_key: Collection[int] = ()) -> Car
     for function in functions:
         found = []
         for name, value in _values(function):
-            text = _text(value, in_key)
+            text = _text(value, in_key, left_out)
             if text is None:
                 left_out[f"{name} ({_kind(value)})"] = None
             elif text:
@@ -96,12 +96,15 @@ def frozen_text(value: object) -> str | None:
     return constant_text(value)
 
 
-def _text(value: object, in_key: Collection[int]) -> str | None:
-    """What is digested of a value: empty for what needs none, None for what can change."""
+def _text(value: object, in_key: Collection[int], left_out: dict[str, None]) -> str | None:
+    """What is digested of a value: empty for what needs none, None for what can change.
+
+    :param left_out: gets what a function uses in its turn and can change.
+    """
     if type(value) is int and value in in_key:
         return ""
     if (function := python_function(value)) is not None:
-        return _function_text(function)
+        return _function_text(function, left_out)
     if is_code(value) or inspect.isbuiltin(value):
         return ""
     text = frozen_text(value)
@@ -111,13 +114,25 @@ def _text(value: object, in_key: Collection[int]) -> str | None:
     return text
 
 
-def _function_text(function: FunctionType) -> str | None:
+def _function_text(function: FunctionType, left_out: dict[str, None]) -> str:
     if of_library(function):
         return ""
+
+    def unstable(name: str, user: object, value: object) -> None:
+        left_out.update(dict.fromkeys(told_of(name, user, value)))
+
     try:
-        return source_digest(function, frozen_text, own_cells=True)
+        return source_digest(function, frozen_text, own_cells=True, unstable=unstable)
     except UnportableError:
         return ""
+
+
+def told_of(name: str, user: object, value: object) -> Iterator[str]:
+    """How something is named that a function or class uses and that is not digested."""
+    if hasattr(value, "dtype") or inspect.isbuiltin(value):
+        return
+    if not isinstance(user, type) or constant_text(value) is not None:
+        yield f"{name} ({type(value).__name__})"
 
 
 def _values(function: Any) -> _Named:

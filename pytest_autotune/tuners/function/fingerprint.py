@@ -1,16 +1,17 @@
-"""What a hand-written tuner's choice rests on: the space, the caller's version, the source."""
+"""What a hand-written tuner's choice rests on: the space, the caller's version, the source, how it was searched."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.function.carried import Carried
-from pytest_autotune.tuners.function.sources import left_out_of, source_text
+from pytest_autotune.tuners.function.sources import left_out_of, older_source_text, source_text
 from pytest_autotune.tuners.function.space import Space
 from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM
 from pytest_autotune.tuners.shared.source.source_digest import FORM
 from pytest_autotune.tuners.shared.values import stable_value
 
@@ -23,18 +24,23 @@ class Fingerprint:
     """Values that are compared, and what is told about them.
 
     :param label: what the fingerprint leaves out; empty where it has the source.
+    :param older: the values by the rule of older entries; None where that one does not see all there is.
     """
 
     values: tuple[Value, ...]
     label: str = ""
+    older: Callable[[], tuple[Value, ...] | None] = field(default=lambda: None, compare=False)
 
 
-def fingerprint(space: Space, version: object, sources: Sequence[object], carried: Carried) -> Fingerprint:
+def fingerprint(
+    space: Space, version: object, sources: Sequence[object], carried: Carried, searched: Sequence[Value] = ()
+) -> Fingerprint:
     """The fingerprint of a choice; its values are sorted by name.
 
     :param version: anything with a stable form that the caller changes when a choice is no longer good.
     :param sources: see :func:`~pytest_autotune.tuners.function.sources.source_text`.
     :param carried: what the functions carry beside their source.
+    :param searched: how the search and its measurements differ from the usual.
     :raises UnportableError: when the version has no stable form.
     """
     values = [Value("space", space.digest, "digest")]
@@ -60,4 +66,15 @@ def fingerprint(space: Space, version: object, sources: Sequence[object], carrie
     if left_out:
         label += f"{'; ' if label else ''}not in the fingerprint: {', '.join(left_out[:TOLD])}"
         label += f" and {len(left_out) - TOLD} more" if len(left_out) > TOLD else ""
-    return Fingerprint(tuple(sorted(values, key=lambda value: value.name)), label)
+    values += searched
+
+    def older() -> tuple[Value, ...] | None:
+        text = None if carried.digest or searched else older_source_text(sources)
+        rest = [value for value in values if value.name != "source"]
+        return None if text is None else _sorted([*rest, Value("source", text, OLDER_FORM)])
+
+    return Fingerprint(_sorted(values), label, older)
+
+
+def _sorted(values: Sequence[Value]) -> tuple[Value, ...]:
+    return tuple(sorted(values, key=lambda value: value.name))

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.function.carried import Bound, frozen_text
+from pytest_autotune.tuners.function.carried import Bound, frozen_text, told_of
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function
-from pytest_autotune.tuners.shared.source.source_digest import source_digest
+from pytest_autotune.tuners.shared.source.older_source_digest import older_source_digest
+from pytest_autotune.tuners.shared.source.source_digest import compiled_in, source_digest
 from pytest_autotune.tuners.shared.source.tokens import code_text
-from pytest_autotune.tuners.shared.values import constant_text
+from pytest_autotune.tuners.shared.values import encoded_text
 
+_Read = tuple["str | None", tuple[str, ...]]
 #: Reading and splitting source takes milliseconds; a function's does not change while it lives.
-_read: WeakKeyDictionary[FunctionType, tuple[str | None, tuple[str, ...]]] = WeakKeyDictionary()
+_read: WeakKeyDictionary[object, _Read] = WeakKeyDictionary()
 
 
 def left_out_of(source: object) -> tuple[str, ...]:
     """The globals that a function uses and that are not digested because they can change: ``"CONFIG (dict)"``."""
-    function = None if isinstance(source, (str, Path, ModuleType)) else _function_of(source)
-    return _read[function][1] if function is not None and function in _read else ()
+    kernel = None if isinstance(source, (str, Path, ModuleType)) else _kernel_of(source)
+    return () if kernel is None else _read_of(kernel)[1]
 
 
 def source_text(source: object) -> str | None:
     """What stands for a source in a fingerprint; None where it has none of its own.
 
-    :param source: a function or kernel, text, the path of a file, or a module. A lambda's
-        source is not its own: Python knows only the lines around it.
+    :param source: a function or kernel, text, the path of a file, or a module.
     :raises OSError: when a file cannot be read.
     :raises TypeError: for anything else.
     """
@@ -42,38 +43,60 @@ def source_text(source: object) -> str | None:
         return _file_digest(source, status.st_mtime_ns, status.st_size)
     if isinstance(source, ModuleType):
         return _module_digest(source)
-    function = _function_of(source)
-    if function is None:
+    kernel = _kernel_of(source)
+    if kernel is None:
         raise TypeError(f"source= takes functions, texts, paths and modules, not {source!r}")
-    if function not in _read:
-        _read[function] = _function_digest(function)
-    return _read[function][0]
+    return _read_of(kernel)[0]
 
 
-def _function_of(source: object) -> FunctionType | None:
+def older_source_text(sources: Sequence[object]) -> str | None:
+    """What stood for sources in older entries; None where the older rule does not see all that counts."""
+    texts: list[str] = []
+    for source in sources:
+        kernel = None if isinstance(source, (str, Path, ModuleType)) else _kernel_of(source)
+        function = python_function(kernel)
+        if function is None:
+            text = source_text(source)
+        elif function.__name__ == "<lambda>" or any(compiled_in(kernel)):
+            return None
+        else:
+            try:
+                text = older_source_digest(function, encoded_text)
+            except UnportableError:
+                return None
+        if text is not None:
+            texts.append(text)
+    return texts[0] if len(texts) == 1 else digest("\n".join(texts)) if texts else None
+
+
+def _kernel_of(source: object) -> object | None:
+    """A function, or what its decorators made of it; None for what is neither."""
     while isinstance(source, (partial, Bound)):
         source = source.func if isinstance(source, partial) else source.function
     if inspect.ismethod(source):
         source = source.__func__
-    return python_function(source)
+    return None if python_function(source) is None else source
 
 
-def _function_digest(function: FunctionType) -> tuple[str | None, tuple[str, ...]]:
+def _read_of(kernel: object) -> _Read:
+    try:
+        known = _read.get(kernel)
+    except TypeError:  # it takes no weak references, or has no hash
+        return _digest_of(kernel)
+    if known is None:
+        known = _read[kernel] = _digest_of(kernel)
+    return known
+
+
+def _digest_of(kernel: object) -> _Read:
     """The digest of a function, and what it uses that can change."""
-    if function.__name__ == "<lambda>":
-        return None, ()
     left_out: set[str] = set()
 
-    def constant(value: object) -> str | None:
-        text = frozen_text(value)
-        if text is None and not hasattr(value, "dtype"):
-            name = next((name for name, found in function.__globals__.items() if found is value), "")
-            if name or constant_text(value) is not None:
-                left_out.add(f"{name or 'a constant of a helper'} ({type(value).__name__})")
-        return text
+    def unstable(name: str, user: object, value: object) -> None:
+        left_out.update(told_of(name, user, value))
 
     try:
-        return source_digest(function, constant), tuple(sorted(left_out))
+        return source_digest(kernel, frozen_text, unstable=unstable), tuple(sorted(left_out))
     except UnportableError:
         return None, ()
 
@@ -99,4 +122,4 @@ def _module_digest(module: ModuleType) -> str | None:
 
 def callbacks_with_source(*callbacks: Callable[..., object] | None) -> tuple[object, ...]:
     """Those of a call's callbacks that have a source of their own."""
-    return tuple(callback for callback in callbacks if callback is not None and _function_of(callback) is not None)
+    return tuple(callback for callback in callbacks if callback is not None and _kernel_of(callback) is not None)

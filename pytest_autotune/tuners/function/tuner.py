@@ -17,6 +17,7 @@ from pytest_autotune.tuners.function.carried import Bound, carried_by
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint
+from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
 from pytest_autotune.tuners.function.keys import key_values, sizes_in
 from pytest_autotune.tuners.function.places import Place, place_of
 from pytest_autotune.tuners.function.randomness import random_state_kept
@@ -161,7 +162,8 @@ class FunctionTuner:
             problem = Problem(NAME, name, key_values(key or {}), place.device)
             sources = _sources(source, callbacks)
             carried = carried_by(_carriers(callbacks, sources), sizes_in(key or {}))
-            request = Request(problem, fingerprint(plan.space, version, sources, carried), place, plan)
+            searched = (*how_measured(plan.measuring, place.on_gpu), *how_searched(plan.strategy, plan.space))
+            request = Request(problem, fingerprint(plan.space, version, sources, carried, searched), place, plan)
         except UnportableError as error:
             return self._unportable(Problem(NAME, name, (), place.device), str(error), plan, place)
         memory = self.memory
@@ -230,7 +232,8 @@ def _choose(memory: Memory, request: Request) -> Configuration:
     run, problem, label = memory.run, request.problem, request.fingerprint.label
     if run is None or run.paused or run.ignores(NAME, problem.kernel):
         return _search(request.plan, request.place, problem, _workers(run), nullcontext).best.configuration
-    with run.tuning(problem, request.fingerprint.values, request.on_offer, environment(), label) as tuning:
+    values = _in_the_form_of_the_file(run, problem, request.fingerprint)
+    with run.tuning(problem, values, request.on_offer, environment(), label) as tuning:
         if tuning.entry is not None and tuning.entry.choice is not None:
             found = request.plan.space.find(tuning.entry.choice.params)
             assert found is not None
@@ -244,6 +247,15 @@ def _choose(memory: Memory, request: Request) -> Configuration:
             raise
         tuning.record(outcome.best.candidate, [trial.candidate for trial in outcome.trials])
         return outcome.best.configuration
+
+
+def _in_the_form_of_the_file(run: TuningRun, problem: Problem, now: Fingerprint) -> tuple[Value, ...]:
+    """The fingerprint by the older rule for sources where a loaded entry has that one, and it holds."""
+    loaded = [entry.fingerprint for index in run.indexes for entry in index.same_key(problem)]
+    if not loaded or now.values in loaded:
+        return now.values
+    older = now.older()
+    return older if older is not None and older in loaded else now.values
 
 
 def _search(plan: Plan, place: Place, problem: Problem, workers: int, hold: _Hold) -> Found:

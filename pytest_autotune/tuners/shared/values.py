@@ -9,11 +9,11 @@ import inspect
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value, plain_value
-from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function, qualified_name
+from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.source.source_digest import source_digest
 
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
@@ -47,21 +47,18 @@ def stable_value(name: str, value: object, dtype_apart: bool = False) -> Value:
         return Value(name, repr([stable_value("", part, dtype_apart).encoded[1:] for part in value]), "tuple")
     function = python_function(value)
     if function is not None:
-        _check_cells(function)
-        text = source_digest(value, constant_text, own_cells=True)
+        text = source_digest(value, constant_text, own_cells=True, unstable=refuse)
         return Value(name, f"{qualified_name(function)}@{text}", "function")
     return plain_value(name, value)
 
 
-def is_code(value: object) -> bool:
-    """Whether a value is a part of the program, which digests of source follow, and not data."""
-    return isinstance(value, (ModuleType, type)) or python_function(value) is not None
+def refuse(name: str, user: object, value: object) -> None:
+    """For :func:`source_digest`: what a function has in its closure and has no stable form belongs to no cache.
 
-
-def _check_cells(function: FunctionType) -> None:
-    for name, cell in closure_cells(function).items():
-        if not is_code(cell) and constant_text(cell) is None:
-            plain_value(f"{name} of {qualified_name(function)}", cell)
+    :raises UnportableError: where it is of a closure.
+    """
+    if isinstance(user, FunctionType) and name in user.__code__.co_freevars:
+        plain_value(f"{name} of {qualified_name(user)}", value)
 
 
 def unwrapped(value: Any) -> object:

@@ -15,7 +15,7 @@ from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM, older_source_digest
 from pytest_autotune.tuners.shared.source.source_digest import FORM, source_digest
-from pytest_autotune.tuners.shared.values import callable_text, constant_text, encoded_text
+from pytest_autotune.tuners.shared.values import callable_text, constant_text, encoded_text, refuse
 from pytest_autotune.tuners.shared.versions import versions_of
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
@@ -142,10 +142,11 @@ def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
 
 def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> str:
     """The digest of a kernel with all that is compiled into it and is not in the key."""
-    parts = [source_digest(kernel, constant_text, named=False)]
+    parts = [source_digest(kernel, constant_text, named=False, unstable=refuse)]
     for name, function in heuristics:
         is_plain = python_function(function) is not None
-        parts.append(f"{name}: {source_digest(function, constant_text) if is_plain else callable_text(function)}")
+        text = source_digest(function, constant_text, unstable=refuse) if is_plain else callable_text(function)
+        parts.append(f"{name}: {text}")
     # The key has the name of an enum's member; its value may be edited.
     parts += [f"{name}: {constant_text(value)}" for name, value in arguments if has_enum(value)]
     return parts[0] if len(parts) == 1 else digest("\n".join(parts))

@@ -11,7 +11,8 @@ from typing import Any
 
 from pytest_autotune.cache.model import Value, plain_value
 from pytest_autotune.tuners.shared.source.functions import closure_cells, layers, python_function
-from pytest_autotune.tuners.shared.values import DtypeName, is_code, stable_value, unwrapped
+from pytest_autotune.tuners.shared.source.source_digest import is_code
+from pytest_autotune.tuners.shared.values import DtypeName, stable_value, unwrapped
 from pytest_autotune.tuners.triton.call import Call
 
 Heuristics = list[tuple[str, Callable[..., object]]]

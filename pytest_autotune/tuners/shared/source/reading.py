@@ -46,12 +46,24 @@ def function_text(function: FunctionType, kept: str = "") -> FunctionText:
     """
     found = _functions.get(function)
     if found is None or found.code is not function.__code__ or found.kept != kept:
-        node = _lambda(function) if function.__name__ == "<lambda>" else _definition(function, kept)
-        text = syntax_text(node, without=("decorator_list",))
-        nameless_text = syntax_text(node, without=("decorator_list", "name"))
-        found = FunctionText(function.__code__, kept, text, nameless_text, tuple(_names(function, node)))
+        if function.__name__ == "<lambda>":
+            found = _lambda_text(function.__code__, kept, qualified_name(function))
+        else:
+            found = _text(function.__code__, kept, _definition(function, kept))
         _functions[function] = found
     return found
+
+
+@lru_cache(maxsize=1024)
+def _lambda_text(code: CodeType, kept: str, name: str) -> FunctionText:
+    # A lambda among the arguments of a call is a new function each time, of the same code.
+    return _text(code, kept, _lambda(code, name))
+
+
+def _text(code: CodeType, kept: str, node: ast.AST) -> FunctionText:
+    text = syntax_text(node, without=("decorator_list",))
+    nameless_text = syntax_text(node, without=("decorator_list", "name"))
+    return FunctionText(code, kept, text, nameless_text, tuple(_names(code, node)))
 
 
 def class_text(cls: type) -> str:
@@ -81,24 +93,23 @@ def _definition(function: FunctionType, kept: str) -> ast.AST:
     # Python 3.13 takes code of exec() for lines of another "<string>".
     if getattr(node, "name", None) != function.__code__.co_name:
         raise UnportableError(f"the source of {qualified_name(function)} cannot be read")
-    _check_not_edited(function)
+    _check_not_edited(function.__code__, qualified_name(function))
     return node
 
 
-def _check_not_edited(function: FunctionType) -> None:
+def _check_not_edited(code: CodeType, name: str) -> None:
     """Compare what is read with what runs, where the file has been written meanwhile.
 
     :raises UnportableError: when it differs: a digest would be that of code which nobody has measured.
     """
-    code = function.__code__
-    if any(name.startswith("@py_") for name in code.co_varnames):
+    if any(variable.startswith("@py_") for variable in code.co_varnames):
         return  # pytest has rewritten its assertions
     try:
         written = os.stat(code.co_filename).st_mtime
     except OSError:
         return
     if written > _STARTED and not any(_same_code(code, one) for one in _codes_at(code)):
-        raise UnportableError(f"the source of {qualified_name(function)} was edited since it was imported")
+        raise UnportableError(f"the source of {name} was edited since it was imported")
 
 
 def _codes_at(code: CodeType) -> Iterator[CodeType]:
@@ -127,23 +138,22 @@ def _first_statement(source: str) -> ast.stmt:
     return ast.parse(source).body[0]
 
 
-def _lambda(function: FunctionType) -> ast.AST:
+def _lambda(code: CodeType, name: str) -> ast.AST:
     """The expression of a lambda: of those that begin on its line, one that compiles to the same code.
 
     :raises UnportableError: when its source cannot be read.
     """
-    code = function.__code__
     try:
         lines, _ = inspect.findsource(code)
         tree = _parsed("".join(lines))
     except (OSError, TypeError, SyntaxError):
-        raise UnportableError(f"the source of {qualified_name(function)} cannot be read") from None
+        raise UnportableError(f"the source of {name} cannot be read") from None
     on_line = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
     for node in sorted(on_line, key=lambda node: node.col_offset):
         if len(on_line) == 1 or _same_code(code, _compiled(node, code.co_freevars, tree)):
-            _check_not_edited(function)
+            _check_not_edited(code, name)
             return node
-    raise UnportableError(f"the source of {qualified_name(function)} cannot be read")
+    raise UnportableError(f"the source of {name} cannot be read")
 
 
 @lru_cache(maxsize=8)
@@ -180,9 +190,8 @@ def _plain(code: CodeType) -> list[object]:
     return [_plain(const) if isinstance(const, CodeType) else const for const in code.co_consts]
 
 
-def _names(function: FunctionType, node: ast.AST) -> list[tuple[str, ...]]:
+def _names(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
     """The dotted names in a function that do not begin with a variable of its own, sorted."""
-    code = function.__code__
     local = {*code.co_varnames, *code.co_cellvars} - set(code.co_freevars)
     if getattr(node, "name", code.co_name) != code.co_name:  # a source was given for another function's code
         local = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}

@@ -22,10 +22,39 @@ from pytest_autotune.tuners.shared.source.reading import class_text, function_te
 FORM = "digest.2"
 #: What ``triton.jit`` was told that is compiled in.
 _OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
+#: What Numba's decorators were told that is compiled in.
+_OPTIONS_OF_NUMBA = (
+    "boundscheck",
+    "debug",
+    "error_model",
+    "fastmath",
+    "forceobj",
+    "inline",
+    "max_registers",
+    "parallel",
+)
 _Constant = Callable[[object], str | None]
+#: Takes a name, the function or class that uses it, and the value.
+_Unstable = Callable[[str, object, object], None]
 
 
-def source_digest(kernel: object, constant: _Constant, *, own_cells: bool = False, named: bool = True) -> str:
+def is_code(value: object) -> bool:
+    """Whether a value is a part of the program, which digests of source follow, and not data."""
+    return isinstance(value, (ModuleType, type)) or python_function(value) is not None
+
+
+def _unnoticed(name: str, user: object, value: object) -> None:
+    pass
+
+
+def source_digest(
+    kernel: object,
+    constant: _Constant,
+    *,
+    own_cells: bool = False,
+    named: bool = True,
+    unstable: _Unstable = _unnoticed,
+) -> str:
     """The digest of a kernel's source with everything of its own that it uses.
 
     The text of a function is read once. What its names stand for is looked up at
@@ -36,9 +65,11 @@ def source_digest(kernel: object, constant: _Constant, *, own_cells: bool = Fals
     :param own_cells: whether plain values in the kernel's own closure belong to it. They do not where kernels
         made by a factory share their source, and what tells them apart is in the key.
     :param named: whether the kernel's own name belongs to it. It does not where a renamed kernel is the same.
+    :param unstable: called with what would belong to it and has no stable form: its name, the function or class
+        that uses it, and the value. What it raises passes.
     :raises UnportableError: when the source of a function cannot be read.
     """
-    return _Digests(constant).of(kernel, own_cells, named)
+    return _Digests(constant, unstable).of(kernel, own_cells, named)
 
 
 def class_digest(cls: type, constant: _Constant) -> str:
@@ -52,8 +83,9 @@ def class_digest(cls: type, constant: _Constant) -> str:
 class _Digests:
     """The digests of one question: each function and class once, however they refer to each other."""
 
-    def __init__(self, constant: _Constant) -> None:
+    def __init__(self, constant: _Constant, unstable: _Unstable = _unnoticed) -> None:
         self._constant = constant
+        self._unstable = unstable
         self._seen: dict[object, str] = {}
 
     def of(self, value: object, own_cells: bool = True, named: bool = True) -> str:
@@ -64,12 +96,15 @@ class _Digests:
         self._seen[function] = f"recursive {function.__qualname__}"
         own = function_text(function, kept_source(value))
         parts = [own.text if named else own.nameless_text]
+        cells = function.__code__.co_freevars
         for name, used in _used(function, own.names):
-            text = self._text(used, own_cells or name not in function.__code__.co_freevars)
+            text = self._text(used) if own_cells or name not in cells or is_code(used) else None
             if text is not None:
                 parts.append(f"{name}: {text}")
+            elif (own_cells or name not in cells) and not is_code(used):
+                self._unstable(name, function, used)
         parts += [f"default {name}: {self._text(used)}" for name, used in _defaults(function)]
-        parts += _options(value)
+        parts += compiled_in(value)
         self._seen[function] = digest("\n".join(parts))
         return self._seen[function]
 
@@ -82,28 +117,33 @@ class _Digests:
         members = cls.__members__ if issubclass(cls, enum.Enum) else {}
         parts += [f"{name}: {self._constant(member)}" for name, member in members.items()]
         for name, value in sorted(vars(cls).items()):
-            text = self._attribute_text(name, getattr(value, "__func__", value)) if name not in members else None
+            text = self._attribute_text(cls, name, getattr(value, "__func__", value)) if name not in members else None
             if text is not None:
                 parts.append(f"{name}: {text}")
         self._seen[cls] = digest("\n".join(parts))
         return self._seen[cls]
 
-    def _attribute_text(self, name: str, value: object) -> str | None:
+    def _attribute_text(self, cls: type, name: str, value: object) -> str | None:
         if python_function(value) is not None:
             try:
                 return self._text(value)
             except UnportableError:  # one that a decorator of the class made
                 return None
-        return None if name.startswith("_") and name.endswith("_") else self._text(value)
+        if name.startswith("_") and name.endswith("_"):
+            return None
+        text = self._text(value)
+        if text is None and not is_code(value):
+            self._unstable(name, cls, value)
+        return text
 
-    def _text(self, value: object, plain: bool = True) -> str | None:
+    def _text(self, value: object) -> str | None:
         """What stands for something that a function uses; None where that is nothing of its own."""
         function = python_function(value)
         if function is not None:
             return None if of_library(function) else self.of(value)
         if isinstance(value, type):
             return None if of_library(value) else self.of_class(value)
-        return self._constant(value) if plain else None
+        return self._constant(value)
 
 
 def _used(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[tuple[str, object]]:
@@ -133,8 +173,8 @@ def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
     yield from sorted((function.__kwdefaults__ or {}).items())
 
 
-def _options(kernel: object) -> Iterator[str]:
-    """What decorators were told that is compiled in, where it is not what they do by themselves."""
+def compiled_in(kernel: object) -> Iterator[str]:
+    """What a kernel's decorators were told that is compiled in, where it is not what they do by themselves."""
     for layer in layers(kernel):
         given = getattr(getattr(layer, "rewriter", None), "kwargs", None)  # where Triton's interpreter keeps it
         for name in _OPTIONS:
@@ -143,3 +183,21 @@ def _options(kernel: object) -> Iterator[str]:
                 value = sorted(map(str, value))
             if value and isinstance(value, (bool, str, int, list)):
                 yield f"{name}={value!r}"
+        yield from _options_of_numba(layer)
+
+
+def _options_of_numba(layer: object) -> Iterator[str]:
+    """``fastmath``, ``parallel``, …, as Numba's dispatchers keep them."""
+    options = getattr(layer, "targetoptions", None)
+    if not isinstance(options, dict):
+        return
+    if options.get("opt") is False:
+        yield "opt=False"
+    for name in _OPTIONS_OF_NUMBA:
+        value = options.get(name)
+        if isinstance(value, dict):
+            value = sorted(map(str, value.items()))
+        elif isinstance(value, (set, frozenset)):
+            value = sorted(map(str, value))
+        if value and isinstance(value, (bool, str, int, list)):
+            yield f"{name}={value!r}"
