@@ -15,8 +15,10 @@ import pytest
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.cache.stores import CachePath, cache_path, check_writable, read, update
+from pytest_autotune.cache.stores import check_writable, read, update
+from pytest_autotune.cache.stores.writing import locked
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 
@@ -86,17 +88,17 @@ def test_a_folder_a_pipe_and_a_giant_are_no_caches(tmp_path, monkeypatch):
     (tmp_path / "a.pb").mkdir()
     os.mkfifo(tmp_path / "b.pb")
     (tmp_path / "c.pb").write_bytes(b"12345")
-    monkeypatch.setattr(stores, "MAX_BYTES", 4)
+    monkeypatch.setattr(stores.file, "MAX_BYTES", 4)
     assert "is a folder, not a cache" in refusal(read, tmp_path / "a.pb")
     assert "is not a file" in refusal(read, tmp_path / "b.pb")
     assert "is larger than" in refusal(read, tmp_path / "c.pb")
 
 
 def test_a_message_shows_the_path_as_it_was_typed(tmp_path):
-    path = cache_path("caches/a.pb", tmp_path)
-    assert path == CachePath(tmp_path / "caches/a.pb", folder=False)
+    path = Location.of("caches/a.pb", tmp_path)
+    assert path == Location(tmp_path / "caches/a.pb", folder=False)
     assert refusal(read, path).startswith("caches/a.pb: no such file")
-    assert cache_path("caches/", tmp_path) == CachePath(tmp_path / "caches", folder=True)
+    assert Location.of("caches/", tmp_path) == Location(tmp_path / "caches", folder=True)
 
 
 # Folders
@@ -215,7 +217,7 @@ def test_what_must_not_be_overwritten_is_refused_before_and_kept_after_a_run(tmp
 def test_without_the_lock_the_cache_is_written_beside(tmp_path):
     path = tmp_path / "c.textproto"
     update(path, adding(entry("add")))
-    with stores._locked(tmp_path / ".c.textproto.lock", 0) as held:
+    with locked(tmp_path / ".c.textproto.lock", 0) as held:
         assert held
         updated = update(path, adding(entry("mul")), lock_timeout_s=0.1)
     assert updated.written_to == tmp_path / "c.textproto.new"
@@ -366,3 +368,7 @@ def test_processes_that_update_one_path_lose_nothing(tmp_path, name):
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert len(read(path).entries) == 45
     assert litter(tmp_path) == []
+
+
+def test_a_folder_of_a_name_under_which_nothing_can_stand_beside_it_is_refused_before_the_run(tmp_path: Path) -> None:
+    assert "the name is 255 bytes long (at most 249)" in refusal(check_writable, f"{tmp_path / ('n' * 255)}/")

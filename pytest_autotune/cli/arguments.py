@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats import Format, format_of
+from pytest_autotune.cache.formats import format_of, keeps_unknown_fields
 from pytest_autotune.cache.model import Cache
 
 #: A path that shells complete; whether it can be read is for the one who reads it to say.
@@ -25,5 +25,5 @@ def check_whole(caches: Iterable[tuple[str, Cache]], output: str) -> None:
         if cache.lossy:
             raise CacheError(*cache.lossy)
         unknown = cache.unknown or any(entry.raw for entry in cache.entries)
-        if unknown and (output.endswith("/") or format_of(Path(output)) is not Format.BINARY):
+        if unknown and (output.endswith("/") or not keeps_unknown_fields(format_of(Path(output)))):
             raise CacheError(path, "has fields that this version does not know", "upgrade pytest-autotune")

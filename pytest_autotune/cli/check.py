@@ -18,6 +18,7 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode, encode, format_of
+from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Entry, Value
 from pytest_autotune.cli.arguments import PATH
 from pytest_autotune.cli.output import count, problem_text, safe, tell
@@ -91,7 +92,7 @@ def _told(findings: Sequence[Finding]) -> Iterator[str]:
 def _checked(path: str, fix: bool, known: set[str], sources: Sources) -> tuple[list[Finding], int]:
     """What is wrong with one cache, and how many entries it has."""
     try:
-        if path.endswith("/") or Path(path, stores.MARKER).is_file():
+        if Location.of(path, Path()).is_folder:
             return _folder(path, known, sources)
         data = stores.file_bytes(path)
         format = format_of(Path(path), path)

@@ -14,6 +14,7 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import format_of
+from pytest_autotune.cache.locations import Location
 from pytest_autotune.cli.arguments import PATH
 from pytest_autotune.cli.output import safe, tell
 
@@ -64,7 +65,7 @@ def _git(*arguments: str, cwd: Path | None = None) -> str:
 def _in_repository(file: str, root: Path) -> PurePosixPath:
     """The path of a cache in its repository; of a folder, all files in it."""
     path = Path(os.path.realpath(file))
-    folder = file.endswith("/") or (path / stores.MARKER).is_file()
+    folder = Location.of(file, Path()).is_folder
     if not folder:
         format_of(path, file)
     try:

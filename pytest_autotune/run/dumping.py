@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end
 from pytest_autotune.run.journal import RunFolder
@@ -46,7 +47,7 @@ class Destination:
     :param given: the option that named it.
     """
 
-    path: stores.CachePath
+    path: Location
     typed: str
     given: str
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_autotune.cache import stores
+from pytest_autotune.cache.locations import Location
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class CacheArgument:
         return path + "/" if self.text.endswith("/") else path
 
     @property
-    def store_path(self) -> stores.CachePath:
+    def store_path(self) -> Location:
         """The same path as the stores take it."""
-        return replace(stores.cache_path(self.text, self.base), shown=self.typed)
+        return Location.of(self.text, self.base, self.typed)
 
     def same_place(self, other: CacheArgument) -> bool:
         """Whether both name one file or folder."""

@@ -213,7 +213,7 @@ def test_a_dump_to_a_file_that_is_a_mount_point_is_refused(bad: Suite, monkeypat
     mounts = bad.folder / "mountinfo"
     shown = os.path.realpath(cache).replace(" ", "\\040")
     mounts.write_text(f"36 35 98:0 / {shown} rw,noatime master:1 - ext4 /dev/root rw\n")
-    monkeypatch.setattr("pytest_autotune.cache.stores._MOUNTS", mounts)
+    monkeypatch.setattr("pytest_autotune.cache.stores.writing._MOUNTS", mounts)
 
     line = refused(bad, bad.run(f"--autotune-dump={cache.name}"))
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import binary, mapping, text
@@ -19,19 +22,51 @@ __all__ = [
     "entry_from_mapping",
     "entry_to_mapping",
     "format_of",
+    "keeps_unknown_fields",
 ]
 
-_SUFFIXES = {
-    ".textproto": Format.TEXT,
-    ".txtpb": Format.TEXT,
-    ".pbtxt": Format.TEXT,
-    ".txt": Format.TEXT,
-    ".pb": Format.BINARY,
-    ".binpb": Format.BINARY,
-    ".yaml": Format.YAML,
-    ".yml": Format.YAML,
-    ".json": Format.JSON,
+
+@dataclass(frozen=True)
+class _Row:
+    """A format.
+
+    :param suffixes: those of its files; the first is the one that is recommended.
+    :param read: text or bytes, and where they are from, to a cache; raises CacheError.
+    :param write: a cache to text or bytes; raises CacheError.
+    :param start: how a file of it starts, or starts its first device or entry; None where it cannot be seen.
+    :param keeps_unknown_fields: whether fields of newer versions are written back.
+    """
+
+    suffixes: tuple[str, ...]
+    read: Callable[[Any, str], Cache]
+    write: Callable[[Cache], str | bytes]
+    start: re.Pattern[str] | None
+    keeps_unknown_fields: bool = False
+
+
+# To add a format: a member of Format, and a row here. JSON stands first: how it starts is the most telling.
+_FORMATS = {
+    Format.JSON: _Row((".json",), mapping.from_json, mapping.to_json, re.compile(r"\s*[{\[]")),
+    Format.TEXT: _Row(
+        (".textproto", ".txtpb", ".pbtxt", ".txt"),
+        text.decode,
+        text.encode,
+        re.compile(r"(?:.*\n){0,99}?[ \t]*(?:entries|devices)[ \t]*:?[ \t]*[{<]"),
+    ),
+    Format.BINARY: _Row((".pb", ".binpb"), binary.decode, binary.encode, None, keeps_unknown_fields=True),
+    Format.YAML: _Row(
+        (".yaml", ".yml"),
+        mapping.from_yaml,
+        mapping.to_yaml,
+        re.compile(r"---|(?:.*\n){0,99}?(?:entries|devices):[ \t]*(?:\[.*)?$", re.MULTILINE),
+    ),
 }
+_SUFFIXES = {suffix: format for format in Format for suffix in _FORMATS[format].suffixes}
+
+
+def keeps_unknown_fields(format: Format) -> bool:
+    """Whether a file of the format keeps fields of newer versions when it is written again."""
+    return _FORMATS[format].keeps_unknown_fields
 
 
 def format_of(path: PurePath, where: str = "") -> Format:
@@ -54,11 +89,8 @@ def encode(cache: Cache, format: Format) -> bytes:
     :raises CacheError: for an entry that a reader would not take back.
     """
     try:
-        if format is Format.BINARY:
-            return binary.encode(cache)
-        if format is Format.TEXT:
-            return text.encode(cache).encode()
-        return (mapping.to_yaml(cache) if format is Format.YAML else mapping.to_json(cache)).encode()
+        written = _FORMATS[format].write(cache)
+        return written if isinstance(written, bytes) else written.encode()
     except UnicodeEncodeError as error:
         raise CacheError(error.object[:60].encode(errors="replace").decode(), "UTF-8 cannot encode this") from None
 
@@ -73,7 +105,7 @@ def decode(data: bytes, format: Format, where: str) -> Cache:
         raise CacheError(where, "is a pointer of Git LFS, not the file itself", "git lfs pull")
     if format is Format.BINARY:
         try:
-            return binary.decode(data, where)
+            return _FORMATS[format].read(data, where)
         except CacheError:
             _check_what_it_is(data.decode(errors="replace") if binary.may_be_text(data) else "", format, where)
             raise
@@ -88,9 +120,7 @@ def decode(data: bytes, format: Format, where: str) -> Cache:
             f"{where}:{line}", f"is not {format.value}: not encoded in UTF-8", "is it a .pb file?"
         ) from None
     try:
-        if format is Format.TEXT:
-            return text.decode(words, where)
-        return mapping.from_yaml(words, where) if format is Format.YAML else mapping.from_json(words, where)
+        return _FORMATS[format].read(words, where)
     except CacheError:
         _check_what_it_is(words, format, where)
         raise
@@ -98,12 +128,6 @@ def decode(data: bytes, format: Format, where: str) -> Cache:
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _CONFLICT = re.compile(r"^<{7}(?: |$)", re.MULTILINE)
-# How a file of each format starts, or starts its first device or entry.
-_SIGNS = {
-    Format.JSON: re.compile(r"\s*[{\[]"),
-    Format.TEXT: re.compile(r"(?:.*\n){0,99}?[ \t]*(?:entries|devices)[ \t]*:?[ \t]*[{<]"),
-    Format.YAML: re.compile(r"---|(?:.*\n){0,99}?(?:entries|devices):[ \t]*(?:\[.*)?$", re.MULTILINE),
-}
 
 
 def _check_what_it_is(words: str, format: Format, where: str) -> None:
@@ -115,10 +139,7 @@ def _check_what_it_is(words: str, format: Format, where: str) -> None:
     if conflict is not None:
         line = words.count("\n", 0, conflict.start()) + 1
         raise CacheError(f"{where}:{line}", "an unresolved merge conflict", "resolve it in version control")
-    found = next((other for other, sign in _SIGNS.items() if sign.match(words)), format)
+    found = next((other for other, row in _FORMATS.items() if row.start and row.start.match(words)), format)
     if found is not format and (found, format) != (Format.JSON, Format.YAML):  # JSON is YAML
-        raise CacheError(where, f"holds {found.value}, not {format.value}", f"name it {_suffix_of(found)}")
-
-
-def _suffix_of(format: Format) -> str:
-    return next(suffix for suffix, one in _SUFFIXES.items() if one is format)
+        remedy = f"name it {_FORMATS[found].suffixes[0]}"
+        raise CacheError(where, f"holds {found.value}, not {format.value}", remedy)

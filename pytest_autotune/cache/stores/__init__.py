@@ -1,0 +1,100 @@
+"""Where caches are kept. All side effects of ``cache/`` are here.
+
+A store is a class that fits :class:`Store`; :func:`store_of` picks the one of a location. Writing is locked, atomic,
+and done only where the bytes change.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.locations import MARKER, Location
+from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.stores.file import FileStore, bytes_of
+from pytest_autotune.cache.stores.folder import FolderStore
+from pytest_autotune.cache.stores.store import Change, Store, Updated
+from pytest_autotune.cache.stores.writing import os_errors, real, replace
+
+__all__ = [
+    "MARKER",
+    "Change",
+    "Location",
+    "Store",
+    "Updated",
+    "check_writable",
+    "file_bytes",
+    "read",
+    "replace_file",
+    "store_of",
+    "update",
+]
+
+#: A text is relative to the current folder.
+AnyLocation: TypeAlias = "Location | str | os.PathLike[str]"
+
+
+def store_of(location: AnyLocation) -> Store:
+    """The store of a location."""
+    if not isinstance(location, Location):
+        location = Location.of(location, Path())
+    return FolderStore(location) if location.is_folder else FileStore(location)
+
+
+def read(location: AnyLocation, missing_ok: bool = False) -> Cache:
+    """The cache that is kept there.
+
+    :param missing_ok: a missing or empty file is an empty cache.
+    :raises CacheError: where there is none, or none that can be read.
+    """
+    return store_of(location).read(missing_ok)
+
+
+def check_writable(location: AnyLocation) -> Cache:
+    """Tell before a run what would keep its end from writing there; leaves nothing behind.
+
+    :returns: what is there now; an empty cache where there is nothing.
+    :raises CacheError: where it could not be written, or what is there must not
+        be overwritten.
+    """
+    return store_of(location).check_writable()
+
+
+def update(location: AnyLocation, change: Change, lock_timeout_s: float = 60) -> Updated:
+    """Put ``change(what is there now)`` in the place of what is there now.
+
+    Other processes that update the same path wait meanwhile. What is there is
+    replaced as a whole or, on any error, left as it is. A missing or empty file
+    is an empty cache; missing folders are made.
+
+    :param lock_timeout_s: after so many seconds of waiting for them, the cache
+        is written beside the path, like one that became unreadable.
+    :raises CacheError: where nothing could be written.
+    """
+    return store_of(location).update(change, lock_timeout_s)
+
+
+def file_bytes(path: str) -> bytes:
+    """What a file of another kind holds.
+
+    :raises CacheError: where it cannot be read.
+    """
+    try:
+        return bytes_of(Path(path), path, missing_ok=False)
+    except CacheError as error:
+        raise CacheError(error.where, error.found) from None
+
+
+def replace_file(path: str, data: bytes) -> None:
+    """Put data in the place of a file of another kind, as a whole or not at all; missing folders are made.
+
+    :raises CacheError: where it cannot be written.
+    """
+    with os_errors(path):
+        file = real(Path(os.path.expanduser(path)))
+        if file.is_dir():
+            raise CacheError(path, "is a folder")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace(file, data)
