@@ -3,8 +3,9 @@
     python tests/benchmarks/measuring.py SECONDS FOLDER:PYTEST_ARGUMENTS...
     python tests/benchmarks/measuring.py 600 ../mamba:tests/ops/triton/test_ssd.py example_suite:tests
 
-Runs suites unmodified on a GPU. First all candidates are compiled, by many processes. Then in two fresh processes,
-one after the other, each problem that a suite meets is measured in every way in turn, on the same compiled candidates.
+Runs suites unmodified on a GPU. First all candidates are compiled, by many processes; not where MEASURING_COMPILED names
+a folder in which Triton has cached them already. Then in two fresh processes, one after the other, each problem that a
+suite meets is measured in every way in turn, on the same compiled candidates; in the second, every third one by Triton.
 The truth is a measurement of ten times the race's: up to 400 launches of each candidate in turn, the GPU kept busy.
 Loss: the truth of the choice over the truth of the best. SECONDS bound the whole; what was not reached is left out.
 """
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -29,15 +30,20 @@ from typing import Any
 from common import REPOSITORY, machine, table
 
 #: Of the time: for compiling, and for the first of the two processes.
-COMPILING, FIRST = 0.4, 0.65
+COMPILING, FIRST = 0.4, 0.75
 ARMS = ("plain", "before", "race")
+#: For the truth of one problem, a little more where candidates are many.
+TRUTH_US = 1e6
 
 
 def main() -> None:
     began, seconds, suites = time.time(), float(sys.argv[1]), sys.argv[2:]
     print(machine("torch", "triton"), flush=True)
     with tempfile.TemporaryDirectory() as name:
-        shares = {"compile": COMPILING, "first": COMPILING + (1 - COMPILING) * FIRST, "second": 0.97}
+        compiling = 0.0 if "MEASURING_COMPILED" in os.environ else COMPILING
+        shares = {"compile": compiling, "first": compiling + (1 - compiling) * FIRST, "second": 0.97}
+        if not compiling:
+            del shares["compile"]
         for part, share in shares.items():
             for number, suite in enumerate(suites):
                 last = number == len(suites) - 1
@@ -57,7 +63,7 @@ def _run(suite: str, part: str, until: float, folder: Path) -> None:
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
-        "TRITON_CACHE_DIR": str(folder / "compiled"),
+        "TRITON_CACHE_DIR": os.environ.get("MEASURING_COMPILED") or str(folder / "compiled"),
         "MEASURING_PART": part,
         "MEASURING_UNTIL": str(until),
         "MEASURING_OUT": str(folder / f"{part}.jsonl"),
@@ -154,6 +160,7 @@ def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench
     cores = 2 if part == "compile" else len(os.sched_getaffinity(0))
     run: Any = SimpleNamespace(policy=SimpleNamespace(cores=cores), core=nullcontext)
     own = triton_race.clock_for(autotuner) is None
+    chosen = None
     if len(configs) > 1 and left_s > 0 and not own:
         compile_ahead(call, configs, run, UndividedWork())
         load_ahead(call, configs)
@@ -161,16 +168,28 @@ def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench
             record = {"problem": problem, **_measured(part, call, configs)}
             with open(os.environ["MEASURING_OUT"], "a") as file:
                 file.write(json.dumps(record) + "\n")
-    call.adopt(configs[0], 0.0)
+            chosen = configs[record["arms"]["race"]["choice"]]
+    call.adopt(chosen or _first_that_fits(call, configs), 0.0)
     return True
+
+
+def _first_that_fits(call: Any, configs: list[Any]) -> Any:
+    from pytest_autotune.tuners.triton.compiling import compile_and_load
+
+    for config in configs:
+        with suppress(Exception):
+            compile_and_load(call, config)
+            return config
+    return configs[0]
 
 
 def _measured(part: str, call: Any, configs: list[Any]) -> dict[str, Any]:
     from pytest_autotune.tuners.triton import race as triton_race
 
     ways = {"plain": _plain, "before": _before, "race": _race}
-    names = list(ARMS if part == "first" else ("plain", "race"))
-    random.Random(str(call.tuning_key) + part).shuffle(names)
+    order = random.Random(str(call.tuning_key) + part)
+    names = list(ARMS) if part == "first" else ["race", *(["plain"] if order.random() < 1 / 3 else [])]
+    order.shuffle(names)
     arms: dict[str, Any] = {}
     for name in names:
         started = time.perf_counter()
@@ -261,7 +280,7 @@ def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
         found.clear()
     close = [number for number in rough if rough[number] <= max(min(rough.values()) * 1.5, min(rough.values()) + 100)]
     each_us = sum(rough[number] + busy_us + 100 for number in close)
-    count = max(20, min(400, int(2.5e6 / each_us)))
+    count = max(20, min(400, int(TRUTH_US / each_us)))
     laps(close, count, busy_us)
     medians = {number: statistics.median(times[number]) for number in close if times.get(number)}
     halves = [
