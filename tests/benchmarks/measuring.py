@@ -3,7 +3,7 @@
     python tests/benchmarks/measuring.py SECONDS FOLDER:PYTEST_ARGUMENTS...
     python tests/benchmarks/measuring.py 600 ../mamba:tests/ops/triton/test_ssd.py example_suite:tests
 
-Runs suites unmodified on a GPU. First all candidates are compiled, by many processes; not where MEASURING_COMPILED names
+Runs suites unmodified on a GPU. First all candidates are compiled, by many processes; not where MEASURING_COMPILED is
 a folder in which Triton has cached them already. Then in two fresh processes, one after the other, each problem that a
 suite meets is measured in every way in turn, on the same compiled candidates; in the second, every third one by Triton.
 The truth is a measurement of ten times the race's: up to 400 launches of each candidate in turn, the GPU kept busy.
