@@ -116,6 +116,18 @@ def test_an_entry_that_nobody_asked_for_in_a_complete_run_is_unused_and_pruned_o
     assert (incomplete.merged.removed, silent.unused) == (0, ())
 
 
+def test_an_entry_for_another_list_that_pruning_left_is_not_unused_where_its_problem_was_asked_for() -> None:
+    def of(pruned: str, key: int) -> Entry:
+        made = entry(problem(M=key))
+        return replace(made, fingerprint=(Value("pruned", pruned), *made.fingerprint))
+
+    asked, another, unasked = of("one", 1), of("other", 1), of("one", 2)
+
+    ending, _ = finished(beginning(asked, another, unasked), collected(hit(asked)))
+
+    assert ending.unused == (unasked,)
+
+
 @pytest.mark.parametrize(
     ("unasked", "facts"),
     [

@@ -114,6 +114,7 @@ class TuningRun:
         #: (tuner, kernel) of what was looked up.
         self._asked: set[tuple[str, str]] = set()
         self._is_isolated = False
+        self._at_next_test: list[Callable[[], object]] = []
         self._open = 0
         self._lock = threading.Lock()
 
@@ -167,6 +168,20 @@ class TuningRun:
         """Tell the user something, once, in the summary."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def at_next_test(self, forget: Callable[[], object]) -> None:
+        """Call something once, before the next test begins: what a tuner is to ask for anew there."""
+        self._at_next_test.append(forget)
+
+    def begin_test(self, test: str) -> None:
+        """A test begins.
+
+        :param test: its node id.
+        """
+        self.current_test = test
+        callbacks, self._at_next_test = self._at_next_test, []
+        for callback in callbacks:
+            callback()
 
     def add_cache(self, index: EntryIndex) -> None:
         """Load one more cache, before all others, until :meth:`added_caches_end`."""

@@ -121,7 +121,7 @@ class TestProcess:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self.run.current_test = item.nodeid
+        self.run.begin_test(item.nodeid)
         self.in_this_test = []
         try:
             with ExitStack() as self._test_ends:

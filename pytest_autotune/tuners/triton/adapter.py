@@ -154,6 +154,7 @@ class Adapter:
             return self._leave_alone(autotuner, tuning_key, configs, bench_fn)
         if len(configs) == 1:
             call.adopt(configs[0], 0.0)
+            self._forget_before_the_next_test(autotuner, tuning_key)
             return True
         if any(call.kwargs.keys() & config.kwargs.keys() for config in configs):
             # Triton refuses a call that sets what is tuned, before it measures anything.
@@ -189,11 +190,30 @@ class Adapter:
                     tuning.reject(f"the choice no longer compiles: {failure_text(error)}")
                     continue
                 call.adopt(config, (tuning.entry.choice.time_us or 0.0) / 1000)
+                self._forget_before_the_next_test(autotuner, tuning_key)
                 return True
             if not run.policy.dumping and _owner_uses_disk_cache(autotuner):
                 return self._from_disk_cache(autotuner, tuning_key, configs, bench_fn)
             tune(call, configs, bench_fn, tuning, run)
+            self._forget_before_the_next_test(autotuner, tuning_key)
             return False
+
+    def _forget_before_the_next_test(self, autotuner: Any, tuning_key: Any) -> None:
+        """Let the next test ask for its own choice where arguments outside the key prune the candidates.
+
+        Triton's memory would give it the choice of whichever test came first, which pruning may have taken from it.
+        """
+        if getattr(autotuner, "early_config_prune", None) is None or autotuner.perf_model is not None:
+            return
+        assert self._run is not None
+        reference = weakref.ref(autotuner)
+
+        def forget() -> None:
+            cache = getattr(reference(), "cache", None)
+            if type(cache) is dict:
+                cache.pop(tuning_key, None)
+
+        self._run.at_next_test(forget)
 
     def _leave_alone(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
         """Do what Triton does without us."""
