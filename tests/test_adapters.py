@@ -133,6 +133,7 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
     add_entry_point(tmp_path, "broken", "broken_adapter:Adapter", BROKEN)
     add_entry_point(tmp_path, "triton", "broken_adapter:Adapter")
     add_entry_point(tmp_path, "raising", "raising_adapter:Adapter", "raise RuntimeError('two\\nlines')")
+    add_entry_point(tmp_path, "leaving", "leaving_adapter:Adapter", "raise SystemExit('needs a licence')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
     third_party.pytester.makepyfile(
         test_marked="""
@@ -149,6 +150,7 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
     for told in (
         "missing was left alone: no_such_module:Adapter: ModuleNotFoundError: No module named 'no_such_module'",
         "raising was left alone: raising_adapter:Adapter: RuntimeError: two lines",
+        "leaving was left alone: leaving_adapter:Adapter: SystemExit: needs a licence",
         "triton: there is a tuner of this name already; broken_adapter:Adapter was left out",
         "broken: error in isolated(): OSError: isolated",
         "broken: error in unseen(): OSError: unseen",

@@ -242,6 +242,56 @@ def test_an_error_of_an_adapters_offer_is_a_miss_that_is_tuned() -> None:
     assert run.notes == ["toy: error in the door: AttributeError: params"]
 
 
+class Wordless(Exception):
+    """An error whose words cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_an_error_without_words_is_told_by_its_type(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def choose(self: Any, run: TuningRun, original: Any) -> Any:
+        raise Wordless
+
+    with hooked(monkeypatch, replacing_choose(choose)) as run:
+        assert library.Tuner(abs).choose() == 32
+    with hooked(monkeypatch, lambda module, run: raise_(Wordless())) as left_alone:
+        assert library.Tuner(abs).choose() == 32
+
+    assert run.notes == ["toy: error in choose(): Wordless: <Wordless that cannot be shown>"]
+    assert left_alone.notes == ["toy was left alone: Wordless: <Wordless that cannot be shown>"]
+
+
+def raise_(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "choice", ["a", 7, Candidate(label=7), Candidate(time_us="fast"), Candidate(params=(("BLOCK", 4),))], ids=repr
+)
+def test_a_choice_that_is_no_candidate_is_told_and_counted_but_not_kept(choice: Any) -> None:
+    run, lookups = a_run(())
+
+    with run.tuning(problem(), (), lambda entry: True) as tuning:
+        tuning.record(choice)
+
+    assert [(lookup.outcome, lookup.tuned, lookup.entry) for lookup in lookups] == [(Outcome.MISS, False, None)]
+    assert len(run.notes) == 1
+    assert run.notes[0].startswith("toy: error in record(): ")
+
+
+def test_an_adapter_that_puts_no_function_in_place_of_one_is_left_alone(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hook(module: Any, run: TuningRun) -> None:
+        module.Tuner.choose = 3
+
+    with hooked(monkeypatch, hook) as run:
+        assert library.Tuner(abs).choose() == 32
+
+    assert run.notes[0].startswith("toy was left alone: TypeError: choose() was replaced by ")
+
+
 class Scalar(int):
     """A scalar that is none of Python's own, as numpy's are."""
 

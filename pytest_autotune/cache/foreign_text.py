@@ -41,6 +41,14 @@ def one_line(text: str, longest: int = LONGEST_LINE) -> str:
     return _COMMAND.sub(lambda match: f"{match[1]}\\x{ord(match[2]):02x}", text)
 
 
+def words_of(error: BaseException) -> str:
+    """What an error says of itself; its type alone where that fails, too."""
+    try:
+        return str(error)
+    except Exception:
+        return f"<{type(error).__name__} that cannot be shown>"
+
+
 def plain_json(text: str) -> str:
     """JSON text in which everything that is not seen or has an effect is an escape; it stands for the same values.
 

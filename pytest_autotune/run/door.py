@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import NoReturn, TypeVar
 
+from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value, library_of
+from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import NO_ENTRY, Finding, Lookup, Outcome, find
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
@@ -143,7 +145,7 @@ class TuningRun:
 
     def error(self, tuner: str, where: str, error: Exception) -> None:
         """Tell of an error of ours in one line: it must never fail a test, or the run."""
-        self.note(" ".join(f"{tuner}: error in {where}: {type(error).__name__}: {error}".split()))
+        self.note(" ".join(f"{tuner}: error in {where}: {type(error).__name__}: {words_of(error)}".split()))
 
     @contextmanager
     def _guarded(self, tuner: str, held: AbstractContextManager[_T], otherwise: _T) -> Iterator[_T]:
@@ -369,6 +371,12 @@ class TuningRun:
             self._tell(lookup)
 
     def _tell(self, lookup: Lookup) -> None:
+        if lookup.tuned:
+            try:
+                decode_lookup(encode_lookup(lookup))
+            except Exception as error:  # an adapter of another package may record what is no entry
+                self.error(lookup.problem.tuner, "record()", error)
+                lookup = replace(lookup, entry=None, tuned=False, label="")
         try:
             self._log(lookup)
         except Exception as error:

@@ -12,7 +12,7 @@ import pytest
 from pytest_autotune import devices as device
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.encoding import ProcessFacts, encode_facts, encode_lookup
@@ -167,7 +167,7 @@ class TestProcess:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         # Triton's words for it; they name no way out.
-        if call.excinfo is not None and "0 active drivers" in str(call.excinfo.value):
+        if call.excinfo is not None and "0 active drivers" in words_of(call.excinfo.value):
             self.run.note("Triton finds no GPU: set TRITON_INTERPRET=1 to run and tune its kernels on the CPU")
         if self._refused and report.outcome != "failed":
             report.outcome = "failed"  # the library under test has swallowed the error

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import ModuleType
 
+from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners import TUNERS, third_party_tuners
@@ -59,7 +60,7 @@ class Hooks:
                 self._hook_when_imported(name, adapter.module)
                 if self._isolation is not None:
                     self._swap_out(name, adapter, self._isolation)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a module may exit where it lacks something
             self._adapters.pop(name, None)
             self._leave_alone(name, error, where)
 
@@ -71,8 +72,9 @@ class Hooks:
             return True
         return any(library_of(tuner) == name for index in self._run.indexes for tuner in index.tuners())
 
-    def _leave_alone(self, name: str, error: Exception, where: str = "") -> None:
-        reason = where + (str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}")
+    def _leave_alone(self, name: str, error: BaseException, where: str = "") -> None:
+        words = words_of(error)
+        reason = where + (words if isinstance(error, HookError) else f"{type(error).__name__}: {words}")
         self._run.left_alone(name, " ".join(reason.split()))
 
     def _hook_when_imported(self, name: str, module: str) -> None:

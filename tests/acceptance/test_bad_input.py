@@ -236,6 +236,18 @@ def test_without_a_gpu_the_way_out_is_told(serial_suite: Suite, section) -> None
     assert told in section(serial_suite.dump())
 
 
+def test_an_error_whose_words_cannot_be_had_fails_its_test_alone(suite: Suite) -> None:
+    suite.write(
+        test_bad="""
+        class Wordless(Exception):
+            def __str__(self): raise ValueError
+        def test_bad(): raise Wordless
+        def test_good(): pass
+        """
+    )
+    suite.dump().assert_outcomes(failed=1, passed=1)
+
+
 OPTIONS = [
     (["--autotune-on-miss=perhaps"], "--autotune-on-miss: expected tune or error, not 'perhaps'"),
     (["--autotune-on-stale=keep"], "--autotune-on-stale: expected tune or use or error, not 'keep'"),

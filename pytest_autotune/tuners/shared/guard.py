@@ -80,14 +80,20 @@ class Replaced:
 
     def hooked(self) -> None:
         """Remember what was replaced since this was made."""
-        now = dict(_functions(self._library))
-        both = {place: (before, now.get(place)) for place, before in self._before.items()}
+        both = {place: (before, vars(place[0]).get(place[1])) for place, before in self._before.items()}
         self._changed = {place: pair for place, pair in both.items() if pair[0] is not pair[1] and pair[1] is not None}
         self._before = {}
 
     def guard(self, run: TuningRun, tuner: str) -> None:
-        """Put the guard around each function that was replaced."""
+        """Put the guard around each function that was replaced by another one.
+
+        :raises TypeError: where one was replaced by what cannot be called.
+        """
         for (owner, name), (before, replacement) in self._changed.items():
+            if not callable(replacement):
+                raise TypeError(f"{name}() was replaced by {type(replacement).__name__}, which cannot be called")
+            if not inspect.isfunction(replacement) and isinstance(owner, type):
+                continue  # as a method, it is called in a way of its own
             function = guarded(replacement, before, run, tuner)  # type: ignore[arg-type]
             setattr(owner, name, function)
             self._changed[owner, name] = before, function
