@@ -39,8 +39,11 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if config.option.help:
         return
-    if _is_interpreting():
-        _supply_interpreter_benchmark(config)
+    if "TRITON_INTERPRET" in os.environ:
+        from pytest_autotune.session import interpreter
+
+        if interpreter.is_interpreting():
+            interpreter.supply_benchmark(config.stash.setdefault(_undo, []))
     has_task = INPUT_KEY in getattr(config, "workerinput", ())
     if has_task or anything_set(config):
         options = _read_options(config)
@@ -61,23 +64,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _asks_for_cache(item: pytest.Item) -> bool:
     return item.get_closest_marker(MARKER) is not None or MARKER in getattr(item, "fixturenames", ())
-
-
-def _is_interpreting() -> bool:
-    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
-
-
-def _supply_interpreter_benchmark(config: pytest.Config) -> None:
-    import wrapt
-
-    undo = config.stash.setdefault(_undo, [])
-
-    def supply(module: Any) -> None:
-        from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
-
-        undo.append(supply_interpreter_benchmark(module))
-
-    wrapt.register_post_import_hook(supply, "triton.runtime.autotuner")
 
 
 def _read_options(config: pytest.Config) -> Options:

@@ -13,7 +13,7 @@ import pytest_autotune
 ROOT = Path(pytest_autotune.__file__).parent
 #: What each room, or module beside the rooms, may import of the others.
 MAY_IMPORT = {
-    "plugin": {"session", "tuners"},
+    "plugin": {"session"},
     "session": {"report", "run", "tuners", "cache", "devices"},
     "report": {"run", "cache"},
     "cli": {"report", "run", "cache", "tuners", "__version__"},  # tuners: XLA's own files are converted

@@ -6,6 +6,7 @@ in their own folder.
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,6 +55,18 @@ class Options:
     def updates(self) -> bool:
         """Whether the dump path is also loaded: what is there is kept, what is missing is tuned."""
         return self.dump is not None and any(load.same_place(self.dump) for load in self.load)
+
+    @property
+    def update_arguments(self) -> str:
+        """What to type for a run that tunes what is missing and keeps the rest; empty where nothing is loaded."""
+        if not self.load:
+            return ""
+        dump = self.dump or self.load[-1]
+        typed = [f"--autotune-load={load.typed}" for load in self.load if load.given.startswith("--")]
+        typed += [f"--autotune-dump={dump.typed}"] if dump.given.startswith("--") or dump is not self.dump else []
+        typed += ["--autotune-on-miss=tune"] if self.on_miss != "tune" else []
+        typed += ["--autotune-on-stale=tune"] if self.on_stale != "tune" else []
+        return shlex.join(typed)
 
 
 def read_options(config: pytest.Config) -> Options:
