@@ -167,6 +167,8 @@ def test_an_f_string_is_one_token_on_every_python() -> None:
 CLASSES = """
 import enum
 from dataclasses import dataclass
+from collections import namedtuple
+from functools import lru_cache, partial
 from types import SimpleNamespace
 
 VALUE = 1
@@ -190,6 +192,49 @@ SHAPE = Shape(VALUE)
 NESTED = Shape(0, inner=(Mode.FAST, {"width": VALUE}))
 SPACE = SimpleNamespace(block=VALUE, other="x")
 
+class Area:
+    @property
+    def twice(self):
+        return VALUE
+
+class Settings:
+    __slots__ = ("width",)
+
+    def wide(self):
+        return self.more()
+
+    def more(self):
+        return VALUE
+
+SETTINGS = Settings()
+SETTINGS.width = VALUE
+
+class Colour(Area, enum.Enum):
+    RED = "red"
+
+@dataclass(frozen=True)
+class Tile(Area):
+    block: int
+
+TILE = Tile(3)
+Pair = namedtuple("Pair", ("a", "b") if VALUE == 1 else ("b", "a"))
+PAIR = Pair(3, 4)
+scaled = partial(lambda x, by: x * by, by=VALUE)
+
+@lru_cache
+def remembered():
+    return VALUE
+
+class Wrapper:
+    def __init__(self, fn, by):
+        self.fn, self.by, self.calls = fn, by, 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return self.fn(x) * self.by
+
+wrapped = Wrapper(lambda x: x, VALUE)
+
 def kernel(x):
     return USED
 """
@@ -206,9 +251,17 @@ def kernel(x):
         "SPACE.block",
         "Sizes.WIDTH",
         "Sizes.area",
+        "SETTINGS.width",
+        "SETTINGS.wide()",
+        "Colour.RED.twice",
+        "TILE.twice",
+        "PAIR.a",
+        "scaled(x)",
+        "remembered()",
+        "wrapped(x)",
     ],
 )
-def test_values_inside_enums_dataclasses_namespaces_and_classes_are_part_of_the_kernel(load, used: str) -> None:
+def test_values_inside_enums_dataclasses_objects_and_classes_are_part_of_the_kernel(load, used: str) -> None:
     def digest(value: str) -> str:
         source = CLASSES.replace("VALUE = 1", f"VALUE = {value}").replace("USED", used)
         return source_digest(load(source).kernel, constant_text)
@@ -226,6 +279,15 @@ def test_a_namespace_inside_a_constexpr_counts_with_its_values(load) -> None:
         return source_digest(module.kernel, constant_text)
 
     assert digest(16) != digest(32)
+
+
+def test_what_the_kernel_does_not_name_of_an_object_is_no_part_of_it(load) -> None:
+    module = load(CLASSES.replace("USED", "(SETTINGS.more, wrapped(x))"))
+    before = source_digest(module.kernel, constant_text)
+    module.SETTINGS.width = 5
+    module.wrapped(2)
+
+    assert source_digest(module.kernel, constant_text) == before
 
 
 def test_an_object_that_holds_itself_is_no_constant(load) -> None:
@@ -350,7 +412,10 @@ def other_pythons() -> list[str]:
 @pytest.mark.parametrize("python", other_pythons() or [sys.executable])
 def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> None:
     (tmp_path / "kernels.py").write_text(EVERYTHING)
-    used = "(Mode, Shape, Sizes, SHAPE, NESTED, SPACE, enum, dataclass)"
+    used = (
+        "(Mode, Shape, Sizes, SHAPE, NESTED, SPACE, enum, dataclass, "
+        "SETTINGS.wide, Colour.RED, TILE, PAIR, scaled, wrapped)"
+    )
     (tmp_path / "classes.py").write_text(CLASSES.replace("USED", used))
     program = (
         "import classes, kernels; from pytest_autotune.tuners.shared.source.source_digest import source_digest; "
@@ -366,7 +431,7 @@ def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> 
         check=True,
     ).stdout.strip()
 
-    assert found == "3ed59b4d4076 c7c295f45834"  # by every Python from 3.10 to 3.13
+    assert found == "3ed59b4d4076 96b74ae5f1a6"  # by every Python from 3.10 to 3.13
 
 
 @pytest.mark.parametrize(

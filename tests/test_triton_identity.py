@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+from collections import namedtuple
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -130,6 +131,56 @@ def test_a_constant_that_a_heuristics_function_reads_belongs_to_the_source(
         fn = after
 
     assert outcome_after(before, Later(), *tensors()) == "stale"
+
+
+def test_heuristics_of_a_derived_class_belong_to_the_source(told_apart) -> None:
+    class Derived(triton.runtime.autotuner.Heuristics):
+        pass
+
+    def make(vec: int) -> Make:
+        def derived(bench: Any) -> Any:
+            kernel = with_heuristics({"VEC": lambda arguments: vec}, bench)
+            kernel.fn.__class__ = Derived
+            return kernel
+
+        return derived
+
+    assert told_apart(make(1), make(8), *tensors())
+
+
+@pytest.mark.parametrize("values", [(1, 1.0), (1, True), (0.0, -0.0)], ids=str)
+def test_numbers_in_a_closure_are_compiled_in_as_they_are(told_apart, values: tuple[Any, Any]) -> None:
+    def make(scale: Any) -> Make:
+        def tuned(bench: Any) -> Any:
+            @triton.autotune(configs(), key=["n"], do_bench=bench)
+            @triton.jit
+            def scaled(x, y, n, BLOCK: tl.constexpr):
+                offsets = tl.arange(0, BLOCK)
+                tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n) / scale, mask=offsets < n)
+
+            return scaled
+
+        return tuned
+
+    assert told_apart(*map(make, values), *tensors())
+
+
+def test_named_tuples_of_two_classes_in_a_closure_are_told_apart(told_apart) -> None:
+    def make(names: str) -> Make:
+        sizes = namedtuple("sizes", names)(2, 3)
+
+        def tuned(bench: Any) -> Any:
+            @triton.autotune(configs(), key=["n"], do_bench=bench)
+            @triton.jit
+            def scaled(x, y, n, BLOCK: tl.constexpr):
+                offsets = tl.arange(0, BLOCK)
+                tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n) * sizes.a, mask=offsets < n)
+
+            return scaled
+
+        return tuned
+
+    assert told_apart(make("a b"), make("b a"), *tensors())
 
 
 def test_one_choice_serves_all_values_of_a_heuristic_that_the_key_leaves_out(outcome_after) -> None:
@@ -283,6 +334,28 @@ def test_another_hook_of_a_candidate_is_another_search(outcome_after) -> None:
     one, two = with_hooks(hook_one, None), with_hooks(hook_two, None)
 
     assert outcome_after(one, two, *tensors()) == "stale"
+
+
+class Hook:
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.other = object()
+
+    def __call__(self, arguments: dict[str, Any]) -> None:
+        arguments.update(value=self.value, other=self.other)
+
+
+@pytest.mark.parametrize(("value", "outcome"), [(1, "hit"), (2, "stale")])
+def test_a_hook_that_is_an_object_is_another_search_with_another_value(outcome_after, value: int, outcome: str) -> None:
+    def hooked(value: int) -> Any:
+        @triton.autotune(configs([16, 32], pre_hook=Hook(value)), key=["n"], do_bench=bench())
+        @triton.jit
+        def plain(x, y, n, BLOCK: tl.constexpr):
+            pass
+
+        return plain
+
+    assert outcome_after(hooked(1), hooked(value), *tensors()) == outcome
 
 
 def descriptor(dtype: Any) -> Any:

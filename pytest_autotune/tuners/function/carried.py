@@ -9,7 +9,6 @@ what matters of it.
 from __future__ import annotations
 
 import dataclasses
-import dis
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache, partial
@@ -18,6 +17,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.source.attributes import attributes_of, nested, set_by
 from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function
 from pytest_autotune.tuners.shared.source.libraries import of_library
 from pytest_autotune.tuners.shared.source.source_digest import is_code, source_digest
@@ -27,7 +27,6 @@ _Named = Iterator[tuple[str, object]]
 _SCALARS = (int, float, str, bool, type(None))
 _WRITTEN_AS_THEY_ARE = (bytes, complex, range)
 _CHANGED = "changed by the kernel"
-_BEFORE_USE = ("__init__", "__new__", "__post_init__")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +121,7 @@ def _function_text(function: FunctionType, left_out: dict[str, None]) -> str:
         left_out.update(dict.fromkeys(told_of(name, user, value)))
 
     try:
-        return source_digest(function, frozen_text, own_cells=True, unstable=unstable)
+        return source_digest(function, frozen_text, own_cells=True, unstable=unstable, objects=False)
     except UnportableError:
         return ""
 
@@ -163,7 +162,7 @@ def _of_object(owner: object) -> _Named:
         yield "self", owner
         return
     cls: type = type(owner)
-    used, changed = _attributes(cls)
+    used, changed = attributes_of(cls)
     for name, value in sorted(getattr(owner, "__dict__", {}).items()):
         if name in used:
             yield f"self.{name}", _Changing(value) if name in changed else value
@@ -174,24 +173,6 @@ class _Changing:
     """Stands for an attribute that methods set."""
 
     value: object
-
-
-@lru_cache(maxsize=256)
-def _attributes(cls: type) -> tuple[frozenset[str], frozenset[str]]:
-    """The names of attributes that a class's own methods use, and of those that they set after it was made."""
-    used: set[str] = set()
-    changed: set[str] = set()
-    for base in cls.__mro__:
-        if of_library(base):
-            continue
-        for name, method in vars(base).items():
-            if (function := python_function(method)) is None:
-                continue
-            for code in _nested(function.__code__):
-                used.update(code.co_names)
-                if name not in _BEFORE_USE:
-                    changed.update(_set_by(code, ("STORE_ATTR", "DELETE_ATTR")))
-    return frozenset(used), frozenset(changed)
 
 
 def _rebound(function: Any) -> Iterator[str]:
@@ -208,16 +189,5 @@ def _inner(function: Bound | MethodType) -> object:
 
 @lru_cache(maxsize=1024)
 def _rebound_names(code: CodeType) -> frozenset[str]:
-    own = {name for name in _set_by(code, ("STORE_DEREF",)) if name in code.co_freevars}
-    return frozenset(own.union(*(_set_by(inner, ("STORE_GLOBAL",)) for inner in _nested(code))))
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _nested(const)
-
-
-def _set_by(code: CodeType, operations: Collection[str]) -> set[str]:
-    return {str(step.argval) for step in dis.get_instructions(code) if step.opname in operations}
+    own = {name for name in set_by(code, ("STORE_DEREF",)) if name in code.co_freevars}
+    return frozenset(own.union(*(set_by(inner, ("STORE_GLOBAL",)) for inner in nested(code))))

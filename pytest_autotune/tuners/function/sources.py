@@ -96,7 +96,7 @@ def _digest_of(kernel: object) -> _Read:
         left_out.update(told_of(name, user, value))
 
     try:
-        return source_digest(kernel, frozen_text, unstable=unstable), tuple(sorted(left_out))
+        return source_digest(kernel, frozen_text, unstable=unstable, objects=False), tuple(sorted(left_out))
     except UnportableError:
         return None, ()
 

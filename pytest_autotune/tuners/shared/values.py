@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value, plain_value
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.source.source_digest import source_digest
+from pytest_autotune.tuners.shared.source.source_digest import class_digest, object_digest, source_digest
 
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 _PLAIN = (int, str, bool, float, type(None))
@@ -98,6 +98,8 @@ def _content(value: object) -> str:
     if isinstance(value, dict):
         items = sorted((_content(key), content) for key, content in value.items())
         return f"{kind}({_items(items)})"
+    if isinstance(value, tuple) and isinstance(names := getattr(value, "_fields", None), tuple):
+        return f"{kind}({_items(zip(map(str, names), value, strict=False))})"
     if isinstance(value, (tuple, list)):
         return f"{kind}({', '.join(_content(part) for part in value)})"
     if isinstance(value, (set, frozenset)):
@@ -117,13 +119,27 @@ def callable_text(value: object) -> str:
     if isinstance(value, functools.partial):
         return f"{callable_text(value.func)}({_content(value.args)}, {_content(value.keywords)})"
     if inspect.ismethod(value):
-        return f"{callable_text(value.__func__)} of {_content(value.__self__)}"
+        owner = value.__self__
+        cls = owner if isinstance(owner, type) else type(owner)
+        content = "" if isinstance(owner, type) else _content(owner)
+        return f"{callable_text(value.__func__)} of {content} {class_digest(cls, constant_text)}"
     if inspect.isbuiltin(value):
         return f"{value.__module__}.{value.__qualname__}"
     own_call = vars(type(value)).get("__call__")
     if python_function(value) is None and inspect.isfunction(own_call):
         return f"{callable_text(own_call)} of {_content(value)}"
     return str(stable_value("hook", value).value)
+
+
+def told_text(value: object) -> str:
+    """What there is to tell of a callable that carries something without a stable form."""
+    if (function := python_function(value)) is not None:
+        with suppress(UnportableError):
+            return source_digest(value, constant_text, own_cells=True)
+        return qualified_name(function)
+    owner = value.__self__ if inspect.ismethod(value) else value
+    name = f"{value.__func__.__qualname__} of " if inspect.ismethod(value) else ""
+    return f"{name}{type(owner).__qualname__} {object_digest(owner, constant_text)}"
 
 
 def _dtype_name(value: object, apart: bool) -> str | None:

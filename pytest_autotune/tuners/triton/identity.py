@@ -20,7 +20,7 @@ from pytest_autotune.tuners.shared.versions import versions_of
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.key import Heuristics, heuristics_of, key_value, key_values
-from pytest_autotune.tuners.triton.params import distinct_params, has_enum, search_text
+from pytest_autotune.tuners.triton.params import distinct_params, has_names, search_text
 
 NAME = "triton"
 #: Those of ``triton.knobs`` that change what a kernel is compiled to.
@@ -147,8 +147,8 @@ def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, 
         is_plain = python_function(function) is not None
         text = source_digest(function, constant_text, unstable=refuse) if is_plain else callable_text(function)
         parts.append(f"{name}: {text}")
-    # The key has the name of an enum's member; its value may be edited.
-    parts += [f"{name}: {constant_text(value)}" for name, value in arguments if has_enum(value)]
+    # The key has the name of an enum's member and the values of a named tuple; what belongs to them may be edited.
+    parts += [f"{name}: {constant_text(value)}" for name, value in arguments if has_names(value)]
     return parts[0] if len(parts) == 1 else digest("\n".join(parts))
 
 

@@ -16,6 +16,8 @@ from pytest_autotune.tuners.shared.values import DtypeName, stable_value, unwrap
 from pytest_autotune.tuners.triton.call import Call
 
 Heuristics = list[tuple[str, Callable[..., object]]]
+#: How values are named that are in no key of Triton's: they are compiled in as they are.
+_CELLS = ("closure.", "heuristics.")
 
 
 def heuristics_of(autotuner: Any) -> Heuristics:
@@ -38,7 +40,8 @@ def _runs(frame: FrameType, autotuner: Any) -> bool:
 
 
 def _is_heuristics(layer: Any) -> bool:
-    return type(layer).__name__ == "Heuristics" and isinstance(getattr(layer, "values", None), dict)
+    is_heuristics = any(cls.__name__ == "Heuristics" for cls in type(layer).__mro__)
+    return is_heuristics and isinstance(getattr(layer, "values", None), dict)
 
 
 def key_values(call: Call, function: FunctionType, heuristics: Heuristics) -> Iterator[tuple[str, object]]:
@@ -76,8 +79,10 @@ def _cells(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
 
 
 def key_value(name: str, value: object) -> Value:
-    """Encode a part of a key as Triton compares it: True, 1 and 1.0 are one key there."""
+    """Encode a part of a key as Triton compares it: True, 1 and 1.0 are one key there; in a closure they are three."""
     value = unwrapped(value)
+    if name.startswith(_CELLS):
+        return stable_value(name, value, dtype_apart=True)
     if isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum):
         return plain_value(name, int(value))
     if isinstance(value, numbers.Real):

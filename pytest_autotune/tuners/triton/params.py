@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value
 from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.values import callable_text, constant_text, stable_value, unwrapped
+from pytest_autotune.tuners.shared.values import callable_text, constant_text, stable_value, told_text, unwrapped
 
 
 def _own_params(config: Any) -> tuple[Value, ...]:
@@ -47,13 +47,13 @@ def search_text(config: Any) -> str:
     """What a candidate adds to the digest of the list that it stands in."""
     words = [value.encoded for value in _own_params(config)]
     words += [
-        (name, "", str(constant_text(value)), "") for name, value in config.all_kwargs().items() if has_enum(value)
+        (name, "", str(constant_text(value)), "") for name, value in config.all_kwargs().items() if has_names(value)
     ]
     for name, value in _extras(config):
         try:
             words.append(_stable_extra(name, value).encoded)
-        except UnportableError:  # enough to see that there is one
-            words.append((name, type(value).__qualname__, "", ""))
+        except UnportableError:  # enough to see that there is one, and what can be seen of it
+            words.append((name, type(value).__qualname__, told_text(value) if callable(value) else "", ""))
     override = getattr(config, "ir_override", None)
     if override is not None:
         with suppress(OSError):
@@ -61,6 +61,9 @@ def search_text(config: Any) -> str:
     return repr(words)
 
 
-def has_enum(value: object) -> bool:
+def has_names(value: object) -> bool:
+    """Whether a value is more than what keys hold of it: the member of an enum, a named tuple."""
     value = unwrapped(value)
-    return isinstance(value, enum.Enum) or (isinstance(value, (tuple, list)) and any(map(has_enum, value)))
+    if isinstance(value, enum.Enum) or hasattr(value, "_fields"):
+        return True
+    return isinstance(value, (tuple, list)) and any(map(has_names, value))

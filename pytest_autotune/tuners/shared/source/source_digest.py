@@ -9,11 +9,15 @@ together with the functions, classes and constants that the kernel uses.
 from __future__ import annotations
 
 import enum
+import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
 from types import FunctionType, ModuleType
+from typing import Any
 
 from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.source.attributes import attributes_of
 from pytest_autotune.tuners.shared.source.functions import closure_cells, kept_source, layers, python_function
 from pytest_autotune.tuners.shared.source.libraries import of_library
 from pytest_autotune.tuners.shared.source.reading import class_text, function_text
@@ -54,6 +58,7 @@ def source_digest(
     own_cells: bool = False,
     named: bool = True,
     unstable: _Unstable = _unnoticed,
+    objects: bool = True,
 ) -> str:
     """The digest of a kernel's source with everything of its own that it uses.
 
@@ -67,9 +72,11 @@ def source_digest(
     :param named: whether the kernel's own name belongs to it. It does not where a renamed kernel is the same.
     :param unstable: called with what would belong to it and has no stable form: its name, the function or class
         that uses it, and the value. What it raises passes.
+    :param objects: whether attributes of other objects belong to it, as far as functions name them. They do not
+        where a function may change them.
     :raises UnportableError: when the source of a function cannot be read.
     """
-    return _Digests(constant, unstable).of(kernel, own_cells, named)
+    return _Digests(constant, unstable, objects).of(kernel, own_cells, named)
 
 
 def class_digest(cls: type, constant: _Constant) -> str:
@@ -80,12 +87,21 @@ def class_digest(cls: type, constant: _Constant) -> str:
     return _Digests(constant).of_class(cls)
 
 
+def object_digest(value: object, constant: _Constant) -> str:
+    """The digest of an object: its class, and its attributes that the class uses and does not change.
+
+    :param constant: as for :func:`source_digest`; attributes that are none are left out.
+    """
+    return digest("\n".join(_Digests(constant).of_object(value)))
+
+
 class _Digests:
     """The digests of one question: each function and class once, however they refer to each other."""
 
-    def __init__(self, constant: _Constant, unstable: _Unstable = _unnoticed) -> None:
+    def __init__(self, constant: _Constant, unstable: _Unstable = _unnoticed, objects: bool = True) -> None:
         self._constant = constant
         self._unstable = unstable
+        self._objects = objects
         self._seen: dict[object, str] = {}
 
     def of(self, value: object, own_cells: bool = True, named: bool = True) -> str:
@@ -97,7 +113,7 @@ class _Digests:
         own = function_text(function, kept_source(value))
         parts = [own.text if named else own.nameless_text]
         cells = function.__code__.co_freevars
-        for name, used in _used(function, own.names):
+        for name, used in _used(function, own.names, self._objects):
             text = self._text(used) if own_cells or name not in cells or is_code(used) else None
             if text is not None:
                 parts.append(f"{name}: {text}")
@@ -105,6 +121,9 @@ class _Digests:
                 self._unstable(name, function, used)
         parts += [f"default {name}: {self._text(used)}" for name, used in _defaults(function)]
         parts += compiled_in(value)
+        for layer in layers(value):
+            if not inspect.isfunction(layer) and not of_library(type(layer)):
+                parts += self.of_object(layer)
         self._seen[function] = digest("\n".join(parts))
         return self._seen[function]
 
@@ -117,11 +136,21 @@ class _Digests:
         members = cls.__members__ if issubclass(cls, enum.Enum) else {}
         parts += [f"{name}: {self._constant(member)}" for name, member in members.items()]
         for name, value in sorted(vars(cls).items()):
-            text = self._attribute_text(cls, name, getattr(value, "__func__", value)) if name not in members else None
+            text = self._attribute_text(cls, name, _plain_function(value)) if name not in members else None
             if text is not None:
                 parts.append(f"{name}: {text}")
         self._seen[cls] = digest("\n".join(parts))
         return self._seen[cls]
+
+    def of_object(self, value: object) -> Iterator[str]:
+        cls: type = type(value)
+        yield self.of_class(cls)
+        used, changed = attributes_of(cls)
+        inside = list(layers(value))
+        for name in sorted(used - changed):
+            attribute = _attribute(value, name)
+            if not any(attribute is one for one in inside) and (text := self._text(attribute)):
+                yield f"{name}: {text}"
 
     def _attribute_text(self, cls: type, name: str, value: object) -> str | None:
         if python_function(value) is not None:
@@ -143,10 +172,16 @@ class _Digests:
             return None if of_library(function) else self.of(value)
         if isinstance(value, type):
             return None if of_library(value) else self.of_class(value)
-        return self._constant(value)
+        if isinstance(value, partial):
+            given = [*value.args, *(part for pair in sorted(value.keywords.items()) for part in pair)]
+            texts = [self._text(part) for part in (value.func, *given)]
+            return None if None in texts[1:] else f"partial({', '.join(map(str, texts))})"
+        text = self._constant(value)
+        cls = type(_unwrapped(value))
+        return text if text is None or of_library(cls) else f"{text} of {self.of_class(cls)}"
 
 
-def _used(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[tuple[str, object]]:
+def _used(function: FunctionType, names: tuple[tuple[str, ...], ...], objects: bool) -> list[tuple[str, object]]:
     """What a function takes from outside, by the name it uses, sorted by name; nothing of Python's own or a library."""
     outside: tuple[Mapping[str, object], ...] = (closure_cells(function), function.__globals__)
     found: dict[str, object] = {}
@@ -156,13 +191,49 @@ def _used(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[tu
             continue
         value, path = scope[name], name
         for attribute in attributes:
-            if not isinstance(value, ModuleType) or of_library(value):
-                break
-            value = getattr(value, attribute, None)
+            if isinstance(value, ModuleType):
+                if of_library(value):
+                    break
+                value = getattr(value, attribute, None)
+            else:
+                found[path] = value
+                if not objects or isinstance(value, type) or python_function(value) is not None:
+                    break
+                if attribute == "value" and _unwrapped(value) is not value:
+                    value = _unwrapped(value)
+                elif of_library(type(_unwrapped(value))):
+                    break
+                else:
+                    owner = _unwrapped(value)
+                    value = _attribute(owner, attribute)
+                    if python_function(value) is not None:  # a method uses others
+                        found[f"{path}.__class__"] = type(owner)
             path += f".{attribute}"
         if not isinstance(value, ModuleType):
             found[path] = value
     return sorted(found.items(), key=lambda item: item[0])
+
+
+def _attribute(value: object, name: str) -> object:
+    """An attribute of an object without running anything of the object's: of a property its function."""
+    found = inspect.getattr_static(value, name, None)
+    return getattr(value, name, None) if inspect.ismemberdescriptor(found) else _plain_function(found)
+
+
+def _plain_function(value: Any) -> object:
+    """The function inside what a class holds."""
+    if isinstance(value, property):
+        return value.fget
+    if isinstance(value, cached_property):
+        return value.func
+    return getattr(value, "__func__", value)
+
+
+def _unwrapped(value: Any) -> Any:
+    """The value inside a ``tl.constexpr``."""
+    while type(value).__name__ == "constexpr" and hasattr(value, "value"):
+        value = value.value
+    return value
 
 
 def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
