@@ -607,6 +607,17 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
 
 
+def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_no_error(tmp_path: Path) -> None:
+    stores.update(tmp_path / "a.textproto", lambda now: Cache((entry(),)))
+    command = f"{sys.executable} -m pytest_autotune.cli show a.textproto"
+
+    full = subprocess.run(f"{command} >/dev/full", shell=True, cwd=tmp_path, capture_output=True, text=True)
+    closed = subprocess.run(f"{command} >&-", shell=True, cwd=tmp_path, capture_output=True, text=True)
+
+    assert (full.returncode, full.stderr) == (4, "pytest-autotune: standard output: No space left on device\n")
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_it(run: Run, shell: str) -> None:
     status, lines, _ = run("completion", shell)

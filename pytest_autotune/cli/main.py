@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with uncollected():
             status = commands.main(arguments, PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it was closed before we began
+            sys.stdout.flush()
         return status if isinstance(status, int) else OK
     except CacheError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
@@ -81,6 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:  # the reader, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
         return BROKEN_PIPE
+    except OSError as error:  # those of caches are told as such
+        _write_no_more()
+        print(f"{PROGRAM}: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
     return FAILED
+
+
+def _write_no_more() -> None:
+    """What is still to be written would fail again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
