@@ -16,6 +16,7 @@ import google.protobuf.text_format  # noqa: F401
 import pytest
 import yaml  # noqa: F401
 
+import pytest_autotune.adapters
 import pytest_autotune.cache.autotune_cache_pb2
 import pytest_autotune.session.start  # noqa: F401
 
@@ -23,54 +24,27 @@ import pytest_autotune.session.start  # noqa: F401
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-TOY_TUNER = '''
+TOY_TUNER = f"""
 import os
+import sys
 import pytest
-from pytest_autotune import plugin
-from pytest_autotune.cache.model import Candidate, Device, Problem, Value
+
+sys.path.insert(0, {str(Path(__file__).parent / "toy_tuner")!r})
+import toytuner
 
 pytest_plugins = os.environ.get("TOY_PLUGINS", "").split()
 
 
 @pytest.fixture
-def tune(request):
-    """Choose the fastest of some named candidates, through the plugin where it is active."""
-
-    def tune(
-        kernel, times={"a": 10.0, "b": 20.0}, source="one", tuner="toy", environment="toy 1.0", during=None, **key
-    ):
-        candidates = [Candidate(params=(Value("config", name),), time_us=time) for name, time in times.items()]
-        best = min(candidates, key=lambda candidate: candidate.time_us)
-        process = request.config.stash.get(plugin._process, None)
-        if process is None or process.run.paused or process.run.ignores(tuner, kernel):
-            return best.params[0].value
-        process._coordination._gpu._uuid = lambda: os.environ.get("TOY_GPU", "")
-        device = Device(os.environ.get("TOY_DEVICE", "Toy GPU"), "toy", 4)
-        problem = Problem(tuner, kernel, tuple(Value(name, value) for name, value in key.items()), device)
-        fingerprint = [Value("source", source, "digest"), Value("search", ",".join(times), "digest")]
-
-        def offered(entry):
-            return any(entry.choice.same_configuration(candidate) for candidate in candidates)
-
-        with process.run.tuning(problem, fingerprint, offered, environment) as tuning:
-            if tuning.entry is not None:
-                return tuning.entry.choice.params[0].value
-            with tuning.measuring():
-                with open(os.path.join(os.environ["TOY_LOG"]), "a") as log:
-                    log.write(f"{kernel} {sorted(key.items())}\\n")
-                if during is not None:
-                    during()
-            tuning.record(best, candidates)
-            return best.params[0].value
-
-    return tune
+def tune():
+    return toytuner.tune
 
 
 @pytest.fixture
-def door(request):
-    """The door between tuners and caches, for what the toy tuner does not do."""
-    return request.config.stash[plugin._process].run
-'''
+def door():
+    from toytuner_autotune import Adapter
+    return Adapter.run
+"""
 
 SUITE = """
 import pytest
@@ -95,7 +69,7 @@ class Suite:
         self.cache = pytester.path / "cache.textproto"
 
     def write(self, **files: str) -> Suite:
-        """Write test modules, ``name=text``, and the toy tuner beside them."""
+        """Write test modules, ``name=text``, and a conftest.py with the toy tuner beside them."""
         self.pytester.makeconftest(TOY_TUNER)
         self.pytester.makepyfile(**(files or {"test_lib": SUITE}))
         return self

@@ -208,79 +208,43 @@ def test_an_unportable_problem_counts_as_a_miss_and_is_never_written(suite: Suit
     result.stdout.fnmatch_lines(["1 hit, 1 unportable"])
 
 
-ADAPTER = """
-from contextlib import nullcontext
-from pytest_autotune.tuners.protocol import HookError
-
-class Adapter:
-    module = "toy_library"
-    acts_without_entries = True
-    def hook(self, module, run):
-        if "{kind}" == "unhooked":
-            raise HookError("its tune() takes other arguments")
-    def unhook(self): pass
-    def isolated(self): return nullcontext()
-    def unseen(self): return ["lib.hidden"] if "{kind}" == "unseen" else []
-"""
-
-
-def with_adapter(suite: Suite, monkeypatch: pytest.MonkeyPatch, kind: str) -> Suite:
-    """Have the plugin hook a tuner of ours, in this process and in workers."""
-    (suite.folder / "toy_library.py").write_text("")
-    (suite.folder / "toy_adapter.py").write_text(ADAPTER.format(kind=kind))
-    monkeypatch.syspath_prepend(suite.folder)
-    monkeypatch.setenv("PYTHONPATH", str(suite.folder), prepend=":")
-    # In process, the plugin's own table would outlive the run.
-    from pytest_autotune import tuners
-
-    monkeypatch.setattr(tuners, "TUNERS", tuners.TUNERS)
-    monkeypatch.setitem(tuners.TUNERS, "toy", "toy_adapter")
-    conftest = suite.folder / "conftest.py"
-    text = "from pytest_autotune.tuners import TUNERS\nTUNERS['toy'] = 'toy_adapter'\n"
-    conftest.write_text(text + conftest.read_text())
-    (suite.folder / "test_import.py").write_text("import toy_library\ndef test_import(): pass\n")
-    return suite
-
-
-@pytest.fixture(autouse=True)
-def forget_modules(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in "toy_library", "toy_adapter":
-        monkeypatch.delitem(sys.modules, name, raising=False)
-
-
 @pytest.mark.parametrize("options", [[], ["--autotune-tuners=toy"]])
-def test_a_requested_tuner_that_cannot_be_hooked_fails_the_gate(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch, section, options: list[str]
-) -> None:
+def test_a_requested_tuner_that_cannot_be_hooked_fails_the_gate(suite: Suite, section, options: list[str]) -> None:
     suite.write().dump()
-    with_adapter(suite, monkeypatch, "unhooked")
 
-    result = suite.load("--autotune-max-misses=100%", *options)
+    result = suite.load("--autotune-max-misses=100%", *options, TOY_UNKNOWN="1")
 
     assert result.ret == 1
     assert verdict(result) == ["requested tuner could not be hooked: toy"]
     assert "toy was left alone: its tune() takes other arguments" in section(result)
 
 
-def test_a_tuner_that_nobody_asked_for_may_be_left_alone(
-    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, section
-) -> None:
-    serial_suite.write(test_op="def test_op(tune): tune('lib.op', tuner='other')").dump()
-    with_adapter(serial_suite, monkeypatch, "unhooked")
+ELDER = """
+class Adapter:
+    module = "toytuner"
+    acts_without_entries = True
+    def hook(self, module, run): raise RuntimeError("its tune() takes other arguments")
+    def unhook(self): pass
+"""
+
+
+def test_a_tuner_that_nobody_asked_for_may_be_left_alone(serial_suite: Suite, section) -> None:
+    serial_suite.write().dump()
+    (serial_suite.folder / "elder.py").write_text(ELDER)
+    (serial_suite.folder / "elder-1.dist-info").mkdir()
+    points = "[pytest_autotune.tuners]\nelder = elder:Adapter\n"
+    (serial_suite.folder / "elder-1.dist-info/entry_points.txt").write_text(points)
 
     result = serial_suite.load("--autotune-max-misses=0")
 
     assert result.ret == 0
-    assert "toy was left alone: its tune() takes other arguments" in section(result)
+    assert "elder was left alone: RuntimeError: its tune() takes other arguments" in section(result)
 
 
-def test_what_was_tuned_behind_our_back_counts_as_a_miss(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch, section
-) -> None:
+def test_what_was_tuned_behind_our_back_counts_as_a_miss(suite: Suite, section) -> None:
     suite.write().dump()
-    with_adapter(suite, monkeypatch, "unseen")
 
-    result = suite.load("--autotune-max-misses=0")
+    result = suite.load("--autotune-max-misses=0", TOY_UNSEEN="lib.hidden")
 
     assert verdict(result) == [f"{EXCEEDED}: 1 > 0"]
     assert section(result)[0].startswith("UNSEEN toy:lib.hidden")

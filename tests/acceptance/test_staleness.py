@@ -110,12 +110,7 @@ def test_a_device_with_one_hit_has_a_row_for_each_problem_that_is_none(serial_su
 
 
 def test_other_versions_are_a_hint_and_never_stale(suite: Suite, section) -> None:
-    suite.write()
-    conftest = suite.folder / "conftest.py"
-    text = conftest.read_text()
-    conftest.write_text(text.replace('environment="toy 1.0"', 'environment="toy 0.9.3, cuda 11"'))
-    suite.dump()
-    conftest.write_text(text)
+    suite.write().dump(TOY_ENVIRONMENT="toy 0.9.3, cuda 11")
 
     result = suite.load("--autotune-max-misses=0")
 

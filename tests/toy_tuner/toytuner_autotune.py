@@ -1,0 +1,57 @@
+"""Lets pytest-autotune keep what the toy tuner chooses, by the public interface alone."""
+
+import os
+from contextlib import nullcontext
+
+from pytest_autotune.adapters import Candidate, Device, HookError, Problem, Value
+
+
+class Adapter:
+    module = "toytuner"
+    acts_without_entries = True
+    #: The run that the toy tuner is hooked for, for what it does not do itself.
+    run = None
+
+    def hook(self, module, run):
+        if os.environ.get("TOY_UNKNOWN"):
+            raise HookError("its tune() takes other arguments")
+        self._library, self._original = module, module.choose
+        Adapter.run = run
+
+        def choose(question):
+            return self._choose(run, question)
+
+        module.choose = choose
+
+    def unhook(self):
+        Adapter.run = None
+        if hasattr(self, "_library"):
+            self._library.choose = self._original
+
+    def isolated(self):
+        return nullcontext()
+
+    def unseen(self):
+        return os.environ.get("TOY_UNSEEN", "").split()
+
+    def _choose(self, run, question):
+        if run.paused or run.ignores(question.tuner, question.kernel):
+            return self._original(question)
+        device = Device(os.environ.get("TOY_DEVICE", "Toy GPU"), "toy", 4)
+        key = tuple(Value(name, value) for name, value in question.key.items())
+        problem = Problem(question.tuner, question.kernel, key, device)
+        fingerprint = [Value("source", question.source, "digest"), Value("search", ",".join(question.times), "digest")]
+        candidates = {
+            name: Candidate(params=(Value("config", name),), time_us=time) for name, time in question.times.items()
+        }
+
+        def offered(entry):
+            return any(entry.choice.same_configuration(candidate) for candidate in candidates.values())
+
+        with run.tuning(problem, fingerprint, offered, question.environment) as tuning:
+            if tuning.entry is not None:
+                return tuning.entry.choice.params[0].value
+            with tuning.measuring(os.environ.get("TOY_GPU", "")):
+                best = self._library.search(question)
+            tuning.record(candidates[best], list(candidates.values()))
+            return best
