@@ -13,7 +13,7 @@ from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.devices import cpu
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
-from pytest_autotune.tuners.function.sources import _read
+from pytest_autotune.tuners.function.source_text import _read
 from pytest_autotune.tuners.function.space import as_space
 from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.function.tuner import TUNER

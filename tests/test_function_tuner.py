@@ -28,7 +28,7 @@ from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.keys import key_values, multiple_of, power_of_two
 from pytest_autotune.tuners.function.places import place_of
-from pytest_autotune.tuners.function.sources import source_text
+from pytest_autotune.tuners.function.source_text import source_text
 from pytest_autotune.tuners.function.space import ENUMERABLE, as_space, product
 from pytest_autotune.tuners.function.strategies import Optuna
 from pytest_autotune.tuners.function.tuner import FunctionTuner

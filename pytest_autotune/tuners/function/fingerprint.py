@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.function.carried import Carried
-from pytest_autotune.tuners.function.sources import left_out_of, older_source_text, source_text
+from pytest_autotune.tuners.function.source_text import left_out_of, older_source_text, source_text
 from pytest_autotune.tuners.function.space import Space
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM
@@ -38,7 +38,7 @@ def fingerprint(
     """The fingerprint of a choice; its values are sorted by name.
 
     :param version: anything with a stable form that the caller changes when a choice is no longer good.
-    :param sources: see :func:`~pytest_autotune.tuners.function.sources.source_text`.
+    :param sources: see :func:`~pytest_autotune.tuners.function.source_text.source_text`.
     :param carried: what the functions carry beside their source.
     :param searched: how the search and its measurements differ from the usual.
     :raises UnportableError: when the version has no stable form.

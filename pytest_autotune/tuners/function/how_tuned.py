@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.function.carried import carried_by, frozen_text
-from pytest_autotune.tuners.function.sources import source_text
+from pytest_autotune.tuners.function.source_text import source_text
 from pytest_autotune.tuners.function.space import Space
 from pytest_autotune.tuners.function.strategies import Exhaustive, Optuna, Strategy
 from pytest_autotune.tuners.measuring.how import Measuring

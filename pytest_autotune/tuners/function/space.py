@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value
-from pytest_autotune.tuners.function.sources import source_text
+from pytest_autotune.tuners.function.source_text import source_text
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.values import stable_value
 

@@ -22,7 +22,7 @@ from pytest_autotune.tuners.function.keys import key_values, sizes_in
 from pytest_autotune.tuners.function.places import Place, place_of
 from pytest_autotune.tuners.function.randomness import random_state_kept
 from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan, compare, search
-from pytest_autotune.tuners.function.sources import callbacks_with_source
+from pytest_autotune.tuners.function.source_text import callbacks_with_source
 from pytest_autotune.tuners.function.space import Configuration, as_space
 from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.measuring.how import Measuring

@@ -74,18 +74,14 @@ class Fusions:
     def _benchmark(self, measure: Callable[[Any], Any], mod: Any, n_spills_threshold: int) -> Any:
         run = self._run
         assert run is not None
-        try:
-            source = Path(mod.__file__).read_text(encoding="utf-8")
-            module_digest = digest(source.strip())
-            name = self._names.get(module_digest, "triton_fused")
-            label = "; ".join(filter(None, [self._computed.get(module_digest), "whether to fuse"]))
-            on = self._current_device()
-            # A kernel that spills more registers counts as infinitely slow.
-            key = (Value("code", measured_module_digest(f"{source}\n{n_spills_threshold = }\n"), "digest"),)
-            problem = Problem(self.tuner, name, key, device_of(on.type, on.index))
-        except Exception as error:  # an error of ours must not fail a test
-            run.note(f"{self.tuner}: a measurement was left alone: {type(error).__name__}: {error}")
-            return measure(mod)
+        source = Path(mod.__file__).read_text(encoding="utf-8")
+        module_digest = digest(source.strip())
+        name = self._names.get(module_digest, "triton_fused")
+        label = "; ".join(filter(None, [self._computed.get(module_digest), "whether to fuse"]))
+        on = self._current_device()
+        # A kernel that spills more registers counts as infinitely slow.
+        key = (Value("code", measured_module_digest(f"{source}\n{n_spills_threshold = }\n"), "digest"),)
+        problem = Problem(self.tuner, name, key, device_of(on.type, on.index))
         if run.paused or run.ignores(self.tuner, name):
             return measure(mod)
         with run.tuning(problem, (), _has_result, environment(), label) as tuning:

@@ -70,12 +70,8 @@ class Templates:
         assert run is not None
         if run.paused or run.ignores(self.tuner, op) or not choices:
             return as_ever()
-        try:
-            offered = _Offered(choices)
-            problem = self._problem(choices, op, inputs, hint)
-        except Exception as error:  # an error of ours must not fail a test
-            run.note(f"{self.tuner}: {op} was left alone: {type(error).__name__}: {error}")
-            return as_ever()
+        offered = _Offered(choices)
+        problem = self._problem(choices, op, inputs, hint)
         label = f"{len(choices)} candidates"
         with run.tuning(problem, (), lambda entry: offered.winner(entry) is not None, environment(), label) as tuning:
             while tuning.entry is not None:

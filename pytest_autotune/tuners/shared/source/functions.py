@@ -37,7 +37,7 @@ def kept_source(kernel: object) -> str:
     for layer in layers(kernel):
         if hasattr(layer, "_unsafe_update_src"):
             jit: Any = layer
-            lines = "".join(jit.raw_src)
+            lines = "".join(getattr(jit, "raw_src", ()))  # since Triton 3.5
             return lines if textwrap.dedent(lines).endswith(jit.src) else str(jit.src)
     return ""
 
