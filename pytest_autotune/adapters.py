@@ -11,8 +11,9 @@ from types import FunctionType
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, plain_value
 from pytest_autotune.devices import cpu, current_gpu
-from pytest_autotune.run.door import Policy, Tuning, TuningRun
+from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.policy import Policy
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.guard import guarded

@@ -22,9 +22,10 @@ import pytest
 from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.protocol import Adapter, HookError
 

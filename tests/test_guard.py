@@ -11,8 +11,9 @@ import pytest
 
 from pytest_autotune import tuners
 from pytest_autotune.cache.model import Candidate, Device, Problem, UnportableError, Value
-from pytest_autotune.run.door import Policy, Refusal, TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.policy import Policy, Refusal
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.hooks import Hooks
 from tests.test_tuning_run import a_run, problem, tune

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup, encode_facts, encode_lookup
-from pytest_autotune.run.journal import Journal, RunFolder, whole_lines
+from pytest_autotune.run.journal import Journal, RunFolder, lookups_in
 from pytest_autotune.run.lookup import Lookup, Outcome
 
 
@@ -28,6 +29,16 @@ def test_a_lookup_comes_back_as_it_was_sent() -> None:
 
     assert decode_lookup(text) == lookup()
     assert "\n" not in text
+
+
+def test_a_lookup_is_the_same_line_wherever_it_goes_and_its_own_although_another_says_the_same() -> None:
+    one, other = lookup().named(), lookup().named()
+
+    assert encode_lookup(one) is encode_lookup(one)
+    assert decode_lookup(encode_lookup(one)).id == one.id == one.named().id
+    assert one == other
+    assert one.id != other.id
+    assert encode_lookup(replace(one, test="another")) != encode_lookup(one)
 
 
 @pytest.mark.parametrize(
@@ -63,17 +74,17 @@ def test_a_line_that_was_cut_off_loses_only_itself(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("gw0-*.jsonl")
     path.write_bytes(path.read_bytes()[:-20])
 
-    assert [decode_lookup(line).problem.kernel for line in whole_lines(path.read_bytes())] == ["one"]
+    assert [found.problem.kernel for found in lookups_in(path.read_bytes())] == ["one"]
 
 
 def test_a_journal_appears_with_its_first_line(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "/cache.textproto")
     journal = folder.journal("gw0")
-    assert folder.lines() == []
+    assert folder.lookups() == []
 
     journal.append(lookup())
 
-    assert [(process, decode_lookup(line)) for process, line in folder.lines()] == [("gw0", lookup())]
+    assert folder.lookups() == [("gw0", lookup())]
     folder.close(written=True)
 
 
@@ -85,7 +96,7 @@ def test_a_run_that_lives_is_not_taken_over(tmp_path: Path) -> None:
 
     assert other.taken_over() == []
     other.close(written=True)
-    assert [decode_lookup(line) for _, line in alive.lines()] == [lookup()]
+    assert [found for _, found in alive.lookups()] == [lookup()]
 
 
 def test_a_run_that_could_not_write_is_taken_over_by_the_next_with_its_dump_path(tmp_path: Path) -> None:
@@ -104,7 +115,7 @@ def test_what_a_worker_writes_while_its_run_ends_is_taken_over_by_the_next(tmp_p
     ending = RunFolder(tmp_path, "/cache.textproto")
     worker = ending.journal("gw0")
     worker.append(lookup("read"))
-    assert len(ending.lines()) == 1
+    assert len(ending.lookups()) == 1
     worker.append(lookup("while the cache is written"))
     ending.close(written=True)
     worker.append(lookup("after the end"))
@@ -155,7 +166,7 @@ def test_a_torn_record_does_not_swallow_the_next_one(tmp_path: Path, monkeypatch
             journal.append(lookup("torn"))
     journal.append(lookup("after"))
 
-    assert [decode_lookup(line).problem.kernel for _, line in folder.lines()] == ["before", "after"]
+    assert [found.problem.kernel for _, found in folder.lookups()] == ["before", "after"]
     folder.close(written=True)
 
 
@@ -166,7 +177,7 @@ def test_a_record_that_the_system_takes_in_pieces_is_whole(tmp_path: Path, monke
 
     folder.journal("gw0").append(lookup())
 
-    assert [decode_lookup(line) for _, line in folder.lines()] == [lookup()]
+    assert [found for _, found in folder.lookups()] == [lookup()]
     folder.close(written=True)
 
 
@@ -289,7 +300,7 @@ def test_a_forked_child_writes_a_journal_of_its_own_and_keeps_no_lock(tmp_path: 
 def test_nothing_is_left_behind_when_everything_was_written(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "/cache.textproto")
     folder.journal("main").append(lookup())
-    assert len(folder.lines()) == 1
+    assert len(folder.lookups()) == 1
     folder.close(written=True)
 
     assert os.listdir(tmp_path) == []

@@ -53,6 +53,20 @@ def test_other_key_names_are_told_where_no_entry_has_the_same() -> None:
     assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have K, N")
 
 
+def test_keys_whose_names_differ_by_optional_parts_are_compared_part_by_part() -> None:
+    settings = Value("settings", "max_autotune", "settings")
+    asked, plain, set_up = problem(M=1), problem(M=2), problem(M=1, settings=settings)
+
+    assert reason(asked, set_up) == "no entry; the nearest has settings max_autotune instead of none"
+    assert reason(asked, plain, set_up) == "no entry; the nearest has M 2 instead of 1"
+    assert reason(set_up, asked) == "no entry; the nearest has settings none instead of max_autotune"
+    assert reason(problem(M=1, sizes="[s0, 8]"), plain) == (
+        "no entry; the nearest has M 2 instead of 1, sizes none instead of [s0, 8]"
+    )
+    assert reason(problem(M=1, code=Value("code", "a", "digest")), asked) == "no entry; new or changed code"
+    assert reason(problem(M=1, K=1), plain).endswith("the entries of this kernel have M")
+
+
 def test_a_row_tells_the_nearest_entry_though_the_lookup_did_not_look_for_it() -> None:
     asked = problem(M=3)
     (row,) = rows_of([Lookup(asked, (), Outcome.MISS, NO_ENTRY)], Nearest([index(problem(M=1))], {}).reason)

@@ -5,47 +5,23 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import NoReturn, TypeVar
 
 from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Candidate, Entry, Problem, Value, library_of
+from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, Value, library_of
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
-from pytest_autotune.run.lookup import NO_ENTRY, Finding, Lookup, Outcome, find
-from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.policy import Policy, Refusal, refusal
+from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source
 from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
 from pytest_autotune.run.together.shared_work import UndividedWork, Work
 
-_Key = tuple[Problem, tuple[Value, ...]]
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What a run does with its lookups.
-
-    :param dumping: what is chosen will be written down, so every search must be a real one.
-    :param on_miss: ``"tune"`` or ``"error"``.
-    :param on_stale: ``"tune"``, ``"use"`` or ``"error"``.
-    :param tuners: the tuners to act on, each with those below it; None for all.
-    :param ignore: globs of ``tuner:kernel`` that are left alone.
-    :param aliases: device name -> name of a device whose entries it may use.
-    :param compile_threads: this process's share of the cores.
-    :param cores: the cores of this machine, of which :meth:`TuningRun.core` gives one at a time.
-    """
-
-    dumping: bool = False
-    on_miss: str = "tune"
-    on_stale: str = "tune"
-    tuners: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] = ()
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    compile_threads: int = 1
-    cores: int = 1
 
 
 #: So many different reasons of failed candidates are kept in an entry without a choice,
@@ -66,16 +42,6 @@ def stable_reason(text: str) -> str:
     text = re.sub(r"\btmp\w{6,}", "tmp...", text)
     text = " ".join("".join(one if one.isprintable() else " " for one in text).split())
     return text if len(text) <= REASON_LENGTH else f"{text[: REASON_LENGTH - 3]}..."
-
-
-def refusal(lookup: Lookup) -> str:
-    """What a user is told when a lookup is an error."""
-    outcome = lookup.outcome.value.upper() if lookup.outcome else "MISS"
-    return f"autotune: {outcome} {lookup.problem}: {lookup.reason}"
-
-
-class Refusal(LookupError):
-    """A lookup that the policy calls an error; no guard holds it back."""
 
 
 def _raise(message: str) -> NoReturn:
@@ -112,7 +78,7 @@ class TuningRun:
         self._coordination = coordination
         self._log = log
         self._refuse = refuse
-        self._known: dict[_Key, Entry] = {}
+        self._known: dict[Identity, Entry] = {}
         #: (tuner, kernel) of what was looked up.
         self._asked: set[tuple[str, str]] = set()
         self._is_isolated = False
@@ -238,13 +204,31 @@ class TuningRun:
         with ExitStack() as held:
             sorted_fingerprint = tuple(sorted(fingerprint, key=lambda value: value.name))
             lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label)
-            tuning = Tuning(self, lookup, environment)
-            tuning._offers = self._told_offers(tuning, self._offers(tuning, offered, held, meanwhile, exists))
+            loaded = Loaded(
+                self.indexes, self.policy, offered, self._may_exist(problem, exists), is_alone=bool(self._extra)
+            )
+            other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)
+            sources: list[Source] = [Remembered(self._known, offered), loaded]
+            tuning = Tuning(self, lookup, environment, sources if self._is_isolated else [*sources, other], other)
             try:
-                tuning._next_offer()
+                tuning._ask()
                 yield tuning
             finally:
                 self._close(tuning)
+
+    def _may_exist(self, problem: Problem, exists: Callable[[str], bool] | None) -> Callable[[str], bool]:
+        if self.indexes:
+            self._asked.add((problem.tuner, problem.kernel))
+        return lambda kernel: exists is None or (problem.tuner, kernel) in self._asked or exists(kernel)
+
+    def _claim(self, lookup: Lookup, held: ExitStack, meanwhile: Callable[[Work], None] | None) -> Claim:
+        """Claim a problem until ``held`` is left."""
+        with self._lock:
+            nested, self._open = self._open > 0, self._open + 1
+        held.callback(self._leave)
+        # Waiting inside a tuning could wait for a worker that waits for this one.
+        claiming = self._coordination.claim(*lookup.identity, wait=not nested, meanwhile=meanwhile)
+        return held.enter_context(self._guarded(lookup.problem.tuner, claiming, SoleClaim()))
 
     def core(self) -> AbstractContextManager[None]:
         """Wait for a core to compile a candidate on, and hold it; may be left in another thread."""
@@ -260,9 +244,9 @@ class TuningRun:
     def unportable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no form that could be written."""
         lookup = Lookup(problem, (), Outcome.UNPORTABLE, reason, self.current_test)
-        self._tell(lookup)
-        if self.indexes and self.policy.on_miss == "error":
-            self._refuse(refusal(lookup))
+        self._report(lookup)
+        if self.indexes:
+            self._refuse_errors(lookup)
 
     def observed(self, *lookups: Lookup) -> None:
         """Report lookups that a tuner made inside itself.
@@ -270,92 +254,16 @@ class TuningRun:
         All of them are told before the first one that the policy calls an error is.
         """
         for lookup in lookups:
-            self._tell(replace(lookup, test=lookup.test or self.current_test))
+            self._report(replace(lookup, test=lookup.test or self.current_test))
         for lookup in lookups:
-            self._refuse_if_wanted(lookup)
+            self._refuse_errors(lookup)
 
-    def _told_offers(self, tuning: Tuning, offers: Iterator[Entry]) -> Iterator[Entry]:
-        """The offers; an error of ours ends them and is told, and the tuner goes on without."""
-        try:
-            yield from offers
-        except Refusal:
-            raise
-        except Exception as error:
-            self.error(tuning.lookup.problem.tuner, "the door", error)
-            if self.indexes and tuning.lookup.outcome is None:
-                tuning.lookup = replace(tuning.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
-        self.searches += 1
+    def _refuse_errors(self, lookup: Lookup) -> None:
+        """Refuse a lookup that the policy calls an error: here, and nowhere else.
 
-    def _offers(
-        self,
-        tuning: Tuning,
-        offered: Callable[[Entry], bool],
-        held: ExitStack,
-        meanwhile: Callable[[Work], None] | None,
-        exists: Callable[[str], bool] | None,
-    ) -> Iterator[Entry]:
-        """Entries for this problem, the best first; between two, the tuner has rejected one."""
-        key = tuning.lookup.problem, tuning.lookup.fingerprint
-        known = self._known.get(key)
-        if known is not None and not known.every_failed and offered(known):
-            tuning.told = True
-            yield known
-            tuning.told = False
-        if self.indexes:
-            tuner = key[0].tuner
-            self._asked.add((tuner, key[0].kernel))
-            finding = find(
-                self.indexes,
-                *key,
-                offered,
-                self.policy.aliases,
-                lambda kernel: exists is None or (tuner, kernel) in self._asked or exists(kernel),
-            )
-            self._judge(tuning, finding)
-            if finding.outcome is Outcome.HIT and not finding.usable:
-                tuning._take(finding.entry)
-                return
-            if finding.usable and (finding.outcome is Outcome.HIT or self.policy.on_stale == "use"):
-                yield tuning._take(finding.entry)
-                self._judge(tuning, Finding(Outcome.STALE, tuning.rejection))
-        with self._lock:
-            nested, self._open = self._open > 0, self._open + 1
-        held.callback(self._leave)
-        if self._is_isolated:
-            return
-        # Waiting inside a tuning could wait for a worker that waits for this one.
-        claiming = self._coordination.claim(*key, wait=not nested, meanwhile=meanwhile)
-        claim: Claim = held.enter_context(self._guarded(key[0].tuner, claiming, SoleClaim()))
-        tuning._claim = claim
-        shared = claim.result
-        if shared is not None and shared.entry is not None and not shared.entry.every_failed and offered(shared.entry):
-            mine = tuning.lookup
-            # The outcome is told as the first worker met it, so that the count is right even if that one dies.
-            tuning.lookup = replace(shared, test=mine.test, tuned=False, shared=True)
-            yield shared.entry
-            tuning.lookup = mine
-        if claim.timed_out:
-            tuning.lookup = replace(tuning.lookup, disturbed=True)
-
-    def _judge(self, tuning: Tuning, finding: Finding) -> None:
-        """Note what a lookup came to.
-
-        :raises BaseException: what ``refuse`` raises, where the policy says that it is an error.
+        :raises BaseException: what ``refuse`` raises.
         """
-        reason = finding.reason
-        # Where the controller has all that is loaded, it finds the nearest entry for the rows of its summary.
-        if reason == NO_ENTRY and (self._extra or self.policy.on_miss == "error"):
-            reason = Nearest(self.indexes, self.policy.aliases).reason(tuning.lookup.problem)
-        judged = replace(tuning.lookup, outcome=finding.outcome, reason=reason, alias=finding.alias, entry=None)
-        tuning.lookup = judged
-        if finding.outcome is Outcome.STALE and finding.usable and self.policy.on_stale == "use":
-            return
-        self._refuse_if_wanted(judged)
-
-    def _refuse_if_wanted(self, lookup: Lookup) -> None:
-        missed = lookup.outcome not in (None, Outcome.HIT)
-        stale = lookup.outcome is Outcome.STALE
-        if (missed and self.policy.on_miss == "error") or (stale and self.policy.on_stale == "error"):
+        if self.policy.is_error(lookup.outcome):
             self._refuse(refusal(lookup))
 
     def _leave(self) -> None:
@@ -366,11 +274,12 @@ class TuningRun:
         lookup = tuning.lookup
         entry = lookup.entry if lookup.tuned else tuning.entry
         if entry is not None:
-            self._known[lookup.problem, lookup.fingerprint] = entry
-        if not tuning.told:
-            self._tell(lookup)
+            self._known[lookup.identity] = entry
+        if not tuning.is_reported:
+            self._report(lookup)
 
-    def _tell(self, lookup: Lookup) -> None:
+    def _report(self, lookup: Lookup) -> None:
+        lookup = lookup.named()
         if lookup.tuned:
             try:
                 decode_lookup(encode_lookup(lookup))
@@ -386,34 +295,64 @@ class TuningRun:
 class Tuning:
     """One open door: an entry to use, or a search to make and record."""
 
-    def __init__(self, run: TuningRun, lookup: Lookup, environment: str) -> None:
+    def __init__(
+        self, run: TuningRun, lookup: Lookup, environment: str, sources: Sequence[Source], other: OtherWorker
+    ) -> None:
         #: The entry to use; None where the tuner must search.
         self.entry: Entry | None = None
         self.lookup = lookup
-        #: Why the tuner could not use the last entry that it was given.
-        self.rejection = ""
-        #: This process asked for the problem before and has told of it.
-        self.told = False
+        #: This process asked for the problem before and has reported it.
+        self.is_reported = False
         self._run = run
         self._environment = environment
-        self._offers: Iterator[Entry] = iter(())
-        self._claim: Claim | None = None
+        self._sources = iter(sources)
+        self._other = other
+        #: The source of ``entry``, and the lookup as it was asked.
+        self._asked: tuple[Source, Lookup] | None = None
         self._started = time.perf_counter()
         self._waited_s = 0.0
 
-    def _next_offer(self) -> None:
-        self.entry = next(self._offers, None)
+    def _ask(self) -> None:
+        """Ask the sources that are left, until one has an entry.
+
+        :raises BaseException: what the run raises where an outcome is an error.
+        """
+        self.entry = self._asked = None
+        try:
+            for source in self._sources:
+                lookup = self.lookup
+                answer = source.ask(lookup)
+                self.lookup, self.is_reported = answer.lookup, answer.is_reported
+                if answer.entry is not None:
+                    self.entry, self._asked = answer.entry, (source, lookup)
+                    break
+                self._run._refuse_errors(self.lookup)
+                if answer.is_last:
+                    self._sources = iter(())
+                    break
+        except Refusal:
+            raise
+        except Exception as error:  # the tuner goes on without
+            self._sources = iter(())
+            self._run.error(self.lookup.problem.tuner, "the door", error)
+            if self._run.indexes and self.lookup.outcome is None:
+                self.lookup = replace(self.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
+        if self.entry is None:
+            self._run.searches += 1
         self._started, self._waited_s = time.perf_counter(), 0.0
 
-    def _take(self, entry: Entry | None) -> Entry:
-        assert entry is not None
-        self.lookup = replace(self.lookup, entry=entry)
-        return entry
-
     def reject(self, reason: str) -> None:
-        """Say why ``entry`` cannot be used; afterwards ``entry`` is another one or None."""
-        self.rejection = reason
-        self._next_offer()
+        """Say why ``entry`` cannot be used; afterwards ``entry`` is another one or None.
+
+        :raises BaseException: what the run raises where a stale problem is an error.
+        """
+        if self._asked is None:
+            return
+        source, lookup = self._asked
+        self.entry = self._asked = None
+        self.lookup, self.is_reported = source.rejected(lookup, reason), False
+        self._run._refuse_errors(self.lookup)
+        self._ask()
 
     @property
     def known_to_fail(self) -> bool:
@@ -423,7 +362,8 @@ class Tuning:
     @property
     def work(self) -> Work:
         """What workers that wait for this tuning may do towards it."""
-        return self._claim.work if self._claim is not None else UndividedWork()
+        claim = self._other.claim
+        return claim.work if claim is not None else UndividedWork()
 
     @contextmanager
     def measuring(self, on: str = "") -> Iterator[None]:
@@ -466,13 +406,14 @@ class Tuning:
         self.lookup = replace(self.lookup, entry=entry, tuned=True)
         if known_to_fail:
             self.lookup = replace(self.lookup, outcome=Outcome.STALE, reason=WORKS_NOW)
-        if self._claim is not None:
+        self.lookup = self.lookup.named()
+        if self._other.claim is not None:
             try:
-                self._claim.publish(self.lookup)
+                self._other.claim.publish(self.lookup)
             except Exception as error:  # the others tune it themselves
                 self._run.error(self.lookup.problem.tuner, "the door", error)
         if known_to_fail:
-            self._run._refuse_if_wanted(self.lookup)
+            self._run._refuse_errors(self.lookup)
         return entry
 
     def record_failure(self, reasons: Iterable[str]) -> Entry:

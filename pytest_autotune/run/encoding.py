@@ -38,8 +38,18 @@ class ProcessFacts:
 
 
 def encode_lookup(lookup: Lookup) -> str:
-    """A lookup as one line of JSON."""
+    """A lookup as one line of JSON, with an id; made once for each object, however many ways it goes.
+
+    What another worker is handed, a journal keeps and a report brings is the same line.
+    """
+    if not lookup.encoded:
+        lookup.encoded.append(_to_text(lookup.named()))
+    return lookup.encoded[0]
+
+
+def _to_text(lookup: Lookup) -> str:
     mapping: dict[str, Any] = {
+        "id": lookup.id,
         "problem": entry_to_mapping(Entry(lookup.problem, lookup.fingerprint)),
         "outcome": lookup.outcome.value if lookup.outcome else None,
     }
@@ -63,6 +73,7 @@ def decode_lookup(text: str) -> Lookup:
             asked.fingerprint,
             Outcome(outcome) if outcome else None,
             entry=entry_from_mapping(mapping["entry"]) if "entry" in mapping else None,
+            id=mapping["id"],
             **{name: mapping[name] for name in _PLAIN if name in mapping},
         )
     except (KeyError, TypeError, AttributeError, RecursionError, CacheError) as error:

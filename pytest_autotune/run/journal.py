@@ -78,22 +78,19 @@ def _append(folder: int, name: str, line: bytes) -> None:
         os.close(file)
 
 
-def whole_lines(journal: bytes) -> Iterator[str]:
-    """The lines of a journal, each an encoded lookup; one that a kill has cut off is left out."""
+def lookups_in(journal: bytes) -> Iterator[Lookup]:
+    """What the lines of a journal say; one that a kill has cut off is left out."""
     for line in journal.decode("utf-8", errors="replace").splitlines():
-        try:
-            decode_lookup(line)
-        except ValueError:
-            continue
-        yield line
+        with suppress(ValueError):
+            yield decode_lookup(line)
 
 
-def journals_in(folder: Path) -> list[tuple[str, str]]:
-    """What processes have written in a folder: (process, encoded lookup)."""
+def journals_in(folder: Path) -> list[tuple[str, Lookup]]:
+    """What processes have written in a folder: (process, lookup)."""
     with suppress(OSError):
         descriptor = open_folder(folder)
         try:
-            return [line for name, journal in _journals(descriptor) for line in _named_lines(name, journal)]
+            return [found for name, journal in _journals(descriptor) for found in _of_process(name, journal)]
         finally:
             os.close(descriptor)
     return []
@@ -105,8 +102,8 @@ def _journals(folder: int) -> Iterator[tuple[str, bytes]]:
             yield name, read_plain(name, folder)
 
 
-def _named_lines(name: str, journal: bytes) -> list[tuple[str, str]]:
-    return [(name.partition("-")[0], line) for line in whole_lines(journal)]
+def _of_process(name: str, journal: bytes) -> list[tuple[str, Lookup]]:
+    return [(name.partition("-")[0], lookup) for lookup in lookups_in(journal)]
 
 
 class _HeldFolder:
@@ -187,18 +184,17 @@ class RunFolder:
         """The journal of one process of this run."""
         return Journal(self.path, worker)
 
-    def lines(self) -> list[tuple[str, str]]:
-        """What the processes of this run have written so far: (process, encoded lookup)."""
-        return self._lines([self._own])
+    def lookups(self) -> list[tuple[str, Lookup]]:
+        """What the processes of this run have written so far: (process, lookup)."""
+        return self._read_all([self._own])
 
     def entries(self) -> set[Entry | None]:
         """What the processes of this run have tuned, as far as it can be read again."""
-        return {decode_lookup(line).entry for _, line in self.lines()}
+        return {lookup.entry for _, lookup in self.lookups()}
 
     def taken_over(self) -> list[Lookup]:
         """What killed runs with this dump path had tuned."""
-        lines = self._lines(list(self._abandoned.values()))
-        return [lookup for _, line in lines if (lookup := decode_lookup(line)).tuned]
+        return [lookup for _, lookup in self._read_all(list(self._abandoned.values())) if lookup.tuned]
 
     def close(self, *, written: bool) -> None:
         """Let go of the folders; remove them when everything in them has been written to the cache."""
@@ -215,13 +211,13 @@ class RunFolder:
         with suppress(OSError):
             self._runs.rmdir()
 
-    def _lines(self, folders: list[_HeldFolder]) -> list[tuple[str, str]]:
-        lines = []
+    def _read_all(self, folders: list[_HeldFolder]) -> list[tuple[str, Lookup]]:
+        found = []
         for folder in folders:
             for name, journal in _journals(folder.descriptor):
                 self._read[folder, name] = journal.rfind(b"\n") + 1
-                lines += _named_lines(name, journal)
-        return lines
+                found += _of_process(name, journal)
+        return found
 
     def _remove_what_was_read(self, folder: _HeldFolder) -> None:
         """Remove the journals of a folder, but for those that have grown since they were read.

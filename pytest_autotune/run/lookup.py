@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pytest_autotune.cache.index import EntryIndex
@@ -39,6 +40,7 @@ class Lookup:
     :param tuned: a search took place in this process.
     :param shared: the choice came from another worker's tuning in this run.
     :param disturbed: something else may have run on the device while it was measured.
+    :param id: tells a reported lookup from all others of a run; empty before that. It says nothing about the lookup.
     :param saved_seconds: the tuning that a hit made unnecessary, in seconds.
     """
 
@@ -53,6 +55,13 @@ class Lookup:
     shared: bool = False
     disturbed: bool = False
     alias: str = ""
+    id: str = field(default="", compare=False)
+    #: The lookup as text, once :func:`pytest_autotune.run.encoding.encode_lookup` has made it.
+    encoded: list[str] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    def named(self) -> Lookup:
+        """The lookup with an :attr:`id`."""
+        return self if self.id else replace(self, id=uuid.uuid4().hex)
 
     @property
     def identity(self) -> Identity:

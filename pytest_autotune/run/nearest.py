@@ -14,6 +14,9 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Device, Entry, Problem, Value
 from pytest_autotune.run.lookup import NO_ENTRY
 
+#: Parts of a key that Inductor's tuners give only where they are not as usual.
+OPTIONAL = frozenset({"code", "hint", "output", "settings", "sizes", "unaligned"})
+
 _Names = tuple[str, ...]
 
 
@@ -69,26 +72,49 @@ class _Keys:
             self._rows.setdefault(tuple([value.name for value in key]), {})[row] = key
 
     def nearest(self, key: Sequence[Value]) -> tuple[int, float, str] | None:
-        """What differs in the nearest key of the same names: how many parts, how far they are apart, and the words."""
-        rows = self._rows.get(tuple(value.name for value in key), {})
-        wanted = [self._numbers.get(value, -1) for value in key]
-        differing = [sum(map(ne, row, wanted)) for row in rows]
-        least = min(differing, default=0)
+        """What differs in the nearest key of the same names: how many parts, how far they are apart, and the words.
+
+        Names are the same where they differ by :data:`OPTIONAL` ones only.
+        """
+        wanted = {value.name: value for value in key}
+        found = [self._nearest_of(names, wanted) for names in self._rows if _comparable(names, wanted)]
+        return min(found, default=None)
+
+    def _nearest_of(self, names: _Names, wanted: Mapping[str, Value]) -> tuple[int, float, str]:
+        rows = self._rows[names]
+        numbers = [self._numbers.get(wanted[name], -1) if name in wanted else -1 for name in names]
+        differing = [sum(map(ne, row, numbers)) for row in rows]
+        least = min(differing)
         near = [has for has, number in zip(rows.values(), differing, strict=True) if number == least]
-        return min((_difference(has, key) for has in near), default=None)
+        return min(_difference({value.name: value for value in has}, wanted) for has in near)
 
 
-def _difference(has: Iterable[Value], wanted: Iterable[Value]) -> tuple[int, float, str]:
-    others = [(one, other) for one, other in zip(has, wanted, strict=True) if one != other]
-    parts = [
-        f"other {one.name}" if other.type == "digest" else f"{one.name} {one.value} instead of {other.value}"
-        for one, other in others
-    ]
-    return len(parts), sum(_distance(*pair) for pair in others), ", ".join(parts)
+def _comparable(names: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether keys with these names can be compared part by part."""
+    return set(names) ^ set(others) <= OPTIONAL
 
 
-def _distance(one: Value, other: Value) -> float:
+def _difference(has: Mapping[str, Value], wanted: Mapping[str, Value]) -> tuple[int, float, str]:
+    names = sorted(has.keys() | wanted.keys())
+    pairs = [(name, has.get(name), wanted.get(name)) for name in names if has.get(name) != wanted.get(name)]
+    parts = [_part(name, one, other) for name, one, other in pairs]
+    return len(parts), sum(_distance(one, other) for _, one, other in pairs), ", ".join(parts)
+
+
+def _part(name: str, one: Value | None, other: Value | None) -> str:
+    if any(value is not None and value.type == "digest" for value in (one, other)):
+        return f"other {name}"
+    return f"{name} {_text(one)} instead of {_text(other)}"
+
+
+def _text(value: Value | None) -> str:
+    return "none" if value is None else str(value.value)
+
+
+def _distance(one: Value | None, other: Value | None) -> float:
     """How far two values are apart: of two numbers the difference, as a share of the larger one."""
+    if one is None or other is None:
+        return 1.0
     a, b = one.value, other.value
     if isinstance(a, (int, float)) and isinstance(b, (int, float)) and math.isfinite(a) and math.isfinite(b):
         return abs(a - b) / max(abs(a), abs(b), 1)

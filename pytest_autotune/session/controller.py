@@ -137,8 +137,8 @@ class Controller:
 
     def _collect(self, worker: str, lookups: Sequence[str]) -> None:
         # A rerun test reports what it asked again; a journal repeats what a report has brought.
-        for text in lookups:
-            self._lookups.setdefault(text, (worker, decode_lookup(text)))
+        for lookup in map(decode_lookup, lookups):
+            self._lookups.setdefault(lookup.id, (worker, lookup))
 
     # The innermost wrapper: before reports such as JUnit's are written, and after a Ctrl-C only
     # when xdist has stopped its workers, which may still be tuning when the hook is called.
@@ -197,13 +197,12 @@ class Controller:
     def _collect_journals(self) -> None:
         """Collect what no report has brought: of workers that died, and of forked children."""
         known = {lookup.entry for _, lookup in self._lookups.values()}
-        lines = self.folder.lines() if self.folder is not None else []
+        found = self.folder.lookups() if self.folder is not None else []
         if self._membership is not None:
-            lines += journals_in(self.shared.run(self.run_id))
-        for worker, text in lines:
-            lookup = decode_lookup(text)
+            found += journals_in(self.shared.run(self.run_id))
+        for worker, lookup in found:
             if not lookup.tuned or lookup.entry not in known:
-                self._lookups.setdefault(text, (worker, lookup))
+                self._lookups.setdefault(lookup.id, (worker, lookup))
 
     def _close(self, *, written: bool) -> None:
         if self.folder is not None:

@@ -14,11 +14,12 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.encoding import ProcessFacts, encode_facts, encode_lookup
 from pytest_autotune.run.imported import module_is_imported
 from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.together.coordination import Coordination
 from pytest_autotune.session import marker
 from pytest_autotune.session.names import MARKER, REPORT_ATTRIBUTE
@@ -53,8 +54,8 @@ class TestProcess:
     ) -> None:
         policy = Policy(
             dumping=options.dump is not None,
-            on_miss=options.on_miss,
-            on_stale=options.on_stale,
+            on_miss=OnMiss(options.on_miss),
+            on_stale=OnStale(options.on_stale),
             tuners=options.tuners,
             ignore=options.ignore,
             aliases=dict(options.device_alias),

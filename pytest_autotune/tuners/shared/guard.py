@@ -8,7 +8,8 @@ from functools import wraps
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from pytest_autotune.run.door import Refusal, TuningRun
+from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.policy import Refusal
 
 _Place = tuple[Any, str]
 _IS_GUARDED = "_pytest_autotune_guarded"

@@ -1,0 +1,64 @@
+"""What a run does with its lookups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pytest_autotune.run.lookup import Lookup, Outcome
+
+
+class OnMiss(str, Enum):
+    """What becomes of a problem that the loaded caches do not cover, as options spell it."""
+
+    TUNE = "tune"
+    ERROR = "error"
+
+
+class OnStale(str, Enum):
+    """What becomes of a stale problem, as options spell it."""
+
+    TUNE = "tune"
+    USE = "use"
+    ERROR = "error"
+
+
+class Refusal(LookupError):
+    """A lookup that the policy calls an error; no guard holds it back."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a run does with its lookups.
+
+    :param dumping: what is chosen will be written down, so every search must be a real one.
+    :param on_miss: applies to every outcome but a hit.
+    :param on_stale: applies to stale problems, beside ``on_miss``.
+    :param tuners: the tuners to act on, each with those below it; None for all.
+    :param ignore: globs of ``tuner:kernel`` that are left alone.
+    :param aliases: device name -> name of a device whose entries it may use.
+    :param compile_threads: this process's share of the cores.
+    :param cores: the cores of this machine, of which :meth:`TuningRun.core` gives one at a time.
+    """
+
+    dumping: bool = False
+    on_miss: OnMiss = OnMiss.TUNE
+    on_stale: OnStale = OnStale.TUNE
+    tuners: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    compile_threads: int = 1
+    cores: int = 1
+
+    def is_error(self, outcome: Outcome | None) -> bool:
+        """Whether a problem with this outcome is an error, where no entry is used for it all the same."""
+        if outcome is None or outcome is Outcome.HIT:
+            return False
+        return self.on_miss == OnMiss.ERROR or (outcome is Outcome.STALE and self.on_stale == OnStale.ERROR)
+
+
+def refusal(lookup: Lookup) -> str:
+    """What a user reads where a lookup is an error."""
+    outcome = lookup.outcome.value.upper() if lookup.outcome else "MISS"
+    return f"autotune: {outcome} {lookup.problem}: {lookup.reason}"

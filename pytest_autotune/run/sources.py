@@ -1,0 +1,140 @@
+"""Where the choice for a lookup may come from: sources, which an open door asks one after another.
+
+What this process has chosen before, what is loaded, and what another worker is tuning. Each
+says what it makes of the lookup, and may offer an entry; the tuner takes it or rejects it, and
+the next source is asked. A source decides nothing beyond that: whether a lookup is an error
+says :class:`~pytest_autotune.run.door.Tuning`, for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Entry, Identity
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, find
+from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.policy import OnMiss, OnStale, Policy
+from pytest_autotune.run.together.coordination import Claim
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a source makes of a lookup.
+
+    :param lookup: what is reported where the tuner takes the entry, or where there is none and no later source has.
+    :param entry: offered to the tuner; None where the source has nothing to offer.
+    :param is_last: no other source is to be asked.
+    :param is_reported: this process has reported the problem before.
+    """
+
+    lookup: Lookup
+    entry: Entry | None = None
+    is_last: bool = False
+    is_reported: bool = False
+
+
+class Source(Protocol):
+    """One place where the choice for a lookup may come from."""
+
+    def ask(self, lookup: Lookup) -> Answer:
+        """What this source makes of a lookup."""
+
+    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
+        """The lookup, as it was asked for here, where the tuner could not use the entry; it says why."""
+
+
+class Remembered:
+    """What this process has chosen before.
+
+    :param known: by problem and fingerprint.
+    :param offered: whether an entry's choice is among the candidates now.
+    """
+
+    def __init__(self, known: Mapping[Identity, Entry], offered: Callable[[Entry], bool]) -> None:
+        self._known = known
+        self._offered = offered
+
+    def ask(self, lookup: Lookup) -> Answer:
+        entry = self._known.get(lookup.identity)
+        if entry is None or entry.every_failed or not self._offered(entry):
+            return Answer(lookup)
+        return Answer(lookup, entry, is_reported=True)
+
+    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
+        return lookup
+
+
+class Loaded:
+    """What is loaded; without anything loaded, it leaves a lookup as it is.
+
+    :param indexes: the caches, the one that takes precedence first.
+    :param offered: whether an entry's choice is among the candidates now.
+    :param exists: whether there may still be a kernel of some name in this process.
+    :param is_alone: nobody else can name the nearest entry of a miss; the controller does where it has all indexes.
+    """
+
+    def __init__(
+        self,
+        indexes: Sequence[EntryIndex],
+        policy: Policy,
+        offered: Callable[[Entry], bool],
+        exists: Callable[[str], bool],
+        *,
+        is_alone: bool = False,
+    ) -> None:
+        self._indexes = indexes
+        self._policy = policy
+        self._offered = offered
+        self._exists = exists
+        self._names_nearest = is_alone or policy.on_miss == OnMiss.ERROR
+
+    def ask(self, lookup: Lookup) -> Answer:
+        if not self._indexes:
+            return Answer(lookup)
+        aliases = self._policy.aliases
+        found = find(self._indexes, lookup.problem, lookup.fingerprint, self._offered, aliases, self._exists)
+        reason = found.reason
+        if reason == NO_ENTRY and self._names_nearest:
+            reason = Nearest(self._indexes, aliases).reason(lookup.problem)
+        judged = replace(lookup, outcome=found.outcome, reason=reason, alias=found.alias)
+        if found.outcome is Outcome.HIT:
+            return Answer(
+                replace(judged, entry=found.entry),
+                found.entry if found.usable else None,
+                is_last=not found.usable,  # every candidate failed
+            )
+        if found.usable and self._policy.on_stale == OnStale.USE:
+            return Answer(replace(judged, entry=found.entry), found.entry)
+        return Answer(judged)
+
+    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
+        return replace(lookup, outcome=Outcome.STALE, reason=reason)
+
+
+class OtherWorker:
+    """What another worker of this run is tuning, or has tuned.
+
+    :param enter: claims the problem; waits for a worker that tunes it now, where that may be waited for.
+    :param offered: whether an entry's choice is among the candidates now.
+    """
+
+    def __init__(self, enter: Callable[[], Claim], offered: Callable[[Entry], bool]) -> None:
+        self._enter = enter
+        self._offered = offered
+        #: The right to tune the problem, once it has been asked for.
+        self.claim: Claim | None = None
+
+    def ask(self, lookup: Lookup) -> Answer:
+        self.claim = claim = self._enter()
+        shared = claim.result
+        entry = shared.entry if shared is not None else None
+        if shared is not None and entry is not None and not entry.every_failed and self._offered(entry):
+            # Reported as the first worker met it, so that the count is right even if that one dies.
+            return Answer(replace(shared, test=lookup.test, tuned=False, shared=True, id=""), entry)
+        return Answer(replace(lookup, disturbed=True) if claim.timed_out else lookup)
+
+    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
+        return lookup
