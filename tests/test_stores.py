@@ -254,6 +254,16 @@ def test_what_could_not_be_written_is_told_before(tmp_path):
     assert "the suffix" in refusal(check_writable, tmp_path / "a.toml")
 
 
+def test_a_file_of_another_user_that_only_its_owner_may_replace_is_told_before(tmp_path, monkeypatch):
+    path = tmp_path / "a.pb"
+    update(path, adding(entry("add")))
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    check_writable(path)
+    tmp_path.chmod(0o1777)
+    assert "is another user's, in a folder where only its owner may replace it" in refusal(check_writable, path)
+    check_writable(tmp_path / "new.pb")
+
+
 @contextmanager
 def small_disk(folder: Path):
     folder.mkdir()

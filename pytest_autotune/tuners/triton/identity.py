@@ -133,10 +133,13 @@ def target_device() -> Device:
 def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
     """What pruning left, where that is less than all: it may depend on arguments that are in no key.
 
-    Not where a performance model chooses: what it measures may be another list each time.
+    Where a performance model chooses, only that: what it leaves may be another list each time. It is told apart
+    from the whole all the same, since the best of a part is not the best of all.
     """
-    if autotuner.perf_model is not None or len(configs) >= len(autotuner.configs):
+    if len(configs) >= len(autotuner.configs):
         return []
+    if autotuner.perf_model is not None:
+        return [Value(PRUNED, "by a performance model")]
     return [Value(PRUNED, _list_digest(configs), "digest")]
 
 
