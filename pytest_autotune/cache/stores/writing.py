@@ -49,10 +49,15 @@ def check_name(file: Path, where: str) -> None:
 def check_replaceable(file: Path, where: str) -> None:
     """Refuse a file in whose place no other can be put.
 
-    :raises CacheError: for a mount point, and for one that is read-only.
+    :raises CacheError: for a mount point, for one that is read-only, and for another user's where only its owner
+        may remove it.
     """
     if os.path.lexists(file) and not os.access(file, os.W_OK):
         raise CacheError(where, "is read-only")
+    with suppress(OSError):
+        owner, folder = file.stat().st_uid, file.parent.stat()
+        if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, owner, folder.st_uid):
+            raise CacheError(where, "is another user's, in a folder where only its owner may replace it")
     with suppress(OSError):
         mounts = _MOUNTS.read_text(errors="surrogateescape").splitlines()
         points = {re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in mounts}
