@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_autotune.session.names import INPUT_KEY, MARKER, REPORT_ATTRIBUTE
+from pytest_autotune.session.names import INPUT_KEY, MARKER, REPORT_ATTRIBUTE, asks_for_cache
 from pytest_autotune.session.options import add_options, anything_set
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     has_task = INPUT_KEY in getattr(config, "workerinput", ())
     if has_task or anything_set(config):
         options = _read_options(config)
-        if has_task or options.active:
+        if has_task or options.active or _is_gate_without_load(config, options):
             _start(config, options)
 
 
@@ -58,12 +58,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if _process not in config.stash and any(_asks_for_cache(item) for item in items):
+    if _process not in config.stash and any(map(asks_for_cache, items)):
         _start(config, _read_options(config))
 
 
-def _asks_for_cache(item: pytest.Item) -> bool:
-    return item.get_closest_marker(MARKER) is not None or MARKER in getattr(item, "fixturenames", ())
+def _is_gate_without_load(config: pytest.Config, options: Options) -> bool:
+    from pytest_autotune.session.gating import unloaded_gate
+
+    return bool(unloaded_gate(config, options))
 
 
 def _read_options(config: pytest.Config) -> Options:

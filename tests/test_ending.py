@@ -202,7 +202,8 @@ MISSED = Summary(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcom
         (replace(MISSED, updates=True), "0", "", "this run updates the cache that it loads"),
         (replace(MISSED, interrupted=True), "0", "", "the run was interrupted"),
         (Summary(), "0", "", "nothing was loaded"),
-        (replace(MISSED, rows=()), "0", "", ""),
+        (replace(MISSED, rows=()), "9", "1 entry was loaded and not one was asked for", ""),
+        (replace(MISSED, rows=(), incomplete="1 test deselected"), "0", "", ""),
         (
             replace(MISSED, unhooked=(("toy", "why"),), requested=("toy.part",)),
             "9",

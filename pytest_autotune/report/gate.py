@@ -60,11 +60,13 @@ class Gate:
     :param limit: what is allowed, as the user wrote it; empty where nothing is to be judged.
     :param failure: why the run fails; empty when it passes.
     :param skipped: why nothing was judged; empty when it was.
+    :param is_usage_error: the failure is one of what was asked for, not of what was found.
     """
 
     limit: str = ""
     failure: str = ""
     skipped: str = ""
+    is_usage_error: bool = False
 
 
 def judge(summary: Summary, limit: MissLimit | None) -> Gate:
@@ -87,6 +89,9 @@ def judge(summary: Summary, limit: MissLimit | None) -> Gate:
     wanted = {library_of(name) for name in summary.requested or summary.covered}
     if unhooked := [tuner for tuner, _ in summary.unhooked if library_of(tuner) in wanted]:
         return Gate(limit.text, failure=f"requested tuner could not be hooked: {', '.join(unhooked)}")
+    if summary.unasked and not summary.incomplete:
+        entries = "1 entry was" if summary.unasked == 1 else f"{summary.unasked} entries were"
+        return Gate(limit.text, failure=f"{entries} loaded and not one was asked for")
     if limit.exceeded_by(summary.misses, summary.problems):
         compared = limit.compared(summary.misses, summary.problems)
         return Gate(limit.text, failure=f"maximum allowed autotune cache misses exceeded: {compared}")

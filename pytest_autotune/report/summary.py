@@ -139,6 +139,11 @@ class Summary:
         return len(self.rows) + len(self.unseen)
 
     @property
+    def unasked(self) -> int:
+        """How many entries were loaded, in a run that asked for nothing at all; else 0."""
+        return 0 if self.problems else sum(entries for _, entries in self.loaded)
+
+    @property
     def tuning_seconds(self) -> float:
         return round(sum((row.tuning_seconds for row in self.rows), 0.0), 3)
 

@@ -193,8 +193,9 @@ def _counts(summary: Summary, failed: bool) -> Iterator[Line]:
         elif summary.dump is not None:
             yield Line("no lookups: no autotuned kernel was called")
         return
-    if not summary.rows and not summary.unseen:
-        yield Line("no lookups: no autotuned kernel was called")
+    if not summary.problems:
+        unasked = f"; {_count(summary.unasked, 'entry', 'entries')} loaded for nothing" if summary.unasked else ""
+        yield Line(f"no lookups: no autotuned kernel was called{unasked}")
         return
     parts = _outcomes(summary.rows)
     parts += [f"{len(summary.unseen)} unseen"] if summary.unseen else []

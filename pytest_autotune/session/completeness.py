@@ -61,8 +61,8 @@ class Completeness:
             return f"worker {crashed[0]} crashed"
         if self._collection_error:
             return f"{self._collection_error} could not be collected"
-        if selection := self._selection():
-            return selection
+        if part := selection(self._config):
+            return part
         deselected = max((process.deselected for process in facts), default=0)
         if deselected:
             return "1 test deselected" if deselected == 1 else f"{deselected} tests deselected"
@@ -74,15 +74,16 @@ class Completeness:
             return "the run stopped early"
         return ""
 
-    def _selection(self) -> str:
-        config = self._config
-        if config.args_source is pytest.Config.ArgsSource.ARGS:
-            return f"only {' '.join(config.args)} was asked for"
-        here, root = config.invocation_params.dir, config.rootpath
-        if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and here != root:
-            return f"only {os.path.relpath(here, root)} was asked for"
-        for option, flag in _SELECTING.items():
-            value = config.getoption(option, None)
-            if value and value != _NO_SHARDS.get(option):
-                return f"{flag} selects tests"
-        return ""
+
+def selection(config: pytest.Config) -> str:
+    """How the user asked for a part of the suite; empty where all of it is to run."""
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return f"only {' '.join(config.args)} was asked for"
+    here, root = config.invocation_params.dir, config.rootpath
+    if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and here != root:
+        return f"only {os.path.relpath(here, root)} was asked for"
+    for option, flag in _SELECTING.items():
+        value = config.getoption(option, None)
+        if value and value != _NO_SHARDS.get(option):
+            return f"{flag} selects tests"
+    return ""

@@ -16,7 +16,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.report.gate import judge
+from pytest_autotune.report.gate import Gate, judge
 from pytest_autotune.report.summary import Request, Summary, summarise
 from pytest_autotune.run.dumping import Destination, dump
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup
@@ -27,7 +27,8 @@ from pytest_autotune.run.together.folders import Membership, remove_run_folders,
 from pytest_autotune.session import reports
 from pytest_autotune.session.beginning import begin
 from pytest_autotune.session.completeness import Completeness
-from pytest_autotune.session.names import REPORT_ATTRIBUTE
+from pytest_autotune.session.gating import unloaded_gate
+from pytest_autotune.session.names import REPORT_ATTRIBUTE, asks_for_cache
 from pytest_autotune.session.reading import Options
 from pytest_autotune.session.traffic import Task, receive_results, send_task
 from pytest_autotune.session.worker import TestProcess
@@ -92,6 +93,12 @@ class Controller:
         lines = [f"autotune: {', '.join(parts)}"] if parts else []
         lines += [f"autotune: {CacheError(*cache.lossy)}" for _, cache in self._beginning.loaded if cache.lossy]
         return list(map(one_line, lines))
+
+    @pytest.hookimpl(tryfirst=True)  # before others deselect a test whose marker loads a cache
+    def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
+        problem = unloaded_gate(self._config, self._options)
+        if problem and items and not self._config.option.collectonly and not any(map(asks_for_cache, items)):
+            raise pytest.UsageError(problem)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
@@ -164,7 +171,8 @@ class Controller:
         reports.add_junit_properties(summary, self._config)
         if summary.failures:
             if session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+                status = pytest.ExitCode.USAGE_ERROR if summary.gate.is_usage_error else pytest.ExitCode.TESTS_FAILED
+                session.exitstatus = status
             session.shouldfail = session.shouldfail or one_line(summary.failures[0])
         self._close(written=summary.dump is not None and not summary.dump.error)
 
@@ -192,7 +200,12 @@ class Controller:
             options.prune, options.updates, options.tuners or (), dict(options.device_alias), options.update_arguments
         )
         summary = summarise(self._beginning, collected, ending, dumped, request)
-        return replace(summary, gate=judge(summary, options.max_misses))
+        gate = judge(summary, options.max_misses)
+        # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
+        problem = unloaded_gate(self._config, options)
+        if problem and self._process is None and not any(row.outcome for row in summary.rows) and not gate.failure:
+            gate = Gate(gate.limit, failure=problem, is_usage_error=True)
+        return replace(summary, gate=gate)
 
     def _collect_journals(self) -> None:
         """Collect what no report has brought: of workers that died, and of forked children."""

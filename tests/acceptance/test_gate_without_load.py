@@ -1,0 +1,66 @@
+"""A gate that could judge nothing is not green: no cache is loaded, or none of the loaded entries is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Suite
+
+GATES = ["--autotune-max-misses=0", "--autotune-on-miss=error"]
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_gate_without_anything_loaded_is_a_usage_error(suite: Suite, gate: str) -> None:
+    result = suite.write().run(gate)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    told = f"{gate.partition('=')[0]}: nothing is loaded, so there is nothing to judge (add --autotune-load=PATH; *"
+    if "-n2" in suite.distribution:  # the workers know the tests, and cannot refuse a run
+        result.stdout.fnmatch_lines([f"! {told}"])
+    else:
+        result.stderr.fnmatch_lines([f"ERROR: {told}"])
+
+
+def test_without_workers_no_test_runs_before_that_is_told(serial_suite: Suite) -> None:
+    serial_suite.write().run("--autotune-max-misses=0").assert_outcomes()
+
+
+def test_an_ini_line_that_was_lost_does_not_turn_the_gate_off(serial_suite: Suite) -> None:
+    serial_suite.write().pytester.makeini("[pytest]\nautotune_max_misses = 0\n")
+
+    result = serial_suite.run()
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: autotune_max_misses (ini): nothing is loaded, *"])
+    assert serial_suite.run("test_lib.py").ret == 0, "a part of a suite of which other tests may load caches"
+
+
+@pytest.mark.parametrize("options", [["--autotune-load="], ["--autotune-dump=new.textproto"], ["--collect-only"]])
+def test_who_loads_nothing_on_purpose_is_not_refused(serial_suite: Suite, options: list[str]) -> None:
+    assert serial_suite.write().run(*GATES, *options).ret == 0
+
+
+def test_a_suite_whose_markers_load_is_judged_by_them(suite: Suite) -> None:
+    suite.write().dump()
+    marker = 'import pytest\npytestmark = pytest.mark.autotune_cache(load="cache.textproto")\n'
+    test = suite.folder / "test_lib.py"
+    test.write_text(marker + test.read_text())
+
+    assert suite.run("--autotune-max-misses=0").ret == 0
+    assert suite.run("--autotune-on-miss=error", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_a_gate_fails_where_no_loaded_entry_was_asked_for(suite: Suite, section) -> None:
+    suite.write().dump()
+    for test in suite.folder.glob("test_*.py"):
+        test.write_text("def test_nothing(): pass\n")
+
+    assert suite.load().ret == 0
+    result = suite.load("--autotune-max-misses=5")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert section(result)[0].startswith("no lookups: no autotuned kernel was called; ")
+    result.stdout.fnmatch_lines(["*! * entries were loaded and not one was asked for !*"])
+    for test in suite.folder.glob("test_*.py"):
+        test.write_text("import pytest\n@pytest.mark.skip\ndef test_nothing(): pass\n")
+    assert suite.load("--autotune-max-misses=5").ret == 0, "tests that need another machine were skipped"
