@@ -20,6 +20,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from pytest_autotune.cache.model import Entry, Value
+from pytest_autotune.tuners.shared.source.functions import closure_cells
 from tests.test_triton import CONFIGS, Bench, configs, grid, interpreter, session  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("forget_choices", "interpreter")
@@ -181,6 +182,28 @@ def test_named_tuples_of_two_classes_in_a_closure_are_told_apart(told_apart) -> 
         return tuned
 
     assert told_apart(make("a b"), make("b a"), *tensors())
+
+
+def test_what_a_performance_model_leaves_does_not_serve_a_kernel_of_the_same_source_without_one(told_apart) -> None:
+    def make(pruning: dict[str, Any] | None) -> Make:
+        def tuned(bench: Any) -> Any:
+            def prefer(kernel_call: Any, quantiles: Any = None) -> list[float]:
+                is_best = closure_cells(kernel_call)["config"].kwargs["BLOCK"] == bench.best
+                return [1.0 if is_best else 2.0] * 3
+
+            @triton.autotune(configs([16, 32, 64]), key=["n"], do_bench=prefer, prune_configs_by=pruning)
+            @triton.jit
+            def plain(x, y, n, BLOCK: tl.constexpr):
+                pass
+
+            return plain
+
+        return tuned
+
+    def smaller_first(**arguments: Any) -> float:
+        return float(arguments["BLOCK"])
+
+    assert told_apart(make({"perf_model": smaller_first, "top_k": 2}), make(None), *tensors())
 
 
 def test_one_choice_serves_all_values_of_a_heuristic_that_the_key_leaves_out(outcome_after) -> None:
