@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import FunctionType
 
-from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, plain_value
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, Versions, plain_value
 from pytest_autotune.devices import cpu, current_gpu
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -35,6 +35,7 @@ __all__ = [
     "TuningRun",
     "UnportableError",
     "Value",
+    "Versions",
     "cpu",
     "current_gpu",
     "digest",

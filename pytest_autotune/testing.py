@@ -127,7 +127,7 @@ class AdapterConformance(ABC):
         assert lookup.entry is not None
         assert lookup.entry.choice is not None or lookup.entry.candidates or lookup.entry.native
         assert lookup.entry.tuning_seconds >= 0
-        assert self.tuner in run.environments, "run.tuning(…, environment=…) tells the library's version"
+        assert self.tuner in run.versions, "run.tuning(…, versions=…) tells the library's version"
         choice = lookup.entry.choice
         if choice is not None and lookup.entry.candidates:
             assert any(choice.same_configuration(candidate) for candidate in lookup.entry.candidates)

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode
 from pytest_autotune.cache.formats.binary import entries_of, to_bytes
-from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Scalar, Value
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Scalar, Value, Versions
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
 SCALARS: list[Scalar] = [None, True, False, 0, 1, 127, 128, -1, 2**63 - 1, -(2**63), 0.0, -0.0, 1.5, float("inf"), ""]
@@ -30,7 +30,7 @@ ENTRIES = [
     entry(choice=Candidate("id", time_us=0.0, failed="spills", label="x")),
     entry(choice=Candidate(time_us=float("nan"), label="y" * 300)),
     entry(choice=None, candidates=(Candidate("a", time_us=1.0), Candidate("b", failed="no"), Candidate())),
-    entry(native=bytes(range(256)), label="l", tuning_seconds=-0.0, environment="triton 3.7.1"),
+    entry(native=bytes(range(256)), label="l", tuning_seconds=-0.0, versions=Versions.of("triton 3.7.1")),
     entry(fingerprint=(), tuning_seconds=1.5),
     entry(kernel="k" * 20_000),
 ]

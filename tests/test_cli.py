@@ -18,7 +18,7 @@ import pytest
 from pytest_autotune import __version__, cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.autotune_cache_pb2 import AutotuneCache  # type: ignore[attr-defined]
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 A100 = Device("NVIDIA A100", "sm_80", 108)
@@ -40,7 +40,7 @@ def entry(
         (Value("source", source, "digest"),),
         Candidate(params=(Value("BLOCK", block),), time_us=time_us),
         tuning_seconds=1.5,
-        environment="triton 3.7.1",
+        versions=Versions.of("triton 3.7.1"),
     )
 
 

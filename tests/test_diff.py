@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_autotune.cache.diff import Diff, Identities, Kind, diff, winner
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 A100 = Device("NVIDIA A100", "sm_80", 108)
@@ -38,7 +38,9 @@ def test_another_time_for_the_same_choice_is_time_only() -> None:
 
 
 def test_what_is_only_told_counts_as_time_only() -> None:
-    assert kinds([entry()], [replace(entry(), tuning_seconds=9.0, environment="triton 4", label="x")]) == [Kind.TIME]
+    assert kinds([entry()], [replace(entry(), tuning_seconds=9.0, versions=Versions.of("triton 4"), label="x")]) == [
+        Kind.TIME
+    ]
 
 
 def test_another_choice_is_told_with_both() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import faces, json_report, terminal
 from pytest_autotune.report.gate import MissLimit, judge
 from pytest_autotune.report.summary import Request, Row, Summary, summarise
@@ -21,7 +21,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 
 GPU = Device("GPU", "arch", 4)
 OTHER = Device("Other GPU", "arch", 8)
-FACTS = ProcessFacts(environments=(("toy", "toy 1.0"),))
+FACTS = ProcessFacts(versions=(("toy", Versions.of("toy 1.0")),))
 DUMP = Dump("new.textproto", "new.textproto", rewritten=True)
 
 
@@ -36,7 +36,7 @@ def candidate(name: str, time_us: float | None = None) -> Candidate:
 def entry(of: Problem, choice: str = "a", source: str = "s", **times: float) -> Entry:
     timed = tuple(candidate(name, time) for name, time in times.items())
     found = next((one for one in timed if one.params[0].value == choice), candidate(choice))
-    return Entry(of, (Value("source", source),), found, timed, tuning_seconds=0.5, environment="toy 1.0")
+    return Entry(of, (Value("source", source),), found, timed, tuning_seconds=0.5, versions=Versions.of("toy 1.0"))
 
 
 def searched(made: Entry, outcome: Outcome | None = None, **told: Any) -> Lookup:
@@ -133,7 +133,7 @@ def test_an_entry_for_another_list_that_pruning_left_is_not_unused_where_its_pro
     [
         pytest.param(entry(problem(M=2, device=OTHER)), FACTS, id="another device"),
         pytest.param(entry(problem("elsewhere")), FACTS, id="a kernel that was not imported"),
-        pytest.param(replace(entry(problem(M=2)), environment="toy 2.0"), FACTS, id="another version"),
+        pytest.param(replace(entry(problem(M=2)), versions=Versions.of("toy 2.0")), FACTS, id="another version"),
         pytest.param(entry(problem(M=2)), ProcessFacts(), id="a tuner that was not active"),
     ],
 )
@@ -236,7 +236,7 @@ def test_without_a_limit_nothing_is_judged() -> None:
 
 
 def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_as_in_the_terminal() -> None:
-    old = replace(entry(problem(M=1)), environment="toy 0.9")
+    old = replace(entry(problem(M=1)), versions=Versions.of("toy 0.9"))
     found = collected(
         ("gw0", hit(old)),
         ("gw1", searched(entry(problem(M=2), "a", a=1.0))),

@@ -12,7 +12,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line, plain_json
 from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.merge import Disagreement
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.gate import Gate
 from pytest_autotune.report.summary import Row, Summary
@@ -74,7 +74,20 @@ def hostile_summary() -> Summary:
     problems = [Problem(HOSTILE, f"{HOSTILE}{index}", (value,), device) for index in range(5)]
     entry = Entry(problems[0], (value,), candidate, (candidate,), b"", HOSTILE, 1.0, f"{HOSTILE} 1.0")
     rows = [
-        Row(problem, outcome, HOSTILE, HOSTILE, (), True, 1.0, 1.0, candidate, (candidate,), f"{HOSTILE} 1.0", HOSTILE)
+        Row(
+            problem,
+            outcome,
+            HOSTILE,
+            HOSTILE,
+            (),
+            True,
+            1.0,
+            1.0,
+            candidate,
+            (candidate,),
+            Versions.of(f"{HOSTILE} 1.0"),
+            HOSTILE,
+        )
         for problem, outcome in zip(problems, Outcome, strict=True)
     ]
     return Summary(
@@ -94,7 +107,7 @@ def hostile_summary() -> Summary:
         taken_over=1,
         dump=Dump(HOSTILE, HOSTILE + "2", 1, 1, 1, 1, 1, True),
         gate=Gate(HOSTILE, HOSTILE, HOSTILE),
-        environments={HOSTILE.split(".")[0]: f"{HOSTILE} 2.0"},
+        versions={HOSTILE.split(".")[0]: Versions.of(f"{HOSTILE} 2.0")},
         left_out=(entry,),
         requested=(HOSTILE,),
         updates=True,
@@ -162,7 +175,7 @@ def hostile_cache() -> bytes:
             (Value("search", "a,b", "digest"), Value("source", "one", "digest")),
             Candidate(HOSTILE if choice != "a" else "", (Value("config", choice),), 1.0, "", HOSTILE),
             label=HOSTILE,
-            environment=HOSTILE + then,
+            versions=Versions.of(HOSTILE + then),
         )
 
     entries = [

@@ -20,7 +20,7 @@ from pytest_autotune.cache.formats import (
     entry_to_mapping,
     format_of,
 )
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 MI300 = Device("AMD Instinct MI300X", "gfx942", 304)
@@ -30,7 +30,7 @@ MATMUL = Entry(
     (Value("source", "5f2c91d0a7b3", "digest"), Value("search", "c0ffee123456", "digest")),
     Candidate(params=(Value("BLOCK_M", 64), Value("num_warps", 4)), time_us=10.4),
     tuning_seconds=5.3,
-    environment="triton 3.6.0, torch 2.11.0, cuda 13.0",
+    versions=Versions.of("triton 3.6.0, torch 2.11.0, cuda 13.0"),
 )
 TEMPLATE = Entry(
     Problem("inductor.template", "mm", (Value("hint", None, "none"), Value("on", True), Value("alpha", -0.0)), MI300),
@@ -523,3 +523,14 @@ def test_an_entry_whose_candidates_all_failed_survives_every_format(format: Form
 
     assert read == entry
     assert read.every_failed
+
+
+@pytest.mark.parametrize(
+    "text", ["", "triton 3.6.0, torch 2.11.0+cu130, cuda 13.0", "x", "x , y", " a", "a, , b", "a  b c"]
+)
+def test_the_versions_of_an_entry_are_data_and_stand_in_a_file_as_they_did(text: str) -> None:
+    assert str(Versions.of(text)) == text
+
+
+def test_the_version_of_the_tuner_itself_is_told_to_the_minor() -> None:
+    assert Versions.of("triton 3.6.0, torch 2.11.0").minor == ("triton", "3.6")

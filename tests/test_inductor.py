@@ -24,7 +24,7 @@ pytest.importorskip("triton")
 
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome, find
 from pytest_autotune.run.together.coordination import Alone, GpuLock
@@ -647,7 +647,7 @@ def looked_up() -> list[Lookup]:
 def on_h200(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("padding",):
         monkeypatch.setattr(f"pytest_autotune.tuners.inductor.{module}.device_of", lambda *args: H200)
-        monkeypatch.setattr(f"pytest_autotune.tuners.inductor.{module}.environment", lambda: "torch 2.13.0")
+        monkeypatch.setattr(f"pytest_autotune.tuners.inductor.{module}.versions", lambda: Versions.of("torch 2.13.0"))
 
 
 def run_with(entries: list[Entry] | None, looked_up: list[Lookup]) -> TuningRun:
@@ -840,8 +840,8 @@ def test_under_other_versions_the_fastest_template_is_compiled_before_it_is_beli
 
     fastest = choice("a", "mm_1")
     fastest.precompile = precompile
-    environment = identity.environment() if tuned_with == "now" else tuned_with
-    entry = replace(template_entry(Candidate("a", time_us=1.0, label="Template mm")), environment=environment)
+    versions = identity.versions() if tuned_with == "now" else Versions.of(tuned_with)
+    entry = replace(template_entry(Candidate("a", time_us=1.0, label="Template mm")), versions=versions)
 
     reason = _no_longer_compiles(_Offered([fastest]), entry)
 
@@ -1039,8 +1039,8 @@ def test_without_a_call_of_a_library_the_code_tells_problems_apart() -> None:
 def test_an_edited_call_under_the_same_versions_is_not_known_by_its_name() -> None:
     call = ExternKernelCaller()
     then = [Candidate("mm-before", time_us=1.0, label="ExternKernel mm")]
-    edited = replace(template_entry(*then), environment=identity.environment())
-    of_another_torch = replace(edited, environment="torch 1.0")
+    edited = replace(template_entry(*then), versions=identity.versions())
+    of_another_torch = replace(edited, versions=Versions.of("torch 1.0"))
 
     assert _Offered([call]).winner(edited) is None
     assert _Offered([call]).winner(of_another_torch) is call

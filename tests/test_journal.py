@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup, encode_facts, encode_lookup
 from pytest_autotune.run.journal import Journal, RunFolder, lookups_in
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -20,7 +20,9 @@ def lookup(kernel: str = "k") -> Lookup:
     problem = Problem("toy", kernel, key, Device("GPU", "arch", 1))
     failed = Candidate(params=(Value("BLOCK", 32),), failed="out of\nmemory")
     best = Candidate("id", (Value("BLOCK", 16),), 1.5, label="a label")
-    entry = Entry(problem, (Value("source", "s", "digest"),), best, (best, failed), b"\x00\xff", "", 0.5, "toy 1.0")
+    entry = Entry(
+        problem, (Value("source", "s", "digest"),), best, (best, failed), b"\x00\xff", "", 0.5, Versions.of("toy 1.0")
+    )
     return Lookup(problem, entry.fingerprint, Outcome.MISS, "no entry", "test_é.py::test", "", entry, tuned=True)
 
 
@@ -50,7 +52,8 @@ def test_a_broken_line_is_an_error_of_its_value(text: str) -> None:
 
 
 def test_facts_come_back_as_they_were_sent() -> None:
-    facts = ProcessFacts("gw1", 3, ("note",), ("triton:k",), (("triton", "why"),), (("triton", "3.6"),), ("t:k",), 1.5)
+    versions = (("triton", Versions.of("triton 3.6")),)
+    facts = ProcessFacts("gw1", 3, ("note",), ("triton:k",), (("triton", "why"),), versions, ("t:k",), 1.5)
 
     assert decode_facts(encode_facts(facts)) == facts
 

@@ -147,7 +147,7 @@ def test_a_tuning_is_recorded_with_every_candidate_and_its_seconds(session) -> N
     assert [candidate.time_us for candidate in lookup.entry.candidates] == [2000.0, 1000.0]
     assert str(lookup.entry.choice).startswith("BLOCK=64")
     assert lookup.entry.tuning_seconds > 0
-    assert lookup.entry.environment.startswith(f"triton {triton.__version__}, torch ")
+    assert str(lookup.entry.versions).startswith(f"triton {triton.__version__}, torch ")
 
 
 def test_a_loaded_choice_is_taken_without_measuring(session) -> None:

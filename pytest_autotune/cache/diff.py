@@ -75,7 +75,7 @@ class Diff:
 
 
 #: All that an entry is beside its identity. Of entries of one identity it is compared faster than the whole.
-beside_identity = attrgetter("choice", "candidates", "native", "label", "tuning_seconds", "environment")
+beside_identity = attrgetter("choice", "candidates", "native", "label", "tuning_seconds", "versions")
 
 
 class Identities:

@@ -207,12 +207,53 @@ class Identity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Versions:
+    """Of libraries at tuning time; told, and compared only to say what is unused or was tuned under another version.
+
+    Files hold them as the text that :meth:`of` reads and ``str`` gives back.
+
+    :param each: (library, version), the tuner's own library first; the version is empty where none was told.
+    """
+
+    each: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Versions:
+        """Those that a text tells: ``"triton 3.6.0, torch 2.11.0"``. Any text comes back from ``str`` as it was."""
+        pairs = []
+        for part in text.split(", ") if text else ():
+            library, _, version = part.partition(" ")
+            pairs.append((library, version) if library and version else (part, ""))
+        return cls(tuple(pairs))
+
+    @property
+    def first(self) -> str:
+        """The tuner's own library with its version: ``"triton 3.6.0"``; empty where none was told."""
+        return str(Versions(self.each[:1]))
+
+    @property
+    def minor(self) -> tuple[str, str]:
+        """The tuner's own library, and its version as far as its users have to care: ``("triton", "3.6")``."""
+        library, version = self.each[0] if self.each else ("", "")
+        return library, ".".join(version.split(".")[:2])
+
+    def __bool__(self) -> bool:
+        return bool(self.each)
+
+    def __str__(self) -> str:
+        return ", ".join([f"{library} {version}" if version else library for library, version in self.each])
+
+
+NO_VERSIONS = Versions()
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A problem, what its choice rests on, the result, and what is told about it.
 
     The result is a ``choice``, and where the tuner needs them every candidate's
     measurement in ``candidates``, or the tuner's own bytes in ``native``.
-    ``label``, ``tuning_seconds`` and ``environment`` are told and never compared.
+    ``label``, ``tuning_seconds`` and ``versions`` are told; the first two are never compared.
 
     :param raw: the entry as a binary file held it, kept only where it has fields
         that this version does not know, so that they are written back unchanged.
@@ -225,7 +266,7 @@ class Entry:
     native: bytes = b""
     label: str = ""
     tuning_seconds: float = 0.0
-    environment: str = ""
+    versions: Versions = NO_VERSIONS
     raw: bytes = field(default=b"", compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -146,7 +146,7 @@ def _mapping(entry: Entry, device: str) -> dict[str, Any]:
         "candidates": len(entry.candidates),
         "label": entry.label,
         "tuning_seconds": entry.tuning_seconds,
-        "environment": entry.environment,
+        "environment": str(entry.versions),
     }
 
 

@@ -54,8 +54,7 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
         "taken_over": summary.taken_over,
         "waited_seconds": dict(sorted(summary.workers.items())),
         "other_versions": [
-            {"tuned_with": then, "running": now, "hits": hits}
-            for (then, now), hits in summary.other_environments.items()
+            {"tuned_with": then, "running": now, "hits": hits} for (then, now), hits in summary.other_versions.items()
         ],
         "moved": [{"from": old, "to": new, "hits": hits} for (old, new), hits in summary.moved.items()],
         "aliases": [

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.merge import Disagreement, Merged
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem
+from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Device, Entry, Identity, Problem, Versions
 from pytest_autotune.report.gate import Gate
 from pytest_autotune.run.dumping import Dump
-from pytest_autotune.run.ending import Beginning, Collected, Ending, minor_version
+from pytest_autotune.run.ending import Beginning, Collected, Ending
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.moves import old_entry
 from pytest_autotune.run.nearest import Nearest
@@ -46,7 +46,7 @@ class Row:
     saved_seconds: float = 0.0
     choice: Candidate | None = None
     candidates: tuple[Candidate, ...] = ()
-    environment: str = ""
+    versions: Versions = NO_VERSIONS
     alias: str = ""
     moved_from: str = ""
     disturbed: bool = False
@@ -68,7 +68,7 @@ class Summary:
     :param crashed: workers that died.
     :param disagreements: problems that were searched more than once, with different choices.
     :param taken_over: how many tunings of killed runs with this dump path were taken over.
-    :param environments: tuner -> the versions that it ran under.
+    :param versions: tuner -> the versions that it ran under.
     :param requested: the tuners that the user named; empty where those with loaded entries act.
     :param updates: the dump path was loaded, too.
     :param interrupted: the run was ended before its tests were.
@@ -91,7 +91,7 @@ class Summary:
     taken_over: int = 0
     dump: Dump | None = None
     gate: Gate = field(default_factory=Gate)
-    environments: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, Versions] = field(default_factory=dict)
     left_out: tuple[Entry, ...] = ()
     requested: tuple[str, ...] = ()
     updates: bool = False
@@ -157,13 +157,13 @@ class Summary:
         return tuple(sorted({row.problem.device for row in self.rows}, key=lambda device: device.id))
 
     @property
-    def other_environments(self) -> dict[tuple[str, str], int]:
+    def other_versions(self) -> dict[tuple[str, str], int]:
         """(tuned with, this run's) -> how many hits; told as a hint, never judged."""
         hints: Counter[tuple[str, str]] = Counter()
         for row in self.rows:
-            then, now = row.environment, self.environments.get(row.problem.library, "")
-            if row.outcome is Outcome.HIT and then and now and minor_version(then) != minor_version(now):
-                hints[then.split(",")[0], now.split(",")[0]] += 1
+            then, now = row.versions, self.versions.get(row.problem.library)
+            if row.outcome is Outcome.HIT and then and now and then.minor != now.minor:
+                hints[then.first, now.first] += 1
         return dict(sorted(hints.items()))
 
     @property
@@ -228,7 +228,7 @@ def summarise(
         crashed=tuple(sorted(collected.crashed)),
         taken_over=ending.taken_over if written else 0,
         dump=dump,
-        environments=collected.environments,
+        versions=collected.versions,
         left_out=ending.left_out if written else (),
         requested=request.requested,
         updates=request.updates,
@@ -284,7 +284,7 @@ def _row(
         max((lookup.saved_seconds for lookup in met), default=0.0),
         entry.choice if entry else None,
         best.candidates if best else (),
-        entry.environment if entry else "",
+        entry.versions if entry else Versions(),
         next((lookup.alias for lookup in met if lookup.alias), ""),
         next((old.problem.kernel for one in met if one.outcome is Outcome.HIT and (old := old_entry(one))), ""),
         any(lookup.disturbed for lookup in searches if lookup.entry == best),

@@ -138,7 +138,7 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
         yield Line(f"took over {_count(summary.taken_over, 'tuning')} of an interrupted run with this dump path")
     for note in summary.notes:
         yield Line(note, color="yellow")
-    for (then, now), hits in summary.other_environments.items():
+    for (then, now), hits in summary.other_versions.items():
         yield Line(f"{_count(hits, 'hit')}, tuned with {then}; this run has {now}")
     for (old, new), hits in summary.moved.items():
         yield Line(f"{_count(hits, 'hit')} of {new} moved from {old}")

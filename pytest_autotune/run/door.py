@@ -13,7 +13,7 @@ from typing import NoReturn, TypeVar
 
 from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, Value, library_of
+from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity, Problem, Value, Versions, library_of
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy, Refusal, refusal
@@ -70,7 +70,7 @@ class TuningRun:
         self.notes: list[str] = []
         #: tuner -> why it could not be hooked.
         self.unhooked: dict[str, str] = {}
-        self.environments: dict[str, str] = {}
+        self.versions: dict[str, Versions] = {}
         #: How many searches have begun behind the door.
         self.searches = 0
         self._index = index
@@ -181,7 +181,7 @@ class TuningRun:
         problem: Problem,
         fingerprint: Sequence[Value],
         offered: Callable[[Entry], bool],
-        environment: str = "",
+        versions: Versions = NO_VERSIONS,
         label: str = "",
         meanwhile: Callable[[Work], None] | None = None,
         exists: Callable[[str], bool] | None = None,
@@ -193,14 +193,14 @@ class TuningRun:
         chose. Leaving without a record releases every claim.
 
         :param offered: whether an entry's choice is among the candidates now.
-        :param environment: versions that matter to this tuner; told, never compared.
+        :param versions: of the libraries that matter to this tuner, its own first.
         :param meanwhile: called where another worker tunes this problem now, to take pieces of ``Tuning.work``
             instead of only waiting.
         :param exists: whether there may still be a kernel of some name in this process. Where there is none, an
             entry of that name with the same key, device and fingerprint, a ``source`` in it, is taken for one of
             this kernel under its old name. Left out, none is.
         """
-        self.environments.setdefault(problem.library, environment)
+        self.versions.setdefault(problem.library, versions)
         with ExitStack() as held:
             sorted_fingerprint = tuple(sorted(fingerprint, key=lambda value: value.name))
             lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label)
@@ -209,7 +209,7 @@ class TuningRun:
             )
             other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)
             sources: list[Source] = [Remembered(self._known, offered), loaded]
-            tuning = Tuning(self, lookup, environment, sources if self._is_isolated else [*sources, other], other)
+            tuning = Tuning(self, lookup, versions, sources if self._is_isolated else [*sources, other], other)
             try:
                 tuning._ask()
                 yield tuning
@@ -296,7 +296,7 @@ class Tuning:
     """One open door: an entry to use, or a search to make and record."""
 
     def __init__(
-        self, run: TuningRun, lookup: Lookup, environment: str, sources: Sequence[Source], other: OtherWorker
+        self, run: TuningRun, lookup: Lookup, versions: Versions, sources: Sequence[Source], other: OtherWorker
     ) -> None:
         #: The entry to use; None where the tuner must search.
         self.entry: Entry | None = None
@@ -304,7 +304,7 @@ class Tuning:
         #: This process asked for the problem before and has reported it.
         self.is_reported = False
         self._run = run
-        self._environment = environment
+        self._versions = versions
         self._sources = iter(sources)
         self._other = other
         #: The source of ``entry``, and the lookup as it was asked.
@@ -398,7 +398,7 @@ class Tuning:
             native,
             label or self.lookup.label,
             float(f"{seconds:.3g}"),
-            self._environment,
+            self._versions,
         )
         if known_to_fail and entry.every_failed:
             assert self.lookup.entry is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
-from pytest_autotune.cache.model import Entry
+from pytest_autotune.cache.model import Entry, Versions
 from pytest_autotune.run.lookup import Lookup, Outcome
 
 _PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias")
@@ -22,7 +22,7 @@ class ProcessFacts:
     :param notes: lines for the summary.
     :param unseen: kernels whose tuning never passed our door.
     :param unhooked: tuner -> why it could not be hooked.
-    :param environments: tuner -> the versions that it ran under.
+    :param versions: tuner -> those of the libraries that it ran under.
     :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param waited_s: seconds spent waiting for other workers' tunings.
     """
@@ -32,7 +32,7 @@ class ProcessFacts:
     notes: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     unhooked: tuple[tuple[str, str], ...] = ()
-    environments: tuple[tuple[str, str], ...] = ()
+    versions: tuple[tuple[str, Versions], ...] = ()
     imported: tuple[str, ...] = ()
     waited_s: float = 0.0
 
@@ -82,12 +82,13 @@ def decode_lookup(text: str) -> Lookup:
 
 def encode_facts(facts: ProcessFacts) -> str:
     """Facts as one line of JSON."""
-    return json.dumps(asdict(facts))
+    return json.dumps(asdict(facts) | {"versions": [(tuner, str(versions)) for tuner, versions in facts.versions]})
 
 
 def decode_facts(text: str) -> ProcessFacts:
     """The reverse of :func:`encode_facts`."""
     mapping = json.loads(text)
-    pairs = {name: tuple((str(a), str(b)) for a, b in mapping[name]) for name in ("unhooked", "environments")}
+    unhooked = tuple((str(tuner), str(why)) for tuner, why in mapping["unhooked"])
+    versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
     texts = {name: tuple(mapping[name]) for name in ("notes", "unseen", "imported")}
-    return ProcessFacts(**{**mapping, **pairs, **texts})
+    return ProcessFacts(**{**mapping, **texts, "unhooked": unhooked, "versions": versions})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import Measured, Merged, merge
-from pytest_autotune.cache.model import Cache, Entry, Identity, before_pruning
+from pytest_autotune.cache.model import Cache, Entry, Identity, Versions, before_pruning
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
@@ -56,9 +56,9 @@ class Collected:
     notes: tuple[str, ...] = ()
 
     @property
-    def environments(self) -> Mapping[str, str]:
+    def versions(self) -> Mapping[str, Versions]:
         """Tuner -> the versions that it ran under."""
-        return {tuner: versions for process in self.facts for tuner, versions in process.environments}
+        return {tuner: versions for process in self.facts for tuner, versions in process.versions}
 
 
 @dataclass(frozen=True)
@@ -166,15 +166,15 @@ def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collecte
     devices = {problem.device for problem in problems}
     kernels = {problem.name for problem in problems}
     kernels.update(kernel for process in collected.facts for kernel in process.imported)
-    environments = collected.environments
+    versions = collected.versions
 
     def is_unused(entry: Entry) -> bool:
         problem = entry.problem
-        now = environments.get(problem.library)
+        now = versions.get(problem.library)
         return (
             problem.device in devices
             and now is not None
-            and minor_version(now) == minor_version(entry.environment)
+            and now.minor == entry.versions.minor
             and problem.name in kernels
             and problem not in unserved
             and entry.identity not in exact
@@ -182,8 +182,3 @@ def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collecte
         )
 
     return tuple(entry for entry in kept.entries if is_unused(entry))
-
-
-def minor_version(environment: str) -> str:
-    """The tuner's own library with major and minor version: ``"triton 3.6"``."""
-    return ".".join(environment.split(",")[0].split(".")[:2])

@@ -108,7 +108,7 @@ class TestProcess:
             notes=(*self.run.notes, *self._coordination.notes),
             unseen=unseen,
             unhooked=tuple(self.run.unhooked.items()),
-            environments=tuple(self.run.environments.items()),
+            versions=tuple(self.run.versions.items()),
             imported=tuple(kernel for kernel in self._known_kernels if module_is_imported(kernel)),
             waited_s=self._coordination.waited_s,
         )

@@ -71,7 +71,7 @@ def test_an_entry_has_device_versions_op_names_shapes_and_the_measured_time(seri
     assert tanh.problem.device == H200
     assert tanh.label == "dot, tanh: f16[64,4], f16[4,64] -> f32[64,64]"
     versions = "CUDNN 9.10.0, TRITON a77e7c793abc0d0c923a9afb275058e2fe57a198"
-    assert tanh.environment == f"jax 0.11.2, jaxlib 0.11.2, {versions}"
+    assert str(tanh.versions) == f"jax 0.11.2, jaxlib 0.11.2, {versions}"
     assert str(tanh.choice) == "backend=TRITON, block_m=64"
     assert tanh.choice is not None
     assert tanh.choice.time_us == 10.0

@@ -83,7 +83,7 @@ def test_a_dump_has_readable_choices_times_and_op_names(folder: Path) -> None:
     assert all(entry.problem.device.arch.startswith("sm_") for entry in entries)
     assert all(entry.choice is not None and entry.choice.params for entry in entries)
     assert all(entry.choice is not None and entry.choice.time_us for entry in dots)
-    assert "CUDNN " in entries[0].environment
+    assert "CUDNN" in dict(entries[0].versions.each)
 
 
 def test_a_loaded_dump_is_hit_whole_and_nothing_is_tuned(folder: Path) -> None:

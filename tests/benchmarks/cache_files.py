@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pytest_autotune.cache.formats import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, plain_value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions, plain_value
 from pytest_autotune.cache.stores import read, update
 from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.nearest import Nearest
@@ -50,7 +50,7 @@ def some_entries(count: int, kernels: list[str] = KERNELS) -> tuple[Entry, ...]:
                 "", tuple(Value(n, chance.choice(v)) for n, v in params.items()), round(chance.uniform(5, 900), 3)
             ),
             tuning_seconds=round(chance.uniform(0.5, 20), 2),
-            environment="triton 3.6.0, torch 2.11.0, cuda 13.0",
+            versions=Versions.of("triton 3.6.0, torch 2.11.0, cuda 13.0"),
         )
     return tuple(entries.values())
 
@@ -150,7 +150,7 @@ def indexes(loaded: Cache, groups: list[tuple[str, str, bytes]]) -> list[tuple[s
 
 
 def ask(run: TuningRun, problem: Problem, entry: Entry) -> None:
-    with run.tuning(problem, entry.fingerprint, lambda entry: True, "triton 3.6.0"):
+    with run.tuning(problem, entry.fingerprint, lambda entry: True, Versions.of("triton 3.6.0")):
         pass
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common import machine, median, table
 
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.cache.stores import update
 
 REPETITIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
@@ -48,7 +48,7 @@ def some_entries(count: int) -> list[Entry]:
                     params=tuple(Value(*one) for one in params.items()), time_us=round(chance.uniform(5, 900), 3)
                 ),
                 tuning_seconds=round(chance.uniform(0.5, 20), 2),
-                environment="triton 3.6.0, torch 2.11.0, cuda 13.0",
+                versions=Versions.of("triton 3.6.0, torch 2.11.0, cuda 13.0"),
             )
         )
     return entries

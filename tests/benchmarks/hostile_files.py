@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_autotune.cache.formats import Format, encode
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 
 HEAD = 'format_version: 1\ndevices { id: "d" }\n'
 ENTRY = 'entries { tuner: "t" kernel: "k" device: "d" '
@@ -59,7 +59,9 @@ def _written(size: int) -> bytes:
     for number in range(size // 780):
         key = (*(Value(name, number + place) for place, name in enumerate("KMN")), *dtypes)
         problem = Problem("triton", f"lib.ops.kernel_{number % 40}", key, device)
-        entries.append(Entry(problem, digests, choice, tuning_seconds=5.3, environment="triton 3.6.0, torch 2.11.0"))
+        entries.append(
+            Entry(problem, digests, choice, tuning_seconds=5.3, versions=Versions.of("triton 3.6.0, torch 2.11.0"))
+        )
     return encode(Cache(tuple(entries)), Format.YAML)
 
 

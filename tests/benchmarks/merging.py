@@ -12,7 +12,7 @@ import tracemalloc
 from common import machine, median, table
 
 from pytest_autotune.cache.merge import Measured, merge
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 
 WORKERS = 64
 GPU = Device("NVIDIA H200", "sm_90", 132)
@@ -27,7 +27,7 @@ def record(number: int, rng: random.Random) -> Entry:
     best = min(candidates, key=lambda one: one.time_us or 0.0)
     problem = Problem("triton", f"lib.kernel_{number % 40}", key, GPU)
     fingerprint = (Value("source", "0123456789ab", "digest"), Value("search", "ba9876543210", "digest"))
-    return Entry(problem, fingerprint, best, candidates, tuning_seconds=1.0, environment="triton 3.6.0")
+    return Entry(problem, fingerprint, best, candidates, tuning_seconds=1.0, versions=Versions.of("triton 3.6.0"))
 
 
 def records(each: int) -> list[Measured]:

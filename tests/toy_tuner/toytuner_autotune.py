@@ -3,7 +3,7 @@
 import os
 from contextlib import nullcontext
 
-from pytest_autotune.adapters import Candidate, Device, HookError, Problem, Value
+from pytest_autotune.adapters import Candidate, Device, HookError, Problem, Value, Versions
 
 
 class Adapter:
@@ -48,7 +48,7 @@ class Adapter:
         def offered(entry):
             return any(entry.choice.same_configuration(candidate) for candidate in candidates.values())
 
-        with run.tuning(problem, fingerprint, offered, question.environment) as tuning:
+        with run.tuning(problem, fingerprint, offered, Versions.of(question.environment)) as tuning:
             if tuning.entry is not None:
                 return tuning.entry.choice.params[0].value
             with tuning.measuring(os.environ.get("TOY_GPU", "")):

@@ -20,6 +20,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats.schema import (
     FORMAT_VERSION,
     Encoded,
+    KnownVersions,
     check_names,
     check_not_empty,
     check_scalar,
@@ -101,7 +102,7 @@ class _Writer:
                 native=entry.native,
                 label=entry.label,
                 tuning_seconds=entry.tuning_seconds,
-                environment=entry.environment,
+                environment=str(entry.versions),
             )
         data: bytes = message.SerializeToString(deterministic=True)
         return data
@@ -263,6 +264,7 @@ class _Reader:
         self._known: dict[bytes, Value] = {}
         self._short_candidates: dict[bytes, Candidate] = {}
         self._texts: dict[str, str] = {}
+        self._versions = KnownVersions()
         self._names: set[tuple[str, ...]] = set()
         self._has_unknown_fields = False
         self._outlines = _outlines()
@@ -296,7 +298,7 @@ class _Reader:
         device = self._devices.get(outline.device)
         if device is None:
             raise CacheError(self._where, f'{path}.device: no device has the id "{outline.device}"')
-        tuner, kernel, environment = outline.tuner, outline.kernel, outline.environment
+        tuner, kernel = outline.tuner, outline.kernel
         if not tuner or not kernel:
             raise CacheError(self._where, f"{path}.{'kernel' if tuner else 'tuner'} is empty")
         shared = self._texts.setdefault
@@ -311,7 +313,7 @@ class _Reader:
             outline.native,
             outline.label,
             outline.tuning_seconds,
-            shared(environment, environment),
+            self._versions[outline.environment],
         )
 
     def _parsed(self, kind: Any, data: bytes) -> Message:

@@ -15,6 +15,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats.schema import (
     FIELDS,
     FORMAT_VERSION,
+    KnownVersions,
     UnknownField,
     check_entry,
     check_lists,
@@ -59,8 +60,8 @@ def entry_to_mapping(entry: Entry, device: str | None = None) -> Plain:
         plain["label"] = entry.label
     if entry.tuning_seconds:
         plain["tuning_seconds"] = _number_to(entry.tuning_seconds)
-    if entry.environment:
-        plain["environment"] = entry.environment
+    if entry.versions:
+        plain["environment"] = str(entry.versions)
     return plain
 
 
@@ -284,6 +285,7 @@ class _Reader:
         self._where = where
         self._devices = devices or {}
         self._values: dict[tuple[object, ...], Value] = {}
+        self._versions = KnownVersions()
 
     def cache(self, plain: object) -> Cache:
         fields = _Fields(plain, None, self._where)
@@ -305,7 +307,7 @@ class _Reader:
             fields.data("native"),
             fields.text("label"),
             fields.number("tuning_seconds") if "tuning_seconds" in fields else 0.0,
-            fields.text("environment"),
+            self._versions[fields.text("environment")],
         )
         self._done(fields)
         return check_entry(entry, lambda: _shown(path), self._where)

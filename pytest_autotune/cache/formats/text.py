@@ -19,6 +19,7 @@ from pytest_autotune.cache.formats.any_text import Fields, TextParser, unescaped
 from pytest_autotune.cache.formats.schema import (
     FORMAT_VERSION,
     Encoded,
+    KnownVersions,
     add_device,
     check_entry,
     check_scalar,
@@ -110,8 +111,8 @@ class _Printer:
             lines.append(f"  label: {quote(entry.label)}\n")
         if entry.tuning_seconds:
             lines.append(f"  tuning_seconds: {float(entry.tuning_seconds)!r}\n")
-        if entry.environment:
-            lines.append(f"  environment: {self._quoted(entry.environment)}\n")
+        if entry.versions:
+            lines.append(f"  environment: {self._quoted(str(entry.versions))}\n")
         lines.append("}\n")
         return "".join(lines)
 
@@ -201,6 +202,7 @@ class _Reader:
         self._where = where
         self._parser = TextParser(text, where)
         self._strings = _Strings({None: ""})
+        self._versions = KnownVersions()
         self._lines = _Lines()
         self._configurations = _Configurations(self._lines)
         self._fingerprints: dict[str, tuple[Value, ...]] = {}
@@ -283,7 +285,7 @@ class _Reader:
             fields.get("native", b""),
             fields.get("label", ""),
             fields.get("tuning_seconds", 0.0),
-            fields.get("environment", ""),
+            self._versions[fields.get("environment", "")],
         )
         return check_entry(entry, lambda: path, self._where)
 
@@ -320,7 +322,7 @@ class _Reader:
             [_unquoted_bytes(quoted) if quoted else b"" for quoted in native],
             [_unquoted(quoted) if quoted else "" for quoted in label],
             _floats([seconds or "0.0" for seconds in tuning_seconds]),
-            map(known, environment),
+            map(self._versions.__getitem__, map(known, environment)),
             repeat(b""),
         )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
-from pytest_autotune.cache.model import Entry, Problem, UnportableError, Value
+from pytest_autotune.cache.model import Entry, Problem, UnportableError, Value, Versions
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.function.carried import Bound, carried_by
@@ -233,7 +233,7 @@ def _choose(memory: Memory, request: Request) -> Configuration:
     if run is None or run.paused or run.ignores(NAME, problem.kernel):
         return _search(request.plan, request.place, problem, _workers(run), nullcontext).best.configuration
     values = _in_the_form_of_the_file(run, problem, request.fingerprint)
-    with run.tuning(problem, values, request.on_offer, environment(), label) as tuning:
+    with run.tuning(problem, values, request.on_offer, versions(), label) as tuning:
         if tuning.entry is not None and tuning.entry.choice is not None:
             found = request.plan.space.find(tuning.entry.choice.params)
             assert found is not None
@@ -315,9 +315,9 @@ def _sources(source: object, callbacks: Callbacks) -> tuple[object, ...]:
     return tuple(source) if isinstance(source, (list, tuple)) else (source,)
 
 
-def environment() -> str:
+def versions() -> Versions:
     """The versions that are told of a choice; the first one is that of the tuner itself."""
-    return ", ".join(filter(None, [f"pytest-autotune {_own_version()}", versions_of(*_LIBRARIES)]))
+    return Versions((("pytest-autotune", _own_version()), *versions_of(*_LIBRARIES).each))
 
 
 @lru_cache(maxsize=1)

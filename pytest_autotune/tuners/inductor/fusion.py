@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.door import Tuning, TuningRun
-from pytest_autotune.tuners.inductor.identity import device_of, environment, measured_module_digest
+from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.templates import DIGITS
 from pytest_autotune.tuners.shared.candidates import rounded_us
@@ -84,7 +84,7 @@ class Fusions:
         problem = Problem(self.tuner, name, key, device_of(on.type, on.index))
         if run.paused or run.ignores(self.tuner, name):
             return measure(mod)
-        with run.tuning(problem, (), _has_result, environment(), label) as tuning:
+        with run.tuning(problem, (), _has_result, versions(), label) as tuning:
             entry = tuning.entry or self._measure(measure, mod, tuning)
             return _time_ms(entry), mod.__file__
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_autotune import devices as device
-from pytest_autotune.cache.model import Device, Value
+from pytest_autotune.cache.model import Device, Value, Versions
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.tokens import code_text
 from pytest_autotune.tuners.shared.versions import versions_of
@@ -69,7 +69,7 @@ _ORIGINAL_PATH = re.compile(r"Original path: (.+)")
 _INPUT = re.compile(r'Tensor "(\w+\[[^]]*\])[^"]*" = PlaceHolder')
 
 
-def environment() -> str:
+def versions() -> Versions:
     """The versions that a choice of Inductor may depend on."""
     return versions_of("torch", "triton")
 

@@ -32,10 +32,10 @@ from pytest_autotune.tuners.inductor.configurations import (
 from pytest_autotune.tuners.inductor.identity import (
     device_of,
     dtypes,
-    environment,
     is_placeholder,
     kernel_key,
     kernel_name,
+    versions,
 )
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed
@@ -245,7 +245,7 @@ class KernelConfigs:
 
     def _door(self, search: _Search) -> Any:
         assert self._run is not None
-        return self._run.tuning(search.problem, (), search.offers, environment(), search.label)
+        return self._run.tuning(search.problem, (), search.offers, versions(), search.label)
 
     def _reject(self, search: _Search, tuning: Tuning, choice: Candidate, error: Exception) -> None:
         reason = search.rejected[choice.params] = _why_not(error)

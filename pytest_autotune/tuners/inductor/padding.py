@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.door import Tuning, TuningRun
-from pytest_autotune.tuners.inductor.identity import device_of, environment
+from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import product_settings
 from pytest_autotune.tuners.shared.candidates import rounded_us
@@ -114,7 +114,7 @@ class Paddings:
         beside = {"sizes": decision.sizes, "settings": ", ".join(product_settings(self._torch))}
         told = [Value(name, text, "settings" if name == "settings" else "") for name, text in beside.items() if text]
         problem = Problem(self.tuner, decision.op, (Value("inputs", key), *told), on)
-        tuning = decision.held.enter_context(run.tuning(problem, (), _has_result, environment(), "whether to pad"))
+        tuning = decision.held.enter_context(run.tuning(problem, (), _has_result, versions(), "whether to pad"))
         if tuning.entry is not None:
             return _is_padded(tuning.entry)
         decision.tuning = tuning

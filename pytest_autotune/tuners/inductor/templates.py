@@ -17,7 +17,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.door import Tuning, TuningRun
-from pytest_autotune.tuners.inductor.identity import device_of, environment
+from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
 from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed, rounded_us
@@ -73,7 +73,7 @@ class Templates:
         offered = _Offered(choices)
         problem = self._problem(choices, op, inputs, hint)
         label = f"{len(choices)} candidates"
-        with run.tuning(problem, (), lambda entry: offered.winner(entry) is not None, environment(), label) as tuning:
+        with run.tuning(problem, (), lambda entry: offered.winner(entry) is not None, versions(), label) as tuning:
             while tuning.entry is not None:
                 if reason := _no_longer_compiles(offered, tuning.entry):
                     tuning.reject(reason)
@@ -153,7 +153,7 @@ class _Offered:
         """
         if self._number_of[self._labels[choice]] > 1 or kind(choice) == "SubgraphChoice":
             return False
-        return kind(choice) != "ExternKernel" or entry.environment != environment()
+        return kind(choice) != "ExternKernel" or entry.versions != versions()
 
 
 def _label(choice: Any) -> str:
@@ -164,7 +164,7 @@ def _label(choice: Any) -> str:
 
 def _no_longer_compiles(offered: _Offered, entry: Entry) -> str:
     """Why the fastest candidate cannot be compiled any more; asked only under other versions than it was tuned with."""
-    if entry.environment == environment():
+    if entry.versions == versions():
         return ""
     precompile = getattr(offered.winner(entry), "precompile", None)
     if precompile is None:  # a call of a library

@@ -1,4 +1,4 @@
-"""The versions of libraries that are imported, as environments tell them."""
+"""The versions of libraries that are imported."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from pytest_autotune.cache.model import Versions
 
 
 def version_of(library: str) -> str:
@@ -17,11 +19,11 @@ def version_of(library: str) -> str:
     return str(found or "?").split("+")[0]
 
 
-def versions_of(*libraries: str) -> str:
+def versions_of(*libraries: str) -> Versions:
     """``triton 3.6.0, torch 2.11.0, cuda 13.0``: of libraries that are imported, and what torch was built for."""
-    parts = [f"{library} {version_of(library)}" for library in libraries if library in sys.modules]
+    pairs = [(library, version_of(library)) for library in libraries if library in sys.modules]
     torch: Any = sys.modules.get("torch")
     for name in ("cuda", "hip") if "torch" in libraries and torch is not None else ():
         if built_for := getattr(torch.version, name, None):
-            parts.append(f"{name} {built_for}")
-    return ", ".join(parts)
+            pairs.append((name, str(built_for)))
+    return Versions(tuple(pairs))

@@ -33,7 +33,7 @@ from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_ahead, compile_and_load
 from pytest_autotune.tuners.triton.failures import failure_text
-from pytest_autotune.tuners.triton.identity import NAME, UnportableProblem, environment, identity_of
+from pytest_autotune.tuners.triton.identity import NAME, UnportableProblem, identity_of, versions
 from pytest_autotune.tuners.triton.tuning import tune
 
 _HOOKED_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
@@ -174,7 +174,7 @@ class Adapter:
 
         label = "measured in a CUDA graph" if getattr(autotuner, "use_cuda_graph", False) else ""
         with run.tuning(
-            identity.problem, identity.fingerprint, on_offer, environment(), label, help_to_compile, may_be_defined
+            identity.problem, identity.fingerprint, on_offer, versions(), label, help_to_compile, may_be_defined
         ) as tuning:
             while tuning.entry is not None and tuning.entry.choice is not None:
                 config = identity.offered[tuning.entry.choice.params]

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import PRUNED, Device, Problem, UnportableError, Value
+from pytest_autotune.cache.model import PRUNED, Device, Problem, UnportableError, Value, Versions
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM, older_source_digest
@@ -117,7 +117,7 @@ def _list_digest(configs: Iterable[Any]) -> str:
     return digest("\n".join(sorted(search_text(config) for config in configs)))
 
 
-def environment() -> str:
+def versions() -> Versions:
     """The versions that a choice of Triton may depend on."""
     return versions_of("triton", "torch")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Device
+from pytest_autotune.cache.model import Device, Versions
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.tuners.shared.versions import version_of
@@ -28,7 +28,7 @@ from pytest_autotune.tuners.xla.entries import KERNELS, NAME, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry
 from pytest_autotune.tuners.xla.log import TuningLog
 from pytest_autotune.tuners.xla.log import read as read_log
-from pytest_autotune.tuners.xla.outcomes import LoadedEntries, environment, same_device
+from pytest_autotune.tuners.xla.outcomes import LoadedEntries, all_versions, same_device
 
 _GPUS = ("gpu", "cuda", "rocm")
 
@@ -171,8 +171,8 @@ class Compilations:
             self._run.note(f"xla: nothing was loaded: {error}")
             return _Offer(LoadedEntries(()), folder)
         # The folder holds one entry for each fusion: one that was tuned under this version goes first.
-        here = f"jaxlib {version_of('jaxlib')},"
-        ranked = sorted(entries.entries, key=lambda one: here not in f"{one.ours.environment},")
+        here = "jaxlib", version_of("jaxlib")
+        ranked = sorted(entries.entries, key=lambda one: here not in one.ours.versions.each)
         if left_out := files.write_folder(folder, [one.xla for one in ranked]):
             self._run.note(f"xla: {len(left_out)} of the loaded entries have a form that XLA's folder cannot hold")
         return _Offer(entries, folder)
@@ -193,11 +193,11 @@ class Compilations:
         except ValueError as error:
             self._run.note(f"xla: {error}; what was tuned has neither times nor op names")
         self._versions.update(log.versions)
-        versions = environment(version_of("jax"), version_of("jaxlib"), self._versions)
-        self._run.environments[NAME] = versions
+        versions = all_versions(version_of("jax"), version_of("jaxlib"), self._versions)
+        self._run.versions[NAME] = versions
         return [self._lookup(entry, compilation, log, versions) for entry in new]
 
-    def _lookup(self, chosen: XlaEntry, compilation: _Compilation, log: TuningLog, versions: str) -> Lookup:
+    def _lookup(self, chosen: XlaEntry, compilation: _Compilation, log: TuningLog, versions: Versions) -> Lookup:
         loaded = self._offer
         verdict = None
         if loaded.folder is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.tuners.xla import hlo, messages
 from pytest_autotune.tuners.xla.files import Layout, XlaEntry
 
@@ -112,7 +112,7 @@ def to_entry(
     device: Device,
     candidates: Sequence[Candidate] = (),
     label: str = "",
-    environment: str = "",
+    versions: Versions = NO_VERSIONS,
 ) -> Entry:
     """Our entry for an entry of XLA.
 
@@ -128,7 +128,7 @@ def to_entry(
         tuple(candidates),
         entry.raw,
         label or (hlo.summary(entry.hlo) if entry.layout is Layout.LEGACY else ""),
-        environment=environment,
+        versions=versions,
     )
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pytest_autotune.cache.model import Device, Entry
+from pytest_autotune.cache.model import Device, Entry, Versions
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.tuners.xla.entries import split_description, to_xla, word
 from pytest_autotune.tuners.xla.files import Layout, XlaEntry
@@ -135,7 +135,7 @@ def _changes(loaded: Loaded, chosen: XlaEntry, versions: Mapping[str, str]) -> l
         if old != new:
             changes.append(f"XLA's entry version {old or '?'} -> {new}")
         return changes
-    then_versions = _versions(loaded.ours.environment)
+    then_versions = dict(loaded.ours.versions.each)
     theirs, mine = loaded.xla.message.value, chosen.message.value
     if theirs.optimal_config.backend == mine.optimal_config.backend:
         name = _backend(loaded.xla)
@@ -159,15 +159,9 @@ def _short(version: str) -> str:
     return version[:12] if re.fullmatch("[0-9a-f]{16,}", version) else version
 
 
-def environment(jax: str, jaxlib: str, versions: Mapping[str, str]) -> str:
+def all_versions(jax: str, jaxlib: str, versions: Mapping[str, str]) -> Versions:
     """The versions of a process as an entry tells them, JAX's first."""
-    parts = [f"jax {jax}", f"jaxlib {jaxlib}", *(f"{name} {version}" for name, version in sorted(versions.items()))]
-    return ", ".join(parts)
-
-
-def _versions(environment: str) -> dict[str, str]:
-    words = (part.split(" ") for part in environment.split(", "))
-    return {pair[0]: pair[1] for pair in words if len(pair) == 2}
+    return Versions((("jax", jax), ("jaxlib", jaxlib), *sorted(versions.items())))
 
 
 def _other_device(same_hlo: list[Loaded], chosen: XlaEntry, device: Device) -> str:

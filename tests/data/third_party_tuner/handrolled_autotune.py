@@ -4,7 +4,17 @@ import gc
 import inspect
 from contextlib import contextmanager
 
-from pytest_autotune.adapters import Candidate, HookError, Problem, UnportableError, Value, cpu, digest, source_digest
+from pytest_autotune.adapters import (
+    Candidate,
+    HookError,
+    Problem,
+    UnportableError,
+    Value,
+    Versions,
+    cpu,
+    digest,
+    source_digest,
+)
 
 
 class Adapter:
@@ -48,8 +58,8 @@ class Adapter:
         def offered(entry):
             return entry.choice is not None and entry.choice.params in on_offer
 
-        environment = f"handrolled {self._library.__version__}"
-        with run.tuning(problem, fingerprint, offered, environment) as tuning:
+        versions = Versions((("handrolled", self._library.__version__),))
+        with run.tuning(problem, fingerprint, offered, versions) as tuning:
             if tuning.entry is not None:
                 return on_offer[tuning.entry.choice.params]
             with tuning.measuring("cpu"):
