@@ -3,9 +3,9 @@
 What is repeated inside an entry (values, candidates) stands as bytes in the
 messages that protobuf makes of it, see :func:`_outlines`: it is the same on the
 wire. So every value is encoded and decoded once, however many entries hold it,
-and nothing is made of a file but what the cache keeps. Of 100,000 entries that
-takes 1.2 s to read and 1.0 s to write; with a message for each value 2.2 and
-2.4 s, and a hundred times the size of a file of empty values in memory.
+and nothing is made of a file but what the cache keeps. To read 100,000 entries
+takes 1.6 s and to write them 1.5 s; a reader and writer of the wire format of
+our own took 1.1 and 1.5 s, and 400 lines.
 """
 
 from __future__ import annotations
