@@ -86,7 +86,7 @@ class AdapterConformance(ABC):
     def _hooked(
         self, library: ModuleType, *entries: Entry, **policy: Any
     ) -> Iterator[tuple[TuningRun, list[Lookup], Adapter]]:
-        """The adapter hooked for a run that has these entries loaded, and what the run is told."""
+        """The adapter hooked for a run that has these entries loaded, and what is reported to the run."""
         lookups: list[Lookup] = []
         index = EntryIndex.of([Cache(entries)]) if entries else None
         run = TuningRun(Policy(**policy), index, Alone(GpuLock(WAIT_S)), lookups.append, _refuse)
@@ -102,7 +102,7 @@ class AdapterConformance(ABC):
         with self._hooked(library) as (_, lookups, _):
             choice = self.tune()
         self.forget()
-        assert len(lookups) == 1, f"one problem was tuned, and {len(lookups)} were told"
+        assert len(lookups) == 1, f"one problem was tuned, and {len(lookups)} were reported"
         entry = lookups[0].entry
         assert entry is not None, "a search took place and nothing was recorded"
         return choice, entry
@@ -127,7 +127,7 @@ class AdapterConformance(ABC):
         assert lookup.entry is not None
         assert lookup.entry.choice is not None or lookup.entry.candidates or lookup.entry.native
         assert lookup.entry.tuning_seconds >= 0
-        assert self.tuner in run.versions, "run.tuning(…, versions=…) tells the library's version"
+        assert self.tuner in run.versions, "run.tuning(…, versions=…) notes the library's version"
         choice = lookup.entry.choice
         if choice is not None and lookup.entry.candidates:
             assert any(choice.same_configuration(candidate) for candidate in lookup.entry.candidates)

@@ -27,7 +27,7 @@ from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.keys import key_values, multiple_of, power_of_two
-from pytest_autotune.tuners.function.places import place_of
+from pytest_autotune.tuners.function.processors import processor_of
 from pytest_autotune.tuners.function.source_text import source_text
 from pytest_autotune.tuners.function.space import ENUMERABLE, as_space, product
 from pytest_autotune.tuners.function.strategies import Optuna
@@ -562,18 +562,18 @@ def test_fingerprints_are_the_same_in_another_process() -> None:
 def test_the_device_is_the_cpu_where_no_gpu_is_used_and_what_the_caller_says() -> None:
     opencl = Device("pthread-AMD EPYC", "pocl", 2)
 
-    assert place_of("cpu").lock == "cpu"
-    assert place_of(opencl) == type(place_of(opencl))(opencl, opencl.id)
+    assert processor_of("cpu").lock == "cpu"
+    assert processor_of(opencl) == type(processor_of(opencl))(opencl, opencl.id)
     with pytest.raises(TypeError, match="device="):
-        place_of("tpu")
+        processor_of("tpu")
 
 
 def test_a_gpu_that_nothing_uses_cannot_be_tuned_for(monkeypatch: Any) -> None:
     monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
 
-    assert place_of(None) == place_of("cpu")
+    assert processor_of(None) == processor_of("cpu")
     with pytest.raises(TuningError, match="allocate the inputs first"):
-        place_of("cuda")
+        processor_of("cuda")
 
 
 def test_a_kernel_tuned_for_the_cpu_and_a_gpu_without_being_told_which_is_noted(

@@ -109,11 +109,11 @@ def test_one_that_goes_on_after_all_is_waited_for_again(tmp_path: Path) -> None:
 def test_one_that_has_taken_a_lock_since_it_was_given_up_is_alive(tmp_path: Path, known: str) -> None:
     long_tuning = HeldLock(tmp_path / "claim.lock")
     waits = Waits(0.2)
-    waits.tell_in(tmp_path)
+    waits.share_in(tmp_path)
     assert waits.acquire(tmp_path / "claim.lock") is None
     if known == "from another worker":
         waits = Waits(5)
-        waits.tell_in(tmp_path)
+        waits.share_in(tmp_path)
     waits._timeout_s = 5
     assert waits.acquire(tmp_path / "claim.lock") is None, "what it held then it holds still"
     measures_now = HeldLock(tmp_path / "gpu.lock")

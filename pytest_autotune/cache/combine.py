@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_autotune.cache.diff import Identities, Identity, beside_identity
+from pytest_autotune.cache.diff import FastIdentity, Identities, beside_identity
 from pytest_autotune.cache.merge import Measured, merge
 from pytest_autotune.cache.model import Cache, Entry
 
@@ -47,12 +47,12 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
     removed, and what one side removed and another changed stays. Without one,
     nothing is ever removed. The entries come in no order.
 
-    :param sides: by a name to tell them apart by.
+    :param sides: by a name for each.
     """
     identify = Identities()
     before = {identify(entry): entry for entry in (ancestor or Cache()).entries}
     by_side = {origin: {identify(entry): entry for entry in side.entries} for origin, side in sides.items()}
-    found: dict[Identity, dict[str, Entry]] = {}
+    found: dict[FastIdentity, dict[str, Entry]] = {}
     for origin, entries in by_side.items():
         for identity, entry in entries.items():
             found.setdefault(identity, {})[origin] = entry

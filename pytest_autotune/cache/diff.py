@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 
-#: Stands for a problem and a fingerprint, and equals only that of the same two.
-Identity: TypeAlias = "tuple[object, ...]"
+#: Stands for an identity, and equals only what stands for the same one.
+FastIdentity: TypeAlias = "tuple[object, ...]"
 
 
 class Kind(Enum):
@@ -88,11 +88,11 @@ class Identities:
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
 
-    def __call__(self, entry: Entry) -> Identity:
+    def __call__(self, entry: Entry) -> FastIdentity:
         """The identity of an entry."""
         return *self.problem(entry.problem), self._values(entry.fingerprint)
 
-    def problem(self, problem: Problem) -> Identity:
+    def problem(self, problem: Problem) -> FastIdentity:
         """The identity of a problem."""
         return problem.tuner, problem.kernel, self._number(problem.device), self._values(problem.key)
 
@@ -119,8 +119,8 @@ def diff(old: Cache, new: Cache) -> Diff:
     """
     identify = Identities()
     before = {identify(entry): entry for entry in old.entries}
-    gone: defaultdict[Identity, list[Entry]] = defaultdict(list)
-    come: list[tuple[Identity, Entry]] = []
+    gone: defaultdict[FastIdentity, list[Entry]] = defaultdict(list)
+    come: list[tuple[FastIdentity, Entry]] = []
     changes = []
     unchanged = 0
     for entry in new.entries:

@@ -13,7 +13,7 @@ from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
 _OUTLINE = ""
 # So many entries are decoded together: few enough for a lookup, and enough that their common parts are kept once.
 _BUCKET = 64
-# From so many entries it is judged which part of the key tells them apart best.
+# From so many entries it is judged which part of the key divides them best.
 _SAMPLE = 64
 
 _Key = tuple[Value, ...]
@@ -32,7 +32,8 @@ class _Bucket:
 
     def same_key(self, key: _Key) -> Sequence[Entry]:
         """The entries with this key. The first question sorts all of them by one part of it, and those by the rest."""
-        part = key[self._telling] if self._telling < len(key) else None
+        index = self._dividing_part
+        part = key[index] if index < len(key) else None
         if part not in self._by_key:
             found: dict[_Key, list[Entry]] = {}
             for entry in self._by_part.get(part, ()):
@@ -41,22 +42,22 @@ class _Bucket:
         return self._by_key[part].get(key, ())
 
     @cached_property
-    def _telling(self) -> int:
-        """The place in the key of the part that tells the entries apart best."""
+    def _dividing_part(self) -> int:
+        """The index in the key of the part that divides the entries best."""
         step = len(self.entries) // _SAMPLE + 1
-        places = zip_longest(*[entry.problem.key for entry in self.entries[::step]])
-        distinct = [len(set(values)) for values in places]
+        parts = zip_longest(*[entry.problem.key for entry in self.entries[::step]])
+        distinct = [len(set(values)) for values in parts]
         return distinct.index(max(distinct)) if distinct else 0
 
     @cached_property
     def _by_part(self) -> Mapping[Value | None, list[Entry]]:
-        place = self._telling
+        index = self._dividing_part
         found: dict[Value | None, list[Entry]] = {}
         # Entries that were read together share their values: each is hashed once.
         known: dict[int, list[Entry]] = {}
         for entry in self.entries:
             key = entry.problem.key
-            part = key[place] if place < len(key) else None
+            part = key[index] if index < len(key) else None
             same = known.get(id(part))
             if same is None:
                 same = known[id(part)] = found.setdefault(part, [])

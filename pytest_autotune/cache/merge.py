@@ -19,7 +19,7 @@ from pytest_autotune.cache.ties import noise_of, settle
 class Measured:
     """An entry that came from a search in this run.
 
-    :param origin: who measured it; told in disagreements.
+    :param origin: who measured it; reported in disagreements.
     :param disturbed: something else may have run on the device meanwhile.
     """
 
@@ -68,7 +68,7 @@ def merge(
     - An entry that was used is added, or replaces the one with its fingerprint.
     - A problem that was tuned again keeps, to the byte, the entry that was there
       with the same fingerprint, while the old choice is within the noise of the
-      best time in the new measurement, or where the tuner tells no times, which is
+      best time in the new measurement, or where the tuner reports no times, which is
       no reason to change; otherwise the new entry replaces it. Entries
       of that problem with other fingerprints go, unless they were used.
     - Everything else stays.
@@ -176,8 +176,8 @@ def _still_good(old: Entry, new: Entry) -> bool:
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
     if best_time_us(new) == float("inf"):
         return True
-    times = {place: one.time_us for place, one in enumerate(new.candidates) if one.time_us is not None}
-    same = (place for place in times if new.candidates[place].same_configuration(old.choice))
+    times = {number: one.time_us for number, one in enumerate(new.candidates) if one.time_us is not None}
+    same = (number for number in times if new.candidates[number].same_configuration(old.choice))
     kept = next(same, None)
     return kept is not None and settle(times, noise_of(new.problem.device), kept) == kept
 

@@ -31,7 +31,7 @@ class UnportableError(ValueError):
 class Value:
     """A named value: a part of a key, of a fingerprint or of a candidate's params.
 
-    ``type`` tells what the value was where it is more than the plain scalar:
+    ``type`` says what the value was where it is more than the plain scalar:
     ``"dtype"``, ``"function"``, ``"digest"`` … A value of ``None`` is written
     without a scalar. Values are compared as they are encoded, so ``True``,
     ``1`` and ``1.0`` are three different values.
@@ -109,7 +109,7 @@ class Device:
     :param name: what its maker calls it, ``"NVIDIA H200"``.
     :param arch: the architecture it is compiled for, ``"sm_90"``.
     :param multiprocessors: how many it has (threads, for a CPU), 0 where the
-        number means nothing. It tells slices and power variants apart.
+        number means nothing. Slices and power variants differ in it.
     """
 
     name: str
@@ -208,18 +208,18 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Of libraries at tuning time; told, and compared only to say what is unused or was tuned under another version.
+    """Of libraries at tuning time; noted, and compared only to say what is unused or was tuned under another version.
 
     Files hold them as the text that :meth:`of` reads and ``str`` gives back.
 
-    :param each: (library, version), the tuner's own library first; the version is empty where none was told.
+    :param each: (library, version), the tuner's own library first; the version is empty where none is known.
     """
 
     each: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, text: str) -> Versions:
-        """Those that a text tells: ``"triton 3.6.0, torch 2.11.0"``. Any text comes back from ``str`` as it was."""
+        """Those that a text names: ``"triton 3.6.0, torch 2.11.0"``. Any text comes back from ``str`` as it was."""
         pairs = []
         for part in text.split(", ") if text else ():
             library, _, version = part.partition(" ")
@@ -228,7 +228,7 @@ class Versions:
 
     @property
     def first(self) -> str:
-        """The tuner's own library with its version: ``"triton 3.6.0"``; empty where none was told."""
+        """The tuner's own library with its version: ``"triton 3.6.0"``; empty where none is known."""
         return str(Versions(self.each[:1]))
 
     @property
@@ -249,11 +249,11 @@ NO_VERSIONS = Versions()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A problem, what its choice rests on, the result, and what is told about it.
+    """A problem, what its choice rests on, the result, and what is noted about it.
 
     The result is a ``choice``, and where the tuner needs them every candidate's
     measurement in ``candidates``, or the tuner's own bytes in ``native``.
-    ``label``, ``tuning_seconds`` and ``versions`` are told; the first two are never compared.
+    ``label``, ``tuning_seconds`` and ``versions`` are noted; the first two are never compared.
 
     :param raw: the entry as a binary file held it, kept only where it has fields
         that this version does not know, so that they are written back unchanged.

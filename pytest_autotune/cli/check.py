@@ -21,12 +21,12 @@ from pytest_autotune.cache.formats import Format, decode, encode, format_of
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Entry, Value
 from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.output import count, problem_text, safe, tell
+from pytest_autotune.cli.output import count, print_lines, problem_text, safe
 from pytest_autotune.cli.sources import Sources
 from pytest_autotune.cli.status import FOUND, OK
 
-#: Of each kind of finding so many are told one by one.
-_TOLD = 10
+#: Of each kind of finding so many are shown one by one.
+_SHOWN = 10
 _TUNERS = ("triton", "inductor", "xla", "function")
 _ENTRY = re.compile(rb"^entries\b", re.MULTILINE)
 _RESULT = re.compile(rb"^(?:  (?:choice|candidates|native|label|tuning_seconds|environment)\b|\})", re.MULTILINE)
@@ -38,7 +38,7 @@ class Finding:
 
     :param where: ``path`` or ``path:line``.
     :param what: in words, with what to do.
-    :param kind: findings of one kind are told together.
+    :param kind: findings of one kind are counted together.
     """
 
     where: str
@@ -58,7 +58,7 @@ class Finding:
 )
 @click.option("--root", metavar="FOLDER", type=PATH, default=".", help="Where the packages of the kernels are.")
 def command(files: tuple[str, ...], fix: bool, tuners: tuple[str, ...], root: str) -> int:
-    """Tell what is wrong with each cache FILE, as FILE:LINE: what.
+    """Report what is wrong with each cache FILE, as FILE:LINE: what.
 
     Wrong is: what cannot be read; entries that are not sorted or there twice, as after a merge by hand; and entries
     that can never be a hit here: without a result, of a tuner that has no adapter, of a kernel that its module does
@@ -72,21 +72,21 @@ def command(files: tuple[str, ...], fix: bool, tuners: tuple[str, ...], root: st
         findings, found = _checked(path, fix, known, sources)
         bad += bool(findings)
         entries += found
-        lines += _told(findings)
+        lines += _shown(findings)
     lines.append(f"{count(len(files), 'cache', 'caches')}, {count(entries)}: " + (f"{bad} to mend" if bad else "fine"))
-    tell(lines)
+    print_lines(lines)
     return FOUND if bad else OK
 
 
-def _told(findings: Sequence[Finding]) -> Iterator[str]:
+def _shown(findings: Sequence[Finding]) -> Iterator[str]:
     of_kind: dict[str, int] = {}
     for finding in findings:
         of_kind[finding.kind] = number = of_kind.get(finding.kind, 0) + 1
-        if not finding.kind or number <= _TOLD:
+        if not finding.kind or number <= _SHOWN:
             yield f"{safe(finding.where)}: {finding.what}"
     for kind, number in of_kind.items():
-        if kind and number > _TOLD:
-            yield f"{safe(findings[0].where.split(':')[0])}: {number - _TOLD} more {kind}"
+        if kind and number > _SHOWN:
+            yield f"{safe(findings[0].where.split(':')[0])}: {number - _SHOWN} more {kind}"
 
 
 def _checked(path: str, fix: bool, known: set[str], sources: Sources) -> tuple[list[Finding], int]:
@@ -99,20 +99,20 @@ def _checked(path: str, fix: bool, known: set[str], sources: Sources) -> tuple[l
         cache = decode(data, format, path)
     except CacheError as error:
         return [_of_error(error, path)], 0
-    places = _Places(path, data if format is Format.TEXT else b"")
+    positions = _Positions(path, data if format is Format.TEXT else b"")
     findings = []
     if cache.lossy:
         findings.append(_of_error(CacheError(*cache.lossy), path))
     else:
-        disorder = list(_disorder(places, cache.entries, format, data, encode(cache, format)))
+        disorder = list(_disorder(positions, cache.entries, format, data, encode(cache, format)))
         if disorder and fix:
             stores.update(path, lambda now: cache)
-            places = _Places(path, stores.file_bytes(path) if format is Format.TEXT else b"")
+            positions = _Positions(path, stores.file_bytes(path) if format is Format.TEXT else b"")
             cache = stores.read(path)
         else:
             findings += disorder
     if not findings:
-        findings += _useless(places, cache.entries, known, sources)
+        findings += _useless(positions, cache.entries, known, sources)
     return findings, len(cache.entries)
 
 
@@ -126,16 +126,16 @@ def _line_of(error: CacheError, path: str) -> str:
     entry = re.match(r"entries\[(\d+)\]", error.found)
     if entry is None or error.where != path or format_of(Path(path)) is not Format.TEXT:
         return error.where
-    return _Places(path, stores.file_bytes(path))[int(entry[1])]
+    return _Positions(path, stores.file_bytes(path))[int(entry[1])]
 
 
 def _folder(path: str, known: set[str], sources: Sources) -> tuple[list[Finding], int]:
     cache = stores.read(path)
-    places = _Places(path, b"")
-    return list(_useless(places, cache.entries, known, sources)), len(cache.entries)
+    positions = _Positions(path, b"")
+    return list(_useless(positions, cache.entries, known, sources)), len(cache.entries)
 
 
-class _Places:
+class _Positions:
     """Where the entries of a file stand: the line of each where it is text, else only the file."""
 
     def __init__(self, path: str, text: bytes) -> None:
@@ -156,25 +156,25 @@ class _Places:
 
 
 def _disorder(
-    places: _Places, entries: Sequence[Entry], format: Format, data: bytes, as_written: bytes
+    positions: _Positions, entries: Sequence[Entry], format: Format, data: bytes, as_written: bytes
 ) -> Iterator[Finding]:
     """What is not as it is written; nothing where every byte is."""
     if data == as_written:
         return
-    twice = list(_twice(places, data)) if format is Format.TEXT else []
+    twice = list(_twice(positions, data)) if format is Format.TEXT else []
     yield from twice
     if not twice:
         ordered = decode(as_written, format, "").entries
         for index, (entry, expected) in enumerate(zip(entries, ordered, strict=True)):
             if entry != expected:
                 yield Finding(
-                    places[index],
+                    positions[index],
                     f"is not sorted: {problem_text(entry.problem)} stands where {problem_text(expected.problem)} "
                     "belongs (--fix sorts)",
                 )
                 return
         yield Finding(
-            _first_difference(data, as_written, places[len(places) or 1].split(":")[0], format),
+            _first_difference(data, as_written, positions[len(positions) or 1].split(":")[0], format),
             "is not laid out as pytest-autotune writes it, or has something twice (--fix writes it again)",
         )
 
@@ -187,15 +187,15 @@ def _first_difference(data: bytes, as_written: bytes, path: str, format: Format)
     return f"{path}:{line}"
 
 
-def _twice(places: _Places, data: bytes) -> Iterator[Finding]:
+def _twice(positions: _Positions, data: bytes) -> Iterator[Finding]:
     """Problems with one fingerprint that stand more than once, in a text that is laid out as ours."""
     first: dict[bytes, int] = {}
     for index, block in enumerate(_ENTRY.split(data)[1:]):
         identity = _RESULT.split(block, maxsplit=1)[0]
         if identity in first:
             yield Finding(
-                places[index],
-                f"the problem and fingerprint of line {places.line(first[identity])} once more: only the faster one "
+                positions[index],
+                f"the problem and fingerprint of line {positions.line(first[identity])} once more: only the faster one "
                 "is used (--fix drops the other)",
                 "entries that are there twice",
             )
@@ -203,23 +203,25 @@ def _twice(places: _Places, data: bytes) -> Iterator[Finding]:
             first[identity] = index
 
 
-def _useless(places: _Places, entries: Sequence[Entry], known: set[str], sources: Sources) -> Iterator[Finding]:
+def _useless(positions: _Positions, entries: Sequence[Entry], known: set[str], sources: Sources) -> Iterator[Finding]:
     """Entries that no lookup can ever find, or be served by."""
     for index, entry in enumerate(entries):
         problem = entry.problem
         if problem.tuner not in known and problem.library not in known:
             yield Finding(
-                places[index],
+                positions[index],
                 f"no adapter for the tuner {safe(problem.tuner)} is installed here (--tuner={safe(problem.tuner)} "
                 "where it is elsewhere)",
                 "of tuners without an adapter",
             )
         elif entry.choice is None and not entry.candidates and not entry.native:
-            yield Finding(places[index], f"{problem_text(problem)} has no result", "without a result")
+            yield Finding(positions[index], f"{problem_text(problem)} has no result", "without a result")
         elif any(map(_never_asked_for, (*problem.key, *entry.fingerprint))):
-            yield Finding(places[index], f"{problem_text(problem)} has a value that equals nothing", "not to be found")
+            yield Finding(
+                positions[index], f"{problem_text(problem)} has a value that equals nothing", "not to be found"
+            )
         elif problem.tuner == "triton" and (gone := sources.lacks(problem.kernel)):
-            yield Finding(places[index], safe(gone), "of kernels that are not there")
+            yield Finding(positions[index], safe(gone), "of kernels that are not there")
 
 
 def _never_asked_for(value: Value) -> bool:

@@ -10,7 +10,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cli.arguments import PATH, check_whole
-from pytest_autotune.cli.output import count, safe, tell
+from pytest_autotune.cli.output import count, print_lines, safe
 
 _XLA = "xla"
 
@@ -41,11 +41,11 @@ def command(
     on = _device(device) if device is not None else None
     cache = _read_xla(input, on) if from_ else _read_whole(input, output)
     if to:
-        tell([safe(_write_xla(cache, input, output, xla_format))])
+        print_lines([safe(_write_xla(cache, input, output, xla_format))])
         return
     stores.check_writable(output)
     updated = stores.update(output, lambda now: cache)
-    tell([f"{count(len(cache.entries))} written to {safe(str(updated.written_to))}"])
+    print_lines([f"{count(len(cache.entries))} written to {safe(str(updated.written_to))}"])
 
 
 def _device(text: str) -> Device:

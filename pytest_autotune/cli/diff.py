@@ -11,7 +11,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.diff import Change, Diff, Kind, diff, winner
 from pytest_autotune.cache.model import Cache, Device, Entry
 from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.output import choice_text, columns, heading, problem_text, safe, tell, time_text
+from pytest_autotune.cli.output import choice_text, columns, heading, print_lines, problem_text, safe, time_text
 from pytest_autotune.cli.status import FOUND, OK
 
 
@@ -26,7 +26,7 @@ def command(old: str, new: str, exit_code: bool, choices: bool) -> int:
     As git's difftool: git difftool --extcmd="pytest-autotune diff" -- FILE
     """
     found = diff(_side(old), _side(new))
-    tell(_lines(found, choices))
+    print_lines(_lines(found, choices))
     return FOUND if exit_code and found.changes else OK
 
 

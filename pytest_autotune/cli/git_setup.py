@@ -16,7 +16,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import format_of
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.output import safe, tell
+from pytest_autotune.cli.output import print_lines, safe
 
 NAME = "pytest-autotune"
 _ATTRIBUTES = f"merge={NAME} diff={NAME} linguist-generated"
@@ -42,9 +42,9 @@ def command(files: tuple[str, ...], globally: bool) -> None:
         _append(root / ".gitattributes", lines)
     for name, value in _configuration().items():
         _git("config", *(["--global"] if globally else []), name, value)
-    told = [f"{NAME}: {safe(line)}" for line in lines] or [f"{NAME}: .gitattributes has it all"]
+    done = [f"{NAME}: {safe(line)}" for line in lines] or [f"{NAME}: .gitattributes has it all"]
     where = "the configuration of this user" if globally else "the configuration of this clone"
-    tell([*told, f"{NAME}: registered in {where}; commit .gitattributes"])
+    print_lines([*done, f"{NAME}: registered in {where}; commit .gitattributes"])
 
 
 def _git(*arguments: str, cwd: Path | None = None) -> str:

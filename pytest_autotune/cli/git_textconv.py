@@ -7,7 +7,7 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.model import Entry
-from pytest_autotune.cli.output import choice_text, problem_text, safe, tell, time_text
+from pytest_autotune.cli.output import choice_text, print_lines, problem_text, safe, time_text
 
 
 @click.command("git-textconv", short_help="a line for each entry; git-setup has git diff show these")
@@ -15,7 +15,7 @@ from pytest_autotune.cli.output import choice_text, problem_text, safe, tell, ti
 def command(file: str) -> None:
     """Print a line for each entry of the cache FILE: the problem, its device, what was chosen, and what it rests on."""
     cache = stores.read(file, missing_ok=True)
-    tell(_line(entry) for entry in sorted(cache.entries, key=lambda entry: entry.sort_key))
+    print_lines(_line(entry) for entry in sorted(cache.entries, key=lambda entry: entry.sort_key))
 
 
 def _line(entry: Entry) -> str:

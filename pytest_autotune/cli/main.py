@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         _write_no_more()
         return BROKEN_PIPE
-    except OSError as error:  # those of caches are told as such
+    except OSError as error:  # those of caches say what to do
         _write_no_more()
         print(f"{PROGRAM}: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
     return FAILED

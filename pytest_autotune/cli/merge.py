@@ -11,7 +11,7 @@ from pytest_autotune.cache.combine import Combined, Conflict, combine
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cli.arguments import PATH, check_whole
-from pytest_autotune.cli.output import choice_text, count, on_device, safe, tell, time_text
+from pytest_autotune.cli.output import choice_text, count, on_device, print_lines, safe, time_text
 
 
 @click.command("merge", short_help="several caches as one")
@@ -36,7 +36,7 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     combined = combine(sides, ancestor)
     stores.check_writable(output)
     updated = stores.update(output, lambda now: combined.cache)
-    tell(
+    print_lines(
         [
             f"{count(len(combined.cache.entries))} of {count(len(files), 'cache', 'caches')} "
             f"written to {safe(str(updated.written_to))}",

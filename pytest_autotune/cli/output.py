@@ -1,4 +1,4 @@
-"""How commands tell: aligned columns, colour where it is wanted, and foreign text made safe."""
+"""How commands print: aligned columns, colour where it is wanted, and foreign text made safe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GAP = "  "
 safe = lru_cache(maxsize=100_000)(one_line)
 
 
-def tell(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     """Print lines at once: a call for each would take longer than all the rest."""
     text = "\n".join(lines)
     if text:
@@ -91,7 +91,7 @@ def choice_text(entry: Entry, winner: Candidate | None) -> str:
 
 
 def time_text(candidate: Candidate | None) -> str:
-    """A measured time, in microseconds; empty where none was told."""
+    """A measured time, in microseconds; empty where none is known."""
     if candidate is None or candidate.time_us is None:
         return ""
     return f"{candidate.time_us:.0f} us" if abs(candidate.time_us) >= 1000 else f"{candidate.time_us:.4g} us"

@@ -13,10 +13,10 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Entry, Problem
 from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.output import count, on_device, tell
+from pytest_autotune.cli.output import count, on_device, print_lines
 
-# A problem as a report tells it.
-_Told: TypeAlias = "tuple[str, str, str, str]"
+# A problem as a report names it.
+_Reported: TypeAlias = "tuple[str, str, str, str]"
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Report:
     path: str
     incomplete: str
     devices: frozenset[str]
-    asked: frozenset[_Told]
+    asked: frozenset[_Reported]
     kernels: frozenset[tuple[str, str, str]]
-    unused: frozenset[_Told]
+    unused: frozenset[_Reported]
 
 
 @click.command("prune", short_help="drop entries that no run asked for")
@@ -54,7 +54,7 @@ class Report:
     help="The reports are parts of one run, such as shards, or skip tests: drop what none of them asked for, of the "
     "kernels and devices that they did ask for.",
 )
-@click.option("--dry-run", is_flag=True, help="Tell what would be dropped, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be dropped, and write nothing.")
 def command(file: str, paths: tuple[str, ...], together: bool, dry_run: bool) -> None:
     """Drop the entries of the cache FILE that are unused in all of the reports.
 
@@ -78,34 +78,34 @@ def command(file: str, paths: tuple[str, ...], together: bool, dry_run: bool) ->
     would = "would be dropped" if dry_run else "dropped"
     kept = len(cache.entries) - len(dropped)
     rows = [f"  {on_device(entry.problem)}" for entry in dropped]
-    tell([f"{count(len(dropped))} {would}, {kept} kept", *rows])
+    print_lines([f"{count(len(dropped))} {would}, {kept} kept", *rows])
 
 
 def _unused_in_all(reports: Sequence[Report]) -> Callable[[Entry], bool]:
     def unused(entry: Entry) -> bool:
         device = entry.problem.device.id
         saw = [report for report in reports if device in report.devices]
-        told = _told(entry.problem)
-        return bool(saw) and all(told in report.unused for report in saw)
+        reported = _as_reported(entry.problem)
+        return bool(saw) and all(reported in report.unused for report in saw)
 
     return unused
 
 
 def _unused_together(reports: Sequence[Report]) -> Callable[[Entry], bool]:
-    asked = frozenset[_Told]().union(*(report.asked for report in reports))
+    asked = frozenset[_Reported]().union(*(report.asked for report in reports))
     kernels = frozenset[tuple[str, str, str]]().union(*(report.kernels for report in reports))
-    told_unused = frozenset[_Told]().union(*(report.unused for report in reports))
+    reported_unused = frozenset[_Reported]().union(*(report.unused for report in reports))
 
     def unused(entry: Entry) -> bool:
         problem = entry.problem
-        told = _told(problem)
-        known = (problem.tuner, problem.kernel, problem.device.id) in kernels or told in told_unused
-        return known and told not in asked
+        reported = _as_reported(problem)
+        known = (problem.tuner, problem.kernel, problem.device.id) in kernels or reported in reported_unused
+        return known and reported not in asked
 
     return unused
 
 
-def _told(problem: Problem) -> _Told:
+def _as_reported(problem: Problem) -> _Reported:
     return problem.tuner, problem.kernel, problem.device.id, _key({value.name: value.value for value in problem.key})
 
 
@@ -125,14 +125,14 @@ def _report(path: str) -> Report:
         return Report(
             path,
             "" if plain["complete"] else str(plain.get("incomplete_reason") or "it does not say why"),
-            frozenset(str(device["id"]) for device in plain["devices"]) | {told[2] for told in unused},
+            frozenset(str(device["id"]) for device in plain["devices"]) | {reported[2] for reported in unused},
             asked,
-            frozenset(told[:3] for told in asked),
+            frozenset(reported[:3] for reported in asked),
             unused,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CacheError(path, "is no JSON report of a run", "write one with --autotune-report=REPORT.json") from None
 
 
-def _row(row: dict[str, Any]) -> _Told:
+def _row(row: dict[str, Any]) -> _Reported:
     return str(row["tuner"]), str(row["kernel"]), str(row["device"]), _key(row["key"])

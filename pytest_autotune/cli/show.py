@@ -14,7 +14,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.model import Cache, Device, Entry, Scalar, Value
 from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.output import choice_text, columns, count, heading, safe, tell, time_text
+from pytest_autotune.cli.output import choice_text, columns, count, heading, print_lines, safe, time_text
 
 Group: TypeAlias = "tuple[str, str, Device]"
 
@@ -33,7 +33,7 @@ def command(file: str, kernel: str | None, device: str | None, as_json: bool) ->
     if as_json:
         click.echo("\n".join(_json_lines(entries)), color=True)
     else:
-        tell(_lines(cache, entries))
+        print_lines(_lines(cache, entries))
 
 
 def _asked_for(entry: Entry, kernel: str | None, device: str | None) -> bool:
@@ -77,8 +77,8 @@ def _group(name: str, device: Device, entries: list[Entry]) -> Iterator[str]:
     names = sorted({name for key in keys for name in key})
     seen = {name: {key.get(name) for key in keys} for name in names}
     shared = [name for name in names if len(seen[name]) == 1] if len(entries) > 1 else []
-    told = "".join(f", {safe(str(value))}" for name in shared for value in seen[name])
-    yield heading(f"{safe(name)} on {safe(str(device))}{told}")
+    same = "".join(f", {safe(str(value))}" for name in shared for value in seen[name])
+    yield heading(f"{safe(name)} on {safe(str(device))}{same}")
     own = [name for name in names if name not in shared]
     problems = Counter(entry.problem for entry in entries) if _fingerprints(entries) > 1 else Counter()
     several = any(number > 1 for number in problems.values())
@@ -117,8 +117,8 @@ def _order(value: Value | None) -> tuple[int, float, str]:
 
 def _json_lines(entries: Sequence[Entry]) -> Iterator[str]:
     devices = sorted({entry.problem.device for entry in entries}, key=lambda device: device.id)
-    told = [{"id": on.id, "name": on.name, "arch": on.arch, "multiprocessors": on.multiprocessors} for on in devices]
-    yield f'{{"format_version": 1, "devices": {_json(told)}, "entries": ['
+    plain = [{"id": on.id, "name": on.name, "arch": on.arch, "multiprocessors": on.multiprocessors} for on in devices]
+    yield f'{{"format_version": 1, "devices": {_json(plain)}, "entries": ['
     ids = {device: device.id for device in devices}
     last = len(entries) - 1
     for number, entry in enumerate(entries):

@@ -6,7 +6,7 @@ OK = 0
 FOUND = 1
 #: Arguments that make no sense, an input that cannot be read, an output that cannot be written: as pytest's own.
 FAILED = 4
-#: Ctrl-C, as shells tell it.
+#: Ctrl-C, as shells report it.
 INTERRUPTED = 130
-#: Nobody reads on, as shells tell it.
+#: Nobody reads on, as shells report it.
 BROKEN_PIPE = 141

@@ -22,7 +22,7 @@ _LIBRARIES = ("cupy", "pycuda", "numba.cuda", "cuda", "cutlass", "jaxlib", "warp
 
 @dataclass(frozen=True)
 class CudaGpu:
-    """What the driver tells of one GPU.
+    """What the driver says of one GPU.
 
     :param uuid: as torch spells it, ``"8d8a2ae5-…"``; of a MIG slice where it is one.
     """

@@ -1,1 +1,1 @@
-"""What is told: a summary of one run and its faces."""
+"""What is reported: a summary of one run and its faces."""

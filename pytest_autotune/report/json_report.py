@@ -101,8 +101,8 @@ def _values(values: tuple[Value, ...]) -> dict[str, Any]:
 
 
 def _candidate(candidate: Candidate) -> dict[str, Any]:
-    told: dict[str, Any] = {"params": _values(candidate.params)}
+    plain: dict[str, Any] = {"params": _values(candidate.params)}
     for name in ("id", "time_us", "failed", "label"):
         if (value := getattr(candidate, name)) not in ("", None):
-            told[name] = value
-    return told
+            plain[name] = value
+    return plain

@@ -1,6 +1,6 @@
 """The summary of a run: data, of which every report shows a face. Pure.
 
-Whatever one face knows stands here, so that all of them can tell it.
+Whatever one face knows stands here, so that all of them can show it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run has to tell.
+    """What a run has to report.
 
     :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
     :param covered: tuner -> the devices that the loaded caches have entries for.
@@ -158,7 +158,7 @@ class Summary:
 
     @property
     def other_versions(self) -> dict[tuple[str, str], int]:
-        """(tuned with, this run's) -> how many hits; told as a hint, never judged."""
+        """(tuned with, this run's) -> how many hits; noted as a hint, never judged."""
         hints: Counter[tuple[str, str]] = Counter()
         for row in self.rows:
             then, now = row.versions, self.versions.get(row.problem.library)

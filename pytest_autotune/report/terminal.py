@@ -43,7 +43,7 @@ class Line:
 def section(summary: Summary, verbosity: int) -> list[Line]:
     """The lines of the section; none when there is nothing to say at this verbosity.
 
-    ``-qq`` tells only what fails the run, ``-q`` also what was asked for, a dump, and counts
+    ``-qq`` reports only what fails the run, ``-q`` also what was asked for, a dump, and counts
     with what mends them when not all is well, ``-v`` every row and a table by tuner.
     """
     nothing_judged = bool(summary.gate.limit and not summary.problems)
@@ -71,14 +71,14 @@ def section(summary: Summary, verbosity: int) -> list[Line]:
 
 def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
     color = "red" if failed else "yellow"
-    told: set[Row] = set()
+    summed_up: set[Row] = set()
     if verbosity <= 0:
         for (tuner, device), same in summary.without_any_entry.items():
             if len(same) > 1:
-                told.update(same)
-                yield _told_once(summary, tuner, device, same, color)
+                summed_up.update(same)
+                yield _summed_up(summary, tuner, device, same, color)
     for outcome in _ORDER:
-        rows = [row for row in summary.rows if row.outcome is outcome and row not in told]
+        rows = [row for row in summary.rows if row.outcome is outcome and row not in summed_up]
         shown = rows if verbosity > 0 else rows[:SHOWN]
         for row in shown:
             yield Line(f" {_where(row)}{described(row.problem, row.label)}: {row.reason}", outcome.value.upper(), color)
@@ -98,12 +98,13 @@ def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
 def _quality(row: Row) -> str:
     """What is known of the measurement, in brackets."""
     spread = next((one.label for one in row.candidates if row.choice and one.same_configuration(row.choice)), "")
-    told = [spread] if spread else []
-    told += ["disturbed: something else may have run on the device"] if row.disturbed else []
-    return f" ({'; '.join(told)})" if told else ""
+    notes = [spread] if spread else []
+    if row.disturbed:
+        notes.append("disturbed: something else may have run on the device")
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
-def _told_once(summary: Summary, tuner: str, device: Device, rows: Sequence[Row], color: str) -> Line:
+def _summed_up(summary: Summary, tuner: str, device: Device, rows: Sequence[Row], color: str) -> Line:
     word = "MISMATCH" if any(row.outcome is Outcome.MISMATCH for row in rows) else "MISS"
     others = sorted(map(str, summary.covered.get(tuner, ())))
     has = f"; those for {', '.join(others)} do not hold here" if others else ""
@@ -120,13 +121,14 @@ def _where(row: Row) -> str:
 
 
 def described(problem: Problem, label: str = "") -> str:
-    """A problem as rows tell it: ``triton:lib.matmul (M=64, N=64)``.
+    """A problem as rows name it: ``triton:lib.matmul (M=64, N=64)``.
 
-    Digests tell a reader nothing, and settings only where they differ: then the reason names them.
+    Digests say nothing to a reader, and settings only where they differ: then the reason names them.
     """
-    told = [str(value) for value in problem.key if value.type not in ("digest", "settings")]
-    told += [label] if label else []
-    key = f" ({', '.join(told)})" if told else ""
+    shown = [str(value) for value in problem.key if value.type not in ("digest", "settings")]
+    if label:
+        shown.append(label)
+    key = f" ({', '.join(shown)})" if shown else ""
     return f"{problem.tuner.split('.')[0]}:{problem.kernel}{key}"
 
 
@@ -208,8 +210,8 @@ def _counts(summary: Summary, failed: bool) -> Iterator[Line]:
 
 def _outcomes(rows: Sequence[Row]) -> list[str]:
     numbers = {outcome: sum(row.outcome is outcome for row in rows) for outcome in _NOUNS}
-    told = [outcome for outcome in _NOUNS if numbers[outcome] or outcome is Outcome.HIT]
-    return [_count(numbers[outcome], *_NOUNS[outcome]) for outcome in told]
+    shown = [outcome for outcome in _NOUNS if numbers[outcome] or outcome is Outcome.HIT]
+    return [_count(numbers[outcome], *_NOUNS[outcome]) for outcome in shown]
 
 
 def _dump(summary: Summary) -> Iterator[Line]:
@@ -229,8 +231,8 @@ def _dump(summary: Summary) -> Iterator[Line]:
         yield Line(f"{dump.path} is up to date ({entries}{workers})")
     else:
         numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
-        told = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
-        what = f": {told}" if told else ""
+        changes = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
+        what = f": {changes}" if changes else ""
         yield Line(f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}{what}")
 
 

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 REASONS = 5
 #: and so many characters of each.
 REASON_LENGTH = 200
-#: What is told of an entry that expected a failure.
+#: What is said of an entry that expected a failure.
 WORKS_NOW = "every candidate failed when it was tuned, and one works now"
 
 
@@ -105,12 +105,12 @@ class TuningRun:
         return any(fnmatchcase(name, glob) for name in names for glob in self.policy.ignore)
 
     def left_alone(self, tuner: str, reason: str) -> None:
-        """Tell the user that a tuner, or a part of one, could not be hooked."""
+        """Note for the user that a tuner, or a part of one, could not be hooked."""
         self.unhooked[tuner] = reason
         self.note(f"{tuner} was left alone: {reason}")
 
     def error(self, tuner: str, where: str, error: Exception) -> None:
-        """Tell of an error of ours in one line: it must never fail a test, or the run."""
+        """Note an error of ours in one line: it must never fail a test, or the run."""
         self.note(" ".join(f"{tuner}: error in {where}: {type(error).__name__}: {words_of(error)}".split()))
 
     @contextmanager
@@ -133,7 +133,7 @@ class TuningRun:
             self.error(tuner, "the door", error)
 
     def note(self, text: str) -> None:
-        """Tell the user something, once, in the summary."""
+        """Show the user something, once, in the summary."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -251,7 +251,7 @@ class TuningRun:
     def observed(self, *lookups: Lookup) -> None:
         """Report lookups that a tuner made inside itself.
 
-        All of them are told before the first one that the policy calls an error is.
+        All of them are reported before the first one that the policy calls an error is.
         """
         for lookup in lookups:
             self._report(replace(lookup, test=lookup.test or self.current_test))
@@ -425,5 +425,5 @@ class Tuning:
         :param reasons: why; of candidates that failed for the same reason, one is enough.
         :returns: the entry.
         """
-        told = sorted({stable_reason(reason) for reason in reasons} - {""}) or ["failed"]
-        return self.record(None, [Candidate(failed=reason) for reason in told[:REASONS]])
+        distinct = sorted({stable_reason(reason) for reason in reasons} - {""}) or ["failed"]
+        return self.record(None, [Candidate(failed=reason) for reason in distinct[:REASONS]])

@@ -75,8 +75,8 @@ def dump(
     try:
         updated = stores.update(destination.path, change)
     except CacheError as error:
-        told = f"{destination.given}: {error}; {_keep_for_next_run(folder, collected)}"
-        return ending, Dump(destination.typed, error=told)
+        message = f"{destination.given}: {error}; {_keep_for_next_run(folder, collected)}"
+        return ending, Dump(destination.typed, error=message)
     merged = ending.merged
     same_file = updated.written_to == updated.path
     return ending, Dump(

@@ -16,7 +16,7 @@ _PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias")
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """What a process that ran tests tells of itself when it ends.
+    """What a process that ran tests reports of itself when it ends.
 
     :param deselected: how many collected tests it did not run.
     :param notes: lines for the summary.

@@ -1,7 +1,7 @@
 """The end of a run: what was collected, loaded and held in, the change of the cache out. Pure.
 
 Called by :mod:`pytest_autotune.run.dumping` while the dump path is locked, with what it holds then; a run that dumps
-nothing ends in the same way, with an empty cache: what its reports tell is settled by the rules of a merge, too.
+nothing ends in the same way, with an empty cache: what its reports hold is settled by the rules of a merge, too.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collecte
     Such an entry is of a device seen in this run, of a tuner active in it, tuned under
     the same minor version of that tuner's library, and its kernel was asked for or
     its module imported. An entry of a problem that no entry could serve is not
-    unused: it is stale, and told as that. Nor is one for candidates that pruning
+    unused: it is stale, and reported as that. Nor is one for candidates that pruning
     left elsewhere: which list a test asks for may depend on those before it.
     """
     kept = merge(beginning.held, used=[entry for _, cache in beginning.loaded for entry in cache.entries]).cache

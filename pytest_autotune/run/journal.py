@@ -149,7 +149,7 @@ class RunFolder:
 
     :param base: the folder for the runs of this project.
     :param location: the absolute dump path; runs of a project with one path belong together.
-    :param project: tells the project from others with the same base.
+    :param project: the project among others with the same base.
     :raises OSError: when the folder cannot be made, or a link stands in its place.
     """
 

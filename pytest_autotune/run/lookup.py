@@ -25,7 +25,7 @@ class Outcome(str, Enum):
 
     @property
     def badness(self) -> int:
-        """Where processes met different outcomes of one problem, the worst is told."""
+        """Where processes met different outcomes of one problem, the worst is reported."""
         return list(Outcome).index(self)
 
 
@@ -40,7 +40,7 @@ class Lookup:
     :param tuned: a search took place in this process.
     :param shared: the choice came from another worker's tuning in this run.
     :param disturbed: something else may have run on the device while it was measured.
-    :param id: tells a reported lookup from all others of a run; empty before that. It says nothing about the lookup.
+    :param id: of a reported lookup, and of no other one in a run; empty before that. It says nothing about the lookup.
     :param saved_seconds: the tuning that a hit made unnecessary, in seconds.
     """
 

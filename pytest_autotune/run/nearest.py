@@ -45,8 +45,10 @@ class Nearest:
         if nearest is None:
             names = ", ".join(usable[0].names) or "no names"
             return f"no entry with these key names; the entries of this kernel have {names}"
-        told = nearest[-1]
-        return "no entry; new or changed code" if told == "other code" else f"no entry; the nearest has {told}"
+        difference = nearest[-1]
+        if difference == "other code":
+            return "no entry; new or changed code"
+        return f"no entry; the nearest has {difference}"
 
     def _of_kernel(self, tuner: str, kernel: str) -> dict[Device, _Keys]:
         if (tuner, kernel) not in self._kernels:

@@ -35,7 +35,7 @@ from pytest_autotune.session.worker import TestProcess
 
 
 class Controller:
-    """Reads what is loaded, collects what was looked up, writes the dump, judges and tells.
+    """Reads what is loaded, collects what was looked up, writes the dump, judges and reports.
 
     :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
     """

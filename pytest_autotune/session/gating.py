@@ -12,7 +12,7 @@ def unloaded_gate(config: pytest.Config, options: Options) -> str:
     """What is wrong with judging this run, in one line; empty where nothing is.
 
     Nothing is wrong where a cache is loaded, where a new one is dumped, or where an empty ``--autotune-load=`` says
-    that nothing is to be loaded. Markers may still load some for single tests, which only the tests tell. Who runs a
+    that nothing is to be loaded. Markers may still load some for single tests, which only the tests know. Who runs a
     part of such a suite is not kept from it by what the ini file asks of the whole.
     """
     if options.load or options.dump is not None or config.getoption("autotune_load") is not None:

@@ -24,7 +24,8 @@ def _flag(option: Option) -> str:
 def _ini(option: Option) -> str:
     if not option.has_ini:
         return ""
-    return f"`{option.ini}`: {option.kind.told}" if option.kind.told else f"`{option.ini}`"
+    label = option.kind.label
+    return f"`{option.ini}`: {label}" if label else f"`{option.ini}`"
 
 
 _COLUMNS: dict[str, Callable[[Option], str]] = {

@@ -17,24 +17,24 @@ class Kind:
 
     :param action: of argparse.
     :param ini_type: of pytest's ini values; ``"number"`` is text that TOML may give as a number.
-    :param told: the type of the ini value in the documentation's tables.
+    :param label: the type of the ini value in the documentation's tables.
     """
 
-    def __init__(self, action: str = "store", ini_type: str | None = None, told: str = "") -> None:
+    def __init__(self, action: str = "store", ini_type: str | None = None, label: str = "") -> None:
         self.action = action
         self.ini_type = ini_type
-        self.told = told
+        self.label = label
 
 
 PATH = Kind()
 PATHS = Kind("append", "args", "list")
 SWITCH = Kind("store_true", "bool", "bool")
 WORD = Kind()
-NAMES = Kind(ini_type="args", told="list")
+NAMES = Kind(ini_type="args", label="list")
 LIMIT = Kind(ini_type="number")
-SECONDS = Kind(ini_type="number", told="seconds")
-LINES = Kind(ini_type="linelist", told="lines")
-PAIRS = Kind(ini_type="linelist", told="lines")
+SECONDS = Kind(ini_type="number", label="seconds")
+LINES = Kind(ini_type="linelist", label="lines")
+PAIRS = Kind(ini_type="linelist", label="lines")
 
 
 class Option:
@@ -208,4 +208,4 @@ def _ini_is_set(config: pytest.Config, option: Option) -> bool:
     try:
         return bool(config.getini(option.ini))
     except (TypeError, ValueError, pytest.UsageError):
-        return True  # a value that makes no sense: reading it tells
+        return True  # a value that makes no sense: reading it says so

@@ -1,4 +1,4 @@
-"""Paths as users name them: relative to where they were written, and told back as they would be typed."""
+"""Paths as users name them: relative to where they were written, and shown as they would be typed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CacheArgument:
         """The same path as the stores take it."""
         return Location.of(self.text, self.base, self.typed)
 
-    def same_place(self, other: CacheArgument) -> bool:
+    def is_same_as(self, other: CacheArgument) -> bool:
         """Whether both name one file or folder."""
         return os.path.realpath(self.location) == os.path.realpath(other.location)
 

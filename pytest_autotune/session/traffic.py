@@ -12,10 +12,10 @@ from pytest_autotune.session.names import INPUT_KEY
 
 @dataclass(frozen=True)
 class Task:
-    """What the controller tells a worker when it starts.
+    """What the controller sends a worker when it starts.
 
     :param groups: the loaded entries in binary form, or None when nothing is loaded.
-    :param known_kernels: kernels, as ``tuner:kernel``, of which the worker tells whether
+    :param known_kernels: kernels, as ``tuner:kernel``, of which the worker reports whether
         it imported their module.
     :param journal_folder: where to keep the journal; empty when nothing is dumped.
     :param host: the controller's host; its paths mean nothing on another one.

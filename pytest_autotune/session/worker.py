@@ -99,7 +99,7 @@ class TestProcess:
         return [encode_lookup(lookup) for lookup in lookups]
 
     def facts(self) -> ProcessFacts:
-        """What this process tells of itself when it ends."""
+        """What this process reports of itself when it ends."""
         workerinput = getattr(self._config, "workerinput", {})
         unseen = tuple(self.hooks.unseen())  # may add a note
         return ProcessFacts(

@@ -114,13 +114,13 @@ class Hooks:
         self._adapters.clear()
 
     def _unhook(self, name: str, adapter: Adapter) -> None:
-        with self._told_of(name, "unhook()"):
+        with self._noting(name, "unhook()"):
             adapter.unhook()
         if (replaced := self._replaced.pop(name, None)) is not None:
             replaced.put_back()
 
     @contextmanager
-    def _told_of(self, name: str, method: str) -> Iterator[None]:
+    def _noting(self, name: str, method: str) -> Iterator[None]:
         """Turn an error of an adapter into one line."""
         try:
             yield
@@ -140,19 +140,19 @@ class Hooks:
                 self._isolation = None
 
     def _swap_out(self, name: str, adapter: Adapter, stack: ExitStack) -> None:
-        with self._told_of(name, "isolated()"):
+        with self._noting(name, "isolated()"):
             swapped = adapter.isolated()
             swapped.__enter__()
             stack.callback(self._swap_back, name, swapped)
 
     def _swap_back(self, name: str, swapped: AbstractContextManager[None]) -> None:
-        with self._told_of(name, "isolated()"):
+        with self._noting(name, "isolated()"):
             swapped.__exit__(None, None, None)
 
     def unseen(self) -> list[str]:
         """``tuner:kernel`` of what was tuned without passing the run's door."""
         found: list[str] = []
         for name, adapter in self._adapters.items():
-            with self._told_of(name, "unseen()"):
+            with self._noting(name, "unseen()"):
                 found += [f"{name}:{kernel}" for kernel in adapter.unseen()]
         return found

@@ -44,7 +44,7 @@ class _Row:
     keeps_unknown_fields: bool = False
 
 
-# To add a format: a member of Format, and a row here. JSON stands first: how it starts is the most telling.
+# To add a format: a member of Format, and a row here. JSON stands first: how it starts is the most distinctive.
 _FORMATS = {
     Format.JSON: _Row((".json",), mapping.from_json, mapping.to_json, re.compile(r"\s*[{\[]")),
     Format.TEXT: _Row(

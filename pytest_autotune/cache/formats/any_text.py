@@ -1,4 +1,4 @@
-"""Reads protobuf's text format however it is laid out: one pass, nothing copied, told where it is wrong.
+"""Reads protobuf's text format however it is laid out: one pass, nothing copied, errors with their line.
 
 Not protobuf's own parser: that one takes twenty times as long and a hundred
 times the file's size in memory, and warns about what it then refuses.

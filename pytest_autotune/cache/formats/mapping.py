@@ -473,8 +473,8 @@ def from_yaml(text: str, where: str) -> Cache:
         plain = _Events(yaml.parse(text, loader), where, objects).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise CacheError(f"{where}{place}", f"is not YAML: {error.problem or error.context}") from None
+        at = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        raise CacheError(at, f"is not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise CacheError(where, f"is not YAML: {error}") from None
     return _cache_from(plain, objects, text, where)
@@ -582,12 +582,12 @@ def _cache_from(plain: object, objects: _Objects, text: str, where: str) -> Cach
     except CacheError:
         unknown = _first(objects.unknown, text)
         if unknown is not None and unknown.meant:
-            raise unknown.told(where) from None
+            raise unknown.as_error(where) from None
         raise
     if not objects.unknown and not reader.unknown:
         return cache
     unknown = _first(objects.unknown or {reader.unknown: 0}, text)
-    return replace(cache, lossy=unknown.told(where).args if unknown else ())
+    return replace(cache, lossy=unknown.as_error(where).args if unknown else ())
 
 
 def _has_half_characters(plain: object) -> bool:
@@ -602,7 +602,9 @@ def _first(unknown: Mapping[str, int], text: str) -> UnknownField | None:
         return None
     name, line = next(iter(unknown.items()))
     if not line:
-        places = {text.find(json.dumps(name, ensure_ascii=False)): name for name in unknown}
-        place = min((place for place in places if place >= 0), default=-1)
-        name, line = places.get(place, name), text.count("\n", 0, place) + 1 if place >= 0 else 0
+        found = {text.find(json.dumps(name, ensure_ascii=False)): name for name in unknown}
+        found.pop(-1, None)
+        if found:
+            first = min(found)
+            name, line = found[first], text.count("\n", 0, first) + 1
     return UnknownField.of(name, _Objects.known, line)

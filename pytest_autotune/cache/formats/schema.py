@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Device, Entry, Problem, Scalar, Value, Versions
+from pytest_autotune.cache.model import Device, Entry, Identity, Scalar, Value, Versions
 
 FORMAT_VERSION = 1
 
@@ -53,7 +53,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 class UnknownField:
     """A field that this version does not know: of a newer one, or misspelt.
 
-    :param line: where it stands; 0 where the format does not tell.
+    :param line: where it stands; 0 where the format does not say.
     :param meant: the known field whose name is nearest to it; empty where none is near.
     """
 
@@ -66,14 +66,14 @@ class UnknownField:
         """The field of a message that knows only these names."""
         return cls(name, line, next(iter(get_close_matches(name[:40], list(known), 1, 0.7)), ""))
 
-    def told(self, where: str) -> CacheError:
+    def as_error(self, where: str) -> CacheError:
         """It in one line, with what to do.
 
         :param where: the path.
         """
         remedy = f'is it "{self.meant}"?' if self.meant else _UPGRADE
-        place = f"{where}:{self.line}" if self.line else where
-        return CacheError(place, f'the field "{self.name}" is unknown', remedy)
+        at = f"{where}:{self.line}" if self.line else where
+        return CacheError(at, f'the field "{self.name}" is unknown', remedy)
 
 
 class Format(Enum):
@@ -192,11 +192,11 @@ def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     faster stays, then the one that is encoded lower: whatever the order of the
     lines, the same.
     """
-    chosen: dict[tuple[Problem, tuple[Value, ...]], Entry] = {}
+    chosen: dict[Identity, Entry] = {}
     # Of each that was compared, since a large entry may be compared with thousands.
     preferences: dict[int, tuple[float, str, bytes]] = {}
     for entry in entries:
-        identity = entry.problem, entry.fingerprint
+        identity = entry.identity
         other = chosen.setdefault(identity, entry)
         if other is not entry:
             known = preferences.pop(id(other), None) or _preference(other)
@@ -239,8 +239,8 @@ def _device_order(device: Device) -> tuple[str, str, str, int]:
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
     """The entries as a file holds them: checked, sorted, one for each problem and fingerprint.
 
-    The order is that of ``Entry.sort_key``; devices that share an id are told
-    apart by what else they are.
+    The order is that of ``Entry.sort_key``; devices that share an id go
+    by what else they are.
 
     :raises CacheError: for an entry that a reader would not take back.
     """

@@ -241,9 +241,9 @@ class _Reader:
                 self._found[index] = self._entry(fields, index)
         except CacheError:
             if self._parser.unknown is not None and self._parser.unknown.meant:
-                raise self._parser.unknown.told(self._where) from None
+                raise self._parser.unknown.as_error(self._where) from None
             raise
-        lossy = self._parser.unknown.told(self._where).args if self._parser.unknown else ()
+        lossy = self._parser.unknown.as_error(self._where).args if self._parser.unknown else ()
         entries = tuple([entry for entry in self._found if entry is not None])
         if len(self._identities) < len(entries) or len(set(self._devices.values())) < len(self._devices):
             entries = one_of_each(entries)
@@ -305,7 +305,7 @@ class _Reader:
         environment: Column,
     ) -> list[Entry]:
         if not devices.keys() >= set(device) or '""' in tuner or '""' in kernel:
-            raise _UnfamiliarError  # it is told what is wrong when the entry is read field by field
+            raise _UnfamiliarError  # what is wrong is found when the entry is read field by field
         known = self._strings.__getitem__
         return many(
             Entry,

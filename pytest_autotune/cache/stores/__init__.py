@@ -53,7 +53,7 @@ def read(location: AnyLocation, missing_ok: bool = False) -> Cache:
 
 
 def check_writable(location: AnyLocation) -> Cache:
-    """Tell before a run what would keep its end from writing there; leaves nothing behind.
+    """Find out before a run what would keep its end from writing there; leaves nothing behind.
 
     :returns: what is there now; an empty cache where there is nothing.
     :raises CacheError: where it could not be written, or what is there must not

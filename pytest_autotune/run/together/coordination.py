@@ -69,7 +69,7 @@ class Coordination(Protocol):
 
     @property
     def notes(self) -> list[str]:
-        """What the user is to be told in the summary."""
+        """What the user is to read in the summary."""
 
     def claim(
         self,
@@ -101,7 +101,7 @@ class Alone:
 
     @property
     def notes(self) -> list[str]:
-        """What the user is to be told in the summary."""
+        """What the user is to read in the summary."""
         return self._gpu.waits.notes
 
     @contextmanager
@@ -162,7 +162,7 @@ class AmongWorkers:
 
     @property
     def notes(self) -> list[str]:
-        """What the user is to be told in the summary."""
+        """What the user is to read in the summary."""
         return self._waits.notes
 
     @contextmanager
@@ -221,7 +221,7 @@ class AmongWorkers:
             except OSError as error:
                 self._waits.note(f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings")
                 return False
-            self._waits.tell_in(self._folder)
+            self._waits.share_in(self._folder)
         return True
 
     def core(self) -> AbstractContextManager[None]:

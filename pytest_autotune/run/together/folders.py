@@ -31,7 +31,7 @@ class SharedFolder:
     """Where the processes of this user meet on this machine.
 
     :param path: None where there is no such place.
-    :param note: what the user is told of it; empty where all is as it should be.
+    :param note: a line for the user; empty where all is as it should be.
     :param of_this_run: other pytest runs do not know of it.
     """
 
@@ -81,7 +81,7 @@ def standard_folder() -> Path:
 def shared_folder(*, agreed: bool = True) -> SharedFolder:
     """The standard folder; where that cannot be used, one for this run alone.
 
-    :param agreed: the caller tells the run's other processes of it.
+    :param agreed: the caller lets the run's other processes know of it.
     """
     try:
         return SharedFolder(standard_folder())
@@ -185,7 +185,7 @@ def open_folder(name: str | Path, parent: int | None = None) -> int:
 
 
 def identity(folder: Path) -> str:
-    """What tells a folder from another one that is made later in the same place, as far as the file system says.
+    """What a folder differs in from another one that is made later in the same place, as far as the file system says.
 
     A number is given again to the next folder that is made; the time when it was made (statx(2), Linux 4.11) is not.
     """

@@ -87,8 +87,8 @@ class GpuLock:
     from threads of its own while the thread that waits for it may hold the lock.
 
     :param timeout_s: how long to wait in all for one tuning, in seconds.
-    :param uuid: tells which GPU is current; the empty string means there is none to lock.
-    :param folder: tells where the locks are; raises OSError where there can be none.
+    :param uuid: says which GPU is current; the empty string means there is none to lock.
+    :param folder: says where the locks are; raises OSError where there can be none.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class GpuLock:
             return
         try:
             lock = self._lock_of(uuid)
-        except OSError:  # told when the run began
+        except OSError:  # reported when the run began
             yield False
             return
         held = lock.enter()

@@ -35,7 +35,7 @@ class HeldLock:
             self._lock.acquire()
         except Timeout:
             raise BlockingIOError(path) from None
-        # Told so that others know whether it is the same holder for all of the time that they wait.
+        # Written down so that others know whether it is the same holder for all of the time that they wait.
         with suppress(OSError):
             descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

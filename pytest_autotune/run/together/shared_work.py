@@ -43,7 +43,7 @@ class SharedWork:
     """Work that the workers of one run on this machine divide among themselves.
 
     :param folder: the run's own folder, the same for every worker on this machine.
-    :param name: tells this work from others in the folder.
+    :param name: of this work alone in the folder.
     :param waits: the waits of this process.
     """
 

@@ -34,7 +34,7 @@ class Waits:
         self._tunings: set[_Budget] = set()
         #: Processes that were waited for in vain.
         self._hung: dict[str, _Hung] = {}
-        self._told_in: Path | None = None
+        self._shared_in: Path | None = None
         #: Lines for the summary.
         self.notes: list[str] = []
         in_forked_children(self._begin_child)
@@ -49,9 +49,9 @@ class Waits:
         """Wait for nobody: what a child's parent holds may be held until the child is done."""
         self._may_wait = False
 
-    def tell_in(self, folder: Path) -> None:
-        """Tell the run's other workers which processes hang, and learn it from them, in a folder of theirs."""
-        self._told_in = folder
+    def share_in(self, folder: Path) -> None:
+        """Let the run's other workers know which processes hang, and learn it from them, in a folder of theirs."""
+        self._shared_in = folder
 
     @contextmanager
     def one_tuning(self, timeout_s: float | None = None) -> Iterator[None]:
@@ -122,24 +122,24 @@ class Waits:
         return lock
 
     def note(self, text: str) -> None:
-        """Tell the user something, once, in the summary."""
+        """Show the user something, once, in the summary."""
         if text not in self.notes:
             self.notes.append(text)
 
     def _remember(self, lock: Path, holder: str) -> None:
         process, hung = _process(holder, lock), _Hung(lock, holder, time.monotonic_ns())
         self._hung[process] = hung
-        if self._told_in is not None:
+        if self._shared_in is not None:
             with suppress(OSError):
-                (self._told_in / f"hung-{process}").write_text(hung.text, encoding="utf-8")
+                (self._shared_in / f"hung-{process}").write_text(hung.text, encoding="utf-8")
 
     def _hangs(self, holder: str, lock: Path) -> bool:
         """Whether the holder of a lock was waited for in vain before, and has shown no sign of life since then."""
         process = _process(holder, lock)
         known = self._hung.get(process)
-        if known is None and self._told_in is not None:
+        if known is None and self._shared_in is not None:
             with suppress(OSError, ValueError):
-                known = _Hung.of((self._told_in / f"hung-{process}").read_text(encoding="utf-8"))
+                known = _Hung.of((self._shared_in / f"hung-{process}").read_text(encoding="utf-8"))
         if known is None or holder_of(known.lock) != known.holder:
             return False
         taken_ns = holder.partition(" ")[2]

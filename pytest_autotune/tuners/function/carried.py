@@ -118,7 +118,7 @@ def _function_text(function: FunctionType, left_out: dict[str, None]) -> str:
         return ""
 
     def unstable(name: str, user: object, value: object) -> None:
-        left_out.update(dict.fromkeys(told_of(name, user, value)))
+        left_out.update(dict.fromkeys(labels_of(name, user, value)))
 
     try:
         return source_digest(function, frozen_text, own_cells=True, unstable=unstable, objects=False)
@@ -126,7 +126,7 @@ def _function_text(function: FunctionType, left_out: dict[str, None]) -> str:
         return ""
 
 
-def told_of(name: str, user: object, value: object) -> Iterator[str]:
+def labels_of(name: str, user: object, value: object) -> Iterator[str]:
     """How something is named that a function or class uses and that is not digested."""
     if hasattr(value, "dtype") or inspect.isbuiltin(value):
         return

@@ -57,8 +57,8 @@ def compiler(
         try:
             pickle.dumps(compile)
         except Exception as error:
-            told = f"compile= cannot be sent to another process ({error}): define it in a module, or use threads"
-            raise TypeError(told) from None
+            message = f"compile= cannot be sent to another process ({error}): define it in a module, or use threads"
+            raise TypeError(message) from None
     with CompilePool(workers, begin_thread, in_processes=how.pool == "process") as pool:
 
         def compiled(configurations: Iterable[Configuration]) -> Iterator[Compiled]:

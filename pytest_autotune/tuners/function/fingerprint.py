@@ -15,13 +15,13 @@ from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM
 from pytest_autotune.tuners.shared.source.source_digest import FORM
 from pytest_autotune.tuners.shared.values import stable_value
 
-#: How many names of what is left out are told.
-TOLD = 5
+#: How many names of what is left out are noted.
+NAMED = 5
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Values that are compared, and what is told about them.
+    """Values that are compared, and what is noted about them.
 
     :param label: what the fingerprint leaves out; empty where it has the source.
     :param older: the values by the rule of older entries; None where that one does not see all there is.
@@ -64,8 +64,8 @@ def fingerprint(
         label = "fingerprint: without a source that cannot be read"
     left_out = sorted({*carried.left_out, *(name for source in sources for name in left_out_of(source))})
     if left_out:
-        label += f"{'; ' if label else ''}not in the fingerprint: {', '.join(left_out[:TOLD])}"
-        label += f" and {len(left_out) - TOLD} more" if len(left_out) > TOLD else ""
+        label += f"{'; ' if label else ''}not in the fingerprint: {', '.join(left_out[:NAMED])}"
+        label += f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
     values += searched
 
     def older() -> tuple[Value, ...] | None:

@@ -21,7 +21,7 @@ from pytest_autotune.tuners.measuring.race import DeviceLostError, Limits, Race,
 from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesError
 from pytest_autotune.tuners.shared.candidates import rounded_us
 
-#: A reason why a candidate failed is told up to this many characters.
+#: A reason why a candidate failed is kept up to this many characters.
 REASON_LENGTH = 200
 
 _Hold = Callable[[], AbstractContextManager[object]]
@@ -244,7 +244,7 @@ class _Bench(ABC):
 
     @property
     def times_events(self) -> bool:
-        """Whether the device tells the times, so that a busy host does not lengthen them much."""
+        """Whether the device takes the times, so that a busy host does not lengthen them much."""
         return not isinstance(self._clock, HostClock)
 
     @abstractmethod

@@ -10,7 +10,7 @@ from types import ModuleType
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.function.carried import Bound, frozen_text, told_of
+from pytest_autotune.tuners.function.carried import Bound, frozen_text, labels_of
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function
 from pytest_autotune.tuners.shared.source.older_source_digest import older_source_digest
@@ -93,7 +93,7 @@ def _digest_of(kernel: object) -> _Read:
     left_out: set[str] = set()
 
     def unstable(name: str, user: object, value: object) -> None:
-        left_out.update(told_of(name, user, value))
+        left_out.update(labels_of(name, user, value))
 
     try:
         return source_digest(kernel, frozen_text, unstable=unstable, objects=False), tuple(sorted(left_out))

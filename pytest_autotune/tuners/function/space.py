@@ -16,7 +16,7 @@ from pytest_autotune.tuners.function.source_text import source_text
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.values import stable_value
 
-#: A product of at most this many combinations is told from others by the configurations it
+#: A product of at most this many combinations differs from others by the configurations it
 #: comes to, whatever its constraint looks like; a larger one by its axes and its constraint's source.
 ENUMERABLE = 65536
 

@@ -69,8 +69,8 @@ class Optuna:
         try:
             optuna: Any = import_module("optuna")
         except ImportError:
-            told = "strategy='optuna' needs Optuna: pip install 'pytest-autotune[search]'"
-            raise TuningError(told) from None
+            message = "strategy='optuna' needs Optuna: pip install 'pytest-autotune[search]'"
+            raise TuningError(message) from None
         with _quiet(optuna):
             study = optuna.create_study(sampler=self.sampler or optuna.samplers.TPESampler(seed=self.seed))
         random.Random(self.seed).shuffle(rest or [])

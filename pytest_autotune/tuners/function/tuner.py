@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
-from pytest_autotune.cache.model import Entry, Problem, UnportableError, Value, Versions
+from pytest_autotune.cache.model import Entry, Identity, Problem, UnportableError, Value, Versions
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.function.carried import Bound, carried_by
@@ -19,7 +19,7 @@ from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint
 from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
 from pytest_autotune.tuners.function.keys import key_values, sizes_in
-from pytest_autotune.tuners.function.places import Place, place_of
+from pytest_autotune.tuners.function.processors import Processor, processor_of
 from pytest_autotune.tuners.function.randomness import random_state_kept
 from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan, compare, search
 from pytest_autotune.tuners.function.source_text import callbacks_with_source
@@ -34,7 +34,6 @@ WAIT_S = 120.0
 #: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
 _LIBRARIES = ("torch", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
 
-_Key = tuple[Problem, tuple[Value, ...]]
 _Hold = Callable[[], AbstractContextManager[object]]
 
 
@@ -44,12 +43,12 @@ class Request:
 
     problem: Problem
     fingerprint: Fingerprint
-    place: Place
+    processor: Processor
     plan: Plan
 
     @property
-    def key(self) -> _Key:
-        return self.problem, self.fingerprint.values
+    def identity(self) -> Identity:
+        return Identity(self.problem, self.fingerprint.values)
 
     def on_offer(self, entry: Entry) -> bool:
         return entry.choice is not None and self.plan.space.find(entry.choice.params) is not None
@@ -60,11 +59,11 @@ class Memory:
     """What was chosen in this process, as long as one run lasts; ``run`` is None outside pytest."""
 
     run: TuningRun | None = None
-    chosen: dict[_Key, Configuration] = field(default_factory=dict)
+    chosen: dict[Identity, Configuration] = field(default_factory=dict)
     #: A lock for each problem that is being tuned, so that another thread waits for it.
-    searches: dict[tuple[int, _Key], threading.RLock] = field(default_factory=dict)
+    searches: dict[tuple[int, Identity], threading.RLock] = field(default_factory=dict)
     #: Where each kernel whose caller did not say it was first tuned.
-    default_places: dict[str, Place] = field(default_factory=dict)
+    default_processors: dict[str, Processor] = field(default_factory=dict)
     #: Kernels that were tuned before the run began.
     unseen: set[str] = field(default_factory=set)
 
@@ -120,7 +119,7 @@ class FunctionTuner:
         the loaded cache, shared with the other workers, reported, and dumped.
 
         :param kernel: its name, the same in every process.
-        :param key: names and values of what tells one problem of the kernel from another: sizes, dtypes.
+        :param key: names and values of what one problem of the kernel differs from another in: sizes, dtypes.
             A value without a stable form makes it one that cannot be kept.
         :param space: the configurations: a list or another iterable, axes by name, or a :func:`product`.
             A configuration is a mapping, a dataclass, a named tuple or a plain value.
@@ -155,23 +154,23 @@ class FunctionTuner:
         if plan.space.only is not None:
             return plan.space.only.config
         name = _kernel_name(kernel)
-        place = place_of(device)
+        processor = processor_of(device)
         if device is None:
-            self._tell_of_two_devices(name, place)
+            self._note_two_devices(name, processor)
         try:
-            problem = Problem(NAME, name, key_values(key or {}), place.device)
+            problem = Problem(NAME, name, key_values(key or {}), processor.device)
             sources = _sources(source, callbacks)
             carried = carried_by(_carriers(callbacks, sources), sizes_in(key or {}))
-            searched = (*how_measured(plan.measuring, place.on_gpu), *how_searched(plan.strategy, plan.space))
-            request = Request(problem, fingerprint(plan.space, version, sources, carried, searched), place, plan)
+            searched = (*how_measured(plan.measuring, processor.on_gpu), *how_searched(plan.strategy, plan.space))
+            request = Request(problem, fingerprint(plan.space, version, sources, carried, searched), processor, plan)
         except UnportableError as error:
-            return self._unportable(Problem(NAME, name, (), place.device), str(error), plan, place)
+            return self._unportable(Problem(NAME, name, (), processor.device), str(error), plan, processor)
         memory = self.memory
-        chosen = memory.chosen.get(request.key)
+        chosen = memory.chosen.get(request.identity)
         if chosen is None:
-            with _one_at_a_time(memory, request.key):
-                chosen = memory.chosen.get(request.key) or _choose(memory, request)
-                memory.chosen[request.key] = chosen
+            with _one_at_a_time(memory, request.identity):
+                chosen = memory.chosen.get(request.identity) or _choose(memory, request)
+                memory.chosen[request.identity] = chosen
         # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
         found = plan.space.find(chosen.params)
         assert found is not None
@@ -208,39 +207,39 @@ class FunctionTuner:
         plan = Plan(
             as_space(space), callbacks, measuring or Measuring(), compiling or Compiling(), as_strategy(strategy)
         )
-        place, active = place_of(device), self.memory.run
-        hold: _Hold = nullcontext if active is None else partial(active.measuring, place.lock)
+        processor, active = processor_of(device), self.memory.run
+        hold: _Hold = nullcontext if active is None else partial(active.measuring, processor.lock)
         with random_state_kept():
-            return compare(plan, config, place.on_gpu, _workers(active), hold)
+            return compare(plan, config, processor.on_gpu, _workers(active), hold)
 
-    def _tell_of_two_devices(self, kernel: str, place: Place) -> None:
+    def _note_two_devices(self, kernel: str, processor: Processor) -> None:
         memory = self.memory
-        before = memory.default_places.setdefault(kernel, place)
-        if memory.run is not None and before.on_gpu != place.on_gpu:
+        before = memory.default_processors.setdefault(kernel, processor)
+        if memory.run is not None and before.on_gpu != processor.on_gpu:
             memory.run.note(f"{NAME}:{kernel} was tuned for the CPU and for a GPU in one process: say device=")
 
-    def _unportable(self, problem: Problem, reason: str, plan: Plan, place: Place) -> Any:
+    def _unportable(self, problem: Problem, reason: str, plan: Plan, processor: Processor) -> Any:
         run = self.memory.run
         hold: _Hold = nullcontext
         if run is not None and not run.paused and not run.ignores(NAME, problem.kernel):
             run.unportable(problem, reason)
-            hold = partial(run.measuring, place.lock)
-        return _search(plan, place, problem, _workers(run), hold).best.configuration.config
+            hold = partial(run.measuring, processor.lock)
+        return _search(plan, processor, problem, _workers(run), hold).best.configuration.config
 
 
 def _choose(memory: Memory, request: Request) -> Configuration:
     run, problem, label = memory.run, request.problem, request.fingerprint.label
     if run is None or run.paused or run.ignores(NAME, problem.kernel):
-        return _search(request.plan, request.place, problem, _workers(run), nullcontext).best.configuration
+        return _search(request.plan, request.processor, problem, _workers(run), nullcontext).best.configuration
     values = _in_the_form_of_the_file(run, problem, request.fingerprint)
     with run.tuning(problem, values, request.on_offer, versions(), label) as tuning:
         if tuning.entry is not None and tuning.entry.choice is not None:
             found = request.plan.space.find(tuning.entry.choice.params)
             assert found is not None
             return found
-        hold = partial(tuning.measuring, request.place.lock)
+        hold = partial(tuning.measuring, request.processor.lock)
         try:
-            outcome = _search(request.plan, request.place, problem, _workers(run), hold)
+            outcome = _search(request.plan, request.processor, problem, _workers(run), hold)
         except TuningError as error:
             if error.reasons:
                 tuning.record_failure(error.reasons)
@@ -258,21 +257,21 @@ def _in_the_form_of_the_file(run: TuningRun, problem: Problem, now: Fingerprint)
     return older if older is not None and older in loaded else now.values
 
 
-def _search(plan: Plan, place: Place, problem: Problem, workers: int, hold: _Hold) -> Found:
+def _search(plan: Plan, processor: Processor, problem: Problem, workers: int, hold: _Hold) -> Found:
     if stream_is_capturing():
         raise TuningError(f"{problem}: nothing can be tuned while a CUDA graph is captured (call it once before)")
     with random_state_kept():
         try:
-            return search(plan, place.on_gpu, workers, hold)
+            return search(plan, processor.on_gpu, workers, hold)
         except TuningError as error:
             raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
 
 
 @contextmanager
-def _one_at_a_time(memory: Memory, key: _Key) -> Iterator[None]:
+def _one_at_a_time(memory: Memory, identity: Identity) -> Iterator[None]:
     """Let other threads that ask for the same problem wait for the first one, but not for ever."""
     # A forked child has none of the threads that its parent's locks belong to.
-    search = os.getpid(), key
+    search = os.getpid(), identity
     lock = memory.searches.setdefault(search, threading.RLock())
     acquired = lock.acquire(timeout=WAIT_S)
     try:
@@ -316,7 +315,7 @@ def _sources(source: object, callbacks: Callbacks) -> tuple[object, ...]:
 
 
 def versions() -> Versions:
-    """The versions that are told of a choice; the first one is that of the tuner itself."""
+    """The versions that are noted of a choice; the first one is that of the tuner itself."""
     return Versions((("pytest-autotune", _own_version()), *versions_of(*_LIBRARIES).each))
 
 

@@ -10,7 +10,7 @@ from pytest_autotune.cache.model import Candidate, Value, plain_value
 from pytest_autotune.tuners.shared.candidates import rounded_us
 
 Params = tuple[Value, ...]
-#: Attributes of a configuration that are told only where they differ from this.
+#: Attributes of a configuration that are noted only where they differ from this.
 DEFAULTS = {"num_ctas": 1, "maxnreg": None, "num_consumer_groups": 0, "num_buffers_warp_spec": 0}
 _NO_DESCENT = ("TEMPLATE", "USER_AUTOTUNE", "FIXED")
 _REDUCTIONS = ("REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN")

@@ -1,4 +1,4 @@
-"""What generated kernels fuse, and what is tuned in ways that are not covered: told, never compared."""
+"""What generated kernels fuse, and what is tuned in ways that are not covered: reported, never compared."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Fusions:
         def make_generate(original: Any) -> Any:
             def generate_kernel_code_from_nodes(self: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
                 source = original(self, nodes, *args, **kwargs)
-                with suppress(Exception):  # a description is only told
+                with suppress(Exception):  # a description is only a label
                     module_digest = digest(source.strip())
                     part._names[module_digest] = _name(module, nodes)
                     part._computed[module_digest] = _computed(nodes)

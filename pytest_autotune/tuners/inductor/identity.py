@@ -57,7 +57,7 @@ _BOUNDS = (
     "precomputed_grids",
     "tma_min_block_sizes",
 )
-#: Settings that are told where they are not what Inductor sets by itself.
+#: Settings that are noted where they are not what Inductor sets by itself.
 _USUAL = {"dynamic_disable_pipelining": True, "mix_order_reduction_allow_multi_stages": True}
 _CACHE_SWITCHES = "autotune_local_cache|autotune_remote_cache|backend_hash|force_disable_caches|store_cubin"
 _SIZE = re.compile(r"^\s*(\w*numel)\s*=\s*(\d+)$", re.MULTILINE)
@@ -100,9 +100,9 @@ def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
     :param list_digest: stands for the list of candidates.
     """
     meta = autotuner.inductor_meta
-    told = [name for name in (*_SEARCH_SETTINGS, *_BOUNDS) if meta.get(name)]
-    told += [name for name, usual in _USUAL.items() if meta.get(name, usual) != usual]
-    search = [list_digest, *(f"{name}={_plain(meta[name])}" for name in told)]
+    noted = [name for name in (*_SEARCH_SETTINGS, *_BOUNDS) if meta.get(name)]
+    noted += [name for name, usual in _USUAL.items() if meta.get(name, usual) != usual]
+    search = [list_digest, *(f"{name}={_plain(meta[name])}" for name in noted)]
     key = [
         Value("code", _code_digest(autotuner), "digest"),
         Value("search", digest("\n".join(search)), "digest"),

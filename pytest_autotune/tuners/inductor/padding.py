@@ -112,8 +112,8 @@ class Paddings:
             return None
         on = device_of(decision.device.type, decision.device.index)
         beside = {"sizes": decision.sizes, "settings": ", ".join(product_settings(self._torch))}
-        told = [Value(name, text, "settings" if name == "settings" else "") for name, text in beside.items() if text]
-        problem = Problem(self.tuner, decision.op, (Value("inputs", key), *told), on)
+        others = [Value(name, text, "settings" if name == "settings" else "") for name, text in beside.items() if text]
+        problem = Problem(self.tuner, decision.op, (Value("inputs", key), *others), on)
         tuning = decision.held.enter_context(run.tuning(problem, (), _has_result, versions(), "whether to pad"))
         if tuning.entry is not None:
             return _is_padded(tuning.entry)

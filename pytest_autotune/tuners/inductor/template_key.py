@@ -96,7 +96,7 @@ def unusual(owner: Any, usual: dict[str, Any]) -> Iterator[str]:
         for name in path.split("."):
             try:
                 value = getattr(value, name)
-            except (AttributeError, RuntimeError):  # this version has no such setting, or cannot tell
+            except (AttributeError, RuntimeError):  # this version has no such setting, or cannot say
                 value = default
                 break
         if value != default:
@@ -125,8 +125,8 @@ def _arguments(calls: Sequence[Any]) -> Iterator[tuple[str, bool | int | float |
         for name, value in call.kwargs.items():
             merged.setdefault(name, set()).add(_readable(name, value))
     for name, values in sorted(merged.items()):
-        told = values - {None, False} if len(values) > 1 else values
-        (value,) = told if len(told) == 1 else (", ".join(sorted(map(str, told))),)
+        given = values - {None, False} if len(values) > 1 else values
+        value = next(iter(given)) if len(given) == 1 else ", ".join(sorted(map(str, given)))
         if value is not None and value is not False and value != _USUAL_ARGUMENTS.get(name):
             yield name, value
 
@@ -148,7 +148,7 @@ def _symbolic_sizes(choice: Any) -> str:
 
 
 def _unusual_tensors(torch: Any, choice: Any) -> Iterator[tuple[str, str]]:
-    """What is told of the inputs and the result where it is not what nearly every product has."""
+    """What is noted of the inputs and the result where it is not what nearly every product has."""
     layout = choice.layout
     sizes, strides = [str(size) for size in layout.size], [str(stride) for stride in layout.stride]
     symbolic = any(getattr(number, "free_symbols", ()) for number in (*layout.size, *layout.stride))

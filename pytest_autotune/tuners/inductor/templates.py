@@ -135,7 +135,7 @@ class _Offered:
         times = {}
         for choice, id in self._ids.items():
             then = by_id.get(id)
-            if then is None and self._is_told_by_label(choice, entry):
+            if then is None and self._is_known_by_label(choice, entry):
                 then = by_label.get(self._labels[choice])
             times[choice] = then.time_us / 1000 if then is not None and then.time_us is not None else math.inf
         return times
@@ -143,9 +143,9 @@ class _Offered:
     def _is_same(self, choice: Any, candidate: Candidate, entry: Entry) -> bool:
         if self._ids[choice] == candidate.id:
             return True
-        return self._labels[choice] == candidate.label and self._is_told_by_label(choice, entry)
+        return self._labels[choice] == candidate.label and self._is_known_by_label(choice, entry)
 
-    def _is_told_by_label(self, choice: Any, entry: Entry) -> bool:
+    def _is_known_by_label(self, choice: Any, entry: Entry) -> bool:
         """Whether a candidate may be known by what its name says.
 
         The name itself has a digest of the code in it, which changes with torch and, of a template, with the

@@ -13,7 +13,7 @@ def rounded_us(time_us: float, digits: int = DIGITS) -> float:
     """A time as entries and reports hold it.
 
     :param time_us: in microseconds.
-    :param digits: more where times are compared with each other later, and not only told.
+    :param digits: more where times are compared with each other later, and not only reported.
     """
     return float(f"{time_us:.{digits}g}")
 

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.policy import Refusal
 
-_Place = tuple[Any, str]
+_Attribute = tuple[Any, str]
 _IS_GUARDED = "_pytest_autotune_guarded"
 
 
@@ -24,7 +24,7 @@ def guarded(
     a function among its arguments, and in a search those that come through any function of the tuner's library.
     So do a refusal and what is no ``Exception``: Ctrl-C, ``pytest.fail``.
 
-    :param tuner: whose adapter it is; told with the error, once.
+    :param tuner: whose adapter it is; reported with the error, once.
     :param library: the top package of the tuner; that of ``original``, if empty.
     """
     if hasattr(replacement, _IS_GUARDED):
@@ -77,12 +77,14 @@ class Replaced:
     def __init__(self, library: ModuleType) -> None:
         self._library = library
         self._before = dict(_functions(library))
-        self._changed: dict[_Place, tuple[object, object]] = {}
+        self._changed: dict[_Attribute, tuple[object, object]] = {}
 
     def hooked(self) -> None:
         """Remember what was replaced since this was made."""
-        both = {place: (before, vars(place[0]).get(place[1])) for place, before in self._before.items()}
-        self._changed = {place: pair for place, pair in both.items() if pair[0] is not pair[1] and pair[1] is not None}
+        for (owner, name), before in self._before.items():
+            now = vars(owner).get(name)
+            if now is not before and now is not None:
+                self._changed[owner, name] = before, now
         self._before = {}
 
     def guard(self, run: TuningRun, tuner: str) -> None:
@@ -107,7 +109,7 @@ class Replaced:
         self._changed = {}
 
 
-def _functions(library: ModuleType) -> Iterator[tuple[_Place, FunctionType]]:
+def _functions(library: ModuleType) -> Iterator[tuple[_Attribute, FunctionType]]:
     classes = [value for value in vars(library).values() if isinstance(value, type)]
     for owner in (library, *(cls for cls in classes if cls.__module__ == library.__name__)):
         for name, value in list(vars(owner).items()):

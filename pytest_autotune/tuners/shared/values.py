@@ -131,8 +131,8 @@ def callable_text(value: object) -> str:
     return str(stable_value("hook", value).value)
 
 
-def told_text(value: object) -> str:
-    """What there is to tell of a callable that carries something without a stable form."""
+def label_text(value: object) -> str:
+    """What can be said of a callable that carries something without a stable form."""
     if (function := python_function(value)) is not None:
         with suppress(UnportableError):
             return source_digest(value, constant_text, own_cells=True)

@@ -34,7 +34,7 @@ def noted_failures(autotuner: Any, failed: dict[Any, BaseException]) -> Iterator
 
 
 def fails_again(error: BaseException) -> bool:
-    """Whether a candidate that failed so will fail so in the next run, too, as far as the error can tell.
+    """Whether a candidate that failed so will fail so in the next run, too, as far as the error shows.
 
     What Triton's compiler refuses, what needs more than the device has, and a call that is wrong will.
     Not an error of the device or of its driver, and not a lack of memory, whoever has taken it.

@@ -40,7 +40,7 @@ _SETTINGS = {
 
 
 class UnportableProblem(Exception):
-    """A problem cannot be written; carries what can be told of it."""
+    """A problem cannot be written; carries what is known of it."""
 
     def __init__(self, problem: Problem, reason: str) -> None:
         super().__init__(reason)
@@ -49,7 +49,7 @@ class UnportableProblem(Exception):
 
 
 @dataclass(frozen=True)
-class Identity:
+class CallIdentity:
     """What a call is known by.
 
     :param offered: the candidates by their params.
@@ -62,7 +62,7 @@ class Identity:
 
 def identity_of(
     call: Call, function: FunctionType, configs: Sequence[Any], on: Device, indexes: Iterable[EntryIndex]
-) -> Identity:
+) -> CallIdentity:
     """The problem of a call, what its choice rests on, and the candidates.
 
     :param function: the kernel's.
@@ -91,7 +91,7 @@ def identity_of(
     loaded = [entry.fingerprint for index in indexes for entry in index.same_key(problem)]
     if not heuristics:
         fingerprint = _in_the_form_of_the_file(fingerprint, function, loaded)
-    return Identity(problem, (*fingerprint, *_pruned(autotuner, configs)), offered)
+    return CallIdentity(problem, (*fingerprint, *_pruned(autotuner, configs)), offered)
 
 
 def _in_the_form_of_the_file(
@@ -133,7 +133,7 @@ def target_device() -> Device:
 def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
     """What pruning left, where that is less than all: it may depend on arguments that are in no key.
 
-    Where a performance model chooses, only that: what it leaves may be another list each time. It is told apart
+    Where a performance model chooses, only that: what it leaves may be another list each time. It differs
     from the whole all the same, since the best of a part is not the best of all.
     """
     if len(configs) >= len(autotuner.configs):

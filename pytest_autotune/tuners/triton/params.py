@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value
 from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.values import callable_text, constant_text, stable_value, told_text, unwrapped
+from pytest_autotune.tuners.shared.values import callable_text, constant_text, label_text, stable_value, unwrapped
 
 
 def _own_params(config: Any) -> tuple[Value, ...]:
@@ -53,7 +53,7 @@ def search_text(config: Any) -> str:
         try:
             words.append(_stable_extra(name, value).encoded)
         except UnportableError:  # enough to see that there is one, and what can be seen of it
-            words.append((name, type(value).__qualname__, told_text(value) if callable(value) else "", ""))
+            words.append((name, type(value).__qualname__, label_text(value) if callable(value) else "", ""))
     override = getattr(config, "ir_override", None)
     if override is not None:
         with suppress(OSError):

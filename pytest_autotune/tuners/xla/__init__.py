@@ -1,8 +1,8 @@
 """XLA, as JAX uses it: its own persisted autotuning, driven through the options of every run.
 
-``adapter`` stands between JAX and the run; ``flags`` is what XLA is told for a compilation;
+``adapter`` stands between JAX and the run; ``flags`` is what XLA is given for a compilation;
 ``messages``, ``wire`` and ``files`` are XLA's file formats; ``entries`` turns its entries into
-ours; ``log`` and ``hlo`` read what it tells in words; ``outcomes`` tells hits from misses.
+ours; ``log`` and ``hlo`` read what it logs in words; ``outcomes`` knows hits from misses.
 """
 
 from __future__ import annotations

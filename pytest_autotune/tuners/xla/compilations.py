@@ -1,6 +1,6 @@
 """The compilations of one process: what XLA is offered, and what it looked up and chose.
 
-XLA keeps one memory of choices for the process. Around each compilation it is told
+XLA keeps one memory of choices for the process. Around each compilation it is given
 where the loaded entries are and where to write that memory; what is new in it
 afterwards is what this compilation looked up.
 """
@@ -38,13 +38,13 @@ class _Compilation:
     """One compilation that is watched.
 
     :param program: what JAX calls it: ``jit_f``.
-    :param told: its lookups are the run's; else it is only noted what XLA has learned.
+    :param reported: its lookups are the run's; else it is only noted what XLA has learned.
     """
 
     program: str
     paths: flags.Paths
     device: Device
-    told: bool
+    reported: bool
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Compilations:
             lookups = self._lookups_of(compilation)
         except Exception as error:
             self._leave_alone(f"{type(error).__name__}: {error}")
-        if compilation.told:
+        if compilation.reported:
             self._run.observed(*lookups)
         return compiled
 
@@ -120,7 +120,7 @@ class Compilations:
         self.left_alone[reason] = None
 
     def _prepare(self, backend: Any, devices: Any, options: Any, program: str) -> _Compilation | None:
-        """Tell XLA what to read and write in this compilation; None where it is left alone."""
+        """Set what XLA reads and writes in this compilation; None where it is left alone."""
         run = self._run
         if not self.tunes_on(backend):
             return None
@@ -135,18 +135,18 @@ class Compilations:
         if objection := flags.objection(options):
             self._leave_alone(objection)
             return None
-        self._tell_of_other_caches(debug_options)
+        self._note_other_caches(debug_options)
         on = next(iter(devices), all_devices[0]) if devices is not None else all_devices[0]
-        told = not run.paused
+        reported = not run.paused
         with self._mutex:
             self._number += 1
             of_this = self._temporary / str(self._number)
-            folder = self._offer.folder if told else None
+            folder = self._offer.folder if reported else None
         paths = flags.Paths(of_this.with_suffix(".pb"), of_this.with_suffix(".log.txt"), folder)
         flags.set_paths(options, paths, importlib.import_module("jax._src.lib").xla_client.AutotuneCacheMode.READ)
-        return _Compilation(program, paths, _device(on), told)
+        return _Compilation(program, paths, _device(on), reported)
 
-    def _tell_of_other_caches(self, debug_options: Any) -> None:
+    def _note_other_caches(self, debug_options: Any) -> None:
         run = self._run
         if getattr(debug_options, flags.FOLDER):
             run.note(f"xla: --{flags.FOLDER} is not used in this run")
@@ -209,9 +209,9 @@ class Compilations:
         label = hlo.summary(profile.hlo_text) if profile else self._label_of_loaded(chosen)
         candidates = profile.candidates if profile else ()
         entry = to_entry(chosen, compilation.device, candidates, label, versions)
-        # Where XLA measured nothing it tells nothing of the HLO; the program is known in any case.
-        told = entry.label or (f"in {compilation.program}" if compilation.program else "")
-        lookup = Lookup(entry.problem, entry.fingerprint, label=told, entry=entry, tuned=True)
+        # Where XLA measured nothing it reports nothing of the HLO; the program is known in any case.
+        label = entry.label or (f"in {compilation.program}" if compilation.program else "")
+        lookup = Lookup(entry.problem, entry.fingerprint, label=label, entry=entry, tuned=True)
         return lookup if verdict is None else replace(lookup, outcome=verdict.outcome, reason=verdict.reason)
 
     def _label_of_loaded(self, chosen: XlaEntry) -> str:

@@ -116,8 +116,8 @@ def to_entry(
 ) -> Entry:
     """Our entry for an entry of XLA.
 
-    :param candidates: what XLA measured, where it told.
-    :param label: op names and shapes, where XLA told; a legacy entry has them in itself.
+    :param candidates: what XLA measured, where it says so.
+    :param label: op names and shapes, where XLA reports them; a legacy entry has them in itself.
     """
     choice = choice_of(entry)
     measured = next((one for one in candidates if one.same_configuration(choice)), choice)
@@ -156,7 +156,7 @@ def to_xla(entry: Entry) -> XlaEntry:
 
 
 def guessed_device(entry: XlaEntry) -> Device:
-    """What an entry tells of its device where nobody else does."""
+    """What an entry says of its device where nobody else does."""
     if entry.layout is Layout.NEW:
         return Device(f"GPU {entry.device}", "")
     description, _ = split_description(entry.device)

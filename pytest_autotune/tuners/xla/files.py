@@ -70,7 +70,7 @@ class XlaEntry:
 
     @cached_property
     def identity(self) -> tuple[object, ...]:
-        """What XLA tells entries apart by: one for each in a file."""
+        """What XLA knows entries by: one for each in a file."""
         if self.layout is Layout.LEGACY:
             return self.layout, self.device, self.hlo, self.message.version
         key = self.message.key

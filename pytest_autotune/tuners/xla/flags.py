@@ -1,4 +1,4 @@
-"""What XLA is told for one compilation, through the options that JAX hands it.
+"""What XLA is given for one compilation, through the options that JAX hands it.
 
 XLA's flags are fields of these options. Set here they reach exactly the
 compilations of this process: ``XLA_FLAGS`` stays as the user has it, no child

@@ -22,7 +22,7 @@ def summary(text: str) -> str:
 
     The shapes are those of the parameters, or of an instruction's operands where it
     stands alone, and of the result; empty where the text is not known here. A fusion
-    whose computation is not in the text is told by its own name, which XLA makes of its
+    whose computation is not in the text is named by its own name, which XLA makes of its
     ops, and by the operation of JAX that it came from.
     """
     ops: dict[str, None] = {}
@@ -54,10 +54,10 @@ def summary(text: str) -> str:
     if not result:
         return ""
     names = list(ops or quiet)
-    told = ", ".join(names[:_MAX_OPS]) + (", …" if len(names) > _MAX_OPS else "")
+    label = ", ".join(names[:_MAX_OPS]) + (", …" if len(names) > _MAX_OPS else "")
     inputs = ", ".join(parameters or operands)
-    told += f": {inputs} -> {result}" if inputs else f": {result}"
-    return f"{told}; {source}" if source and not ops else told
+    label += f": {inputs} -> {result}" if inputs else f": {result}"
+    return f"{label}; {source}" if source and not ops else label
 
 
 def _jax_operation(rest: str) -> str:

@@ -1,6 +1,6 @@
 """What became of the entries that XLA was offered: hit, stale, mismatch or miss, and why.
 
-XLA looks up inside itself and tells nobody. But what it was offered in a folder it
+XLA looks up inside itself and reports to nobody. But what it was offered in a folder it
 only takes into its memory where it uses it, and it writes its memory down after
 each compilation. So an entry of that memory that is, value and all, one that was
 loaded is a hit; every other one XLA chose itself.
@@ -119,10 +119,10 @@ def _what_changed(loaded: Loaded, chosen: XlaEntry, versions: Mapping[str, str])
         what = ""
     if same:
         return "XLA could not use the choice, or had tuned before it was offered"
-    told = ", ".join(changes)
+    differences = ", ".join(changes)
     if not what:
-        return told
-    return f"{what} changed: {told}" if told else f"{what} changed"
+        return differences
+    return f"{what} changed: {differences}" if differences else f"{what} changed"
 
 
 def _changes(loaded: Loaded, chosen: XlaEntry, versions: Mapping[str, str]) -> list[str]:
@@ -144,10 +144,10 @@ def _changes(loaded: Loaded, chosen: XlaEntry, versions: Mapping[str, str]) -> l
     pairs = [(name, then_versions[name], now) for name, now in versions.items() if name in then_versions]
     changed = {_BACKENDS.get(name, name): (then, now) for name, then, now in pairs if then != now}
     # Several emitters go by the version of Triton that they are built with.
-    told: dict[tuple[str, str], str] = {}
+    named: dict[tuple[str, str], str] = {}
     for name, pair in sorted(changed.items(), key=lambda item: ("XLA" in item[0], item[0].lower())):
-        told.setdefault(pair, name)
-    return [f"{name} {_short(then)} -> {_short(now)}" for (then, now), name in told.items()]
+        named.setdefault(pair, name)
+    return [f"{name} {_short(then)} -> {_short(now)}" for (then, now), name in named.items()]
 
 
 def _backend(entry: XlaEntry) -> str:
@@ -160,7 +160,7 @@ def _short(version: str) -> str:
 
 
 def all_versions(jax: str, jaxlib: str, versions: Mapping[str, str]) -> Versions:
-    """The versions of a process as an entry tells them, JAX's first."""
+    """The versions of a process as an entry has them, JAX's first."""
     return Versions((("jax", jax), ("jaxlib", jaxlib), *sorted(versions.items())))
 
 

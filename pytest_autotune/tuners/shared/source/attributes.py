@@ -1,4 +1,4 @@
-"""What functions and classes set, told from their code: it says nothing of their source, and may change at any time."""
+"""What functions and classes set, by their code: it says nothing of their source, and may change at any time."""
 
 from __future__ import annotations
 

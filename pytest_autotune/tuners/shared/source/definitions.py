@@ -1,4 +1,4 @@
-"""Whether a function of some name is still defined, told without importing anything."""
+"""Whether a function of some name is still defined, without importing anything."""
 
 from __future__ import annotations
 

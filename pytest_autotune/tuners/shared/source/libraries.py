@@ -1,4 +1,4 @@
-"""Whether code is a library's own, told by where its file lies and not by its name alone."""
+"""Whether code is a library's own, by where its file lies and not by its name alone."""
 
 from __future__ import annotations
 

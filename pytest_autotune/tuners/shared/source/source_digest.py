@@ -24,9 +24,9 @@ from pytest_autotune.tuners.shared.source.reading import class_text, function_te
 
 #: The type of a value of a fingerprint that holds a digest of source: another rule gets another name.
 FORM = "digest.2"
-#: What ``triton.jit`` was told that is compiled in.
+#: Arguments of ``triton.jit`` that are compiled in.
 _OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
-#: What Numba's decorators were told that is compiled in.
+#: Arguments of Numba's decorators that are compiled in.
 _OPTIONS_OF_NUMBA = (
     "boundscheck",
     "debug",
@@ -68,7 +68,7 @@ def source_digest(
     :param kernel: a Python function, or what its decorators made of it.
     :param constant: the stable text of a constant, or None for what is none.
     :param own_cells: whether plain values in the kernel's own closure belong to it. They do not where kernels
-        made by a factory share their source, and what tells them apart is in the key.
+        made by a factory share their source, and what they differ in is in the key.
     :param named: whether the kernel's own name belongs to it. It does not where a renamed kernel is the same.
     :param unstable: called with what would belong to it and has no stable form: its name, the function or class
         that uses it, and the value. What it raises passes.
@@ -245,7 +245,7 @@ def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
 
 
 def compiled_in(kernel: object) -> Iterator[str]:
-    """What a kernel's decorators were told that is compiled in, where it is not what they do by themselves."""
+    """Arguments of a kernel's decorators that are compiled in, where they are not the defaults."""
     for layer in layers(kernel):
         given = getattr(getattr(layer, "rewriter", None), "kwargs", None)  # where Triton's interpreter keeps it
         for name in _OPTIONS:

@@ -10,7 +10,7 @@ from pytest_autotune.tuners.function.errors import TuningError
 
 
 @dataclass(frozen=True)
-class Place:
+class Processor:
     """A device, and what a measurement holds to have it to itself.
 
     :param lock: the processor's name; empty for the current GPU.
@@ -25,7 +25,7 @@ class Place:
         return not self.lock
 
 
-def place_of(device: object) -> Place:
+def processor_of(device: object) -> Processor:
     """What a caller passed as ``device=``.
 
     :param device: a :class:`Device`; ``"cpu"``, or ``"cuda"`` for the current GPU, also as a
@@ -34,14 +34,14 @@ def place_of(device: object) -> Place:
     """
     name = None if device is None or isinstance(device, Device) else str(device)
     if name == "cpu":
-        return Place(devices.cpu(), "cpu")
+        return Processor(devices.cpu(), "cpu")
     gpu = devices.current_gpu()
     if isinstance(device, Device):
-        return Place(device, "" if device == gpu else "cpu" if device == devices.cpu() else device.id)
+        return Processor(device, "" if device == gpu else "cpu" if device == devices.cpu() else device.id)
     if name not in (None, "cuda"):
         raise TypeError(f"device= takes 'cpu', 'cuda' or a pytest_autotune.Device, not {device!r}")
     if gpu is not None:
-        return Place(gpu)
+        return Processor(gpu)
     if name == "cuda":
         raise TuningError("device='cuda': no library of this process uses a GPU yet (allocate the inputs first)")
-    return Place(devices.cpu(), "cpu")
+    return Processor(devices.cpu(), "cpu")
