@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,20 @@ def test_imports_run_one_way(room: str) -> None:
                 assert rest.partition(".")[0] in {room} | MAY_IMPORT[room], f"{file} imports {name}"
             elif package in ("pytest", "_pytest"):
                 assert room in FACES_PYTEST, f"{file} imports {name}"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    files = {".".join(file.relative_to(ROOT.parent).with_suffix("").parts): file for file in ROOT.rglob("*.py")}
+    modules = {name.removesuffix(".__init__"): file for name, file in files.items()}
+    graph = {
+        name: {found if found in modules else found.rpartition(".")[0] for found in imported_at_once(file)} - {name}
+        for name, file in modules.items()
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def imported_at_once(path: Path) -> Iterator[str]:
+    """What is imported with a module: not what a function of it imports, nor what only type checkers read."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

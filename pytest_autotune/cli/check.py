@@ -9,7 +9,6 @@ import re
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from itertools import accumulate
 from pathlib import Path
 
@@ -24,10 +23,10 @@ from pytest_autotune.cli.arguments import PATH
 from pytest_autotune.cli.output import count, print_lines, problem_text, safe
 from pytest_autotune.cli.sources import Sources
 from pytest_autotune.cli.status import FOUND, OK
+from pytest_autotune.tuners import TUNERS, third_party_tuners
 
 #: Of each kind of finding so many are shown one by one.
 _SHOWN = 10
-_TUNERS = ("triton", "inductor", "xla", "function")
 _ENTRY = re.compile(rb"^entries\b", re.MULTILINE)
 _RESULT = re.compile(rb"^(?:  (?:choice|candidates|native|label|tuning_seconds|environment)\b|\})", re.MULTILINE)
 
@@ -64,7 +63,7 @@ def command(files: tuple[str, ...], fix: bool, tuners: tuple[str, ...], root: st
     that can never be a hit here: without a result, of a tuner that has no adapter, of a kernel that its module does
     not have. No GPU is needed, and nothing of the caches or kernels is run.
     """
-    known = {*_TUNERS, *tuners, *(one.name for one in entry_points(group="pytest_autotune.tuners"))}
+    known = {*TUNERS, *tuners, *(one.name for one in third_party_tuners())}
     sources = Sources(Path(root))
     lines: list[str] = []
     bad = entries = 0

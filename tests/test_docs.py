@@ -1,0 +1,131 @@
+"""The documentation agrees with itself and with what can be told from the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import pytest_autotune
+from pytest_autotune.cache.model import Device, Problem
+from pytest_autotune.report.json_report import to_mapping
+from pytest_autotune.report.summary import Row, Summary
+from pytest_autotune.run.lookup import Outcome
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10, where pytest brings it
+    import tomli as tomllib
+
+PACKAGE = Path(pytest_autotune.__file__).parent
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "example_suite").glob("*.md")])
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def prose_of(page: Path) -> str:
+    return _FENCED.sub("", read(page))
+
+
+def anchors_of(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", prose_of(page), re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return made | set(re.findall(r'<a name="([^"]+)">', read(page)))
+
+
+def rows_below(page: str, heading: str) -> Iterator[list[str]]:
+    """The cells of the tables in one section."""
+    section = re.split(r"^#+ ", page.split(f"# {heading}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+    for line in section.splitlines():
+        if line.startswith("| ") and not line.startswith("| ---"):
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def code_in(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in _LINK.findall(prose_of(page)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors_of(target), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_of_toml_and_yaml_can_be_read(page: Path) -> None:
+    for language, example in _FENCED.findall(read(page)):
+        if language == "toml":
+            tomllib.loads(example)
+        elif language == "yaml":
+            yaml.safe_load(example)
+
+
+def test_the_reference_names_each_key_of_the_json_report() -> None:
+    rows = list(rows_below(read(ROOT / "docs/reference.md"), "JSON report"))
+    ends = next(index for index, row in enumerate(rows) if row[0] == "`outcome`")
+    row = Row(Problem("triton", "lib.add", (), Device("GPU", "sm_90", 132)), Outcome.HIT)
+    report = to_mapping(Summary(rows=(row,)))
+    assert {name for row in rows[:ends] for name in code_in(row[0])} == set(report)
+    assert {name for row in rows[ends:] for name in code_in(row[0])} == set(report["lookups"][0])
+
+
+def test_the_reference_shows_the_messages_of_a_cache() -> None:
+    def bare(text: str) -> list[str]:
+        return re.findall(r"[^\s;{}]+", re.sub(r"//.*", "", text))
+
+    shown = next(
+        example for language, example in _FENCED.findall(read(ROOT / "docs/reference.md")) if language == "proto"
+    )
+    proto = read(PACKAGE / "cache/autotune_cache.proto")
+    assert bare(shown) == bare(proto[proto.index("message AutotuneCache") :])
+
+
+def test_each_dependency_has_its_reason() -> None:
+    project = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
+    declared = [
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+    ]
+    told = " ".join(row[0] for row in rows_below(read(ROOT / "CONTRIBUTING.md"), "Dependencies"))
+    words = set(re.findall(r"[\w-]+", told.lower()))
+    assert {re.split(r"[<>=]", one)[0].lower() for one in declared} <= words
+
+
+def test_the_tree_of_rooms_is_the_one_that_is_there() -> None:
+    tree = next(
+        example for _, example in _FENCED.findall(read(ROOT / "docs/how-it-works.md")) if "plugin.py" in example
+    )
+    told = {line.split()[0].rstrip("/") for line in tree.splitlines() if re.match(r"  \w", line)}
+    there = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert told == there - {"__init__.py"}
+
+
+def test_troubleshooting_quotes_what_the_code_says() -> None:
+    """`…` stands for what differs; all else of a message is in one string of the package."""
+    trees = [ast.parse(read(path)) for path in PACKAGE.rglob("*.py")]
+    strings = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    said = "\n".join(text for text in strings if isinstance(text, str))
+    page = read(ROOT / "docs/troubleshooting.md")
+    quoted = [
+        message for line in page.splitlines() if line.startswith("| `") for message in code_in(line.split(" | ")[0])
+    ]
+    assert len(quoted) > 20
+    missing = [
+        part for message in quoted for part in message.split("…") if part.strip() and part.strip(" :") not in said
+    ]
+    assert missing == []
