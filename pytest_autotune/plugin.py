@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_autotune.session.controller import Controller
     from pytest_autotune.session.fixture import CacheFixture
-    from pytest_autotune.session.reading import Options
+    from pytest_autotune.session.parsed_options import Options
     from pytest_autotune.session.worker import TestProcess
 
 _process: pytest.StashKey[TestProcess] = pytest.StashKey()
@@ -40,10 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.help:
         return
     if "TRITON_INTERPRET" in os.environ:
-        from pytest_autotune.session import interpreter
+        from pytest_autotune.session import interpreter_benchmark
 
-        if interpreter.is_interpreting():
-            interpreter.supply_benchmark(config.stash.setdefault(_undo, []))
+        if interpreter_benchmark.is_interpreting():
+            interpreter_benchmark.supply_when_imported(config.stash.setdefault(_undo, []))
     has_task = INPUT_KEY in getattr(config, "workerinput", ())
     if has_task or anything_set(config):
         options = _read_options(config)
@@ -69,7 +69,7 @@ def _is_gate_without_load(config: pytest.Config, options: Options) -> bool:
 
 
 def _read_options(config: pytest.Config) -> Options:
-    from pytest_autotune.session.reading import read_options
+    from pytest_autotune.session.parsed_options import read_options
 
     return read_options(config)
 

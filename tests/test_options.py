@@ -9,7 +9,7 @@ import pytest
 
 from pytest_autotune.session.option_tables import written
 from pytest_autotune.session.options import OPTIONS
-from pytest_autotune.session.reading import Options
+from pytest_autotune.session.parsed_options import Options
 
 ROOT = Path(__file__).parent.parent
 

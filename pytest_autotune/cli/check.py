@@ -20,8 +20,8 @@ from pytest_autotune.cache.formats import Format, decode, encode, format_of
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Entry, Value
 from pytest_autotune.cli.arguments import PATH
+from pytest_autotune.cli.kernel_sources import Sources
 from pytest_autotune.cli.output import count, print_lines, problem_text, safe
-from pytest_autotune.cli.sources import Sources
 from pytest_autotune.cli.status import FOUND, OK
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 

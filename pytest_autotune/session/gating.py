@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_autotune.session.completeness import selection
-from pytest_autotune.session.reading import Options
+from pytest_autotune.session.parsed_options import Options
 
 
 def unloaded_gate(config: pytest.Config, options: Options) -> str:

@@ -1,7 +1,7 @@
 """The table of options: flags, ini values, ``--help`` and the tables of the documentation come from it.
 
 This is all that a run imports which asks for nothing: what the values mean is
-read in :mod:`pytest_autotune.session.reading`, by the kind that a row has.
+read in :mod:`pytest_autotune.session.parsed_options`, by the kind that a row has.
 """
 
 from __future__ import annotations

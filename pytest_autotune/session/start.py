@@ -12,7 +12,7 @@ from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
 from pytest_autotune.run.together.folders import SharedFolder, shared_folder
 from pytest_autotune.session.controller import Controller
-from pytest_autotune.session.reading import Options
+from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.traffic import receive_task
 from pytest_autotune.session.worker import TestProcess
 

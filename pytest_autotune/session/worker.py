@@ -23,8 +23,8 @@ from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.together.coordination import Coordination
 from pytest_autotune.session import marker
 from pytest_autotune.session.names import MARKER, REPORT_ATTRIBUTE
+from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.paths import path_argument
-from pytest_autotune.session.reading import Options
 from pytest_autotune.session.traffic import send_results
 from pytest_autotune.tuners.hooks import Hooks
 

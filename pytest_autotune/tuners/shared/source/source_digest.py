@@ -18,9 +18,9 @@ from typing import Any
 from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.attributes import attributes_of
+from pytest_autotune.tuners.shared.source.code_text import class_text, function_text
 from pytest_autotune.tuners.shared.source.functions import closure_cells, kept_source, layers, python_function
 from pytest_autotune.tuners.shared.source.libraries import of_library
-from pytest_autotune.tuners.shared.source.reading import class_text, function_text
 
 #: The type of a value of a fingerprint that holds a digest of source: another rule gets another name.
 FORM = "digest.2"

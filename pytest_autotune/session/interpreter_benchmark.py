@@ -14,7 +14,7 @@ def is_interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in _TRUE
 
 
-def supply_benchmark(undo: list[Callable[[], None]]) -> None:
+def supply_when_imported(undo: list[Callable[[], None]]) -> None:
     """Let Triton measure interpreted kernels, once it is imported.
 
     :param undo: gets what restores Triton.
