@@ -21,8 +21,9 @@ import pytest
 import pytest_autotune
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Value
-from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
@@ -518,7 +519,9 @@ def test_the_source_of_a_function_is_found_inside_partials_methods_and_jitted_fu
     class Owner:
         def method(self) -> None: ...
 
-    assert source_text(partial(identity, 1)) == source_text(identity) == source_text(Jitted())
+    assert source_text(partial(identity, 1)) == source_text(identity)
+    # A decorator that is not a library's belongs to the source, too.
+    assert source_text(Jitted()) not in (source_text(identity), None)
     assert source_text(Owner().method) is not None
     with pytest.raises(TypeError, match="source="):
         source_text(5)

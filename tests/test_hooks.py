@@ -12,7 +12,8 @@ import pytest
 from pytest_autotune import tuners
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
-from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.hooks import Hooks
 

@@ -25,8 +25,9 @@ pytest.importorskip("triton")
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome, find
+from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.inductor import Adapter as InductorAdapter

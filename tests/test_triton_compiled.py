@@ -29,8 +29,9 @@ from triton.runtime import driver
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Entry
-from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.compiling import _async_compile_mode

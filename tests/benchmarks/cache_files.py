@@ -19,8 +19,9 @@ from pytest_autotune.cache.formats import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions, plain_value
 from pytest_autotune.cache.stores import read, update
-from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 
 REPETITIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 5

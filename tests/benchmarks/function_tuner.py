@@ -14,7 +14,8 @@ from typing import Any
 from common import machine, median, table
 
 from pytest_autotune.devices import cpu
-from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.space import product
