@@ -15,13 +15,14 @@ from tests.test_inductor import DUMP, LOAD, Run
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
 SUITE = """
-import json, os, re, pytest, torch, triton, triton.language as tl
+import functools, json, os, re, pytest, torch, triton, triton.language as tl
 from torch._inductor import config, graph
 from torch._inductor.runtime import benchmarking
 
 measured, codes, FACTS = [], [], {}
 
 def counted(original):
+    @functools.wraps(original)
     def benchmark(self, *args, **kwargs):
         measured.append(1)
         return original(self, *args, **kwargs)

@@ -21,7 +21,7 @@ from pathlib import Path
 from common import machine, pytest_seconds, table
 
 COUNTED = """
-import json, os, re, time
+import functools, json, os, re, time
 import torch
 from torch._inductor import config, graph
 from torch._inductor.runtime import benchmarking
@@ -29,6 +29,7 @@ from torch._inductor.runtime import benchmarking
 measured, codes, inside = [], [], []
 
 def counted(original):
+    @functools.wraps(original)
     def benchmark(self, *args, **kwargs):
         if not inside:
             measured.append(1)

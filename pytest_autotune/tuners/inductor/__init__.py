@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from pytest_autotune.run.door import TuningRun
+from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.descriptions import Descriptions
 from pytest_autotune.tuners.inductor.fusion import Fusions
 from pytest_autotune.tuners.inductor.graph_caches import GraphCaches
@@ -38,7 +39,8 @@ class Adapter:
         self._run: TuningRun | None = None
         self._caches = GraphCaches()
         self._descriptions = Descriptions()
-        self._configs = KernelConfigs(self._descriptions)
+        self._benchmarks = Benchmarks()
+        self._configs = KernelConfigs(self._descriptions, self._benchmarks)
         self._patches: list[Patches] = []
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
@@ -51,7 +53,15 @@ class Adapter:
 
         self._run = run
         self._caches.keep_apart(module, run)
-        parts: list[Part] = [self._descriptions, self._configs, Templates(), Fusions(), Paddings()]
+        timed = self._benchmarks
+        parts: list[Part] = [
+            self._descriptions,
+            timed,
+            self._configs,
+            Templates(timed),
+            Fusions(timed),
+            Paddings(timed),
+        ]
         for part in parts:
             wrapt.register_post_import_hook(_hook_of(weakref.ref(self), part), part.module)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.templates import DIGITS
@@ -29,7 +30,8 @@ class Fusions:
     tuner = "inductor.fusion"
     module = "torch._inductor.codegen.triton"
 
-    def __init__(self) -> None:
+    def __init__(self, timed: Benchmarks | None = None) -> None:
+        self._timed = timed or Benchmarks()
         self._run: TuningRun | None = None
         self._current_device: Callable[[], Any] = lambda: None
         #: Digest of a generated module's text -> the name that the kernel would have in a graph; what it computes.
@@ -93,7 +95,7 @@ class Fusions:
             if not mod.triton_.launchers:
                 mod.triton_.precompile()
         # Inductor looks for an earlier measurement beside the module's file, and leaves its own there.
-        with tempfile.TemporaryDirectory() as folder, tuning.measuring():
+        with tempfile.TemporaryDirectory() as folder, self._timed.during(tuning):
             beside = SimpleNamespace(
                 __file__=str(Path(folder) / "module.py"),
                 get_args=mod.get_args,

@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import product_settings
@@ -39,7 +40,8 @@ class Paddings:
     tuner = "inductor.pad_mm"
     module = "torch._inductor.fx_passes.pad_mm"
 
-    def __init__(self) -> None:
+    def __init__(self, timed: Benchmarks | None = None) -> None:
+        self._timed = timed or Benchmarks()
         self._run: TuningRun | None = None
         self._open: list[_Decision] = []
         #: Times of products without padding, which Inductor measures once for several decisions.
@@ -118,7 +120,7 @@ class Paddings:
         if tuning.entry is not None:
             return _is_padded(tuning.entry)
         decision.tuning = tuning
-        decision.held.enter_context(tuning.measuring())
+        decision.held.enter_context(self._timed.during(tuning))
         return None
 
     def _record(self, decision: _Decision, padded: bool) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
@@ -33,7 +34,8 @@ class Templates:
     tuner = "inductor.template"
     module = "torch._inductor.select_algorithm"
 
-    def __init__(self) -> None:
+    def __init__(self, timed: Benchmarks | None = None) -> None:
+        self._timed = timed or Benchmarks()
         self._run: TuningRun | None = None
         self._torch: Any = None
 
@@ -91,7 +93,7 @@ class Templates:
         tuning: Tuning,
     ) -> Mapping[Any, float]:
         assert self._run is not None
-        with tuning.measuring():
+        with self._timed.during(tuning):
             times_ms = benchmark(choices)
         if not any(math.isfinite(time) for time in times_ms.values()):
             note_that_every_candidate_failed(self._run, tuning.lookup.problem)

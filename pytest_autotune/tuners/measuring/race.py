@@ -217,6 +217,13 @@ class Race:
         self._left = left
         return [one.result for one in self._entrants]
 
+    def alone(self) -> Result:
+        """Time the only candidate that was looked at, within the limits; there is none to take turns with."""
+        (one,) = self._entrants
+        while one.failed is None and (wanted := self._launches([one], ROUNDS[2][0], over=False)):
+            self._round([one], wanted)
+        return one.result
+
     @property
     def choice(self) -> int:
         """The number of the candidate to choose, after the race: of those that it cannot tell apart, the first.
@@ -367,6 +374,18 @@ class Race:
         scores = self._scores(left)
         best = min(scores.values(), key=lambda score: score.share)
         return all(one.share / best.share - 1 + _SURE * _both(one.error, best.error) < TIE for one in scores.values())
+
+
+def time_alone(clock: Clock, runner: Runner, limits: Limits) -> Measurement:
+    """How long one call takes, where there is none to take turns with.
+
+    :raises Exception: what the call raises.
+    """
+    race = Race(clock, limits)
+    race.look([runner])
+    measured = race.alone().measured
+    assert measured is not None  # no error is taken for the candidate's own
+    return measured
 
 
 def _times_of(number: int, timed: Sequence[_Timed]) -> int:

@@ -1,0 +1,167 @@
+"""How Inductor's measurements are timed: by the clocks and the race of this package.
+
+``InductorBenchmarker.benchmark_gpu`` is replaced: Inductor asks it for the time of one template, library call, fused
+kernel or configuration after the other. And for the list of one kernel's configurations, which can take turns,
+``CachingAutotuner.benchmark_all_configs`` gets the times of a race. Both only while one of the parts measures; a
+benchmarker that somebody else has put in place of Inductor's is used as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+
+from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
+from pytest_autotune.tuners.measuring.race import Limits, Race, time_alone
+from pytest_autotune.tuners.protocol import HookError
+
+#: What one call is timed for, at most, where there is nothing that it could take turns with. As Inductor's own:
+#: 25 ms; fewer launches than its 100 since the GPU is kept busy.
+ALONE = Limits(each_us=25_000, least=2, most=30)
+_OWNER = "torch._inductor.runtime.benchmarking"
+#: Arguments of Inductor's benchmark that only say for how long.
+_HOW_LONG = {"warmup", "rep", "estimation_iters", "memory_warmup_iters", "benchmark_iters", "max_benchmark_duration"}
+#: What its own measurement of a configuration does around a launch.
+_AROUND = ("copy_args_to_cpu_if_needed", "maybe_clone_args", "reset_to_zero_args", "restore_args_from_cpu")
+
+
+class Benchmarks:
+    """The part of the adapter that times.
+
+    :param make_clock: of the current GPU, with its L2 cache flushed before each launch, as Inductor does.
+    """
+
+    tuner = "inductor"
+    module = _OWNER
+
+    def __init__(self, make_clock: Callable[[], Clock] = lambda: torch_clock(flush_l2=True)) -> None:
+        self._make_clock = make_clock
+        self._module: Any = None
+        self._clock: Clock | None = None
+        self._measuring = 0
+
+    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+        """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
+        part = self
+        self._module = module
+
+        def make_benchmark(original: Any) -> Any:
+            def benchmark_gpu(self: Any, _callable: Any, *args: Any, **kwargs: Any) -> Any:
+                time_ms = None if args else part._time_ms(_callable, kwargs)
+                return original(self, _callable, *args, **kwargs) if time_ms is None else time_ms
+
+            return benchmark_gpu
+
+        try:
+            patches.replace(
+                module.InductorBenchmarker, "benchmark_gpu", ["self", "_callable"], make_benchmark, and_others=True
+            )
+        except (AttributeError, HookError):
+            run.note("inductor: this torch measures in another way than those known here; it measures by itself")
+
+    @contextmanager
+    def during(self, tuning: Tuning) -> Iterator[None]:
+        """Have the device to oneself for a search, and time inside."""
+        with ExitStack() as held:
+            held.enter_context(tuning.measuring())
+            held.callback(self._end)
+            self._measuring += 1
+            yield
+
+    def _end(self) -> None:
+        self._measuring -= 1
+        if not self._measuring:
+            self._clock = None  # and its buffer
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a measurement that Inductor makes now would be timed here."""
+        module = self._module
+        if not self._measuring or module is None:
+            return False
+        inside = [getattr(type(module.benchmarker), name, None) for name in ("benchmark", "benchmark_gpu")]
+        return all(getattr(function, "__module__", "") in (_OWNER, __name__) for function in inside)
+
+    def _time_ms(self, call: Callable[[], object], settings: dict[str, Any]) -> float | None:
+        """The time of a call; None where Inductor is to time it itself, or to meet the error that it ends with."""
+        vetted = settings.get("is_vetted_benchmarking") or not self._module.torch._inductor.config.deterministic
+        on_gpu = settings.get("device_type") in (None, "cuda")
+        known = settings.keys() <= _HOW_LONG | {"is_vetted_benchmarking", "device_type"}
+        if not (self._measuring and vetted and on_gpu and known):
+            return None
+        try:
+            return time_alone(self._clock_now(), Runner(call), ALONE).median_us / 1000
+        except Exception:
+            return None
+
+    def raced_ms(
+        self, autotuner: Any, launchers: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[Any, float]:
+        """The times of a kernel's configurations by a race.
+
+        :returns: by launcher, in milliseconds; nothing where Inductor is to measure one after the other.
+        """
+        if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
+            return {}
+        try:
+            race = Race(self._clock_now())
+            race.look(_runners(autotuner, launchers, args, kwargs))
+            results = race.finish()
+            times_ms = {launcher: result.time_us / 1000 for launcher, result in zip(launchers, results, strict=True)}
+            # Inductor takes the lowest time: of those that are as good, that has to be the first.
+            times_ms[launchers[race.choice]] = min(times_ms.values())
+            return times_ms
+        except Exception:  # one of them fails: Inductor knows what to do about it
+            return {}
+
+    def _clock_now(self) -> Clock:
+        if self._clock is None:
+            self._clock = self._make_clock()
+        return self._clock
+
+
+def _runners(
+    autotuner: Any, launchers: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[Runner]:
+    """Launches as ``CachingAutotuner.bench`` makes them; copies of what a kernel changes are not timed.
+
+    :raises AttributeError: where this torch has other functions for that.
+    """
+    copy, clone, reset, restore = (getattr(autotuner, name) for name in _AROUND)
+    interface = autotuner.get_device_interface()
+    stream = interface.get_raw_stream(interface.current_device())
+    copies = copy(*args, **kwargs)
+    for launcher in launchers:
+        yield _runner(launcher, stream, args, kwargs, copies, clone, reset, restore)
+
+
+def _runner(
+    launcher: Any,
+    stream: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    copies: Any,
+    clone: Any,
+    reset: Any,
+    restore: Any,
+) -> Runner:
+    given: tuple[Sequence[Any], dict[str, Any]] = args, kwargs
+
+    def before() -> None:
+        nonlocal given
+        given = clone(copies, *args, **kwargs)
+        reset(*args, **kwargs)
+
+    def run() -> object:
+        return launcher(*given[0], **given[1], stream=stream)
+
+    def after(error: Exception | None) -> None:
+        nonlocal given
+        given = args, kwargs
+        restore(copies)
+
+    return Runner(run, before, after)

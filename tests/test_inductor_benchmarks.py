@@ -1,0 +1,197 @@
+"""How Inductor's measurements are timed, on a GPU that is made up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_autotune.run.door import Policy, TuningRun
+from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.tuners.inductor.benchmarks import ALONE, Benchmarks
+from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.measuring.clocks import Runner
+from pytest_autotune.tuners.measuring.race import time_alone
+from tests.test_race import Gpu
+
+OWN_MS = 7.0
+
+
+class Inductor:
+    """Inductor's module of benchmarks, and what its own benchmark was asked."""
+
+    def __init__(self, deterministic: bool = False) -> None:
+        asked = self.asked = []  # type: list[dict[str, Any]]
+
+        class InductorBenchmarker:
+            def benchmark(self, fn: Any, **settings: Any) -> Any:
+                return self.benchmark_gpu(fn, **settings)
+
+            def benchmark_gpu(self, _callable: Any, **settings: Any) -> float:
+                asked.append(settings)
+                _callable()
+                return OWN_MS
+
+        for name in ("benchmark", "benchmark_gpu"):
+            vars(InductorBenchmarker)[name].__module__ = "torch._inductor.runtime.benchmarking"
+        self.InductorBenchmarker = InductorBenchmarker
+        self.benchmarker: Any = InductorBenchmarker()
+        self.torch = SimpleNamespace(_inductor=SimpleNamespace(config=SimpleNamespace(deterministic=deterministic)))
+
+
+class Search:
+    """An open door."""
+
+    held = 0
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        self.held += 1
+        yield
+        self.held -= 1
+
+
+def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, TuningRun]:
+    run = TuningRun(Policy(), None, Alone(GpuLock(1.0)), lambda lookup: None)
+    part = Benchmarks(lambda: gpu)
+    part.hook(inductor, run, Patches(run, part.tuner))
+    return part, run
+
+
+def search() -> Any:
+    return Search()
+
+
+def test_a_call_alone_is_timed_without_its_launch() -> None:
+    times_us = [time_alone(Gpu(seed=seed), Runner(lambda: 5.0), ALONE).median_us for seed in range(20)]
+
+    assert times_us == pytest.approx([5.0] * 20, rel=0.005)
+
+
+def test_a_slow_call_alone_is_launched_a_few_times() -> None:
+    launched: list[int] = []
+    time_alone(Gpu(), Runner(lambda: launched.append(1) or 50_000.0), ALONE)  # type: ignore[func-returns-value]
+
+    assert len(launched) <= 5
+
+
+def test_in_a_search_inductors_benchmark_is_timed_by_this_package_and_elsewhere_by_itself() -> None:
+    inductor = Inductor()
+    part, _ = hooked(inductor, Gpu())
+    door = search()
+    outside = inductor.benchmarker.benchmark(lambda: 5.0, rep=40)
+    with part.during(door):
+        inside = inductor.benchmarker.benchmark(lambda: 5.0, rep=40, is_vetted_benchmarking=True, device_type="cuda")
+        assert door.held == 1
+
+    assert outside == OWN_MS
+    assert inside == pytest.approx(0.005, rel=0.01)
+    assert len(inductor.asked) == 1
+
+
+@pytest.mark.parametrize("settings", [{"return_mode": "all"}, {"device_type": "xpu"}, {"grad_to_none": []}])
+def test_what_is_asked_in_another_way_is_inductors_own(settings: dict[str, Any]) -> None:
+    inductor = Inductor()
+    part, _ = hooked(inductor, Gpu())
+    with part.during(search()):
+        assert inductor.benchmarker.benchmark(lambda: 5.0, **settings) == OWN_MS
+
+
+def test_what_inductor_bans_when_it_is_deterministic_is_left_to_it() -> None:
+    inductor = Inductor(deterministic=True)
+    part, _ = hooked(inductor, Gpu())
+    with part.during(search()):
+        assert inductor.benchmarker.benchmark(lambda: 5.0) == OWN_MS
+        assert inductor.benchmarker.benchmark(lambda: 5.0, is_vetted_benchmarking=True) < 1
+
+
+def test_an_error_is_met_by_inductors_own_benchmark() -> None:
+    inductor = Inductor()
+    part, run = hooked(inductor, Gpu())
+
+    def fails() -> float:
+        raise RuntimeError("invalid configuration")
+
+    with part.during(search()), pytest.raises(RuntimeError, match="invalid configuration"):
+        inductor.benchmarker.benchmark(fails)
+    assert len(inductor.asked) == 1
+    assert not run.notes
+
+
+def test_a_torch_that_measures_in_another_way_measures_by_itself_and_is_told() -> None:
+    _, run = hooked(SimpleNamespace(), Gpu())
+
+    assert run.notes == ["inductor: this torch measures in another way than those known here; it measures by itself"]
+
+
+class Kernel:
+    """Inductor's autotuner of one kernel, which changes one of its arguments."""
+
+    def __init__(self, times_us: list[float]) -> None:
+        self.device_props = SimpleNamespace(type="cuda")
+        self.launched: Counter[int] = Counter()
+        self.given: set[str] = set()
+        self.launchers = [self._launcher(number, time_us) for number, time_us in enumerate(times_us)]
+
+    def _launcher(self, number: int, time_us: float) -> Any:
+        def launch(x: str, *, stream: int) -> float:
+            assert stream == 3
+            self.given.add(x)
+            self.launched[number] += 1
+            return time_us
+
+        return launch
+
+    def get_device_interface(self) -> Any:
+        return SimpleNamespace(get_raw_stream=lambda device: 3, current_device=lambda: 0)
+
+    def copy_args_to_cpu_if_needed(self, *args: Any) -> dict[str, Any]:
+        return {}
+
+    def maybe_clone_args(self, copies: Any, *args: Any) -> Any:
+        return [f"copy of {arg}" for arg in args], {}
+
+    def reset_to_zero_args(self, *args: Any) -> None:
+        pass
+
+    def restore_args_from_cpu(self, copies: Any) -> None:
+        pass
+
+
+def raced(part: Benchmarks, kernel: Kernel) -> list[float]:
+    times_ms = part.raced_ms(kernel, kernel.launchers, ("x",), {})
+    return [times_ms[launcher] for launcher in kernel.launchers] if times_ms else []
+
+
+def test_the_configurations_of_a_kernel_take_turns_on_copies_of_what_they_change() -> None:
+    part, _ = hooked(Inductor(), Gpu())
+    kernel = Kernel([9.0, 5.02, 5.0, 30.0, 5.01])
+    with part.during(search()):
+        times_ms = raced(part, kernel)
+
+    assert min(range(5), key=times_ms.__getitem__) == 1  # as good as the best, and the first
+    assert kernel.launched[3] == kernel.launched[0] < kernel.launched[1]
+    assert kernel.given == {"copy of x"}
+
+
+def test_a_benchmarker_that_somebody_has_put_in_place_of_inductors_is_used() -> None:
+    inductor = Inductor()
+    part, _ = hooked(inductor, Gpu())
+    inductor.benchmarker = SimpleNamespace(benchmark=lambda: 1.0, benchmark_gpu=lambda: 1.0)
+    kernel = Kernel([9.0, 5.0])
+    with part.during(search()):
+        assert raced(part, kernel) == []
+    assert not kernel.launched
+
+
+def test_nothing_is_raced_outside_of_a_search_or_where_one_configuration_fails() -> None:
+    part, _ = hooked(Inductor(), Gpu())
+    kernel = Kernel([9.0, 5.0])
+    assert raced(part, kernel) == []
+    kernel.maybe_clone_args = None  # type: ignore[method-assign,assignment]
+    with part.during(search()):
+        assert raced(part, kernel) == []
