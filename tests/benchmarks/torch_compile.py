@@ -142,6 +142,7 @@ def measure(case: str) -> None:
                 environment["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
             wall, _ = pytest_seconds(folder, "-q", *options, **environment)
             facts[run] = json.loads((folder / f"{run}.json").read_text()) | {"wall": wall}
+            print(run, f"{facts[run]['seconds']:.1f} s to the first result", f"{wall:.1f} s", flush=True)
         print(f"\n{case}: {facts['dump']['kernels']}\n")
         rows = []
         for run, found in facts.items():
