@@ -52,7 +52,7 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
 def commands(context: click.Context) -> None:
-    """Work with autotuning caches: .textproto, .pb, .yaml and .json files, and folders with a / at the end."""
+    """Work with autotuning caches: files in any of their formats, and folders with a / at the end."""
     context.color = _wants_color()
 
 
