@@ -6,13 +6,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from pytest_autotune.cache.model import Device
 from pytest_autotune.cache.ties import NOISE, TIE, noise_of, settle
-from pytest_autotune.tuners.measuring.clocks import HostClock, Launch, Runner
+from pytest_autotune.tuners.measuring.clocks import HostClock, Launch, Runner, as_large_as_fits
 from pytest_autotune.tuners.measuring.race import HOPELESS, DeviceLostError, Limits, Race, Result
 from pytest_autotune.tuners.measuring.times import measurement
 
@@ -367,3 +368,16 @@ def test_times_of_an_interpreter_hardly_count_and_those_of_a_cpu_less_than_those
     gpu, cpu = Device("NVIDIA H200", "sm_90", 132), Device("CPU", "avx512", 2)
 
     assert noise_of(gpu) < noise_of(cpu) < noise_of(Device("Triton interpreter", "interpreter"))
+
+
+def test_a_gpu_whose_memory_is_full_gets_a_smaller_buffer_to_flush_its_cache_with_or_none() -> None:
+    def allocate(free_bytes: int, size: int) -> int:
+        if size > free_bytes:
+            raise MemoryError
+        return size
+
+    def buffer(free_bytes: int) -> Any:
+        return as_large_as_fits(partial(allocate, free_bytes), MemoryError)
+
+    assert [buffer(free << 20) for free in (300, 100, 40)] == [256 << 20, 64 << 20, 32 << 20]
+    assert buffer(31 << 20) is None

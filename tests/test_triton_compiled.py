@@ -388,6 +388,33 @@ def test_candidates_race_and_the_fastest_is_chosen_with_its_spread(run, absent_g
     assert kernel.bench_time > 0
 
 
+def test_a_race_whose_rounds_go_on_to_disagree_is_told_as_disturbed(run, absent_gpu, monkeypatch) -> None:
+    lookups = run(dumping=True)
+    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.REPEATS", 0)
+    monkeypatch.setattr("pytest_autotune.tuners.measuring.race._disagree", lambda *laps: "new")
+
+    hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
+
+    assert lookups[0].disturbed
+
+
+def test_kernels_are_loaded_before_the_gpu_is_held(run, absent_gpu, monkeypatch) -> None:
+    loaded: list[int] = []
+    measuring = GpuLock.measuring
+
+    def held_while_measuring(self: GpuLock, on: str = "") -> Any:
+        loaded.append(absent_gpu.loads)
+        return measuring(self, on)
+
+    monkeypatch.setattr(GpuLock, "measuring", held_while_measuring)
+    run(dumping=True)
+
+    hooked_kernel([16, 32, 64])[(1,)](torch.zeros(128), torch.zeros(128), 3)
+
+    assert loaded == [3]
+    assert absent_gpu.loads == 3
+
+
 def test_a_launch_is_timed_with_the_cache_flushed_and_the_gpu_busy_as_long_as_it_is_prepared(run, absent_gpu) -> None:
     absent_gpu.times_us = {16: 5.0, 32: 4.0}
     run(dumping=True)

@@ -375,8 +375,12 @@ class Tuning:
         with self._run.measuring(on) as undisturbed:
             self._waited_s += time.perf_counter() - asked
             if not undisturbed:
-                self.lookup = replace(self.lookup, disturbed=True)
+                self.was_disturbed()
             yield
+
+    def was_disturbed(self) -> None:
+        """Say that something else may have run on the device while it was measured."""
+        self.lookup = replace(self.lookup, disturbed=True)
 
     def record(
         self, choice: Candidate | None, candidates: Sequence[Candidate] = (), native: bytes = b"", label: str = ""

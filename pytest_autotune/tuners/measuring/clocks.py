@@ -198,7 +198,7 @@ class CupyEvents(_EventClock):
         self._buffer: Any = None
         if flush_l2:
             allocate = partial(self._cupy.empty, dtype=self._cupy.int8)
-            self._buffer = _as_large_as_fits(allocate, self._cupy.cuda.memory.OutOfMemoryError)
+            self._buffer = as_large_as_fits(allocate, self._cupy.cuda.memory.OutOfMemoryError)
         self._kernel = self._cupy.RawKernel(_SPIN, "pytest_autotune_spin")
 
     def synchronise(self) -> None:
@@ -228,7 +228,7 @@ def torch_clock(flush_l2: bool) -> Clock:
         return TorchEvents()
     torch: Any = sys.modules["torch"]
     allocate = partial(torch.empty, dtype=torch.int8, device="cuda")
-    buffer = _as_large_as_fits(allocate, torch.cuda.OutOfMemoryError)
+    buffer = as_large_as_fits(allocate, torch.cuda.OutOfMemoryError)
     return TorchEvents(buffer.zero_ if buffer is not None else None)
 
 
@@ -242,12 +242,12 @@ def triton_clock(driver: Any) -> Clock:
         buffer = driver.get_empty_cache_for_benchmark()
     except torch.OutOfMemoryError:
         allocate = partial(torch.empty, dtype=torch.int8, device=torch.accelerator.current_accelerator())
-        buffer = _as_large_as_fits(allocate, torch.OutOfMemoryError)
+        buffer = as_large_as_fits(allocate, torch.OutOfMemoryError)
     flush = partial(driver.clear_cache, buffer) if buffer is not None else None
     return TorchEvents(flush, driver.get_device_interface())
 
 
-def _as_large_as_fits(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:
+def as_large_as_fits(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:
     """A buffer to flush the cache with; None where there is no memory for even a small one."""
     size = FLUSHED_BYTES
     while size >= LEAST_FLUSHED_BYTES:

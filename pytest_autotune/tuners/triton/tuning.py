@@ -42,6 +42,8 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
                 tuning.record_failure([failure_text(error)])
             raise
         if raced is not None:
+            if raced.disturbed:
+                tuning.was_disturbed()
             failed = {config: result.failed for config, result in raced.results.items() if result.failed}
         timings: Mapping[Any, object] = autotuner.configs_timings
         times_ms = {config: _median_ms(timings.get(config)) for config in configs}

@@ -1,0 +1,30 @@
+"""What a wheel of this project holds."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_a_built_wheel_has_every_module(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "pytest_autotune", source / "pytest_autotune", ignore=shutil.ignore_patterns("__pycache__"))
+    build = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=source, check=True, capture_output=True)
+
+    (wheel,) = tmp_path.glob("*.whl")
+    built = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("pytest_autotune/")}
+    modules = {str(path.relative_to(source)) for path in (source / "pytest_autotune").rglob("*.py")}
+    assert built >= modules
+    assert {"pytest_autotune/py.typed", "pytest_autotune/cache/autotune_cache.proto"} <= built
