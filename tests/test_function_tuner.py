@@ -788,3 +788,16 @@ before = len(seen)
 assert kernel(5, scale=3) == 30 and len(seen) == before
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_search_whose_measurements_go_on_to_disagree_is_told_as_disturbed(
+    tuner: FunctionTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.REPEATS", 0)
+    monkeypatch.setattr("pytest_autotune.tuners.measuring.race._disagree", lambda *laps: "new")
+    run, lookups = a_run(dumping=True)
+    tuner.attach(run)
+
+    tuner.tune("k", space=[1, 2], run=lambda config: sum(range(1000)), measuring=Measuring(warmup_ms=0, measure_ms=1))
+
+    assert lookups[0].disturbed

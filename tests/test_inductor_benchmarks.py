@@ -47,6 +47,10 @@ class Search:
     """An open door."""
 
     held = 0
+    disturbed = False
+
+    def was_disturbed(self) -> None:
+        self.disturbed = True
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
@@ -195,3 +199,14 @@ def test_nothing_is_raced_outside_of_a_search_or_where_one_configuration_fails()
     kernel.maybe_clone_args = None  # type: ignore[method-assign,assignment]
     with part.during(search()):
         assert raced(part, kernel) == []
+
+
+def test_a_race_whose_rounds_go_on_to_disagree_is_told_as_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.REPEATS", 0)
+    monkeypatch.setattr("pytest_autotune.tuners.measuring.race._disagree", lambda *laps: "new")
+    part, _ = hooked(Inductor(), Gpu())
+    door = search()
+    with part.during(door):
+        raced(part, Kernel([9.0, 5.0, 5.1]))
+
+    assert door.disturbed

@@ -94,10 +94,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of a search: the trial that won, and all of them in the order of the space or search."""
+    """The outcome of a search: the trial that won, and all of them in the order of the space or search.
+
+    :param disturbed: measurements went on to disagree with each other.
+    """
 
     best: Trial
     trials: Sequence[Trial] = field(default_factory=tuple)
+    disturbed: bool = False
 
 
 @dataclass(frozen=True)
@@ -391,7 +395,7 @@ class _RaceBench(_Bench):
             best = self._trials[self._racing[self._race.choice]]
         except LookupError:
             raise _none_left(self._trials) from None
-        return Found(best, tuple(self._trials))
+        return Found(best, tuple(self._trials), self._race.disturbed)
 
     def _take(self, numbers: Sequence[int], results: Sequence[Result]) -> None:
         for number, result in zip(numbers, results, strict=True):

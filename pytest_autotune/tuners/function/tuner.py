@@ -244,6 +244,8 @@ def _choose(memory: Memory, request: Request) -> Configuration:
             if error.reasons:
                 tuning.record_failure(error.reasons)
             raise
+        if outcome.disturbed:
+            tuning.was_disturbed()
         tuning.record(outcome.best.candidate, [trial.candidate for trial in outcome.trials])
         return outcome.best.configuration
 

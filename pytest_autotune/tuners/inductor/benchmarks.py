@@ -42,7 +42,8 @@ class Benchmarks:
         self._make_clock = make_clock
         self._module: Any = None
         self._clock: Clock | None = None
-        self._measuring = 0
+        #: The searches that measure now, each inside the one before it.
+        self._searches: list[Tuning] = []
 
     def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
@@ -69,19 +70,19 @@ class Benchmarks:
         with ExitStack() as held:
             held.enter_context(tuning.measuring())
             held.callback(self._end)
-            self._measuring += 1
+            self._searches.append(tuning)
             yield
 
     def _end(self) -> None:
-        self._measuring -= 1
-        if not self._measuring:
+        self._searches.pop()
+        if not self._searches:
             self._clock = None  # and its buffer
 
     @property
     def is_used(self) -> bool:
         """Whether a measurement that Inductor makes now would be timed here."""
         module = self._module
-        if not self._measuring or module is None:
+        if not self._searches or module is None:
             return False
         inside = [getattr(type(module.benchmarker), name, None) for name in ("benchmark", "benchmark_gpu")]
         return all(getattr(function, "__module__", "") in (_OWNER, __name__) for function in inside)
@@ -91,7 +92,7 @@ class Benchmarks:
         vetted = settings.get("is_vetted_benchmarking") or not self._module.torch._inductor.config.deterministic
         on_gpu = settings.get("device_type") in (None, "cuda")
         known = settings.keys() <= _HOW_LONG | {"is_vetted_benchmarking", "device_type"}
-        if not (self._measuring and vetted and on_gpu and known):
+        if not (self._searches and vetted and on_gpu and known):
             return None
         try:
             return time_alone(self._clock_now(), Runner(call), ALONE).median_us / 1000
@@ -111,6 +112,8 @@ class Benchmarks:
             race = Race(self._clock_now())
             race.look(_runners(autotuner, launchers, args, kwargs))
             results = race.finish()
+            if race.disturbed:
+                self._searches[-1].was_disturbed()
             times_ms = {launcher: result.time_us / 1000 for launcher, result in zip(launchers, results, strict=True)}
             # Inductor takes the lowest time: of those that are as good, that has to be the first.
             times_ms[launchers[race.choice]] = min(times_ms.values())
