@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import yaml
 
 import pytest_autotune
+from pytest_autotune import Compiling, Measuring
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.report.json_report import to_mapping
 from pytest_autotune.report.summary import Row, Summary
@@ -82,6 +84,18 @@ def test_the_reference_names_each_key_of_the_json_report() -> None:
     report = to_mapping(Summary(rows=(row,)))
     assert {name for row in rows[:ends] for name in code_in(row[0])} == set(report)
     assert {name for row in rows[ends:] for name in code_in(row[0])} == set(report["lookups"][0])
+
+
+def test_how_to_measure_and_compile_is_told_with_its_defaults() -> None:
+    page = read(ROOT / "docs/hand-written-tuners.md")
+    told = {}
+    for fields, defaults, *_ in [row for row in rows_below(page, "Measuring") if len(row) == 3 and row[0] != "field"]:
+        values = defaults.replace("`", "").split(", ")
+        told.update(zip(code_in(fields), map(ast.literal_eval, values), strict=True))
+    assert told == asdict(Measuring())
+    assert {name for row in rows_below(page, "Compiling ahead") for name in code_in(row[0])} - {"Compiling"} == set(
+        asdict(Compiling())
+    )
 
 
 def test_the_reference_shows_the_messages_of_a_cache() -> None:
