@@ -66,8 +66,11 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
             held = beside_identity(was)
             changed = {origin: entry for origin, entry in rivals.items() if beside_identity(entry) != held}
         if not changed:
-            everywhere = len(rivals) == len(sides)
-            (kept if everywhere else removed).append(next(iter(rivals.values())))
+            entry = next(iter(rivals.values()))
+            if len(rivals) == len(sides):
+                kept.append(entry)
+            else:
+                removed.append(entry)
             continue
         first, *others = changed.values()
         if all(beside_identity(entry) == beside_identity(first) for entry in others):

@@ -51,9 +51,8 @@ def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) 
 def _width(text: str) -> int:
     if text.isascii():
         return len(text)
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
-    )
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text if not unicodedata.combining(char))
+    return sum(not unicodedata.combining(char) for char in text) + wide
 
 
 def heading(text: str) -> str:

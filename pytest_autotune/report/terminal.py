@@ -181,13 +181,16 @@ def _by_tuner(summary: Summary) -> Iterator[Line]:
         rows = [row for row in summary.rows if row.problem.tuner == tuner]
         parts = _outcomes(rows) if any(row.outcome for row in rows) else []
         tuned = sum(row.tuned for row in rows)
-        parts += [f"{tuned} tuned"] if tuned else []
+        if tuned:
+            parts.append(f"{tuned} tuned")
         yield Line(f"{tuner:<18} {', '.join(parts)}")
 
 
 def _counts(summary: Summary, failed: bool) -> Iterator[Line]:
     counts = summary.counts
-    color = "red" if failed else "yellow" if summary.misses or summary.unused else "green"
+    color = "yellow" if summary.misses or summary.unused else "green"
+    if failed:
+        color = "red"
     if not summary.loaded and not any(row.outcome for row in summary.rows):
         if summary.rows:
             seconds = f" in {summary.tuning_seconds:.1f}s" if summary.tuning_seconds else ""
@@ -200,8 +203,10 @@ def _counts(summary: Summary, failed: bool) -> Iterator[Line]:
         yield Line(f"no lookups: no autotuned kernel was called{unasked}")
         return
     parts = _outcomes(summary.rows)
-    parts += [f"{len(summary.unseen)} unseen"] if summary.unseen else []
-    parts += [f"{counts['unused']} unused"] if counts["unused"] else []
+    if summary.unseen:
+        parts.append(f"{len(summary.unseen)} unseen")
+    if counts["unused"]:
+        parts.append(f"{counts['unused']} unused")
     seconds = f" in {summary.tuning_seconds:.1f}s" if summary.tuning_seconds else ""
     tuned = f"; {counts['tuned']} tuned{seconds}" if counts["tuned"] else ""
     saved = f"; about {summary.saved_seconds:.1f}s of tuning saved" if summary.saved_seconds >= 0.1 else ""

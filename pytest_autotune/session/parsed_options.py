@@ -63,9 +63,12 @@ class Options:
             return ""
         dump = self.dump or self.load[-1]
         typed = [f"--autotune-load={load.typed}" for load in self.load if load.given.startswith("--")]
-        typed += [f"--autotune-dump={dump.typed}"] if dump.given.startswith("--") or dump is not self.dump else []
-        typed += ["--autotune-on-miss=tune"] if self.on_miss != "tune" else []
-        typed += ["--autotune-on-stale=tune"] if self.on_stale != "tune" else []
+        if dump.given.startswith("--") or dump is not self.dump:
+            typed.append(f"--autotune-dump={dump.typed}")
+        if self.on_miss != "tune":
+            typed.append("--autotune-on-miss=tune")
+        if self.on_stale != "tune":
+            typed.append("--autotune-on-stale=tune")
         return shlex.join(typed)
 
 

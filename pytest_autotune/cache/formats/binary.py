@@ -142,7 +142,9 @@ def _encoded_value(value: Value) -> bytes:
 def _kind(scalar: bool | int | float | str) -> str:
     if isinstance(scalar, bool):
         return "bool"
-    return "int" if isinstance(scalar, int) else "float" if isinstance(scalar, float) else "text"
+    if isinstance(scalar, int):
+        return "int"
+    return "float" if isinstance(scalar, float) else "text"
 
 
 def decode(data: bytes, where: str) -> Cache:

@@ -37,7 +37,9 @@ def processor_of(device: object) -> Processor:
         return Processor(devices.cpu(), "cpu")
     gpu = devices.current_gpu()
     if isinstance(device, Device):
-        return Processor(device, "" if device == gpu else "cpu" if device == devices.cpu() else device.id)
+        if device == gpu:
+            return Processor(device)
+        return Processor(device, "cpu" if device == devices.cpu() else device.id)
     if name not in (None, "cuda"):
         raise TypeError(f"device= takes 'cpu', 'cuda' or a pytest_autotune.Device, not {device!r}")
     if gpu is not None:

@@ -66,7 +66,9 @@ def older_source_text(sources: Sequence[object]) -> str | None:
                 return None
         if text is not None:
             texts.append(text)
-    return texts[0] if len(texts) == 1 else digest("\n".join(texts)) if texts else None
+    if not texts:
+        return None
+    return texts[0] if len(texts) == 1 else digest("\n".join(texts))
 
 
 def _kernel_of(source: object) -> object | None:

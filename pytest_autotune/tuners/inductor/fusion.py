@@ -120,8 +120,9 @@ def _time_ms(entry: Entry) -> float:
 def _name(module: Any, nodes: Any) -> str:
     """What the kernel would be called in a graph, without its number."""
     fused: str = module.get_fused_kernel_name(nodes, module.config.triton.descriptive_names)
-    kind = "tem" if any(node.is_template() for node in nodes) else "red" if _reduces(nodes) else "poi"
-    return f"triton_{kind}_{fused}"
+    if any(node.is_template() for node in nodes):
+        return f"triton_tem_{fused}"
+    return f"triton_red_{fused}" if _reduces(nodes) else f"triton_poi_{fused}"
 
 
 def _computed(nodes: Any) -> str:

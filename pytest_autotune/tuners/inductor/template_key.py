@@ -71,7 +71,9 @@ def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint:
     if not calls or (sizes and on_gpu):  # how sizes divide is known to the code alone
         key.append(Value("code", _code_digest(choices), "digest"))
     settings = [*_backends(torch._inductor.config, op, on_gpu), *unusual(torch._inductor.config, _USUAL_SETTINGS)]
-    settings += [*product_settings(torch), *(unusual(torch, _USUAL_CONVOLUTIONS) if _is_convolution(op) else ())]
+    settings += product_settings(torch)
+    if _is_convolution(op):
+        settings += unusual(torch, _USUAL_CONVOLUTIONS)
     if settings:
         key.append(Value("settings", ", ".join(settings), "settings"))
     return tuple(key)

@@ -87,7 +87,7 @@ def _race(call: Call, configs: Sequence[Any]) -> Raced | None:
 
 def _settled(times_ms: Mapping[Any, float], noise: float) -> Any:
     configs = list(times_ms)
-    finite = {place: times_ms[config] for place, config in enumerate(configs) if math.isfinite(times_ms[config])}
+    finite = {number: times_ms[config] for number, config in enumerate(configs) if math.isfinite(times_ms[config])}
     return configs[settle(finite, noise, tie=noise)]
 
 

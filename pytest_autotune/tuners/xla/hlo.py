@@ -49,8 +49,10 @@ def summary(text: str) -> str:
             op = _NUMBER.sub("", name)
             source = source or _jax_operation(rest)
             quiet[op] = None
+        elif op in _QUIET:
+            quiet[op] = None
         else:
-            (quiet if op in _QUIET else ops)[op] = None
+            ops[op] = None
     if not result:
         return ""
     names = list(ops or quiet)
