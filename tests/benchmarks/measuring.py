@@ -150,7 +150,7 @@ def partial_method(part: str) -> Any:
 
 def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:
     from pytest_autotune.run.together.shared_work import UndividedWork
-    from pytest_autotune.tuners.triton import race as triton_race
+    from pytest_autotune.tuners.triton import launches
     from pytest_autotune.tuners.triton.call import Call
     from pytest_autotune.tuners.triton.compiling import compile_ahead, load_ahead
 
@@ -159,7 +159,7 @@ def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench
     problem = f"{autotuner.base_fn.__qualname__} {tuning_key}"
     cores = 2 if part == "compile" else len(os.sched_getaffinity(0))
     run: Any = SimpleNamespace(policy=SimpleNamespace(cores=cores), core=nullcontext)
-    own = triton_race.clock_for(autotuner) is None
+    own = launches.clock_for(autotuner) is None
     chosen = None
     if len(configs) > 1 and left_s > 0 and not own:
         compile_ahead(call, configs, run, UndividedWork())
@@ -184,7 +184,7 @@ def _first_that_fits(call: Any, configs: list[Any]) -> Any:
 
 
 def _measured(part: str, call: Any, configs: list[Any]) -> dict[str, Any]:
-    from pytest_autotune.tuners.triton import race as triton_race
+    from pytest_autotune.tuners.triton import launches
 
     ways = {"plain": _plain, "before": _before, "race": _race}
     order = random.Random(str(call.tuning_key) + part)
@@ -195,7 +195,7 @@ def _measured(part: str, call: Any, configs: list[Any]) -> dict[str, Any]:
         started = time.perf_counter()
         times = ways[name](call, configs)
         arms[name] = {"held_s": time.perf_counter() - started, **times}
-    runners = [triton_race._runner(call.autotuner, call.args, call.kwargs, config) for config in configs]
+    runners = [launches._runner(call.autotuner, call.args, call.kwargs, config) for config in configs]
     return {"arms": arms, **(_truth(call, runners) if part == "first" else {"truth": [], "noise": 0.0})}
 
 
@@ -233,11 +233,11 @@ def _before(call: Any, configs: list[Any]) -> dict[str, Any]:
 
 
 def _race(call: Any, configs: list[Any]) -> dict[str, Any]:
-    from pytest_autotune.tuners.triton import race as triton_race
+    from pytest_autotune.tuners.triton import launches
 
-    make_clock = triton_race.clock_for(call.autotuner)
+    make_clock = launches.clock_for(call.autotuner)
     assert make_clock is not None
-    raced = triton_race.race(make_clock(), call.autotuner, call.args, call.kwargs, configs)
+    raced = launches.race(make_clock(), call.autotuner, call.args, call.kwargs, configs)
     return {
         "choice": configs.index(raced.best),
         "times_us": [result.time_us for result in raced.results.values()],
@@ -248,9 +248,9 @@ def _race(call: Any, configs: list[Any]) -> dict[str, Any]:
 
 def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
     """The median of many launches of each candidate in turn, a rough time for those that are far from the best."""
-    from pytest_autotune.tuners.triton import race as triton_race
+    from pytest_autotune.tuners.triton import launches
 
-    make_clock = triton_race.clock_for(call.autotuner)
+    make_clock = launches.clock_for(call.autotuner)
     assert make_clock is not None
     clock = make_clock()
     failing = sys.modules["triton.runtime.errors"].OutOfResources

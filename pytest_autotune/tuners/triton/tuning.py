@@ -16,8 +16,8 @@ from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_ahead, fetch_compiled, load_ahead
 from pytest_autotune.tuners.triton.failures import fails_again, failure_text, noted_failures
+from pytest_autotune.tuners.triton.launches import Raced, clock_for, race
 from pytest_autotune.tuners.triton.params import distinct_params
-from pytest_autotune.tuners.triton.race import Raced, clock_for, race
 
 
 def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tuning: Tuning, run: TuningRun) -> None:

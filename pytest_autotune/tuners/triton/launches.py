@@ -76,8 +76,8 @@ def _runner(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], confi
     :raises ValueError: as Triton does, for an argument that the candidates set, too.
     """
     if conflicts := kwargs.keys() & config.kwargs.keys():
-        told = f"Conflicting meta-parameters: {', '.join(conflicts)}."
-        raise ValueError(f"{told} Make sure that you don't re-define auto-tuned symbols.")
+        conflict = f"Conflicting meta-parameters: {', '.join(conflicts)}."
+        raise ValueError(f"{conflict} Make sure that you don't re-define auto-tuned symbols.")
     current = dict(kwargs, **config.all_kwargs())
     named = {**dict(zip(autotuner.arg_names, args, strict=False)), **current}
 
