@@ -14,8 +14,7 @@ from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import json_report, terminal
-from pytest_autotune.report.gate import Gate
-from pytest_autotune.report.summary import Row, Summary
+from pytest_autotune.report.summary import Gate, Row, Summary
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING
 
 from pytest_autotune.cache.model import library_of
-
-if TYPE_CHECKING:
-    from pytest_autotune.report.summary import Summary
+from pytest_autotune.report.summary import Gate, Summary
 
 
 @dataclass(frozen=True)
@@ -51,22 +48,6 @@ class MissLimit:
     def compared(self, misses: int, problems: int) -> str:
         """What was compared, in words: ``"3 > 2"`` or ``"3 of 20 > 5%"``."""
         return f"{misses} > {self.text}" if self.percent is None else f"{misses} of {problems} > {self.text}"
-
-
-@dataclass(frozen=True)
-class Gate:
-    """The verdict on the number of misses.
-
-    :param limit: what is allowed, as the user wrote it; empty where nothing is to be judged.
-    :param failure: why the run fails; empty when it passes.
-    :param skipped: why nothing was judged; empty when it was.
-    :param is_usage_error: the failure is one of what was asked for, not of what was found.
-    """
-
-    limit: str = ""
-    failure: str = ""
-    skipped: str = ""
-    is_usage_error: bool = False
 
 
 def judge(summary: Summary, limit: MissLimit | None) -> Gate:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.merge import Disagreement, Merged
 from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Device, Entry, Identity, Problem, Versions
-from pytest_autotune.report.gate import Gate
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.ending import Beginning, Collected, Ending
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
@@ -50,6 +49,22 @@ class Row:
     alias: str = ""
     moved_from: str = ""
     disturbed: bool = False
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The verdict on the number of misses.
+
+    :param limit: what is allowed, as the user wrote it; empty where nothing is to be judged.
+    :param failure: why the run fails; empty when it passes.
+    :param skipped: why nothing was judged; empty when it was.
+    :param is_usage_error: the failure is one of what was asked for, not of what was found.
+    """
+
+    limit: str = ""
+    failure: str = ""
+    skipped: str = ""
+    is_usage_error: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.report.gate import Gate, judge
-from pytest_autotune.report.summary import Request, Summary, summarise
+from pytest_autotune.report.gate import judge
+from pytest_autotune.report.summary import Gate, Request, Summary, summarise
 from pytest_autotune.run.dumping import Destination, dump
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup
 from pytest_autotune.run.ending import Collected, DumpPolicy, end
