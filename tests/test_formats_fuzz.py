@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pytest_autotune.cache import autotune_cache_pb2
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode, encode, text
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 
 from .test_formats import CACHE
 
@@ -73,7 +73,7 @@ entries = st.builds(
     st.binary(max_size=20),
     words,
     times,
-    words,
+    words.map(Versions.of),
 )
 caches = st.lists(entries, max_size=4, unique_by=lambda entry: (entry.problem, entry.fingerprint)).map(
     lambda entries: Cache(tuple(entries))
