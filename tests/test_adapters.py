@@ -134,6 +134,10 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
     add_entry_point(tmp_path, "triton", "broken_adapter:Adapter")
     add_entry_point(tmp_path, "raising", "raising_adapter:Adapter", "raise RuntimeError('two\\nlines')")
     add_entry_point(tmp_path, "leaving", "leaving_adapter:Adapter", "raise SystemExit('needs a licence')")
+    skip = "import pytest\npytest.skip('needs a GPU', allow_module_level=True)"
+    add_entry_point(tmp_path, "skipping", "skipping_adapter:Adapter", skip)
+    strange = "class Strange(BaseException): pass\nraise Strange('of another world')"
+    add_entry_point(tmp_path, "strange", "strange_adapter:Adapter", strange)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
     third_party.pytester.makepyfile(
         test_marked="""
@@ -151,6 +155,8 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
         "missing was left alone: no_such_module:Adapter: ModuleNotFoundError: No module named 'no_such_module'",
         "raising was left alone: raising_adapter:Adapter: RuntimeError: two lines",
         "leaving was left alone: leaving_adapter:Adapter: SystemExit: needs a licence",
+        "skipping was left alone: skipping_adapter:Adapter: Skipped: needs a GPU",
+        "strange was left alone: strange_adapter:Adapter: Strange: of another world",
         "triton: there is a tuner of this name already; broken_adapter:Adapter was left out",
         "broken: error in isolated(): OSError: isolated",
         "broken: error in unseen(): OSError: unseen",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
@@ -171,6 +172,34 @@ def test_a_hook_that_fails_half_way_leaves_nothing_replaced(library: Any, monkey
         "toy: error in unhook(): AttributeError: never hooked",
         "toy was left alone: AttributeError: toy_library has no Tuner.remember",
     ]
+
+
+class Strange(BaseException):
+    """What only a clause for everything catches, as pytest's own skip."""
+
+
+@pytest.mark.parametrize("error", [pytest.skip.Exception("needs a GPU"), SystemExit("needs a licence"), Strange("!")])
+def test_a_hook_that_skips_or_exits_leaves_its_tuner_alone(
+    library: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    with hooked(monkeypatch, lambda module, run: raise_(error), unhook=lambda: raise_(error)) as run:
+        assert library.Tuner(abs).choose() == 32
+
+    told = f"{type(error).__name__}: {error}"
+    assert run.notes == [f"toy: error in unhook(): {told}", f"toy was left alone: {told}"]
+
+
+def test_a_test_that_ends_while_a_tuner_is_hooked_ends(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed_out(number: int, frame: object) -> None:
+        pytest.fail("Timeout >1.0s")
+
+    before = signal.signal(signal.SIGUSR1, timed_out)
+    try:
+        for end, number in ((pytest.fail.Exception, signal.SIGUSR1), (KeyboardInterrupt, signal.SIGINT)):
+            with pytest.raises(end), hooked(monkeypatch, lambda module, run: signal.raise_signal(number)):  # noqa: B023
+                pass
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_what_others_replaced_after_the_hook_stays(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:

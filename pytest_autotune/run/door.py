@@ -109,7 +109,7 @@ class TuningRun:
         self.unhooked[tuner] = reason
         self.note(f"{tuner} was left alone: {reason}")
 
-    def error(self, tuner: str, where: str, error: Exception) -> None:
+    def error(self, tuner: str, where: str, error: BaseException) -> None:
         """Note an error of ours in one line: it must never fail a test, or the run."""
         self.note(" ".join(f"{tuner}: error in {where}: {type(error).__name__}: {words_of(error)}".split()))
 

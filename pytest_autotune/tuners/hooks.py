@@ -14,7 +14,7 @@ from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
-from pytest_autotune.tuners.shared.guard import Replaced
+from pytest_autotune.tuners.shared.guard import Replaced, is_from_outside
 
 
 def _built_in(module: str) -> Callable[[], Adapter]:
@@ -60,8 +60,10 @@ class Hooks:
                 self._hook_when_imported(name, adapter.module)
                 if self._isolation is not None:
                     self._swap_out(name, adapter, self._isolation)
-        except (Exception, SystemExit) as error:  # a module may exit where it lacks something
+        except BaseException as error:  # a module may exit, or skip, where it lacks something
             self._adapters.pop(name, None)
+            if is_from_outside(error):
+                raise
             self._leave_alone(name, error, where)
 
     def _may_act(self, name: str) -> bool:
@@ -103,7 +105,7 @@ class Hooks:
         except BaseException as error:
             del self._adapters[name]
             self._unhook(name, adapter)
-            if not isinstance(error, Exception):
+            if is_from_outside(error):
                 raise
             self._leave_alone(name, error)
 
@@ -124,7 +126,9 @@ class Hooks:
         """Turn an error of an adapter into one line."""
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
+            if is_from_outside(error):
+                raise
             self._run.error(name, method, error)
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Callable, Iterator
 from functools import wraps
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -66,6 +67,15 @@ def _code(value: object) -> CodeType | None:
     # Not isinstance: it asks proxies for their class, which may run code of theirs.
     function = value.__func__ if type(value) is MethodType else value
     return inspect.unwrap(function).__code__ if type(function) is FunctionType else None
+
+
+def is_from_outside(error: BaseException) -> bool:
+    """Whether an error that came through an adapter is none of its own: Ctrl-C, or what a handler of a signal raised.
+
+    pytest-timeout's handler raises ``pytest.fail``, wherever the test is.
+    """
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return isinstance(error, KeyboardInterrupt) or any(code in handlers for code, _ in _frames(error))
 
 
 class Replaced:
