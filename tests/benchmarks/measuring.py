@@ -247,7 +247,8 @@ def _race(call: Any, configs: list[Any]) -> dict[str, Any]:
 
 
 def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
-    """The median of many launches of each candidate in turn, a rough time for those that are far from the best."""
+    """The mean of the middle half of many launches of each in turn; a rough time of those far from the best."""
+    from pytest_autotune.tuners.measuring.times import midmean
     from pytest_autotune.tuners.triton import launches
 
     make_clock = launches.clock_for(call.autotuner)
@@ -282,13 +283,13 @@ def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
     each_us = sum(rough[number] + busy_us + 100 for number in close)
     count = max(20, min(400, int(TRUTH_US / each_us)))
     laps(close, count, busy_us)
-    medians = {number: statistics.median(times[number]) for number in close if times.get(number)}
+    means = {number: midmean(times[number])[0] for number in close if times.get(number)}
     halves = [
-        abs(statistics.median(own[::2]) / statistics.median(own[1::2]) - 1)
-        for own in (times[number] for number in medians)
+        abs(midmean(own[::2])[0] / midmean(own[1::2])[0] - 1)
+        for own in (times[number] for number in means)
         if len(own) > 3
     ]
-    truth = [medians.get(number, rough.get(number, 1e9)) for number in range(len(runners))]
+    truth = [means.get(number, rough.get(number, 1e9)) for number in range(len(runners))]
     return {"truth": truth, "noise": max(halves, default=0.0)}
 
 

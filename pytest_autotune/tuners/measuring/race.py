@@ -19,10 +19,12 @@ from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, settle
 from pytest_autotune.tuners.measuring.clocks import Clock, Launch, Runner
-from pytest_autotune.tuners.measuring.times import Measurement, measurement
+from pytest_autotune.tuners.measuring.times import Measurement, measurement, midmean
 
 #: (launches of each that is left, those more than this share slower than the best drop out afterwards).
 ROUNDS = ((4, 0.30), (5, 0.15), (10, 0.08), (20, 0.04), (40, 0.02), (40, 0.0))
+#: So many more rounds at most decide who is as good as the best.
+DECIDING = 6
 #: A candidate that is this many times slower than the best is launched no third time.
 HOPELESS = 20.0
 #: The first look is the only one at such a candidate where it took longer than a host stalls.
@@ -210,7 +212,7 @@ class Race:
             left = self._without_losers([one for one in left if one.failed is None], margin)
             if len(left) <= 1 or self._all_tied(left):
                 break
-        left = [one for one in left if one.failed is None]
+        left = self._decide_ties([one for one in left if one.failed is None], began_s)
         while wanted := self._launches(left, 0, over=True):
             self._round(left, wanted)
             left = [one for one in left if one.failed is None]
@@ -363,9 +365,37 @@ class Race:
             score = scores[one.number]
             behind = score.share / scores[best].share - 1
             one.behind = self._entrants[best], 1 + behind
-            return behind > margin and behind > _SURE * _both(score.error, scores[best].error)
+            return behind > margin and behind > TIE + _SURE * _both(score.error, scores[best].error)
 
         return [one for one in left if not has_lost(one)]
+
+    def _decide_ties(self, left: list[_Entrant], began_s: float) -> list[_Entrant]:
+        """Race those on who it depends which one is chosen, until it is clear for each whether it is as good as the best.
+
+        That is the best, the first in the list that surely is as good, and those before it of which it is not known.
+        """
+        for _ in range(DECIDING):
+            scores = self._scores(left)
+            if len(scores) < 2:
+                break
+            best = min(scores, key=lambda number: (scores[number].share, number))
+            deciding, open_ones = [best], 0
+            for number in sorted(scores):
+                behind = scores[number].share / scores[best].share - 1
+                doubt = _SURE * _both(scores[number].error, scores[best].error)
+                if number != best and behind - doubt <= TIE:
+                    deciding.append(number)
+                if behind + doubt < TIE or number == best:
+                    break
+                open_ones += behind - doubt <= TIE
+            left = [one for one in left if one.number in deciding]
+            over = (self._now_s() - began_s) * 1e6 > self._limits.all_us
+            wanted = self._launches(left, ROUNDS[-1][0], over)
+            if not open_ones or not wanted:
+                break
+            self._round(left, wanted)
+            left = [one for one in left if one.failed is None]
+        return left
 
     def _all_tied(self, left: Sequence[_Entrant]) -> bool:
         """Whether all that are left are as good as the best for certain."""
@@ -397,14 +427,14 @@ def _scores(laps: Sequence[_Lap], numbers: Sequence[int]) -> dict[int, _Score]:
     shares: dict[int, list[float]] = {number: [] for number in numbers}
     for lap in laps:
         times_us = [lap[number] for number in numbers if number in lap]
-        level_us = statistics.median(times_us) if len(times_us) == len(numbers) else 0.0
+        level_us = statistics.fmean(times_us) if len(times_us) == len(numbers) else 0.0
         if level_us:
             for number in numbers:
                 shares[number].append(lap[number] / level_us)
     if not all(shares.values()):  # in no lap all of them were timed
         shares = {number: [lap[number] for lap in laps if number in lap] for number in numbers}
-    found = {number: measurement(own) for number, own in shares.items() if own}
-    return {number: _Score(one.median_us, one.error_us / (one.median_us or 1.0)) for number, one in found.items()}
+    found = {number: midmean(own) for number, own in shares.items() if own}
+    return {number: _Score(share, error / (share or 1.0)) for number, (share, error) in found.items()}
 
 
 def _both(error: float, other: float) -> float:

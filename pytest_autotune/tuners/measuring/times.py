@@ -58,6 +58,25 @@ def measurement(samples_us: Sequence[float]) -> Measurement:
     return Measurement(statistics.median(kept), kept[0], (upper - lower) / 2, len(kept), len(ordered))
 
 
+def midmean(samples: Sequence[float]) -> tuple[float, float]:
+    """The mean of the middle half, and its standard error.
+
+    A timer's ticks do not show in it as they do in a median: those of CUDA events are 0.032 us long, 0.7 % of a
+    kernel of 4.5 us. Its error is that of J. W. Tukey and D. H. McLaughlin (Sankhya A, 1963), by the standard
+    deviation of the samples whose tails were drawn in.
+
+    :param samples: one or more; of fewer than four, the median and half their range.
+    """
+    ordered = sorted(samples)
+    tail = len(ordered) // 4
+    if not tail:
+        return statistics.median(ordered), (ordered[-1] - ordered[0]) / 2
+    middle = ordered[tail:-tail]
+    drawn_in = [middle[0]] * tail + middle + [middle[-1]] * tail
+    share = len(middle) / len(ordered)
+    return statistics.fmean(middle), statistics.stdev(drawn_in) / (share * math.sqrt(len(ordered)))
+
+
 def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
     if len(ordered) == 1:
         return ordered[0], ordered[0]
