@@ -370,7 +370,7 @@ class Race:
         return [one for one in left if not has_lost(one)]
 
     def _decide_ties(self, left: list[_Entrant], began_s: float) -> list[_Entrant]:
-        """Race those on who it depends which one is chosen, until it is clear for each whether it is as good as the best.
+        """Race those on whom the choice depends, until it is clear for each whether it is as good as the best.
 
         That is the best, the first in the list that surely is as good, and those before it of which it is not known.
         """
