@@ -125,6 +125,11 @@ class Summary:
         return counts
 
     @property
+    def is_judged(self) -> bool:
+        """Whether lookups could be hits: something was loaded, if only by a marker."""
+        return bool(self.loaded) or any(row.outcome not in (None, Outcome.UNPORTABLE) for row in self.rows)
+
+    @property
     def moved(self) -> dict[tuple[str, str], int]:
         """(tuner:kernel as it was, kernel as it is) -> how many of its problems are found under the old name only."""
         rows = [row for row in self.rows if row.moved_from]

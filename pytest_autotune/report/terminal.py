@@ -14,6 +14,7 @@ from pytest_autotune.run.lookup import Outcome
 
 #: Rows of one kind that are shown without ``-v``.
 SHOWN = 10
+NO_LOOKUPS = "no lookups: no autotuned kernel was called"
 _ORDER = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)
 _NOUNS = {
     Outcome.HIT: ("hit", "hits"),
@@ -43,27 +44,28 @@ class Line:
 def section(summary: Summary, verbosity: int) -> list[Line]:
     """The lines of the section; none when there is nothing to say at this verbosity.
 
-    ``-qq`` reports only what fails the run, ``-q`` also what was asked for, a dump, and counts
-    with what mends them when not all is well, ``-v`` every row and a table by tuner.
+    ``-qq`` reports only what fails the run, ``-q`` also what was asked for, a dump, what a crash cost, and counts
+    with what mends them when not all is well, ``-v`` every row and a table by tuner. Rows that fail the
+    gate are there in any case.
     """
     nothing_judged = bool(summary.gate.limit and not summary.problems)
     bad = bool(summary.misses or summary.unused or summary.unhooked or summary.notes or summary.gate.failure)
     failed = bool(summary.failures)
     errors = [Line(f" {error}", "ERROR", "red") for error in summary.errors]
     skipped = [Line(summary.gate.skipped)] if summary.gate.skipped else []
-    if verbosity < -1:
-        return errors
     if verbosity < 0:
-        counts = [*_counts(summary, failed)] if bad or nothing_judged else []
-        hint = [*_hint(summary)] if counts else []
-        return [*_refused_prune(summary), *counts, *_dump(summary), *hint, *errors, *skipped]
+        blamed = [*_rows(summary, verbosity, failed), *_unhooked(summary)] if summary.gate.failure else []
+        if verbosity < -1:
+            return [*blamed, *errors]
+        settled = [*_settled(summary, failed, with_counts=bad or nothing_judged)]
+        hint = [*_hint(summary)] if bad or nothing_judged else []
+        return [*blamed, *_crashes(summary), *_refused_prune(summary), *settled, *hint, *errors, *skipped]
     lines: list[Line] = []
     if verbosity > 0:
         lines += _by_tuner(summary)
     lines += _rows(summary, verbosity, failed)
     lines += _notes(summary, verbosity)
-    lines += _counts(summary, failed)
-    lines += _dump(summary)
+    lines += _settled(summary, failed)
     lines += errors
     lines += _hint(summary)
     return [*lines, *skipped]
@@ -132,12 +134,21 @@ def described(problem: Problem, label: str = "") -> str:
     return f"{problem.tuner.split('.')[0]}:{problem.kernel}{key}"
 
 
-def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
+def _crashes(summary: Summary) -> Iterator[Line]:
     for worker in summary.crashed:
         kept = "every tuning that it had finished was kept" if summary.dump else "its last test may be missing here"
         yield Line(f"worker {worker} crashed; {kept}", color="yellow")
     if summary.taken_over:
         yield Line(f"took over {_count(summary.taken_over, 'tuning')} of an interrupted run with this dump path")
+
+
+def _unhooked(summary: Summary) -> Iterator[Line]:
+    for tuner, reason in summary.unhooked:
+        yield Line(f"{tuner} was left alone: {reason}", color="yellow")
+
+
+def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
+    yield from _crashes(summary)
     for note in summary.notes:
         yield Line(note, color="yellow")
     for (then, now), hits in summary.other_versions.items():
@@ -176,41 +187,54 @@ def _refused_prune(summary: Summary) -> Iterator[Line]:
 
 
 def _by_tuner(summary: Summary) -> Iterator[Line]:
+    """A table, where it says more than the counts of all."""
     tuners = sorted({row.problem.tuner for row in summary.rows})
-    for tuner in tuners:
+    for tuner in tuners if len(tuners) > 1 else ():
         rows = [row for row in summary.rows if row.problem.tuner == tuner]
-        parts = _outcomes(rows) if any(row.outcome for row in rows) else []
+        parts = _outcomes(rows) if summary.is_judged else []
         tuned = sum(row.tuned for row in rows)
         if tuned:
             parts.append(f"{tuned} tuned")
         yield Line(f"{tuner:<18} {', '.join(parts)}")
 
 
-def _counts(summary: Summary, failed: bool) -> Iterator[Line]:
-    counts = summary.counts
+def _settled(summary: Summary, failed: bool, *, with_counts: bool = True) -> Iterator[Line]:
+    """What the run came to, in one line: what it looked up and what it has written."""
+    counts = _counts(summary) if with_counts else ""
+    written, is_bad = _dump(summary)
     color = "yellow" if summary.misses or summary.unused else "green"
     if failed:
         color = "red"
-    if not summary.loaded and not any(row.outcome for row in summary.rows):
-        if summary.rows:
-            seconds = f" in {summary.tuning_seconds:.1f}s" if summary.tuning_seconds else ""
-            yield Line(f"{_count(counts['tuned'], 'problem')} tuned{seconds}")
-        elif summary.dump is not None:
-            yield Line("no lookups: no autotuned kernel was called")
-        return
+    if not (summary.is_judged and summary.problems):
+        color = ""
+    if is_bad:  # a line of its own: something is to be done
+        if counts:
+            yield Line(counts, color=color)
+        yield Line(written, color="yellow")
+    elif counts or written:
+        yield Line("; ".join(filter(None, [counts, written])), color=color if counts else "")
+
+
+def _counts(summary: Summary) -> str:
+    counts = summary.counts
+    seconds = f" in {summary.tuning_seconds:.1f}s" if summary.tuning_seconds else ""
+    if not summary.is_judged:
+        parts = [f"{_count(counts['tuned'], 'problem')} tuned{seconds}"] if counts["tuned"] else []
+        parts += [f"{counts['unportable']} unportable"] if counts["unportable"] else []
+        if not summary.rows and summary.dump is not None:
+            parts.append(NO_LOOKUPS)
+        return ", ".join(parts)
     if not summary.problems:
         unasked = f"; {_count(summary.unasked, 'entry', 'entries')} loaded for nothing" if summary.unasked else ""
-        yield Line(f"no lookups: no autotuned kernel was called{unasked}")
-        return
+        return f"{NO_LOOKUPS}{unasked}"
     parts = _outcomes(summary.rows)
     if summary.unseen:
         parts.append(f"{len(summary.unseen)} unseen")
     if counts["unused"]:
         parts.append(f"{counts['unused']} unused")
-    seconds = f" in {summary.tuning_seconds:.1f}s" if summary.tuning_seconds else ""
     tuned = f"; {counts['tuned']} tuned{seconds}" if counts["tuned"] else ""
     saved = f"; about {summary.saved_seconds:.1f}s of tuning saved" if summary.saved_seconds >= 0.1 else ""
-    yield Line(", ".join(parts) + tuned + saved, color=color)
+    return ", ".join(parts) + tuned + saved
 
 
 def _outcomes(rows: Sequence[Row]) -> list[str]:
@@ -219,26 +243,24 @@ def _outcomes(rows: Sequence[Row]) -> list[str]:
     return [_count(numbers[outcome], *_NOUNS[outcome]) for outcome in shown]
 
 
-def _dump(summary: Summary) -> Iterator[Line]:
+def _dump(summary: Summary) -> tuple[str, bool]:
+    """What became of the dump, and whether that is not what was asked for."""
     dump = summary.dump
     if dump is None or dump.error:
-        return
-    entries = "1 entry" if dump.entries == 1 else f"{dump.entries} entries"
+        return "", False
+    entries = _count(dump.entries, "entry", "entries")
     workers = f", {len(summary.workers)} workers" if len(summary.workers) > 1 else ""
     if dump.written_to and dump.written_to != dump.path:
-        yield Line(
-            f"{dump.path} could not be locked or read; {entries} written to {dump.written_to}: compare and rename it",
-            color="yellow",
-        )
-    elif not dump.written_to:
-        yield Line(f"nothing was tuned: {dump.path} was not written", color="yellow")
-    elif not dump.rewritten:
-        yield Line(f"{dump.path} is up to date ({entries}{workers})")
-    else:
-        numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
-        changes = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
-        what = f": {changes}" if changes else ""
-        yield Line(f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}{what}")
+        where = f"{entries} written to {dump.written_to}: compare and rename it"
+        return f"{dump.path} could not be locked or read; {where}", True
+    if not dump.written_to:
+        return f"nothing was tuned: {dump.path} was not written", True
+    if not dump.rewritten:
+        return f"{dump.path} is up to date ({entries}{workers})", False
+    numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
+    changes = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
+    what = f": {changes}" if changes else ""
+    return f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}{what}", False
 
 
 def _hint(summary: Summary) -> Iterator[Line]:

@@ -48,6 +48,7 @@ class Controller:
         self._facts: dict[str, ProcessFacts] = {}
         self._crashed: list[str] = []
         self._completeness = Completeness(config)
+        self._has_begun = self._is_shown = False
         self._summary: Summary | None = None
         self.run_id = uuid.uuid4().hex
         self._notes: list[str] = []
@@ -100,6 +101,10 @@ class Controller:
         if problem and items and not self._config.option.collectonly and not any(map(asks_for_cache, items)):
             raise pytest.UsageError(problem)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        self._has_begun = True  # never for --fixtures and its like
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         if self._options.spread_gpus:
@@ -135,6 +140,7 @@ class Controller:
         self._facts[worker] = decode_facts(facts)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._has_begun = True  # where only a test has asked for this run
         self._completeness.saw(report)
         worker = getattr(getattr(report, "node", None), "gateway", None)
         self._collect(getattr(worker, "id", ""), getattr(report, REPORT_ATTRIBUTE, []))
@@ -160,7 +166,7 @@ class Controller:
         return result
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self._config.option.collectonly:
+        if not self._has_begun or self._config.getoption("collectonly") or self._config.getoption("setupplan", False):
             self._close(written=False)
             return
         if self._process is not None:
@@ -173,7 +179,11 @@ class Controller:
             if session.exitstatus == pytest.ExitCode.OK:
                 status = pytest.ExitCode.USAGE_ERROR if summary.gate.is_usage_error else pytest.ExitCode.TESTS_FAILED
                 session.exitstatus = status
-            session.shouldfail = session.shouldfail or one_line(summary.failures[0])
+            # What pytest says between exclamation marks is one text: -x must not hide the verdict.
+            why = [str(session.shouldfail)] if session.shouldfail else []
+            session.shouldfail = "; ".join([*why, one_line(summary.failures[0])])
+            if self._config.getoption("no_summary", False):  # else the rows that fail the run would be nowhere
+                self._show(after="\n")
         self._close(written=summary.dump is not None and not summary.dump.error)
 
     def _end(self, session: pytest.Session, exitstatus: int) -> Summary:
@@ -222,8 +232,15 @@ class Controller:
             self.folder.close(written=written)
             self.folder = None
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._summary is not None:
+    def pytest_terminal_summary(self) -> None:
+        self._show()
+
+    def _show(self, after: str = "") -> None:
+        """Write the section of the terminal, once."""
+        terminalreporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if self._summary is not None and terminalreporter is not None and not self._is_shown:
+            self._is_shown = True
+            terminalreporter.write(after)
             reports.show(self._summary, terminalreporter, self._config.get_verbosity())
 
     def pytest_unconfigure(self) -> None:

@@ -106,6 +106,25 @@ def test_the_exit_status_is_1_however_little_is_shown(outdated: Suite, args: lis
     assert verdict(result) == ([] if args == ["-pno:terminal"] else [f"{EXCEEDED}: 12 > 10"])
 
 
+@pytest.mark.parametrize("args", [["-q"], ["-qq"], ["--no-summary"], ["-qq", "--no-summary"], ["-x", "-qq"]])
+def test_a_failed_gate_shows_the_rows_that_failed_it_however_little_is_shown(
+    outdated: Suite, section, args: list[str]
+) -> None:
+    lines = section(outdated.load("--autotune-max-misses=10", *args))
+
+    assert [line.split()[0] for line in lines[:12]].count("MISS") == 8
+    assert [line.split()[0] for line in lines[:12]].count("STALE") == 4
+    assert len([line for line in lines if line.startswith("MISS")]) == 8, "not twice"
+
+
+def test_x_that_struck_does_not_hide_the_verdict(outdated: Suite) -> None:
+    (outdated.folder / "test_zz.py").write_text("def test_fails(): assert 0")
+
+    result = outdated.load("--autotune-max-misses=10", "-x")
+
+    assert verdict(result) == [f"stopping after 1 failures; {EXCEEDED}: 12 > 10"]
+
+
 def test_the_gate_holds_without_pytests_cache(outdated: Suite) -> None:
     assert outdated.load("--autotune-max-misses=10", "-pno:cacheprovider").ret == 1
 

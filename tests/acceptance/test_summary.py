@@ -57,10 +57,13 @@ def test_v_adds_a_line_for_each_tuner(serial_suite: Suite, section) -> None:
     assert lines[1].split(maxsplit=1) == ["toy", "1 hit"]
 
 
-def test_v_tells_of_a_dump_run_only_what_was_tuned(serial_suite: Suite, section) -> None:
-    lines = section(serial_suite.write().dump("-v"))
+def test_what_was_tuned_and_what_was_written_is_one_line_of_counts(serial_suite: Suite, section) -> None:
+    for args in ([], ["-v"]):
+        (line,) = section(serial_suite.write().dump(*args))
 
-    assert lines[0].split(maxsplit=1) == ["toy", "4 tuned"]
+        assert line.startswith("4 problems tuned")
+        assert line.endswith("; 4 entries written to cache.textproto: 4 added") == (not args)
+        assert line.endswith("; cache.textproto is up to date (4 entries)") == bool(args)
 
 
 def test_rows_are_capped_at_ten_of_a_kind(outdated: Suite, section) -> None:
@@ -115,6 +118,28 @@ def test_q_shows_what_a_dump_wrote_and_that_nothing_was_pruned(serial_suite: Sui
 
 def test_qq_shows_nothing(outdated: Suite, section) -> None:
     assert section(outdated.load("-qq")) == []
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--fixtures"], ["--fixtures-per-test"], ["--collect-only"], ["-n2", "--collect-only"], ["--setup-plan"],
+        ["--cache-show"], ["--markers"], ["--help"], ["--version"],
+    ],
+)  # fmt: skip
+def test_a_run_that_runs_no_test_has_no_section_writes_nothing_and_judges_nothing(
+    serial_suite: Suite, section, args: list[str]
+) -> None:
+    serial_suite.write().dump()
+    before = serial_suite.cache.read_bytes()
+    asked = ["--autotune-dump=other.textproto", "--autotune-max-misses=0", "--autotune-report=report.json"]
+
+    result = serial_suite.load(*asked, *(["-pxdist"] if "-n2" in args else []), *args)
+
+    assert (result.ret, section(result)) == (0, [])
+    assert not (serial_suite.folder / "report.json").exists()
+    assert not (serial_suite.folder / "other.textproto").exists()
+    assert serial_suite.cache.read_bytes() == before
 
 
 def test_a_row_names_the_test_that_first_asked(serial_suite: Suite) -> None:
@@ -226,7 +251,7 @@ def test_a_run_that_updates_needs_no_hint(outdated: Suite, section) -> None:
     lines = section(outdated.load("--autotune-dump=cache.textproto"))
 
     assert not [line for line in lines if line.startswith("Re-run")]
-    assert any(line.startswith("25 entries written to cache.textproto: 24 added, 1 unchanged") for line in lines)
+    assert any("; 25 entries written to cache.textproto: 24 added, 1 unchanged" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_the_hint_prunes(serial_suite: Suite) -> None:
 
     assert entries(serial_suite) == 2
     assert serial_suite.tunings == []
-    result.stdout.fnmatch_lines(["2 entries written to cache.textproto: 2 unchanged, 1 removed"])
+    result.stdout.fnmatch_lines(["2 hits; 2 entries written to cache.textproto: 2 unchanged, 1 removed"])
 
 
 def test_a_dump_keeps_unused_entries_and_names_them(suite: Suite, section) -> None:

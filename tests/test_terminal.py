@@ -1,0 +1,51 @@
+"""The terminal's section, as a function of a summary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_autotune.cache.model import Device, Problem, Value
+from pytest_autotune.report.summary import Gate, Row, Summary
+from pytest_autotune.report.terminal import section
+from pytest_autotune.run.dumping import Dump
+from pytest_autotune.run.lookup import Outcome
+
+DEVICE = Device("Toy GPU", "toy", 4)
+DUMP = Dump("cache.textproto", "cache.textproto", entries=2, added=2, rewritten=True)
+
+
+def row(outcome: Outcome | None, kernel: str = "lib.op", reason: str = "", n: int = 1, **more: object) -> Row:
+    return Row(Problem("toy", kernel, (Value("n", n),), DEVICE), outcome, reason, **more)  # type: ignore[arg-type]
+
+
+def shown(summary: Summary, verbosity: int = 0) -> list[str]:
+    return [line.word + line.text for line in section(summary, verbosity)]
+
+
+@pytest.mark.parametrize("verbosity", [0, 1, 2])
+def test_a_dump_run_says_nothing_of_hits(verbosity: int) -> None:
+    rows = (row(None, tuned=True), row(Outcome.UNPORTABLE, "lib.list", "M is a list"))
+
+    lines = shown(Summary(rows=rows, dump=DUMP), verbosity)
+
+    assert lines[-1] == "1 problem tuned, 1 unportable; 2 entries written to cache.textproto: 2 added"
+    assert not [line for line in lines if "hit" in line]
+
+
+def test_q_shows_crashed_workers_and_what_was_taken_over() -> None:
+    summary = Summary(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), crashed=("gw1",), taken_over=2)
+
+    assert shown(summary, -1) == [
+        "worker gw1 crashed; its last test may be missing here",
+        "took over 2 tunings of an interrupted run with this dump path",
+    ]
+
+
+def test_qq_shows_why_a_tuner_that_failed_the_gate_was_left_alone() -> None:
+    failed = Gate("0", "requested tuner could not be hooked: toy")
+    summary = Summary(loaded=(("cache.pb", 1),), unhooked=(("toy", "its tune() takes other arguments"),), gate=failed)
+
+    assert shown(summary, -2) == ["toy was left alone: its tune() takes other arguments"]
+    assert shown(replace(summary, gate=Gate("0")), -2) == []
