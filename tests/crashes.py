@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -9,24 +10,50 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from tests.conftest import TOY_TUNER
+from pytest_autotune.run.together.folders import standard_folder
+from tests.conftest import REPOSITORY, TOY_TUNER
 
 CRASHING = """
-import os, pathlib, signal, time
+import os, pathlib, signal, subprocess, sys, time
 import pytest
 
 FAULT, PLACE = os.environ.get("FAULT"), os.environ.get("PLACE")
+
+def fill_the_disk():
+    with open(os.path.join(os.environ["DISK"], "ballast"), "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+
+def run_another_two_days_later():
+    for folder in pathlib.Path(os.environ["SHARED"]).glob("run-*"):
+        os.utime(folder, (0, time.time() - 2 * 24 * 3600))
+    os.mkdir("another")
+    pathlib.Path("another/test_another.py").write_text("def test_another(): pass")
+    another = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", "--rootdir=another", "another"]
+    subprocess.run([*another, "--autotune-dump=another/cache.textproto"], check=True, stdout=subprocess.DEVNULL)
 
 def fail_at(place):
     if place == PLACE and not os.path.exists("failed-once"):
         open("failed-once", "w").close()
         started = os.getpgrp()  # the process that was started
-        if FAULT == "kill":
+        if "DISK" in os.environ:
+            fill_the_disk()
+        if FAULT == "another run":
+            run_another_two_days_later()
+        if FAULT == "stop":
+            subprocess.Popen(["sh", "-c", f"sleep 3; kill -9 {os.getpid()}"], start_new_session=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if FAULT in ("kill", "another run"):
             os.kill(os.getpid(), signal.SIGKILL)
         if FAULT == "exit":
             os._exit(3)
@@ -79,6 +106,11 @@ def test_some(tune, place, i):
     if i == 3:
         fail_at("call")
         tune("lib.unfinished", during=lambda: fail_at("tuning"))
+    elif FAULT == "stop" and i > 3:  # another worker's claim
+        deadline = time.monotonic() + 10
+        while not os.path.exists("failed-once") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        tune("lib.unfinished")
 """
 
 PLACES = ["set-up", "call", "tuning", "tear-down"]
@@ -86,18 +118,33 @@ PLACES = ["set-up", "call", "tuning", "tear-down"]
 
 @dataclass(frozen=True)
 class Fault:
-    """What strikes a run.
+    """What strikes a run, and what it finds around it.
 
     :param name: what the suite does, as its variable FAULT says it.
     :param args: further arguments of pytest.
+    :param shared: shell commands that put something in the place of ``$SHARED``, where processes of this user meet;
+        the run has a /dev/shm of its own then.
+    :param disk: a folder of the suite's that is a small disk; it is full when the fault strikes.
+    :param planted: before the next run, another user puts a link and a journal beside those of this run.
+    :param owner: a process that is stopped holds the GPU.
     """
 
     label: str
     name: str
     args: tuple[str, ...] = ()
+    shared: str = ""
+    disk: str = ""
+    planted: bool = False
+    owner: bool = False
+
+    @property
+    def needs(self) -> str:
+        """What this process lacks to bring it about; empty where nothing is lacking."""
+        return "" if may_mount() or not (self.shared or self.disk) else "needs the right to mount a small file system"
 
 
 _TIMEOUT = ("-ppytest_timeout", "--timeout=2")
+_WAIT = ("-oautotune_wait_timeout=1",)
 FAULTS = [
     Fault("kill -9 of a process that tests", "kill"),
     Fault("the same, `--max-worker-restart=0`", "kill", ("--max-worker-restart=0",)),
@@ -112,6 +159,19 @@ FAULTS = [
     Fault("Ctrl-C of everything", "interrupt all"),
     Fault("Ctrl-C twice", "interrupt twice"),
     Fault("error, `-x`", "error", ("-x",)),
+    Fault("SIGSTOP of a process that tests, kill -9 3 s later", "stop", _WAIT),
+    Fault("a stopped process holds the GPU; kill -9", "kill", _WAIT, owner=True),
+    Fault("another user's shared folder; kill -9", "kill", shared='mkdir -m 700 "$SHARED"; chown 12345 "$SHARED"'),
+    Fault("a file in its place; kill -9", "kill", shared='echo mine > "$SHARED"'),
+    Fault("a dangling link in its place; kill -9", "kill", shared='ln -s nowhere "$SHARED"'),
+    Fault("a link to a folder in its place; kill -9", "kill", shared='mkdir -m 700 /dev/shm/x; ln -s x "$SHARED"'),
+    Fault("/dev/shm without an inode; kill -9", "kill", shared="mount -o remount,nr_inodes=1 /dev/shm"),
+    Fault("/dev/shm is read-only; kill -9", "kill", shared="mount -o remount,ro /dev/shm"),
+    Fault("another run two days later; kill -9", "another run", shared="true"),
+    Fault("another user's link and journal; kill -9", "kill", planted=True),
+    Fault("the dump's disk is full; kill -9", "kill", disk="disk"),
+    Fault("the journals' disk is full; error", "error", disk=".pytest_cache"),
+    Fault("the disk of both is full; error", "error", disk="."),
 ]
 
 
@@ -122,11 +182,20 @@ class Left:
     :param finished: tunings that had finished.
     :param written: those of them in the file when the run was over.
     :param recovered: those of them in the file after the next run.
+    :param given_up: those of which the summary said that they are lost.
+    :param foreign: whether what others had put there is as it was, and nothing of theirs in the file.
     """
 
     finished: int
     written: int
     recovered: int
+    given_up: int = 0
+    foreign: bool = True
+
+    @property
+    def lost(self) -> int:
+        """Tunings that had finished, are gone, and were not said to be."""
+        return max(self.finished - self.recovered - self.given_up, 0)
 
 
 def strike(fault: Fault, place: str, workers: int) -> Left:
@@ -134,43 +203,144 @@ def strike(fault: Fault, place: str, workers: int) -> Left:
 
     :param workers: how many workers of xdist; 0 for none, without xdist.
     """
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, _small_disk(fault, Path(name)) as disk, _owner(fault) as gpu:
         folder = Path(name)
-        (folder / "conftest.py").write_text(TOY_TUNER)
         suite = folder / "test_crashing.py"
+        dump = folder / ("disk/cache.textproto" if fault.disk == "disk" else "cache.textproto")
+        (folder / "conftest.py").write_text(TOY_TUNER)
         suite.write_text(textwrap.dedent(CRASHING))
         distribution = ["-pxdist", f"-n{workers}"] if workers else []
         # Only workers are started again.
         args = fault.args if workers else [arg for arg in fault.args if "worker" not in arg]
-        _run(folder, [*distribution, *args], FAULT=fault.name, PLACE=place)
+        environment = {"FAULT": fault.name, "PLACE": place, "TOY_GPU": gpu, **disk}
+        output = _run(folder, dump, fault, [*distribution, *args], environment)
         finished = set((folder / "finished").read_text().split())
-        written = recovered = finished & _kernels(folder)
-        if written != finished:
+        written = recovered = finished & _kernels(dump)
+        (folder / (fault.disk or ".") / "ballast").unlink(missing_ok=True)
+        foreign = _plant(folder) if fault.planted else {}
+        if written != finished or fault.planted:
             suite.write_text("def test_nothing(): pass")
-            _run(folder, [])
-            recovered = finished & _kernels(folder)
-        return Left(len(finished), len(written), len(recovered))
+            _run(folder, dump, fault, [], {})
+            recovered = finished & _kernels(dump)
+        is_foreign_left = all(path.exists() and path.read_bytes() == data for path, data in foreign.items())
+        is_foreign_left = is_foreign_left and "lib.planted" not in _kernels(dump)
+        return Left(len(finished), len(written), len(recovered), _given_up(output, len(finished)), is_foreign_left)
 
 
-def _run(folder: Path, args: Sequence[str], **environment: str) -> None:
-    log = folder / "log"
-    own = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "TOY_LOG": str(log)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-q", "-ppytest_autotune.plugin", "--autotune-dump=cache.textproto", *args],
-        cwd=folder,
-        env={**os.environ, **own, **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    process.wait(120)
-    give_up_at = time.monotonic() + 30
-    with suppress(ProcessLookupError):  # its workers may outlive it for a moment
-        while time.monotonic() < give_up_at:
-            os.killpg(process.pid, 0)
-            time.sleep(0.02)
+def _run(folder: Path, dump: Path, fault: Fault, args: Sequence[str], environment: dict[str, str]) -> str:
+    """What a dump run prints; it is over when none of its processes lives."""
+    own = {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_ADDOPTS": "",
+        "TOY_LOG": str(folder / "log"),
+        "SHARED": f"/dev/shm/pytest-autotune-{os.getuid()}",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-ppytest_autotune.plugin", f"--autotune-dump={dump}", *args]
+    if fault.shared:
+        shell = f'set -e; mount -t tmpfs -o mode=1777 tmpfs /dev/shm; {fault.shared}; exec "$@"'
+        command = ["unshare", "--mount", "sh", "-c", shell, "sh", *command]
+    with tempfile.TemporaryFile() as output:  # not on the suite's disk
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **own, **environment},
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        process.wait(300)
+        give_up_at = time.monotonic() + 60
+        with suppress(ProcessLookupError):  # its workers may outlive it for a moment
+            while time.monotonic() < give_up_at:
+                os.killpg(process.pid, 0)
+                time.sleep(0.02)
+        output.seek(0)
+        return output.read().decode(errors="replace")
 
 
-def _kernels(folder: Path) -> set[str]:
-    cache = folder / "cache.textproto"
-    return set(re.findall(r'kernel: "([^"]*)"', cache.read_text())) if cache.exists() else set()
+def _kernels(dump: Path) -> set[str]:
+    return set(re.findall(r'kernel: "([^"]*)"', dump.read_text())) if dump.exists() else set()
+
+
+def _given_up(output: str, finished: int) -> int:
+    """Of how many tunings a run said that they are lost."""
+    found = re.search(r"(\d+) of (\d+) tunings are kept", output)
+    if found:
+        return int(found[2]) - int(found[1])
+    return finished if "what was tuned is lost" in output else 0
+
+
+@cache
+def may_mount() -> bool:
+    """Whether this process may mount small file systems, and have its children see others than it does."""
+    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
+    try:
+        return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+@contextmanager
+def _small_disk(fault: Fault, folder: Path) -> Iterator[dict[str, str]]:
+    """Let a folder be a disk of its own for as long as the suite is; what the suite has to know of it."""
+    if not fault.disk:
+        yield {}
+        return
+    disk = folder / fault.disk
+    disk.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)], check=True)
+    try:
+        yield {"DISK": str(disk)}
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@contextmanager
+def _owner(fault: Fault) -> Iterator[str]:
+    """The name of a GPU of the suite's own; a process that is stopped holds it where the fault says so."""
+    gpu = f"crash-{uuid.uuid4().hex}"
+    lock = standard_folder() / f"gpu-{hashlib.sha256(gpu.encode()).hexdigest()[:16]}.lock"
+    try:
+        if not fault.owner:
+            yield gpu
+            return
+        with subprocess.Popen(
+            [sys.executable, "-c", OWNER, str(lock)], cwd=REPOSITORY, stdout=subprocess.PIPE
+        ) as owner:
+            assert owner.stdout is not None
+            owner.stdout.readline()  # it holds the lock
+            try:
+                yield gpu
+            finally:
+                owner.kill()
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+OWNER = """
+import os, pathlib, signal, sys
+from pytest_autotune.run.together.locks import HeldLock
+lock = HeldLock(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def _plant(folder: Path) -> dict[Path, bytes]:
+    """Put a link to foreign files, and a journal of another user, beside what a run has left: path -> content."""
+    precious = folder / "precious"
+    precious.mkdir()
+    planted = [precious / name for name in ("module.py", "gw0-1.jsonl", "lock")]
+    for path in planted:
+        path.write_text("precious")
+    for runs in (folder / ".pytest_cache/d/autotune").iterdir():
+        (runs / "1-deadbeef").symlink_to("../../../../precious")
+        journals = list(runs.glob("*-*/*.jsonl"))
+        if os.geteuid() == 0 and journals:
+            theirs = runs / "2-deadbeef" / "gw0-1.jsonl"
+            theirs.parent.mkdir()
+            theirs.write_text(re.sub(r"lib\.\w+", "lib.planted", journals[0].read_text()))
+            for path in (theirs, theirs.parent):
+                os.chown(path, 12345, 12345)
+            planted.append(theirs)
+    return {path: path.read_bytes() for path in planted}
