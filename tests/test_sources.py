@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,6 +88,15 @@ def test_a_stale_entry_is_offered_only_where_the_policy_uses_it(on_stale: OnStal
     assert (answer.entry is not None) == (answer.lookup.entry is not None) == used
 
 
+def test_what_is_judged_is_the_lookup_that_was_asked() -> None:
+    asked = Lookup(ENTRY.problem, ENTRY.fingerprint, test="a test", label="a label", id="an id")
+
+    judged = loaded(ENTRY).ask(asked).lookup
+
+    assert judged == replace(asked, outcome=Outcome.HIT, entry=ENTRY)
+    assert judged.id == asked.id
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -105,10 +115,10 @@ def test_what_another_worker_chose_comes_with_its_outcome_and_this_process_test(
     theirs = Lookup(ENTRY.problem, ENTRY.fingerprint, Outcome.MISS, "no entry", "test_b.py::b", entry=ENTRY, tuned=True)
     source = OtherWorker(lambda: SoleClaim(theirs.named()), always)
 
-    answer = source.ask(ASKED)
+    answer = source.ask(asked := ASKED.named())
 
     assert (answer.entry, answer.lookup.outcome, answer.lookup.test) == (ENTRY, Outcome.MISS, ASKED.test)
-    assert (answer.lookup.shared, answer.lookup.tuned, answer.lookup.id) == (True, False, "")
+    assert (answer.lookup.shared, answer.lookup.tuned, answer.lookup.id) == (True, False, asked.id)
     assert source.rejected(ASKED, "does not compile") == ASKED
 
 

@@ -24,7 +24,7 @@ class _Bucket:
 
     def __init__(self, decode: Callable[[], Iterable[Entry]]) -> None:
         self._decode = decode
-        self._by_key: dict[Value | None, Mapping[_Key, list[Entry]]] = {}
+        self._by_key: dict[Value | None, dict[_Key, list[Entry]]] = {}
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
@@ -34,12 +34,12 @@ class _Bucket:
         """The entries with this key. The first question sorts all of them by one part of it, and those by the rest."""
         index = self._dividing_part
         part = key[index] if index < len(key) else None
-        if part not in self._by_key:
-            found: dict[_Key, list[Entry]] = {}
+        found = self._by_key.get(part)
+        if found is None:
+            found = self._by_key[part] = {}
             for entry in self._by_part.get(part, ()):
                 found.setdefault(entry.problem.key, []).append(entry)
-            self._by_key[part] = found
-        return self._by_key[part].get(key, ())
+        return found.get(key, ())
 
     @cached_property
     def _dividing_part(self) -> int:

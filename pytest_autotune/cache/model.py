@@ -171,6 +171,10 @@ class Problem:
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", tuple(sorted(self.key, key=_BY_NAME)))
 
+    def __hash__(self) -> int:
+        # Coarser than equality as that of values, and half the time of asking each of them.
+        return hash((self.tuner, self.kernel, *[str(value.value) for value in self.key]))
+
     @property
     def name(self) -> str:
         """The kernel as users write it where several tuners meet: ``tuner:kernel``."""

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import NoReturn, TypeVar
 
 from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity, Problem, Value, Versions, library_of
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import Lookup, Outcome, new_id
 from pytest_autotune.run.policy import Policy, Refusal, refusal
 from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source
 from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
@@ -202,8 +203,8 @@ class TuningRun:
         """
         self.versions.setdefault(problem.library, versions)
         with ExitStack() as held:
-            sorted_fingerprint = tuple(sorted(fingerprint, key=lambda value: value.name))
-            lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label)
+            sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
+            lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label, id=new_id())
             loaded = Loaded(
                 self.indexes, self.policy, offered, self._may_exist(problem, exists), is_alone=bool(self._extra)
             )
@@ -410,7 +411,6 @@ class Tuning:
         self.lookup = replace(self.lookup, entry=entry, tuned=True)
         if known_to_fail:
             self.lookup = replace(self.lookup, outcome=Outcome.STALE, reason=WORKS_NOW)
-        self.lookup = self.lookup.named()
         if self._other.claim is not None:
             try:
                 self._other.claim.publish(self.lookup)

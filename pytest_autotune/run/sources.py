@@ -9,8 +9,8 @@ says :class:`~pytest_autotune.run.door.Tuning`, for all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry, Identity
@@ -20,8 +20,7 @@ from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.together.coordination import Claim
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What a source makes of a lookup.
 
     :param lookup: what is reported where the tuner takes the entry, or where there is none and no later source has.
@@ -99,16 +98,11 @@ class Loaded:
         reason = found.reason
         if reason == NO_ENTRY and self._names_nearest:
             reason = Nearest(self._indexes, aliases).reason(lookup.problem)
-        judged = replace(lookup, outcome=found.outcome, reason=reason, alias=found.alias)
-        if found.outcome is Outcome.HIT:
-            return Answer(
-                replace(judged, entry=found.entry),
-                found.entry if found.usable else None,
-                is_last=not found.usable,  # every candidate failed
-            )
-        if found.usable and self._policy.on_stale == OnStale.USE:
-            return Answer(replace(judged, entry=found.entry), found.entry)
-        return Answer(judged)
+        is_hit = found.outcome is Outcome.HIT
+        is_used = found.usable and (is_hit or self._policy.on_stale == OnStale.USE)
+        judged = lookup.judged(found.outcome, reason, found.entry if is_hit or is_used else None, found.alias)
+        # A hit that is not usable says that every candidate failed.
+        return Answer(judged, found.entry if is_used else None, is_last=is_hit and not is_used)
 
     def rejected(self, lookup: Lookup, reason: str) -> Lookup:
         return replace(lookup, outcome=Outcome.STALE, reason=reason)
@@ -133,7 +127,7 @@ class OtherWorker:
         entry = shared.entry if shared is not None else None
         if shared is not None and entry is not None and not entry.every_failed and self._offered(entry):
             # Reported as the first worker met it, so that the count is right even if that one dies.
-            return Answer(replace(shared, test=lookup.test, tuned=False, shared=True, id=""), entry)
+            return Answer(replace(shared, test=lookup.test, tuned=False, shared=True, id=lookup.id), entry)
         return Answer(replace(lookup, disturbed=True) if claim.timed_out else lookup)
 
     def rejected(self, lookup: Lookup, reason: str) -> Lookup:
