@@ -26,6 +26,7 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.protocol import Adapter, HookError
 
@@ -175,6 +176,26 @@ class AdapterConformance(ABC):
             self.tune()
         assert self.searches() == before
         self.forget()
+
+    def test_sweeps_give_one_candidate_after_the_other_and_search_for_nothing(self, library: ModuleType) -> None:
+        _, entry = self._tuned(library)
+        before, picks = self.searches(), []
+        for part in (1, 2):
+            with self._hooked(library, sweep=Sweep(part=part, parts=2)) as (run, lookups, _):
+                run.begin_test("test_first")
+                self.tune()
+                self.forget()
+            assert [lookup.tuned for lookup in lookups] == [False], (
+                "run.tuning(…, candidates=…) says what a sweep may give"
+            )
+            assert lookups[0].entry is not None
+            picks.append(lookups[0].entry.choice)
+        assert self.searches() == before
+        assert picks[0] is not None
+        assert picks[1] is not None
+        assert not picks[0].same_configuration(picks[1])
+        if entry.choice is not None:
+            assert {value.name for value in picks[0].params} == {value.name for value in entry.choice.params}
 
     def test_paused_and_ignored_kernels_are_tuned_as_without_the_plugin(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)

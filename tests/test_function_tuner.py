@@ -24,13 +24,14 @@ from pytest_autotune.cache.model import Cache, Device, Value
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.keys import key_values, multiple_of, power_of_two
 from pytest_autotune.tuners.function.processors import processor_of
 from pytest_autotune.tuners.function.source_text import source_text
-from pytest_autotune.tuners.function.space import ENUMERABLE, as_space, product
+from pytest_autotune.tuners.function.space import ENUMERABLE, as_space, product, sample
 from pytest_autotune.tuners.function.strategies import Optuna
 from pytest_autotune.tuners.function.tuner import FunctionTuner
 from pytest_autotune.tuners.measuring.clocks import HostClock
@@ -801,3 +802,58 @@ def test_a_search_whose_measurements_go_on_to_disagree_is_told_as_disturbed(
     tuner.tune("k", space=[1, 2], run=lambda config: sum(range(1000)), measuring=Measuring(warmup_ms=0, measure_ms=1))
 
     assert lookups[0].disturbed
+
+
+# Sweeps
+
+
+def swept(tuner: FunctionTuner, sweep: Sweep, **request: Any) -> tuple[Any, list[Lookup]]:
+    run, lookups = a_run(sweep=sweep)
+    layer = tuner.attach(run)
+    try:
+        return tuner.tune("k", **request), lookups
+    finally:
+        tuner.detach(layer)
+
+
+def test_three_sweeps_of_three_give_every_configuration_and_none_is_measured(tuner: FunctionTuner) -> None:
+    def fail(call: Any) -> float:
+        raise AssertionError("measured")
+
+    found = [
+        swept(tuner, Sweep(part=part, parts=3), space=[1, 2, 3], run=identity, measuring=Measuring(clock=fail))
+        for part in (1, 2, 3)
+    ]
+
+    assert sorted(config for config, _ in found) == [1, 2, 3]
+    assert all(not lookup.tuned for _, lookups in found for lookup in lookups)
+
+
+def test_a_configuration_that_a_search_would_leave_out_is_refused_in_a_sweep_and_the_next_one_runs(
+    tuner: FunctionTuner,
+) -> None:
+    def compile(config: int) -> int:
+        if config != 2:
+            raise InvalidConfiguration(f"{config} is too large")
+        return config
+
+    def run(config: int, compiled: int) -> int:
+        return compiled
+
+    config, [lookup] = swept(tuner, Sweep("7"), space=[1, 2, 3], run=run, compile=compile, measuring=QUICK)
+
+    assert config == 2
+    assert lookup.entry is not None
+    assert lookup.entry.choice is not None
+    assert {one.failed for one in lookup.entry.candidates} <= {"", "1 is too large", "3 is too large"}
+
+
+def test_of_a_space_that_is_too_large_to_be_listed_every_run_has_the_same_thousand_candidates() -> None:
+    space = product(a=range(300), b=range(300), where=lambda config: config["a"] % 2 == 0)
+    assert space.size > ENUMERABLE
+
+    found = sample(space, 1000, "seed")
+
+    assert found == sample(space, 1000, "seed")
+    assert len(found) == len(set(found)) == 1000
+    assert all(one.config["a"] % 2 == 0 for one in found)

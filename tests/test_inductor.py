@@ -707,6 +707,7 @@ class TestConformance(AdapterConformance):
     exempt: ClassVar[Mapping[str, str]] = {
         "test_another_fingerprint_is_stale_and_tuned_again": "the body of a kernel is its identity",
         "test_a_choice_that_is_no_longer_on_offer_is_not_taken": "it is padded or not: both are always on offer",
+        "test_sweeps_give_one_candidate_after_the_other_and_search_for_nothing": "whether to pad is no part of a sweep",
     }
 
     @pytest.fixture(autouse=True)
@@ -826,6 +827,15 @@ def test_times_are_found_by_name_or_else_by_what_the_name_says() -> None:
 
     assert offered.winner(entry) is renamed
     assert offered.times_ms(entry) == {same: 0.002, renamed: 0.001, new: float("inf")}
+
+
+def test_in_a_sweep_the_template_that_is_picked_is_the_fastest_and_all_others_are_infinitely_slow() -> None:
+    first, second = choice("a-1", "mm_1"), choice("b-2", "mm_2", "BLOCK=2")
+    offered = _Offered([first, second])
+    picked = replace(template_entry(), choice=offered.candidates()[1], candidates=tuple(offered.candidates()))
+
+    assert offered.winner(picked) is second
+    assert offered.times_ms(picked) == {first: float("inf"), second: 1.0}
 
 
 @pytest.mark.parametrize(("tuned_with", "compiles"), [("torch 2.11.0", False), ("torch 2.11.0", True), ("now", False)])

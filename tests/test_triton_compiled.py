@@ -28,10 +28,11 @@ from triton.runtime import autotuner as autotuner_module
 from triton.runtime import driver
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Device, Entry
+from pytest_autotune.cache.model import Cache, Device, Entry, Value
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.compiling import _async_compile_mode
@@ -562,3 +563,19 @@ def test_a_candidate_that_fails_only_in_a_compiling_thread_is_compiled_again(
     assert failed
     assert [lookup.tuned for lookup in lookups] == [True]
     assert all(candidate.time_us is not None for candidate in lookups[0].entry.candidates)
+
+
+def test_a_candidate_of_a_sweep_that_needs_more_than_the_device_has_is_refused_and_the_next_one_runs(
+    run, absent_gpu
+) -> None:
+    blocks = set()
+    for part in (1, 2):
+        lookups = run(sweep=Sweep(part=part, parts=2))
+        absent_gpu.shared_memory = 4096
+        call(product_kernel([config(16), config(64)]))
+        [lookup] = lookups
+        assert lookup.entry.choice.params[0] == Value("BLOCK", 16)
+        blocks.update(one.params[0].value for one in lookup.entry.candidates if one.failed)
+
+    assert blocks == {64}
+    assert set(absent_gpu.launched) == {16}

@@ -24,6 +24,7 @@ COMMANDS = {
     "check": "check",
     "prune": "prune",
     "convert": "convert",
+    "sweep-table": "sweep_table",
     "git-setup": "git_setup",
     "git-merge": "git_merge",
     "git-textconv": "git_textconv",
@@ -46,7 +47,7 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit status: 0; 1 where check, diff --exit-code or git-merge found something; 4, with one line, "
+    epilog="Exit status: 0; 1 where check, --exit-code or git-merge found something; 4, with one line, "
     "where arguments make no sense or a file cannot be read or written.",
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")

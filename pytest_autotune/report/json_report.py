@@ -62,6 +62,7 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
             for (device, other), problems in summary.aliases.items()
         ],
         "update": summary.update,
+        "sweep": summary.sweep,
         "notes": list(summary.notes),
     }
 
@@ -93,6 +94,9 @@ def _lookup(row: Row) -> dict[str, Any]:
         "tuning_seconds": row.tuning_seconds,
         "choice": _candidate(row.choice) if row.choice else None,
         "candidates": [_candidate(candidate) for candidate in row.candidates],
+        "swept": [
+            {"candidate": _candidate(one.candidate), "failed_tests": list(one.failed_tests)} for one in row.swept
+        ],
     }
 
 

@@ -22,6 +22,17 @@ NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE
 
 
 @dataclass(frozen=True)
+class Swept:
+    """A candidate that a problem ran with in a sweep.
+
+    :param failed_tests: the node ids of the tests that ran with it and failed, for whatever reason.
+    """
+
+    candidate: Candidate
+    failed_tests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Row:
     """One problem of the run, from all processes that met it.
 
@@ -33,6 +44,7 @@ class Row:
     :param choice: what is kept: of several searches by the rule of a merge, or what the file had all the time.
     :param candidates: the measurement that counts.
     :param disturbed: something else may have run on the device in the measurement that counts.
+    :param swept: in a sweep, what the problem ran with: one candidate, or one for each list that pruning left.
     """
 
     problem: Problem
@@ -49,6 +61,7 @@ class Row:
     alias: str = ""
     moved_from: str = ""
     disturbed: bool = False
+    swept: tuple[Swept, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,6 +101,7 @@ class Summary:
     :param updates: the dump path was loaded, too.
     :param interrupted: the run was ended before its tests were.
     :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
+    :param sweep: whose candidates the problems ran with, as a user types it again; empty where it is no sweep.
     """
 
     loaded: tuple[tuple[str, int], ...] = ()
@@ -112,6 +126,7 @@ class Summary:
     updates: bool = False
     interrupted: bool = False
     update: str = ""
+    sweep: str = ""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -219,6 +234,7 @@ class Request:
     requested: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     update: str = ""
+    sweep: str = ""
 
 
 def summarise(
@@ -234,7 +250,7 @@ def summarise(
     notes = [*collected.notes, *(note for process in facts for note in process.notes)]
     return Summary(
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
-        rows=rows_of(ending.lookups, nearest.reason, ending.merged),
+        rows=rows_of(ending.lookups, nearest.reason, ending.merged, is_sweep=bool(request.sweep)),
         unused=() if request.prune and written else ending.unused,
         covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
         incomplete=collected.incomplete,
@@ -254,6 +270,7 @@ def summarise(
         updates=request.updates,
         interrupted=collected.interrupted,
         update=request.update,
+        sweep=request.sweep,
     )
 
 
@@ -261,6 +278,8 @@ def rows_of(
     lookups: Iterable[Lookup],
     nearest: Callable[[Problem], str] = lambda problem: NO_ENTRY,
     merged: Merged | None = None,
+    *,
+    is_sweep: bool = False,
 ) -> tuple[Row, ...]:
     """One row per problem, numbers in their order; its outcome is the worst that any process met.
 
@@ -273,6 +292,8 @@ def rows_of(
     merged = merged or Merged(Cache())
     kept = {entry.identity: entry for entry in merged.cache.entries}
     rows = [_row(problem, met, kept, merged.best) for problem, met in by_problem.items()]
+    if is_sweep:
+        rows = [_of_sweep(row, by_problem[row.problem]) for row in rows]
     rows = [replace(row, reason=nearest(row.problem)) if row.reason == NO_ENTRY else row for row in rows]
     return tuple(sorted(rows, key=lambda row: _reading_order(row.problem)))
 
@@ -309,6 +330,23 @@ def _row(
         next((old.problem.kernel for one in met if one.outcome is Outcome.HIT and (old := old_entry(one))), ""),
         any(lookup.disturbed for lookup in searches if lookup.entry == best),
     )
+
+
+def _of_sweep(row: Row, met: Sequence[Lookup]) -> Row:
+    """The row of a problem in a sweep, where its candidates are known to that."""
+    failed: defaultdict[Candidate, list[str]] = defaultdict(list)
+    known: dict[Candidate, Candidate] = {}
+    for lookup in met:
+        entry = lookup.entry
+        if entry is not None and entry.choice is not None and not lookup.searched:
+            failed[entry.choice] += [lookup.test] if lookup.test_failed else []
+            for candidate in entry.candidates:
+                # Of two processes, one may have refused what the other did not come to.
+                plain = replace(candidate, failed="")
+                known[plain] = max(candidate, known.get(plain, plain), key=lambda one: one.failed)
+    swept = [Swept(candidate, tuple(sorted(set(failed[candidate])))) for candidate in sorted(failed, key=repr)]
+    in_order = sorted(known.values(), key=lambda one: repr(replace(one, failed="")))
+    return replace(row, swept=tuple(swept), candidates=tuple(in_order)) if swept else row
 
 
 def _searched_seconds(searches: Sequence[Lookup]) -> float:

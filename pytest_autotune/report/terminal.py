@@ -93,8 +93,44 @@ def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
         yield Line(f" {described(entry.problem)} - not requested by any test", "UNUSED", "yellow")
     if len(summary.unused) > len(shown_unused):
         yield _hidden(len(summary.unused) - len(shown_unused), "unused", "unused")
+    yield from _swept(summary, verbosity)
     for kernel in summary.unseen:
         yield Line(f" {kernel}: tuned behind pytest-autotune's back; neither loaded nor dumped", "UNSEEN", color)
+
+
+def _swept(summary: Summary, verbosity: int) -> Iterator[Line]:
+    """What ran in tests that failed; and, with ``-v``, what could not be used."""
+    failed = [(row, one, test) for row in summary.rows for one in row.swept for test in one.failed_tests]
+    shown = failed if verbosity > 0 else failed[:SHOWN]
+    for row, one, test in shown:
+        yield Line(f" {test} - {described(row.problem, row.label)}: ran with {one.candidate}", "FAILED", "red")
+    if len(failed) > len(shown):
+        yield _hidden(len(failed) - len(shown), "failed", "failed")
+    refused = [(row, one) for row in summary.rows if row.swept for one in row.candidates if one.failed]
+    shown_refused = refused if verbosity > 0 else refused[:SHOWN]
+    for row, candidate in shown_refused:
+        yield Line(f" {described(row.problem, row.label)}: {candidate}: {candidate.failed}", "REFUSED", "yellow")
+    if len(refused) > len(shown_refused):
+        yield _hidden(len(refused) - len(shown_refused), "refused", "refused")
+
+
+def _counts_of_sweep(summary: Summary) -> Iterator[Line]:
+    rows = [row for row in summary.rows if row.swept]
+    if not rows:
+        yield Line(NO_LOOKUPS)
+        return
+    failed = sum(any(one.failed_tests for one in row.swept) for row in rows)
+    what = f"{_count(len(rows), 'problem')} ran with candidates of --autotune-sweep={summary.sweep}"
+    in_tests = f"; {failed} of them in tests that failed" if failed else ""
+    yield Line(what + in_tests, color="red" if failed else "green")
+    most = max(rows, key=lambda row: len(row.candidates))
+    _, _, parts = summary.sweep.partition("/")
+    if parts and len(most.candidates) > int(parts):
+        more = sum(len(row.candidates) > int(parts) for row in rows)
+        yield Line(
+            f"{_count(more, 'problem has', 'problems have')} more than {parts} candidates, "
+            f"{len(most.candidates)} at most: in so many sweeps all of them run"
+        )
 
 
 def _quality(row: Row) -> str:
@@ -200,6 +236,9 @@ def _by_tuner(summary: Summary) -> Iterator[Line]:
 
 def _settled(summary: Summary, failed: bool, *, with_counts: bool = True) -> Iterator[Line]:
     """What the run came to, in one line: what it looked up and what it has written."""
+    if summary.sweep:
+        yield from _counts_of_sweep(summary)
+        return
     counts = _counts(summary) if with_counts else ""
     written, is_bad = _dump(summary)
     color = "yellow" if summary.misses or summary.unused else "green"

@@ -18,7 +18,8 @@ from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity,
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, Outcome, new_id
 from pytest_autotune.run.policy import Policy, Refusal, refusal
-from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source
+from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, swept
+from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
 from pytest_autotune.run.together.shared_work import UndividedWork, Work
 
@@ -74,6 +75,8 @@ class TuningRun:
         self.versions: dict[str, Versions] = {}
         #: How many searches have begun behind the door.
         self.searches = 0
+        #: In a sweep, what the current test ran with.
+        self.ran_with: dict[Identity, Lookup] = {}
         self._index = index
         self._extra: list[EntryIndex] = []
         self._coordination = coordination
@@ -140,7 +143,8 @@ class TuningRun:
 
     def at_next_test(self, forget: Callable[[], object]) -> None:
         """Call something once, before the next test begins: what a tuner is to ask for anew there."""
-        self._at_next_test.append(forget)
+        if forget not in self._at_next_test:
+            self._at_next_test.append(forget)
 
     def begin_test(self, test: str) -> None:
         """A test begins.
@@ -148,6 +152,7 @@ class TuningRun:
         :param test: its node id.
         """
         self.current_test = test
+        self.ran_with = {}
         callbacks, self._at_next_test = self._at_next_test, []
         for callback in callbacks:
             callback()
@@ -186,6 +191,7 @@ class TuningRun:
         label: str = "",
         meanwhile: Callable[[Work], None] | None = None,
         exists: Callable[[str], bool] | None = None,
+        candidates: Callable[[], Iterable[Candidate]] | None = None,
     ) -> Iterator[Tuning]:
         """Open the door for one problem.
 
@@ -200,6 +206,8 @@ class TuningRun:
         :param exists: whether there may still be a kernel of some name in this process. Where there is none, an
             entry of that name with the same key, device and fingerprint, a ``source`` in it, is taken for one of
             this kernel under its old name. Left out, none is.
+        :param candidates: all that are on offer now, without times; a sweep gives one of them as ``Tuning.entry``.
+            Left out, the tuner searches in a sweep, too.
         """
         self.versions.setdefault(problem.library, versions)
         with ExitStack() as held:
@@ -209,13 +217,30 @@ class TuningRun:
                 self.indexes, self.policy, offered, self._may_exist(problem, exists), is_alone=bool(self._extra)
             )
             other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)
-            sources: list[Source] = [Remembered(self._known, offered), loaded]
+            sources: list[Source] = [Remembered(self._known, offered)]
+            sweep = self.policy.sweep
+            if sweep is None:
+                sources.append(loaded)
+            else:
+                sources += self._swept(sweep, problem, candidates)
             tuning = Tuning(self, lookup, versions, sources if self._is_isolated else [*sources, other], other)
             try:
                 tuning._ask()
                 yield tuning
             finally:
                 self._close(tuning)
+
+    def _swept(
+        self, sweep: Sweep, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
+    ) -> Sequence[Source]:
+        if candidates is None:
+            self.note(f"{problem.tuner} does not say what its candidates are: in a sweep, too, it chose by itself")
+            return ()
+        try:
+            return swept(sweep, problem, candidates())
+        except Exception as error:
+            self.error(problem.tuner, "candidates()", error)
+            return ()
 
     def _may_exist(self, problem: Problem, exists: Callable[[str], bool] | None) -> Callable[[str], bool]:
         if self.indexes:
@@ -276,6 +301,8 @@ class TuningRun:
         entry = lookup.entry if lookup.tuned else tuning.entry
         if entry is not None:
             self._known[lookup.identity] = entry
+            if self.policy.sweep is not None:
+                self.ran_with[lookup.identity] = replace(lookup, entry=entry)
         if not tuning.is_reported:
             self._report(lookup)
 

@@ -11,7 +11,7 @@ from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.model import Entry, Versions
 from pytest_autotune.run.lookup import Lookup, Outcome
 
-_PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias")
+_PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed")
 
 
 @dataclass(frozen=True)

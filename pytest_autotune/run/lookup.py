@@ -46,6 +46,7 @@ class Lookup:
     :param tuned: a search took place in this process.
     :param shared: the choice came from another worker's tuning in this run.
     :param disturbed: something else may have run on the device while it was measured.
+    :param test_failed: in a sweep, what ``test`` ran with when it failed.
     :param id: of this lookup, and of no other one that is reported in a run; it says nothing about the lookup.
     :param saved_seconds: the tuning that a hit made unnecessary, in seconds.
     """
@@ -61,6 +62,7 @@ class Lookup:
     shared: bool = False
     disturbed: bool = False
     alias: str = ""
+    test_failed: bool = False
     id: str = field(default="", compare=False)
     #: The lookup as text, once :func:`pytest_autotune.run.encoding.encode_lookup` has made it.
     encoded: list[str] = field(default_factory=list, init=False, compare=False, repr=False)

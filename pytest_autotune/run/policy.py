@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.sweep import Sweep
 
 
 class OnMiss(str, Enum):
@@ -40,6 +41,7 @@ class Policy:
     :param aliases: device name -> name of a device whose entries it may use.
     :param compile_threads: this process's share of the cores.
     :param cores: the cores of this machine, of which :meth:`TuningRun.core` gives one at a time.
+    :param sweep: says which candidate each problem runs with; then nothing is loaded or measured.
     """
 
     dumping: bool = False
@@ -50,6 +52,7 @@ class Policy:
     aliases: Mapping[str, str] = field(default_factory=dict)
     compile_threads: int = 1
     cores: int = 1
+    sweep: Sweep | None = None
 
     def is_error(self, outcome: Outcome | None) -> bool:
         """Whether a problem with this outcome is an error, where no entry is used for it all the same."""

@@ -1,22 +1,24 @@
 """Where the choice for a lookup may come from: sources, which an open door asks one after another.
 
-What this process has chosen before, what is loaded, and what another worker is tuning. Each
-says what it makes of the lookup, and may offer an entry; the tuner takes it or rejects it, and
-the next source is asked. A source decides nothing beyond that: whether a lookup is an error
-says :class:`~pytest_autotune.run.door.Tuning`, for all of them.
+What this process has chosen before, what is loaded, and what another worker is tuning; in a
+sweep the candidates in its order, each a source of its own. Each says what it makes of the
+lookup, and may offer an entry; the tuner takes it or rejects it, and the next source is asked.
+A source decides nothing beyond that: whether a lookup is an error says
+:class:`~pytest_autotune.run.door.Tuning`, for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Entry, Identity
+from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, find
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
+from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Claim
 
 
@@ -132,3 +134,35 @@ class OtherWorker:
 
     def rejected(self, lookup: Lookup, reason: str) -> Lookup:
         return lookup
+
+
+class Swept:
+    """One candidate of a sweep; where the tuner cannot use it, the next source has the next one.
+
+    :param candidates: all of them, in the order of the sweep.
+    :param number: of this source's among them.
+    :param refused: why those before it could not be used, by number; shared by the sources of one lookup.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], number: int, refused: dict[int, str]) -> None:
+        self._candidates = candidates
+        self._number = number
+        self._refused = refused
+
+    def ask(self, lookup: Lookup) -> Answer:
+        noted = tuple(
+            replace(candidate, failed=self._refused.get(number, ""))
+            for number, candidate in enumerate(self._candidates)
+        )
+        entry = Entry(lookup.problem, lookup.fingerprint, self._candidates[self._number], noted)
+        return Answer(replace(lookup, entry=entry), entry)
+
+    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
+        self._refused[self._number] = reason
+        return lookup
+
+
+def swept(sweep: Sweep, problem: Problem, candidates: Iterable[Candidate]) -> list[Source]:
+    """The sources of a lookup in a sweep, one for each candidate."""
+    ordered, refused = sweep.ordered(problem, candidates), dict[int, str]()
+    return [Swept(ordered, number, refused) for number in range(len(ordered))]

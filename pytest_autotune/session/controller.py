@@ -91,6 +91,8 @@ class Controller:
         parts = [f"load {path} ({_entries(len(cache.entries))})" for path, cache in self._beginning.loaded]
         if self._options.dump is not None:
             parts.append(f"dump {self._options.dump.typed}")
+        if self._options.sweep is not None:
+            parts.append(f"sweep {self._options.sweep}")
         lines = [f"autotune: {', '.join(parts)}"] if parts else []
         lines += [f"autotune: {CacheError(*cache.lossy)}" for _, cache in self._beginning.loaded if cache.lossy]
         return list(map(one_line, lines))
@@ -124,6 +126,7 @@ class Controller:
             run_id=self.run_id,
             shared_folder=str(self.shared.path or ""),
             workers=node.workerinput["workercount"],
+            night=self._options.night,
         )
         send_task(node.workerinput, task)
 
@@ -207,7 +210,12 @@ class Controller:
             policy = DumpPolicy(options.prune, options.keep_candidates)
             ending, dumped = dump(destination, self._beginning, collected, policy, self.folder)
         request = Request(
-            options.prune, options.updates, options.tuners or (), dict(options.device_alias), options.update_arguments
+            options.prune,
+            options.updates,
+            options.tuners or (),
+            dict(options.device_alias),
+            options.update_arguments,
+            str(options.sweep or ""),
         )
         summary = summarise(self._beginning, collected, ending, dumped, request)
         gate = judge(summary, options.max_misses)

@@ -33,6 +33,8 @@ WORD = Kind()
 NAMES = Kind(ini_type="args", label="list")
 LIMIT = Kind(ini_type="number")
 SECONDS = Kind(ini_type="number", label="seconds")
+NUMBER = Kind(label="number")
+SWEEP = Kind()
 LINES = Kind(ini_type="linelist", label="lines")
 PAIRS = Kind(ini_type="linelist", label="lines")
 
@@ -141,6 +143,23 @@ OPTIONS = (
         SWITCH,
         "Under xdist, worker *i* sees only GPU *i* mod *n* of the *n* NVIDIA GPUs",
         default="off",
+        has_ini=False,
+    ),
+    Option(
+        "sweep",
+        SWEEP,
+        "Run each problem with one of its candidates, which the seed and the problem pick; nothing is loaded, measured "
+        "or dumped. `2/5`: the second of five sweeps that together run up to five candidates of each problem; `all/5`: "
+        "the one whose turn it is tonight",
+        "SEED|I/K|all/K",
+        has_ini=False,
+    ),
+    Option(
+        "night",
+        NUMBER,
+        "The number that says whose turn it is tonight",
+        "N",
+        "the days since 1970-01-01, UTC",
         has_ini=False,
     ),
     Option(

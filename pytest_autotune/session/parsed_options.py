@@ -7,9 +7,10 @@ in their own folder.
 from __future__ import annotations
 
 import shlex
+import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,21 @@ import pytest
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.report.faces import SUFFIXES as REPORT_SUFFIXES
 from pytest_autotune.report.gate import MissLimit
+from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.session import options as table
+from pytest_autotune.session.names import INPUT_KEY
 from pytest_autotune.session.options import OPTIONS, Option
 from pytest_autotune.session.paths import CacheArgument, path_argument
 from pytest_autotune.tuners import TUNERS, third_party_tuners
+
+_DAY_S = 86400
 
 
 @dataclass(frozen=True)
 class Options:
     """Everything the user asked for: a field for each row of :data:`pytest_autotune.session.options.OPTIONS`.
 
+    :param sweep: with the part that is this night's.
     :param wait_timeout: in seconds.
     """
 
@@ -40,6 +46,8 @@ class Options:
     report: tuple[CacheArgument, ...]
     tuners: tuple[str, ...] | None
     spread_gpus: bool
+    sweep: Sweep | None
+    night: int
     ignore: tuple[str, ...]
     device_alias: tuple[tuple[str, str], ...]
     keep_candidates: bool
@@ -49,7 +57,7 @@ class Options:
     def active(self) -> bool:
         """Whether the user asked for anything to happen in this run."""
         # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
-        return bool(self.load or self.dump or self.report or self.max_misses or self.spread_gpus)
+        return bool(self.load or self.dump or self.report or self.max_misses or self.spread_gpus or self.sweep)
 
     @property
     def updates(self) -> bool:
@@ -83,9 +91,23 @@ def read_options(config: pytest.Config) -> Options:
             known = ", ".join(REPORT_SUFFIXES)
             problem = f"unknown kind of report (use a name that ends in {known})"
             raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
+    if options.sweep is not None:
+        return _without_caches(config, options)
     if config.getoption("autotune_prune") and options.dump is None:
         raise pytest.UsageError("--autotune-prune: nothing to prune without a dump (add --autotune-dump=PATH)")
     return options
+
+
+def _without_caches(config: pytest.Config, options: Options) -> Options:
+    """The options of a sweep: what the ini file loads for other runs is left out, and what is typed is refused."""
+    assert options.sweep is not None
+    for name in ("load", "dump", "prune", "max_misses"):
+        if config.getoption(f"autotune_{name}"):
+            raise pytest.UsageError(
+                f"--autotune-{name.replace('_', '-')}: a sweep loads and dumps nothing (leave one of the two out)"
+            )
+    without = replace(options, load=(), dump=None, prune=False, max_misses=None)
+    return replace(without, on_miss="tune", on_stale="tune", sweep=options.sweep.on(options.night))
 
 
 class _Given:
@@ -191,6 +213,23 @@ def _pairs(given: _Given) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
+def _sweep(given: _Given) -> Sweep | None:
+    try:
+        return Sweep.parse(given.text) if given.text else None
+    except ValueError as error:
+        raise given.refused(str(error)) from None
+
+
+def _number(given: _Given) -> int:
+    if not given.text:
+        # A worker that starts after midnight goes with the others.
+        sent = getattr(given.config, "workerinput", {}).get(INPUT_KEY, {}).get("night")
+        return int(time.time() // _DAY_S) if sent is None else int(sent)
+    if not given.text.isdecimal():
+        raise given.refused(f"expected a number such as 3, not {given.text!r}")
+    return int(given.text)
+
+
 def _seconds(given: _Given) -> float:
     text = given.text or given.option.default
     try:
@@ -210,6 +249,8 @@ _READERS: dict[table.Kind, Callable[[_Given], Any]] = {
     table.NAMES: _names,
     table.LIMIT: _limit,
     table.SECONDS: _seconds,
+    table.NUMBER: _number,
+    table.SWEEP: _sweep,
     table.LINES: _lines,
     table.PAIRS: _pairs,
 }

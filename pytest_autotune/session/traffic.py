@@ -23,6 +23,7 @@ class Task:
     :param shared_folder: where the processes of this user meet on the controller's machine; empty where there is
         no such place.
     :param workers: how many workers the controller started.
+    :param night: the number that says whose turn it is; None where the worker may ask the calendar.
     """
 
     groups: list[tuple[str, str, bytes]] | None = None
@@ -32,6 +33,7 @@ class Task:
     run_id: str = ""
     shared_folder: str = ""
     workers: int = 1
+    night: int | None = None
 
     @property
     def local_journal_folder(self) -> str:

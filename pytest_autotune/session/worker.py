@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -21,7 +22,7 @@ from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.together.coordination import Coordination
-from pytest_autotune.session import marker
+from pytest_autotune.session import marker, sweeping
 from pytest_autotune.session.names import MARKER, REPORT_ATTRIBUTE
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.paths import path_argument
@@ -61,12 +62,14 @@ class TestProcess:
             aliases=dict(options.device_alias),
             compile_threads=max(device.cpu().multiprocessors // workers, 1),
             cores=device.cpu().multiprocessors,
+            sweep=options.sweep,
         )
         self.run = TuningRun(policy, index, coordination, self._log, self._refuse)
         self.hooks = Hooks(self.run, options.tuners)
         #: What was looked up in the current test.
         self.in_this_test: list[Lookup] = []
         self._config = config
+        self._options = options
         self._coordination = coordination
         self._journal = journal
         self._children = children
@@ -175,6 +178,10 @@ class TestProcess:
             report.longrepr = self._refused
             vars(report).pop("wasxfail", None)  # pytest does not count a failure that was expected
         self._refused = ""
+        if self._options.sweep is not None and report.failed:
+            ran_with = list(self.run.ran_with.values())
+            report.sections.append((sweeping.HEADING, sweeping.section(item, self._options, ran_with)))
+            self._unsent += [replace(one, test=item.nodeid, test_failed=True, id="").named() for one in ran_with]
         if self._unsent:
             setattr(report, REPORT_ATTRIBUTE, self.take_unsent())
         return report

@@ -20,16 +20,17 @@ class Question:
     tuner: str
     environment: str
     during: object
+    broken: tuple
 
     @property
     def best(self):
-        return min(self.times, key=self.times.get)
+        return min((name for name in self.times if name not in self.broken), key=self.times.get)
 
 
-def tune(kernel, times=TIMES, source="one", tuner="toy", environment="", during=None, **key):
-    """The name of the fastest candidate; ``during`` is called in each search."""
+def tune(kernel, times=TIMES, source="one", tuner="toy", environment="", during=None, broken=(), **key):
+    """The name of the fastest candidate; ``during`` is called in each search, ``broken`` ones do not compile."""
     environment = environment or os.environ.get("TOY_ENVIRONMENT", "toy 1.0")
-    return choose(Question(kernel, times, source, key, tuner, environment, during))
+    return choose(Question(kernel, times, source, key, tuner, environment, during, broken))
 
 
 def choose(question):

@@ -48,9 +48,16 @@ class Adapter:
         def offered(entry):
             return any(entry.choice.same_configuration(candidate) for candidate in candidates.values())
 
-        with run.tuning(problem, fingerprint, offered, Versions.of(question.environment)) as tuning:
-            if tuning.entry is not None:
-                return tuning.entry.choice.params[0].value
+        def names():
+            return [Candidate(params=candidate.params) for candidate in candidates.values()]
+
+        versions = Versions.of(question.environment)
+        with run.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
+            while tuning.entry is not None:
+                name = tuning.entry.choice.params[0].value
+                if name not in question.broken:
+                    return name
+                tuning.reject(f"{name} does not compile")
             with tuning.measuring(os.environ.get("TOY_GPU", "")):
                 best = self._library.search(question)
             tuning.record(candidates[best], list(candidates.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -165,6 +165,21 @@ def compare(plan: Plan, config: object, on_gpu: bool, workers: int, hold: _Hold)
     return Loss(choice.candidate, best.candidate)
 
 
+def why_unusable(plan: Plan, configuration: Configuration, on_gpu: bool) -> str:
+    """Why a search would leave a configuration out, which is compiled and run once for that; empty where it would not.
+
+    :raises TuningError: when the device no longer works.
+    """
+    bench = _bench(plan, on_gpu, nullcontext)
+    with ExitStack() as stack:
+        compiled_of: Callable[[Iterable[Configuration]], Iterator[Compiled]] = _nothing_to_compile
+        if plan.callbacks.compile is not None:
+            compiled_of = stack.enter_context(
+                compiler(plan.callbacks.compile, plan.compiling, 1, False, bench.use_device())
+            )
+        return "; ".join(bench.usable(one, compiled).failed for one, compiled in compiled_of([configuration]))
+
+
 def _try_all(plan: Plan, bench: _Bench, workers: int) -> None:
     """Compile, check and measure what the strategy names.
 
@@ -265,6 +280,13 @@ class _Bench(ABC):
 
         :raises TuningError: when nothing can be used.
         """
+
+    def usable(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
+        """Set up and check one candidate that is not to be measured."""
+        try:
+            return self._compiled_and_checked(configuration, compiled)
+        except self._expected as error:
+            return self._failed(configuration, error)
 
     def _compiled_and_checked(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
         trial = Trial(configuration)
@@ -372,10 +394,7 @@ class _RaceBench(_Bench):
         self._racing: list[int] = []
 
     def check(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
-        try:
-            return self._compiled_and_checked(configuration, compiled)
-        except self._expected as error:
-            return self._failed(configuration, error)
+        return self.usable(configuration, compiled)
 
     def measure(self, trials: Sequence[Trial]) -> Sequence[Trial]:
         first = len(self._trials)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -151,6 +152,24 @@ def product(*, where: Callable[[dict[str, Any]], object] | None = None, **axes: 
         if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
             raise TypeError(f"product(): the axis {name} takes several values, not {values!r}")
     return ProductSpace({name: tuple(values) for name, values in axes.items()}, where)
+
+
+def sample(space: Space, number: int, seed: str) -> list[Configuration]:
+    """Every configuration; of a space with more than :data:`ENUMERABLE` combinations ``number`` of them, or fewer.
+
+    :param seed: the same one gives the same ones, in every process.
+    """
+    if isinstance(space, ListedSpace) or space.size <= ENUMERABLE:
+        return list(space)
+    chance = random.Random(seed)
+    found: dict[tuple[Value, ...], Configuration] = {}
+    for _ in range(ENUMERABLE):
+        one = space.find(tuple(chance.choice(values) for values in space.axes.values()))
+        if one is not None:
+            found[one.params] = one
+        if len(found) == number:
+            break
+    return list(found.values())
 
 
 def as_space(space: object) -> Space:

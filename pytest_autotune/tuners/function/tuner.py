@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
-from pytest_autotune.cache.model import Entry, Identity, Problem, UnportableError, Value, Versions
+from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, UnportableError, Value, Versions
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.function.carried import Bound, carried_by
@@ -21,14 +21,16 @@ from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
 from pytest_autotune.tuners.function.keys import key_values, sizes_in
 from pytest_autotune.tuners.function.processors import Processor, processor_of
 from pytest_autotune.tuners.function.randomness import random_state_kept
-from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan, compare, search
+from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan, compare, search, why_unusable
 from pytest_autotune.tuners.function.source_text import callbacks_with_source
-from pytest_autotune.tuners.function.space import Configuration, as_space
+from pytest_autotune.tuners.function.space import Configuration, as_space, sample
 from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.tuners.shared.versions import version_of, versions_of
 
 NAME = "function"
+#: So many configurations of a space that is too large to be listed are candidates of a sweep.
+SWEPT = 1000
 #: How long a thread waits for another one that tunes the same problem, in seconds.
 WAIT_S = 120.0
 #: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
@@ -232,11 +234,18 @@ def _choose(memory: Memory, request: Request) -> Configuration:
     if run is None or run.paused or run.ignores(NAME, problem.kernel):
         return _search(request.plan, request.processor, problem, _workers(run), nullcontext).best.configuration
     values = _in_the_form_of_the_file(run, problem, request.fingerprint)
-    with run.tuning(problem, values, request.on_offer, versions(), label) as tuning:
-        if tuning.entry is not None and tuning.entry.choice is not None:
+    with run.tuning(
+        problem, values, request.on_offer, versions(), label, candidates=partial(_candidates, request)
+    ) as tuning:
+        while tuning.entry is not None and tuning.entry.choice is not None:
             found = request.plan.space.find(tuning.entry.choice.params)
             assert found is not None
-            return found
+            if run.policy.sweep is None:
+                return found
+            run.at_next_test(partial(memory.chosen.pop, request.identity, None))  # it asks again what it runs with
+            if not (why := _why_unusable(request, found)):
+                return found
+            tuning.reject(why)
         hold = partial(tuning.measuring, request.processor.lock)
         try:
             outcome = _search(request.plan, request.processor, problem, _workers(run), hold)
@@ -248,6 +257,18 @@ def _choose(memory: Memory, request: Request) -> Configuration:
             tuning.was_disturbed()
         tuning.record(outcome.best.candidate, [trial.candidate for trial in outcome.trials])
         return outcome.best.configuration
+
+
+def _candidates(request: Request) -> list[Candidate]:
+    """All configurations; of a space that is too large to be listed some, the same in every run."""
+    return [Candidate(params=one.params) for one in sample(request.plan.space, SWEPT, request.problem.digest)]
+
+
+def _why_unusable(request: Request, configuration: Configuration) -> str:
+    if stream_is_capturing():
+        return ""
+    with random_state_kept():
+        return why_unusable(request.plan, configuration, request.processor.on_gpu)
 
 
 def _in_the_form_of_the_file(run: TuningRun, problem: Problem, now: Fingerprint) -> tuple[Value, ...]:

@@ -34,6 +34,7 @@ class Adapter:
     module = "torch._inductor.config"
     # While it acts, graphs are compiled anew in every process.
     acts_without_entries = False
+    names_candidates = True
 
     def __init__(self) -> None:
         self._run: TuningRun | None = None

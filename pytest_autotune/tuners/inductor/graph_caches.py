@@ -59,20 +59,20 @@ class GraphCaches:
         keeps_graphs = os.environ.get("TORCHINDUCTOR_FX_GRAPH_CACHE") == "1"
         for name in _OFF:
             self._set(config, name, False)
-        shares = keeps_graphs and not run.policy.dumping
+        shares = keeps_graphs and not run.policy.dumping and run.policy.sweep is None
         tag = f"pytest-autotune-{_loaded_digest(run) if shares else uuid.uuid4().hex}"
         own = torch.compiler.config.cache_key_tag
         self._set(torch.compiler.config, "cache_key_tag", f"{own}{tag}")
         if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
             # On a hit there is one candidate to compile: starting other processes for it takes longer.
-            only_loads = bool(run.indexes) and not run.policy.dumping
+            only_loads = run.policy.sweep is not None or (bool(run.indexes) and not run.policy.dumping)
             threads = 1 if only_loads else min(config.compile_threads or 1, run.policy.compile_threads)
             self._set(config, "compile_threads", threads)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
         """Let nothing that was compiled before be used, nor what is compiled inside afterwards."""
-        _forget_compiled()
+        forget_compiled()
         before = len(self._changed)
         if before:
             tag = f"pytest-autotune-{uuid.uuid4().hex}"
@@ -81,7 +81,7 @@ class GraphCaches:
             yield
         finally:
             self._change_back(before)
-            _forget_compiled()
+            forget_compiled()
 
     def change_back(self) -> None:
         """Give torch the settings that it had."""
@@ -103,7 +103,8 @@ class GraphCaches:
             setattr(setting.module, setting.name, setting.value)
 
 
-def _forget_compiled() -> None:
+def forget_compiled() -> None:
+    """Have every graph compiled anew when it is called again."""
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is None:
         return

@@ -30,6 +30,7 @@ from pytest_autotune.tuners.inductor.configurations import (
     may_be_scaled,
     params_of,
 )
+from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.identity import (
     device_of,
     dtypes,
@@ -74,6 +75,10 @@ class _Search:
             return False
         params = entry.choice.params
         return any(params == params_of(config) or self.reaches(config, params) for config in self.configs)
+
+    def candidates(self) -> list[Candidate]:
+        """Those of the list."""
+        return [Candidate(params=params_of(config)) for config in self.configs]
 
     def config(self, choice: Candidate) -> Any:
         """The candidate that is the choice, or one made of it."""
@@ -278,7 +283,11 @@ class KernelConfigs:
 
     def _door(self, search: _Search) -> Any:
         assert self._run is not None
-        return self._run.tuning(search.problem, (), search.offers, versions(), search.label)
+        if self._run.policy.sweep is not None:  # the next test asks again what it runs with
+            self._run.at_next_test(forget_compiled)
+        return self._run.tuning(
+            search.problem, (), search.offers, versions(), search.label, candidates=search.candidates
+        )
 
     def _reject(self, search: _Search, tuning: Tuning, choice: Candidate, error: Exception) -> None:
         reason = search.rejected[choice.params] = _why_not(error)

@@ -18,6 +18,7 @@ from typing import Any
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
@@ -75,7 +76,16 @@ class Templates:
         offered = _Offered(choices)
         problem = self._problem(choices, op, inputs, hint)
         label = f"{len(choices)} candidates"
-        with run.tuning(problem, (), lambda entry: offered.winner(entry) is not None, versions(), label) as tuning:
+        if run.policy.sweep is not None:  # the next test asks again what it runs with
+            run.at_next_test(forget_compiled)
+        with run.tuning(
+            problem,
+            (),
+            lambda entry: offered.winner(entry) is not None,
+            versions(),
+            label,
+            candidates=offered.candidates,
+        ) as tuning:
             while tuning.entry is not None:
                 if reason := _no_longer_compiles(offered, tuning.entry):
                     tuning.reject(reason)
@@ -115,6 +125,10 @@ class _Offered:
         self._labels = {choice: _label(choice) for choice in choices}
         self._number_of = Counter(self._labels.values())
 
+    def candidates(self) -> list[Candidate]:
+        """All of them, without times."""
+        return [Candidate(id, label=self._labels[choice]) for choice, id in self._ids.items()]
+
     def candidate(self, choice: Any, time_ms: float) -> Candidate:
         """What is recorded of a candidate; a time below zero, or none, means that it failed."""
         id, label = self._ids[choice], self._labels[choice]
@@ -124,6 +138,8 @@ class _Offered:
 
     def winner(self, entry: Entry) -> Any:
         """The candidate now that was the fastest then; None where it is not on offer."""
+        if entry.choice is not None:  # of a sweep
+            return next((choice for choice, id in self._ids.items() if id == entry.choice.id), None)
         timed = [candidate for candidate in entry.candidates if candidate.time_us is not None]
         fastest = min(timed, key=lambda candidate: candidate.time_us or 0.0, default=None)
         if fastest is None:
@@ -132,6 +148,8 @@ class _Offered:
 
     def times_ms(self, entry: Entry) -> dict[Any, float]:
         """The time of every candidate now, in milliseconds; one that was not there then counts as infinitely slow."""
+        if entry.choice is not None:
+            return {choice: 1.0 if id == entry.choice.id else math.inf for choice, id in self._ids.items()}
         by_id = {candidate.id: candidate for candidate in entry.candidates}
         by_label = {candidate.label: candidate for candidate in entry.candidates}
         times = {}

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune import devices
-from pytest_autotune.cache.model import Device, Entry
+from pytest_autotune.cache.model import Candidate, Device, Entry
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together.shared_work import Work
@@ -172,9 +172,19 @@ class Adapter:
             if not interpreter.interprets(autotuner):
                 compile_ahead(call, configs, run, work)
 
+        def candidates() -> list[Candidate]:
+            return [Candidate(params=params) for params in identity.offered]
+
         label = "measured in a CUDA graph" if getattr(autotuner, "use_cuda_graph", False) else ""
         with run.tuning(
-            identity.problem, identity.fingerprint, on_offer, versions(), label, help_to_compile, may_be_defined
+            identity.problem,
+            identity.fingerprint,
+            on_offer,
+            versions(),
+            label,
+            help_to_compile,
+            may_be_defined,
+            candidates,
         ) as tuning:
             while tuning.entry is not None and tuning.entry.choice is not None:
                 config = identity.offered[tuning.entry.choice.params]
@@ -199,10 +209,12 @@ class Adapter:
         """Let the next test ask for its own choice where arguments outside the key prune the candidates.
 
         Triton's memory would give it the choice of whichever test came first, which pruning may have taken from it.
+        In a sweep it always asks, so that it is known what it ran with.
         """
-        if getattr(autotuner, "early_config_prune", None) is None or autotuner.perf_model is not None:
-            return
         assert self._run is not None
+        is_pruned = getattr(autotuner, "early_config_prune", None) is not None and autotuner.perf_model is None
+        if not is_pruned and self._run.policy.sweep is None:
+            return
         reference = weakref.ref(autotuner)
 
         def forget() -> None:

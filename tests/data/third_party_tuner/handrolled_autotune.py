@@ -58,8 +58,11 @@ class Adapter:
         def offered(entry):
             return entry.choice is not None and entry.choice.params in on_offer
 
+        def names():
+            return [Candidate(params=params) for params in on_offer]
+
         versions = Versions((("handrolled", self._library.__version__),))
-        with run.tuning(problem, fingerprint, offered, versions) as tuning:
+        with run.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
             if tuning.entry is not None:
                 return on_offer[tuning.entry.choice.params]
             with tuning.measuring("cpu"):

@@ -1,0 +1,185 @@
+"""A sweep runs every problem with a candidate of its seed; what fails names it, and how to run it again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_autotune.cli.main import main
+from tests.conftest import Suite
+
+SUITE = """
+import pytest
+
+@pytest.mark.parametrize("m", range(6))
+def test_matmul(tune, m):
+    assert tune("lib.matmul", M=m) in "ab"
+
+def test_twice(tune):
+    assert tune("lib.matmul", M=0) == tune("lib.matmul", M=0)
+
+def test_wrong(tune):
+    assert tune("lib.wrong", times={"right": 1.0, "wrong": 2.0}, N=1) == "right"
+"""
+
+
+def choices(report: dict[str, Any]) -> dict[str, Any]:
+    return {json.dumps([row["kernel"], row["key"]]): row["choice"]["params"] for row in report["lookups"]}
+
+
+def test_a_seed_gives_the_same_candidates_in_any_order_with_any_workers_and_measures_nothing(suite: Suite) -> None:
+    suite.write(test_lib=SUITE)
+
+    first = suite.report("--autotune-sweep=3")
+    assert suite.tunings == []
+    alone = suite.report("--autotune-sweep=3", "test_lib.py::test_matmul[4]")
+    other = suite.report("--autotune-sweep=4")
+
+    assert choices(alone).items() <= choices(first).items()
+    assert len(choices(first)) == len(choices(other)) == 7
+    assert choices(other) != choices(first)
+    assert first["sweep"] == "3"
+    assert first["counts"]["tuned"] == first["counts"]["hit"] == 0
+
+
+def test_in_two_sweeps_of_two_both_candidates_run_and_the_wrong_one_is_named(suite: Suite, section: Any) -> None:
+    suite.write(test_lib=SUITE)
+
+    runs = {part: suite.run(f"--autotune-sweep={part}/2", f"--autotune-report=r{part}.json") for part in (1, 2)}
+
+    assert sorted(run.ret for run in runs.values()) == [0, 1]
+    part, failed = next((part, run) for part, run in runs.items() if run.ret)
+    failed.stdout.fnmatch_lines(
+        [
+            "*-- autotune sweep --*",
+            "toy:lib.wrong (N=1): config=wrong",
+            f"rerun: pytest --autotune-sweep={part}/2 test_lib.py::test_wrong",
+        ]
+    )
+    assert section(failed) == [
+        "FAILED test_lib.py::test_wrong - toy:lib.wrong (N=1): ran with config=wrong",
+        f"7 problems ran with candidates of --autotune-sweep={part}/2; 1 of them in tests that failed",
+    ]
+    reports = [json.loads((suite.folder / f"r{part}.json").read_text()) for part in runs]
+    ran = [{row["choice"]["params"]["config"] for row in report["lookups"]} for report in reports]
+    assert ran[0] | ran[1] == {"a", "b", "right", "wrong"}
+
+
+def test_a_test_that_asks_again_for_a_problem_names_it_too_and_a_passing_one_nothing(serial_suite: Suite) -> None:
+    serial_suite.write(
+        test_lib="""
+        def test_first(tune): tune("lib.k", N=1)
+        def test_second(tune):
+            tune("lib.k", N=1)
+            assert not "reached"
+        def test_without(): assert not "reached"
+        """
+    )
+
+    result = serial_suite.run("--autotune-sweep=1")
+
+    text = result.stdout.str()
+    assert len(re.findall(r"^toy:lib.k \(N=1\): config=\w$", text, re.MULTILINE)) == 1
+    assert "no candidate of a sweep was asked for" in text
+    assert text.count("rerun: ") == 2
+
+
+def test_what_does_not_compile_is_told_and_the_next_one_runs(serial_suite: Suite, section: Any) -> None:
+    serial_suite.write(
+        test_lib="""
+        import pytest
+        @pytest.mark.parametrize("n", range(8))
+        def test(tune, n):
+            assert tune("lib.k", broken=("a",), N=n) == "b"
+        """
+    )
+
+    report = serial_suite.report("--autotune-sweep=1")
+    lines = section(serial_suite.run("--autotune-sweep=1"))
+
+    refused = [one for row in report["lookups"] for one in row["candidates"] if "failed" in one]
+    assert 1 <= len(refused) < 8
+    assert all(one == {"params": {"config": "a"}, "failed": "a does not compile"} for one in refused)
+    assert sum(line.startswith("REFUSED toy:lib.k") for line in lines) == len(refused)
+
+
+def test_more_candidates_than_sweeps_are_told(serial_suite: Suite, section: Any) -> None:
+    serial_suite.write(
+        test_lib="""
+        def test(tune):
+            tune("lib.k", times={"a": 1.0, "b": 1.0, "c": 1.0})
+        """
+    )
+
+    lines = section(serial_suite.run("--autotune-sweep=all/2", "--autotune-night=6"))
+
+    assert lines == [
+        "1 problem ran with candidates of --autotune-sweep=1/2",
+        "1 problem has more than 2 candidates, 3 at most: in so many sweeps all of them run",
+    ]
+
+
+def test_what_the_ini_file_loads_and_limits_is_left_out_and_what_is_typed_is_refused(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=SUITE)
+    serial_suite.pytester.makeini("[pytest]\nautotune_load = none.pb\nautotune_max_misses = 0\n")
+
+    assert serial_suite.run("--autotune-sweep=1/2", "-k", "matmul").ret == 0
+    for option in ("--autotune-load=c.pb", "--autotune-dump=c.pb", "--autotune-max-misses=0"):
+        result = serial_suite.run("--autotune-sweep=1", option)
+        assert result.ret == 4
+        result.stderr.fnmatch_lines([f"ERROR: {option.split('=')[0]}: a sweep loads and dumps nothing*"])
+
+
+def test_the_command_in_a_report_runs_exactly_that_again(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=SUITE)
+    failed = next(run for part in (1, 2) if (run := serial_suite.run(f"--autotune-sweep={part}/2")).ret)
+    [command] = [line.removeprefix("rerun: ") for line in failed.outlines if line.startswith("rerun: ")]
+
+    again = serial_suite.run(*shlex.split(command)[1:])
+
+    again.assert_outcomes(failed=1)
+    again.stdout.fnmatch_lines(["toy:lib.wrong (N=1): config=wrong"])
+
+
+def test_a_table_of_all_sweeps_says_what_ran_failed_and_never_ran(serial_suite: Suite, capsys: Any) -> None:
+    serial_suite.write(
+        test_lib="""
+        def test_wrong(tune):
+            times = {"right": 1.0, "wrong": 2.0, "broken": 3.0}
+            assert tune("lib.wrong", times, broken=["broken"], N=1) == "right"
+        def test_many(tune):
+            tune("lib.many", times=dict.fromkeys("abcd", 1.0))
+        """
+    )
+    reports = [f"r{part}.json" for part in (1, 2, 3)]
+    for part, report in enumerate(reports, 1):
+        serial_suite.run(f"--autotune-sweep={part}/3", f"--autotune-report={report}")
+    capsys.readouterr()
+
+    status = main(["sweep-table", "--exit-code", *(str(serial_suite.folder / report) for report in reports)])
+
+    table = capsys.readouterr().out.splitlines()
+    assert status == 1
+    assert table[0] == "2 problems, 7 candidates: 1 failed, 4 ran, 1 refused, 1 never ran"
+    assert [line.split() for line in table[2:5]] == [
+        ["candidates", "failed", "ran", "refused", "never", "ran", "problem"],
+        ["4", "3", "1", "toy:lib.many", "on", "toy-gpu-toy-4"],
+        ["3", "1", "1", "1", "toy:lib.wrong", "(N=1)", "on", "toy-gpu-toy-4"],
+    ]
+    assert "  toy:lib.wrong (N=1) on toy-gpu-toy-4: config=wrong - test_lib.py::test_wrong" in table
+    assert "  toy:lib.wrong (N=1) on toy-gpu-toy-4: config=broken - broken does not compile" in table
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [('{"sweep": "", "lookups": []}', "that was no sweep"), ("[]", "is no JSON report")]
+)
+def test_a_table_of_what_is_no_sweep_is_refused(tmp_path: Path, capsys: Any, text: str, told: str) -> None:
+    (tmp_path / "r.json").write_text(text)
+
+    assert main(["sweep-table", str(tmp_path / "r.json")]) == 4
+    assert told in capsys.readouterr().err

@@ -1,0 +1,80 @@
+"""Which candidate a sweep picks: the seed and the problem decide, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.sources import swept
+from pytest_autotune.run.sweep import Sweep
+
+GPU = Device("GPU", "arch", 1)
+
+
+def problem(**key: int) -> Problem:
+    return Problem("toy", "k", tuple(Value(name, value) for name, value in key.items()), GPU)
+
+
+def candidates(number: int) -> list[Candidate]:
+    return [Candidate(params=(Value("BLOCK", block),)) for block in range(number)]
+
+
+def test_a_seed_picks_the_same_candidate_whatever_the_order_of_the_list() -> None:
+    for seed in ("7", "nightly-3"):
+        picks = {
+            tuple(Sweep.parse(seed).ordered(problem(M=8), order)) for order in itertools.permutations(candidates(4))
+        }
+        assert len(picks) == 1
+
+
+def test_other_seeds_and_other_problems_get_other_candidates() -> None:
+    of_seeds = {Sweep.parse(str(seed)).ordered(problem(M=8), candidates(8))[0] for seed in range(100)}
+    of_problems = {Sweep.parse("7").ordered(problem(M=m), candidates(8))[0] for m in range(100)}
+
+    assert len(of_seeds) == len(of_problems) == 8
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 7])
+def test_in_k_sweeps_every_candidate_comes_first_once_where_there_are_no_more_than_k(number: int) -> None:
+    for m in range(20):
+        firsts = [Sweep(part=part, parts=7).ordered(problem(M=m), candidates(number))[0] for part in range(1, 8)]
+        assert set(firsts) == set(candidates(number))
+
+
+def test_of_more_candidates_than_sweeps_each_sweep_has_another_one_first() -> None:
+    firsts = [Sweep(part=part, parts=7).ordered(problem(), candidates(30))[0] for part in range(1, 8)]
+
+    assert len(set(firsts)) == 7
+
+
+def test_the_part_moves_on_from_night_to_night() -> None:
+    nights = [str(Sweep.parse("all/3").on(night)) for night in range(20_000, 20_004)]
+
+    assert sorted(set(nights)) == ["1/3", "2/3", "3/3"]
+    assert nights[0] == nights[3]
+    assert str(Sweep.parse("2/3").on(5)) == "2/3"
+    assert str(Sweep.parse("7").on(5)) == "7"
+
+
+@pytest.mark.parametrize("text", ["", "all", "0/3", "4/3", "1/0", "all/0", "a/3", "1/2/3", "/"])
+def test_what_is_no_seed_and_no_part_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a seed such as 7, a part such as 2/5, or all/5, not"):
+        Sweep.parse(text)
+
+
+def test_a_candidate_that_cannot_be_used_is_noted_and_the_next_ones_turn_comes() -> None:
+    first, second, _ = swept(Sweep("7"), problem(), candidates(3))
+    order = Sweep("7").ordered(problem(), candidates(3))
+
+    offered = first.ask(Lookup(problem()))
+    rejected = first.rejected(Lookup(problem()), "does not compile")
+    answer = second.ask(rejected)
+
+    assert offered.entry == Entry(problem(), (), order[0], tuple(order))
+    assert answer.entry is not None
+    assert answer.lookup.entry == answer.entry
+    assert answer.entry.choice == order[1]
+    assert [one.failed for one in answer.entry.candidates] == ["does not compile", "", ""]
