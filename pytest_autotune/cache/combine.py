@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_autotune.cache.diff import FastIdentity, Identities, beside_identity
 from pytest_autotune.cache.merge import Measured, merge
-from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.model import Cache, Entry, united
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
         conflicts.append(conflict)
         kept.append(conflict.kept)
     removed += [entry for identity, entry in before.items() if identity not in found]
+    kept = [united(entry, found[identify(entry)].values()) for entry in kept]
     return Combined(
         Cache(tuple(kept), next((side.lossy for side in sides.values() if side.lossy), ()), _unknown(sides)),
         tuple(sorted(conflicts, key=lambda conflict: conflict.kept.sort_key)),

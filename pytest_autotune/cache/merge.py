@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
-from pytest_autotune.cache.model import Cache, Candidate, Entry, Identity, Problem, before_pruning
+from pytest_autotune.cache.model import Cache, Candidate, Entry, Identity, Problem, before_pruning, united
 from pytest_autotune.cache.ties import noise_of, settle
 
 
@@ -62,6 +62,7 @@ def merge(
     drop: Callable[[Entry], bool] = lambda entry: False,
     keep_candidates: bool = False,
     keep_pruned: bool = False,
+    forget_compiled: bool = False,
 ) -> Merged:
     """Bring what a run has learned into the cache that is there.
 
@@ -71,6 +72,7 @@ def merge(
       best time in the new measurement, or where the tuner reports no times, which is
       no reason to change; otherwise the new entry replaces it. Entries
       of that problem with other fingerprints go, unless they were used.
+    - What an entry's choice was compiled for is all that any of these say who chose the same.
     - Everything else stays.
 
     :param base: what the file holds now.
@@ -82,14 +84,18 @@ def merge(
     :param keep_pruned: keep entries of a re-tuned problem that differ only in which candidates pruning left: a run
         of a part of the tests may not have asked for them.
     :param keep_candidates: keep every candidate of a new entry that has a choice.
+    :param forget_compiled: of what the cache said that choices were compiled for, keep nothing for entries about which
+        what was measured or used says anything.
     """
     before = {entry.identity: entry for entry in base.entries}
     after = dict(before)
     kept: set[Identity] = set()
     for entry in sorted(used, key=attrgetter("sort_key")):
         key = entry.identity
-        if before.get(key) != entry:  # the file's own may have fields that this version does not know
-            after[key] = entry
+        old = before.get(key)
+        # The file's own may have fields that this version does not know.
+        known = [entry, *([after[key]] if key in kept else [])]
+        after[key] = _told(old if old is not None and old == entry else entry, known, old, forget_compiled)
         kept.add(key)
     tuned: defaultdict[Identity, list[Measured]] = defaultdict(list)
     for one in measured:
@@ -101,14 +107,16 @@ def merge(
         best = measurements[key] = rivals[0].entry
         old = before.get(key)
         # The file holds no candidates but where they are the result: keep what was there as it was.
-        after[key] = old if old is not None and _still_good(old, best) else _as_kept(best, keep_candidates)
+        stays = old if old is not None and _still_good(old, best) else _as_kept(best, keep_candidates)
+        known = [*([after[key]] if key in kept else []), *(rival.entry for rival in rivals)]
+        after[key] = _told(stays, known, old, forget_compiled)
         kept.add(key)
         if disagreement := _disagreement(rivals):
             disagreements.append(disagreement)
     retuned = {problem for problem, _ in tuned}
-    known = {(problem, before_pruning(fingerprint)) for problem, fingerprint in kept} if keep_pruned else set()
+    pruned = {(problem, before_pruning(fingerprint)) for problem, fingerprint in kept} if keep_pruned else set()
     for key in before.keys() - kept:
-        replaced = key[0] in retuned and (key[0], before_pruning(key[1])) not in known
+        replaced = key[0] in retuned and (key[0], before_pruning(key[1])) not in pruned
         if replaced or drop(before[key]):
             del after[key]
     entries = tuple(sorted(after.values(), key=attrgetter("sort_key")))
@@ -123,6 +131,12 @@ def merge(
         removed=len(before.keys() - after.keys()),
         best=measurements,
     )
+
+
+def _told(entry: Entry, now: Sequence[Entry], before: Entry | None, forget: bool) -> Entry:
+    """An entry with all that its choice was compiled for; with ``forget``, only what is said now, if anything is."""
+    bare = united(replace(entry, compiled=()), now)
+    return bare if forget and bare.compiled else united(entry, [*now, *([before] if before else [])])
 
 
 def best_time_us(entry: Entry) -> float:

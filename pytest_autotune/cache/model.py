@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -209,6 +210,12 @@ class Identity(NamedTuple):
     problem: Problem
     fingerprint: tuple[Value, ...]
 
+    @property
+    def digest(self) -> str:
+        """32 hexadecimal digits that name this identity in any process, on any machine."""
+        parts = [self.problem.digest, *(value.encoded for value in self.fingerprint)]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
 
 @dataclass(frozen=True, slots=True)
 class Versions:
@@ -259,6 +266,8 @@ class Entry:
     measurement in ``candidates``, or the tuner's own bytes in ``native``.
     ``label``, ``tuning_seconds`` and ``versions`` are noted; the first two are never compared.
 
+    :param compiled: what the choice was compiled for, one text for each specialisation, sorted; noted, and not even
+        a part of what makes entries equal.
     :param raw: the entry as a binary file held it, kept only where it has fields
         that this version does not know, so that they are written back unchanged.
     """
@@ -271,10 +280,12 @@ class Entry:
     label: str = ""
     tuning_seconds: float = 0.0
     versions: Versions = NO_VERSIONS
+    compiled: tuple[str, ...] = field(default=(), compare=False)
     raw: bytes = field(default=b"", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fingerprint", tuple(sorted(self.fingerprint, key=_BY_NAME)))
+        object.__setattr__(self, "compiled", tuple(sorted(set(self.compiled))))
 
     @property
     def identity(self) -> Identity:
@@ -295,6 +306,16 @@ class Entry:
     def sort_key(self) -> tuple[object, ...]:
         """Orders entries by problem, then fingerprint, the same way in every process."""
         return *self.problem.sort_key, tuple(value.encoded for value in self.fingerprint)
+
+
+def united(entry: Entry, others: Iterable[Entry]) -> Entry:
+    """An entry, with what others of the same choice were compiled for."""
+    choice = entry.choice
+    if choice is None:
+        return entry
+    same = [one for one in others if one.choice is not None and one.choice.same_configuration(choice)]
+    compiled = {text for one in (entry, *same) for text in one.compiled}
+    return entry if compiled == set(entry.compiled) else replace(entry, compiled=tuple(compiled))
 
 
 def before_pruning(fingerprint: tuple[Value, ...]) -> tuple[Value, ...]:

@@ -19,6 +19,7 @@ from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, Outcome, new_id
 from pytest_autotune.run.policy import Policy, Refusal, refusal
 from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, swept
+from pytest_autotune.run.specialised import Specialised
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
 from pytest_autotune.run.together.shared_work import UndividedWork, Work
@@ -87,6 +88,8 @@ class TuningRun:
         self._asked: set[tuple[str, str]] = set()
         self._is_isolated = False
         self._at_next_test: list[Callable[[], object]] = []
+        #: What choices were compiled for, in the order in which it was seen.
+        self.specialised: dict[Specialised, None] = {}
         self._open = 0
         self._lock = threading.Lock()
 
@@ -140,6 +143,14 @@ class TuningRun:
         """Show the user something, once, in the summary."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def was_compiled_for(self, entry: Entry, group: str, text: str) -> None:
+        """Note what an entry's choice was compiled for, where that is to be written.
+
+        :param group: the same for all entries whose choice may be launched with this, too.
+        """
+        if self.policy.dumping:
+            self.specialised[Specialised(entry.identity.digest, group, text)] = None
 
     def at_next_test(self, forget: Callable[[], object]) -> None:
         """Call something once, before the next test begins: what a tuner is to ask for anew there."""

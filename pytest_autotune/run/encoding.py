@@ -10,6 +10,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.model import Entry, Versions
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.specialised import Specialised
 
 _PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed")
 
@@ -25,6 +26,7 @@ class ProcessFacts:
     :param versions: tuner -> those of the libraries that it ran under.
     :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param waited_s: seconds spent waiting for other workers' tunings.
+    :param specialised: what choices were compiled for.
     """
 
     worker: str = ""
@@ -35,6 +37,7 @@ class ProcessFacts:
     versions: tuple[tuple[str, Versions], ...] = ()
     imported: tuple[str, ...] = ()
     waited_s: float = 0.0
+    specialised: tuple[Specialised, ...] = ()
 
 
 def encode_lookup(lookup: Lookup) -> str:
@@ -91,4 +94,6 @@ def decode_facts(text: str) -> ProcessFacts:
     unhooked = tuple((str(tuner), str(why)) for tuner, why in mapping["unhooked"])
     versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
     texts = {name: tuple(mapping[name]) for name in ("notes", "unseen", "imported")}
-    return ProcessFacts(**{**mapping, **texts, "unhooked": unhooked, "versions": versions})
+    specialised = tuple(Specialised(**one) for one in mapping["specialised"])
+    plain = {"unhooked": unhooked, "versions": versions, "specialised": specialised}
+    return ProcessFacts(**{**mapping, **texts, **plain})

@@ -15,6 +15,7 @@ from pytest_autotune.cache.model import Cache, Entry, Identity, Versions, before
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
+from pytest_autotune.run.specialised import with_compiled
 
 #: Who has measured what was taken over.
 INTERRUPTED_RUN = "an interrupted run"
@@ -98,7 +99,9 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
     :param policy: None in a run that dumps nothing.
     """
     processes = [process for process, _ in collected.lookups]
-    lookups = settled([lookup for _, lookup in collected.lookups])
+    prunes = policy is not None and policy.prune and not collected.incomplete
+    specialised = (one for process in collected.facts for one in process.specialised)
+    lookups = with_compiled(settled([lookup for _, lookup in collected.lookups]), specialised, anew=prunes)
     unused = () if collected.incomplete else _unused(beginning, lookups, collected)
     asked = {lookup.problem for lookup in lookups}
     taken_over = [lookup for lookup in collected.taken_over if lookup.problem not in asked] if policy else []
@@ -122,6 +125,7 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
         lambda entry: entry.identity in drop,
         policy is not None and policy.keep_candidates,
         keep_pruned=bool(collected.incomplete),
+        forget_compiled=prunes,
     )
     left_out = _left_out(beginning, merged.cache, drop) if policy is not None else ()
     return Ending(tuple(lookups), merged, unused, left_out, len(taken_over))

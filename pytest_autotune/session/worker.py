@@ -114,6 +114,7 @@ class TestProcess:
             versions=tuple(self.run.versions.items()),
             imported=tuple(kernel for kernel in self._known_kernels if module_is_imported(kernel)),
             waited_s=self._coordination.waited_s,
+            specialised=tuple(self.run.specialised),
         )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

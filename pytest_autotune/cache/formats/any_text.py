@@ -39,7 +39,7 @@ _SIMPLE = dict(zip("abfnrtv\\'\"", "\a\b\f\n\r\t\v\\'\"", strict=True))
 # A byte as surrogateescape spells it, made once: a file may hold millions.
 _BYTES = [chr(byte) if byte < 0x80 else chr(0xDC00 + byte) for byte in range(256)]
 
-_REPEATED = ("devices", "entries", "key", "fingerprint", "candidates", "params")
+_REPEATED = ("devices", "entries", "key", "fingerprint", "candidates", "params", "compiled")
 _SCALARS = ("bool", "int", "float", "text")
 
 
@@ -116,6 +116,8 @@ class TextParser:
                 self.unknown = UnknownField.of(name, FIELDS[kind], text.count("\n", 0, position) + 1)
             after = self._skip(after, bool(colon))
         elif name in _REPEATED:
+            if FIELDS[kind][name] == "text" and not colon:
+                self._no_colon(after, name)
             after = self._repeated(FIELDS[kind][name], after, found.setdefault(name, []))
         else:
             if name in found or (name in _SCALARS and any(scalar in found for scalar in _SCALARS)):
@@ -123,11 +125,14 @@ class TextParser:
             if FIELDS[kind][name] in FIELDS:
                 found[name], after = self._one(FIELDS[kind][name], after)
             elif not colon:
-                self.fail(after, f'a ":" belongs after "{name}", not {self._found(after)}')
+                self._no_colon(after, name)
             else:
                 found[name], after = self._scalar(FIELDS[kind][name], name, after)
         after = self.gap(after)
         return after + 1 if text[after : after + 1] in (",", ";") else after
+
+    def _no_colon(self, position: int, name: str) -> NoReturn:
+        self.fail(position, f'a ":" belongs after "{name}", not {self._found(position)}')
 
     def _repeated(self, kind: str, position: int, found: list[Any]) -> int:
         if not self.text.startswith("[", position):
@@ -148,8 +153,10 @@ class TextParser:
         return position + 1
 
     def _one(self, kind: str, position: int) -> tuple[Any, int]:
-        """One message, as what it stands for where it needs nothing from around it."""
+        """One message, as what it stands for where it needs nothing from around it; or one text."""
         text = self.text
+        if kind == "text":
+            return self._string(position, True, "compiled")
         if text[position : position + 1] not in ("{", "<"):
             self.fail(position, f'{_article(kind)} in "{{ }}" belongs here, not {self._found(position)}')
         if kind == "value":

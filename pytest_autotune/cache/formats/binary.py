@@ -103,6 +103,7 @@ class _Writer:
                 label=entry.label,
                 tuning_seconds=entry.tuning_seconds,
                 environment=str(entry.versions),
+                compiled=entry.compiled,
             )
         data: bytes = message.SerializeToString(deterministic=True)
         return data
@@ -116,6 +117,7 @@ class _Writer:
         if _Reader({message.device: entry.problem.device}, "").entries([entry.raw]) != [entry]:
             return None
         message.device = id
+        message.compiled[:] = entry.compiled
         return message
 
     def _candidate(self, candidate: Candidate) -> bytes:
@@ -316,6 +318,7 @@ class _Reader:
             outline.label,
             outline.tuning_seconds,
             self._versions[outline.environment],
+            tuple(sorted(set(outline.compiled))) if outline.compiled else (),
         )
 
     def _parsed(self, kind: Any, data: bytes) -> Message:

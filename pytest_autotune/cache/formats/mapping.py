@@ -62,6 +62,8 @@ def entry_to_mapping(entry: Entry, device: str | None = None) -> Plain:
         plain["tuning_seconds"] = _number_to(entry.tuning_seconds)
     if entry.versions:
         plain["environment"] = str(entry.versions)
+    if entry.compiled:
+        plain["compiled"] = list(entry.compiled)
     return plain
 
 
@@ -273,7 +275,7 @@ def _refuse(found: object, path: _Path, wanted: str, where: str) -> NoReturn:
 
 # Values that are kept for others that are equal: enough for the largest suite, and no more than a few megabytes.
 _MOST_VALUES = 20_000
-# Of one mapping; the largest of this version has eleven.
+# Of one mapping; the largest of this version has twelve.
 _MOST_NAMES = 1000
 
 
@@ -308,9 +310,15 @@ class _Reader:
             fields.text("label"),
             fields.number("tuning_seconds") if "tuning_seconds" in fields else 0.0,
             self._versions[fields.text("environment")],
+            fields.each("compiled", self._text),
         )
         self._done(fields)
         return check_entry(entry, lambda: _shown(path), self._where)
+
+    def _text(self, plain: object, path: _Path) -> str:
+        if type(plain) is not str:
+            _refuse(plain, path, "text", self._where)
+        return plain
 
     def _device_of(self, fields: _Fields) -> Device:
         path = fields.path("device")

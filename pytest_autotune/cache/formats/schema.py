@@ -45,6 +45,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "label": "text",
         "tuning_seconds": "float",
         "environment": "text",
+        "compiled": "text",
     },
 }
 

@@ -113,6 +113,7 @@ class _Printer:
             lines.append(f"  tuning_seconds: {float(entry.tuning_seconds)!r}\n")
         if entry.versions:
             lines.append(f"  environment: {self._quoted(str(entry.versions))}\n")
+        lines += [f"  compiled: {self._quoted(text)}\n" for text in entry.compiled]
         lines.append("}\n")
         return "".join(lines)
 
@@ -169,6 +170,7 @@ _ENTRY = re.compile(
     r'(?:  label: (".*")\n)?'
     r"(?:  tuning_seconds: (.+)\n)?"
     r'(?:  environment: (".*")\n)?'
+    r'((?:  compiled: ".*"\n)*)'
     r"\}\n"
 )
 
@@ -286,6 +288,7 @@ class _Reader:
             fields.get("label", ""),
             fields.get("tuning_seconds", 0.0),
             self._versions[fields.get("environment", "")],
+            tuple(fields.get("compiled", ())),
         )
         return check_entry(entry, lambda: path, self._where)
 
@@ -303,6 +306,7 @@ class _Reader:
         label: Column,
         tuning_seconds: Column,
         environment: Column,
+        compiled: Column,
     ) -> list[Entry]:
         if not devices.keys() >= set(device) or '""' in tuner or '""' in kernel:
             raise _UnfamiliarError  # what is wrong is found when the entry is read field by field
@@ -323,6 +327,7 @@ class _Reader:
             [_unquoted(quoted) if quoted else "" for quoted in label],
             _floats([seconds or "0.0" for seconds in tuning_seconds]),
             map(self._versions.__getitem__, map(known, environment)),
+            map(self._compiled, compiled),
             repeat(b""),
         )
 
@@ -340,6 +345,13 @@ class _Reader:
         if values is None:
             values = self._fingerprints[lines] = self._values(lines)
         return values
+
+    def _compiled(self, lines: str) -> tuple[str, ...]:
+        start = len("  compiled: ")
+        texts = tuple([self._strings[line[start:]] for line in lines.split("\n")[:-1]])
+        if any(one >= following for one, following in pairwise(texts)):
+            raise _UnfamiliarError
+        return texts
 
     def _choices(self, column: Column) -> list[Candidate | None]:
         try:

@@ -6,7 +6,6 @@ a worker that is killed never leaves another one waiting. Every wait is bounded.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from pytest_autotune.cache.model import Problem, Value
+from pytest_autotune.cache.model import Identity, Problem, Value
 from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup
@@ -179,8 +178,7 @@ class AmongWorkers:
             if in_distributed_run() or not self._joined():
                 yield SoleClaim()
                 return
-            parts = [problem.digest, *(value.encoded for value in fingerprint)]
-            name = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+            name = Identity(problem, fingerprint).digest
             claim = _FileClaim(self._folder / f"{name}.json", SharedWork(self._folder, name, self._waits))
             lock = self._take(claim, self._folder / f"{name}.lock", wait and not self._gpu.held, meanwhile)
             try:

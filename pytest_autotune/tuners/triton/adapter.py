@@ -14,7 +14,7 @@ import gc
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +22,7 @@ from pytest_autotune import devices
 from pytest_autotune.cache.model import Candidate, Device, Entry
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.shared_work import Work
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.guard import guarded
@@ -31,9 +32,11 @@ from pytest_autotune.tuners.shared.versions import version_of
 from pytest_autotune.tuners.triton import identity as identities
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
+from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiling import compile_ahead, compile_and_load
 from pytest_autotune.tuners.triton.failures import failure_text
 from pytest_autotune.tuners.triton.identity import NAME, UnportableProblem, identity_of, versions
+from pytest_autotune.tuners.triton.specialised import Specialisations
 from pytest_autotune.tuners.triton.tuning import tune
 
 _HOOKED_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
@@ -64,6 +67,8 @@ class Adapter:
         self._original_check: Any = None
         self._seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._devices: set[Device] = set()
+        self._specialisations: Specialisations | None = None
+        self._compilations: Compilations | None = None
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
@@ -86,6 +91,25 @@ class Adapter:
         self._original_check = original
         autotuner_class.check_disk_cache = guarded(check_disk_cache, leave_alone, run, NAME, library=NAME)
         autotuner_class.cache_results = _AlwaysAsk()
+        self._specialisations = Specialisations(run, autotuner_class)
+        self._compilations = Compilations(self._specialisations.compiled)
+        self._watch_when_imported()
+
+    def _watch_when_imported(self) -> None:
+        """Watch the compiler, which Triton imports after its autotuner."""
+        import wrapt
+
+        reference = weakref.ref(self)  # wrapt keeps its hooks for the life of the process
+
+        def watch(compiler: ModuleType) -> None:
+            adapter = reference()
+            if adapter is not None and adapter._compilations is not None and adapter._run is not None:
+                try:
+                    adapter._compilations.hook(compiler)
+                except Exception as error:  # choices are loaded all the same
+                    adapter._run.note(f"triton: what is compiled is not seen: {error}")
+
+        wrapt.register_post_import_hook(watch, "triton.compiler")
 
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
@@ -94,6 +118,9 @@ class Adapter:
             if isinstance(vars(self._autotuner_class).get("cache_results"), _AlwaysAsk):
                 del self._autotuner_class.cache_results
             self._autotuner_class = None
+        if self._compilations is not None:
+            self._compilations.unhook()
+            self._compilations = None
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -175,6 +202,8 @@ class Adapter:
         def candidates() -> list[Candidate]:
             return [Candidate(params=params) for params in identity.offered]
 
+        assert self._specialisations is not None
+        self._specialisations.forget(autotuner, tuning_key)
         label = "measured in a CUDA graph" if getattr(autotuner, "use_cuda_graph", False) else ""
         with run.tuning(
             identity.problem,
@@ -187,23 +216,37 @@ class Adapter:
             candidates,
         ) as tuning:
             while tuning.entry is not None and tuning.entry.choice is not None:
-                config = identity.offered[tuning.entry.choice.params]
+                config, kernel = identity.offered[tuning.entry.choice.params], None
                 try:
                     if not interpreter.interprets(autotuner) and not stream_is_capturing():
-                        compile_and_load(call, config)
+                        kernel = compile_and_load(call, config)
                 except (TypeError, ValueError, KeyError):
                     pass  # the call is wrong, whatever is chosen: the launch raises it
                 except Exception as error:
                     tuning.reject(f"the choice no longer compiles: {failure_text(error)}")
                     continue
                 call.adopt(config, (tuning.entry.choice.time_us or 0.0) / 1000)
+                self._specialisations.chosen(call, tuning.entry, config, kernel)
                 self._forget_before_the_next_test(autotuner, tuning_key)
                 return True
             if not run.policy.dumping and _owner_uses_disk_cache(autotuner):
                 return self._from_disk_cache(autotuner, tuning_key, configs, bench_fn)
             tune(call, configs, bench_fn, tuning, run)
+            self._note_tuned(call, tuning.lookup)
             self._forget_before_the_next_test(autotuner, tuning_key)
             return False
+
+    def _note_tuned(self, call: Call, lookup: Lookup) -> None:
+        """Note what the choice of a search was compiled for; what it was compiled to is in Triton's memory."""
+        assert self._run is not None
+        assert self._specialisations is not None
+        config = call.autotuner.cache.get(call.tuning_key)
+        if self._run.policy.dumping and lookup.tuned and lookup.entry is not None and config is not None:
+            kernel = None
+            if not interpreter.interprets(call.autotuner) and not stream_is_capturing():
+                with suppress(Exception):  # then the launch raises it
+                    kernel = compile_and_load(call, config)
+            self._specialisations.chosen(call, lookup.entry, config, kernel)
 
     def _forget_before_the_next_test(self, autotuner: Any, tuning_key: Any) -> None:
         """Let the next test ask for its own choice where arguments outside the key prune the candidates.

@@ -82,11 +82,16 @@ def _async_compile_mode() -> Any:
     return mode if module.active_mode.get() is None else None
 
 
-def compile_and_load(call: Call, config: Any) -> None:
-    """Compile and load the kernel for one candidate, which the launch needs anyway."""
-    load = getattr(_compile(call, config), "_init_handles", None)
+def compile_and_load(call: Call, config: Any) -> Any:
+    """Compile and load the kernel for one candidate, which the launch needs anyway.
+
+    :returns: Triton's compiled kernel.
+    """
+    kernel = _compile(call, config)
+    load = getattr(kernel, "_init_handles", None)
     if load is not None:
         load()
+    return kernel
 
 
 def load_ahead(call: Call, configs: Sequence[Any]) -> None:

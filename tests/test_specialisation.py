@@ -1,0 +1,288 @@
+"""What a kernel was compiled for, as text; and how the texts of a run come together."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_autotune.cache.combine import combine
+from pytest_autotune.cache.formats import Format, decode, encode
+from pytest_autotune.cache.formats.binary import to_bytes
+from pytest_autotune.cache.merge import Measured, merge
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.encoding import ProcessFacts, decode_facts, encode_facts
+from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, end
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.specialised import Specialised
+from pytest_autotune.tuners.triton import specialisation
+from pytest_autotune.tuners.triton.specialisation import LONGEST, Constant, Held, NoText, Typed, parsed, text_of
+
+H200 = Device("NVIDIA H200", "sm_90", 132)
+
+
+class Order(enum.Enum):
+    ROWS = 1
+
+
+def source(**kinds: Any) -> Any:
+    """Triton's source of a kernel with these parameters: a kind, (kind, divisible) or {constant}."""
+    signature, constants, attrs = {}, {}, {}
+    for index, (name, kind) in enumerate(kinds.items()):
+        signature[name] = kind
+        if isinstance(kind, dict):
+            signature[name], constants[(index,)] = "constexpr", kind["value"]
+        elif isinstance(kind, tuple):
+            signature[name], attrs[(index,)] = kind[0], [["tt.divisibility", 16]]
+    return SimpleNamespace(signature=signature, constants=constants, attrs=attrs)
+
+
+def test_a_text_has_a_word_for_each_parameter_and_leaves_out_what_the_choice_holds() -> None:
+    of = source(x=("*fp16", 16), y="*fp16", n=("i32", 16), one={"value": 1}, BLOCK={"value": 64})
+
+    assert text_of(of, ["BLOCK"], {}) == "*fp16:16 *fp16 i32:16 =1 _"
+
+
+def test_options_that_the_call_gave_stand_at_the_end() -> None:
+    assert text_of(source(n="i32"), [], {"num_warps": 8, "fast": True}) == "i32 | fast=true num_warps=8"
+
+
+@pytest.mark.parametrize("value", [None, True, 1.5, "a b,c)", (1, (2, "x")), [1]])
+def test_a_constant_comes_back_as_it_was(value: object) -> None:
+    words = text_of(source(a={"value": value}, b="i64"), [], {})
+
+    first, second = parsed(words).parts
+    assert isinstance(first, Constant)
+    assert specialisation.constant_of(first.value) == value
+    assert second == Typed("i64")
+
+
+def test_a_member_of_an_enum_is_found_by_its_name() -> None:
+    (found,) = parsed(text_of(source(a={"value": Order.ROWS}), [], {})).parts
+
+    assert isinstance(found, Constant)
+    assert specialisation.constant_of(found.value) is Order.ROWS
+
+
+def test_tuples_and_descriptors_are_taken_apart() -> None:
+    parts = parsed("(*fp32:16,(i32,=1)) tensordesc<fp16[128,64]> _ *kfp32:16:S").parts
+
+    assert parts[0] == (Typed("*fp32", divisible=True), (Typed("i32"), Constant(1)))
+    assert parts[1] == Typed("tensordesc<fp16[128,64]>")
+    assert isinstance(parts[2], Held)
+    assert parts[3] == Typed("*kfp32", divisible=True, small=True)
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1: 2}, "x" * LONGEST, lambda: 0], ids=["an object", "a dict", "a long text", "a function"]
+)
+def test_what_has_no_stable_or_short_form_has_no_text(value: object) -> None:
+    with pytest.raises(NoText):
+        text_of(source(a={"value": value}), [], {})
+
+
+HOSTILE = [
+    "x" * (LONGEST + 1),
+    "(" * 900,
+    "=" + "[" * 900,
+    "__import__('os')",
+    "=",
+    "i32  i32",
+    "i32 | num_warps",
+    "i32 | =1",
+    "=NaN\0",
+    "tensordesc<fp16[99999999999999999999,]>",
+    "\u202e*fp16",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_text_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(NoText):
+        parsed(text)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"jit": "os:system"},
+        {"jit": "builtins:eval"},
+        {"jit": "this_is_not_imported:kernel"},
+        {"jit": "tests.lazy_module:kernel"},
+        {"enum": "os:environ.HOME"},
+        {"torch": "load"},
+        {"dtype": "../../etc"},
+        {"tuple": 1},
+        {"unknown": "x"},
+        {},
+        [1],
+    ],
+    ids=str,
+)
+def test_a_constant_that_names_anything_else_is_refused_and_nothing_is_imported(
+    value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+    from types import ModuleType
+
+    lazy = ModuleType("tests.lazy_module")
+    lazy.__getattr__ = lambda name: pytest.fail("asked the module to make an attribute")  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "tests.lazy_module", lazy)
+
+    with pytest.raises(NoText):
+        specialisation.constant_of(value)
+    assert "this_is_not_imported" not in sys.modules
+
+
+def entry(kernel: str = "k", block: int = 64, *compiled: str) -> Entry:
+    problem = Problem("triton", kernel, (Value("M", 64),), H200)
+    choice = Candidate(params=(Value("BLOCK", block),), time_us=10.0)
+    return Entry(problem, (Value("source", "s", "digest"),), choice, tuning_seconds=1.0, compiled=compiled)
+
+
+@pytest.mark.parametrize("format", list(Format))
+def test_every_format_keeps_what_a_choice_was_compiled_for(format: Format) -> None:
+    cache = Cache((entry("a", 64, "i32 _", '="\\u0041\u202e" _'), entry("b")))
+
+    written = encode(cache, format)
+
+    assert [one.compiled for one in decode(written, format, "x").entries] == [('="\\u0041\u202e" _', "i32 _"), ()]
+    assert encode(decode(written, format, "x"), format) == written
+
+
+@pytest.mark.parametrize("format", list(Format))
+def test_a_file_without_it_is_written_as_ever(format: Format) -> None:
+    assert b"compiled" not in encode(Cache((entry(),)), format)
+
+
+@pytest.mark.parametrize(
+    "line", ['compiled: "b" compiled: "a"', 'compiled: ["b", "a"]', "compiled: 'b'  # x\n compiled : 'a', "]
+)
+def test_a_text_file_that_is_laid_out_otherwise_says_the_same(line: str) -> None:
+    written = encode(Cache((entry("k", 64, "a", "b"),)), Format.TEXT).decode()
+    other = written.replace('  compiled: "a"\n  compiled: "b"\n', f"  {line}\n")
+
+    assert other != written
+    assert decode(other.encode(), Format.TEXT, "x").entries[0].compiled == ("a", "b")
+
+
+@pytest.mark.parametrize(("format", "bad"), [(Format.TEXT, "compiled: 1"), (Format.TEXT, 'compiled "a"')])
+def test_a_text_that_is_none_is_an_error_with_its_line(format: Format, bad: str) -> None:
+    written = encode(Cache((entry("k", 64, "a"),)), format).decode().replace('compiled: "a"', bad)
+
+    with pytest.raises(Exception, match=r'x:\d+:\d+: .*"compiled'):
+        decode(written.encode(), format, "x")
+
+
+@pytest.mark.parametrize("format", [Format.JSON, Format.YAML])
+def test_a_list_of_anything_but_text_is_refused(format: Format) -> None:
+    written = encode(Cache((entry("k", 64, "aaaa"),)), format).decode().replace('"aaaa"', "17")
+
+    with pytest.raises(Exception, match=r"compiled\[0\]: 17 where text in quotes belongs"):
+        decode(written.encode(), format, "x")
+
+
+def test_it_is_noted_and_never_compared() -> None:
+    assert entry("k", 64, "a") == entry("k", 64, "b")
+
+
+def test_fields_of_a_newer_version_stay_where_only_this_one_changed() -> None:
+    from pytest_autotune.cache import autotune_cache_pb2
+
+    message: Any = autotune_cache_pb2
+    file = message.AutotuneCache.FromString(to_bytes([entry("k", 64, "a")]))
+    raw = file.entries[0].SerializeToString() + b"\xfa\x07\x03new"  # field 127
+    data = b"\x08\x01" + b"".join(b"\x12" + bytes([len(d)]) + d for d in (file.devices[0].SerializeToString(),))
+    data += b"\x1a" + bytes([len(raw) & 127 | 128, len(raw) >> 7]) + raw
+    held = decode(data, Format.BINARY, "x")
+
+    merged = merge(held, used=[entry("k", 64, "b")]).cache
+
+    written = encode(merged, Format.BINARY)
+    assert b"\xfa\x07\x03new" in written
+    assert decode(written, Format.BINARY, "x").entries[0].compiled == ("a", "b")
+
+
+def test_a_merge_unites_what_one_choice_was_compiled_for_in_any_order() -> None:
+    base = Cache((entry("k", 64, "old"),))
+    used = [entry("k", 64, "b"), entry("k", 64, "a")]
+
+    for order in (used, used[::-1]):
+        merged = merge(base, used=order)
+        assert merged.cache.entries[0].compiled == ("a", "b", "old")
+        assert merged.unchanged == 1
+
+
+def test_what_another_choice_was_compiled_for_goes_with_it() -> None:
+    faster = replace(entry("k", 128, "new"), candidates=(entry("k", 128).choice, entry("k", 64).choice))
+    faster = replace(
+        faster, candidates=tuple(replace(one, time_us=t) for one, t in zip(faster.candidates, (1, 9), strict=True))
+    )
+
+    (kept,) = merge(Cache((entry("k", 64, "old"),)), [Measured(faster)]).cache.entries
+
+    assert kept.choice == faster.choice
+    assert kept.compiled == ("new",)
+
+
+def test_the_two_sides_of_a_version_control_merge_are_united() -> None:
+    ancestor = Cache((entry("k", 64, "a"),))
+    sides = {"ours": Cache((entry("k", 64, "a", "b"),)), "theirs": Cache((entry("k", 64, "a", "c"),))}
+
+    combined = combine(sides, ancestor)
+
+    assert combined.cache.entries[0].compiled == ("a", "b", "c")
+    assert not combined.conflicts
+
+
+def asked(one: Entry) -> Lookup:
+    return Lookup(one.problem, one.fingerprint, Outcome.HIT, entry=one, id=one.problem.kernel)
+
+
+def dumped(
+    held: Cache, lookups: list[Entry], *workers: list[Specialised], policy: DumpPolicy | None = None
+) -> list[tuple[str, ...]]:
+    facts = tuple(
+        decode_facts(encode_facts(ProcessFacts(f"gw{index}", specialised=tuple(seen))))
+        for index, seen in enumerate(workers)
+    )
+    collected = Collected(tuple(("gw0", asked(one)) for one in lookups), facts=facts)
+    loaded = (("x", held),)
+    merged = end(Beginning(loaded, held), collected, held, policy or DumpPolicy()).merged
+    return [one.compiled for one in merged.cache.entries]
+
+
+def met(one: Entry, text: str, group: str = "g") -> Specialised:
+    return Specialised(one.identity.digest, group, text)
+
+
+def test_what_one_entry_of_a_group_was_compiled_for_counts_for_all_of_them_whoever_met_it() -> None:
+    a, b = entry("a"), entry("b")
+    held = Cache((a, b))
+    together = dumped(held, [a, b], [met(a, "1"), met(b, "1"), met(b, "2")])
+
+    assert together == [("1", "2"), ("1", "2")]
+    assert dumped(held, [b, a], [met(b, "2")], [met(a, "1"), met(b, "1")]) == together
+    assert dumped(held, [b, a], [met(b, "1"), met(a, "1"), met(a, "2")]) == together
+
+
+def test_entries_of_other_groups_keep_their_own() -> None:
+    a, b = entry("a"), entry("b", 64, "old")
+
+    assert dumped(Cache((a, b)), [a, b], [met(a, "1"), met(b, "2", "other")]) == [("1",), ("2", "old")]
+
+
+@pytest.mark.parametrize(("prune", "left"), [(False, ("new", "old")), (True, ("new",))])
+def test_pruning_drops_what_a_complete_run_did_not_meet(prune: bool, left: tuple[str, ...]) -> None:
+    held = entry("k", 64, "old")
+
+    assert dumped(Cache((held,)), [held], [met(held, "new")], policy=DumpPolicy(prune=prune)) == [left]
+
+
+def test_pruning_keeps_what_there_was_where_nothing_was_compiled() -> None:
+    held = entry("k", 64, "old")
+
+    assert dumped(Cache((held,)), [held], [], policy=DumpPolicy(prune=True)) == [("old",)]

@@ -1,0 +1,156 @@
+"""What choices of Triton are compiled for, of kernels that are really compiled for a GPU that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import torch
+import triton
+import triton.language as tl
+from triton import knobs
+from triton.runtime import autotuner as autotuner_module
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.encoding import ProcessFacts
+from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, end
+from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.tuners.triton.adapter import Adapter
+from tests.test_triton_compiled import AbsentGpu, absent_gpu
+
+__all__ = ["absent_gpu"]
+pytestmark = pytest.mark.usefixtures("forget_choices")
+
+
+def scale_kernel() -> Any:
+    @triton.autotune(configs=[triton.Config({"BLOCK": block}, num_warps=1) for block in (16, 32)], key=["n"])
+    @triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+    @triton.jit
+    def scale(x, y, n, factor, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < n if not EVEN else at >= 0
+        tl.store(y + at, factor * tl.load(x + at, mask=inside), mask=inside)
+
+    return scale
+
+
+Process = Callable[..., tuple[list[Lookup], ProcessFacts]]
+
+
+@pytest.fixture
+def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
+    """Makes some calls in a process of its own, as far as kernels go, and ends it."""
+    adapters: list[Adapter] = []
+
+    def run(calls: Sequence[Callable[[Any], object]], entries: Sequence[Entry] = (), dumping: bool = True) -> Any:
+        lookups: list[Lookup] = []
+        index = EntryIndex.of([Cache(tuple(entries))]) if entries else None
+        door = TuningRun(Policy(dumping=dumping), index, Alone(GpuLock(1.0)), lookups.append)
+        adapter = Adapter()
+        adapter.hook(autotuner_module, door)
+        adapters.append(adapter)
+        kernel = scale_kernel()
+        for one in calls:
+            one(kernel)
+        adapter.unhook()
+        assert door.notes == []
+        return lookups, ProcessFacts(specialised=tuple(door.specialised))
+
+    yield run
+    for adapter in adapters:
+        adapter.unhook()
+
+
+def call(n: int = 64, offset: int = 0, **options: Any) -> Callable[[Any], object]:
+    def launch(kernel: Any) -> None:
+        x = torch.zeros(4096, dtype=torch.float16)
+        kernel[(1,)](x[offset:], x, n, 2.0, **options)
+
+    return launch
+
+
+def compiled(*processes: tuple[list[Lookup], ProcessFacts], held: Sequence[Entry] = ()) -> dict[str, tuple[str, ...]]:
+    """What a dump holds, by the key."""
+    lookups = tuple((str(number), one) for number, (some, _) in enumerate(processes) for one in some)
+    facts = tuple(facts for _, facts in processes)
+    cache = Cache(tuple(held))
+    merged = end(Beginning((("x", cache),), cache), Collected(lookups, facts=facts), cache, DumpPolicy()).merged
+    return {str(one.problem.key[0]): one.compiled for one in merged.cache.entries}
+
+
+def test_an_entry_says_what_its_choice_was_compiled_for(process: Process) -> None:
+    found = compiled(process([call()]))
+
+    assert found == {"n=64": ("*fp16:16 *fp16:16 i32:16 fp32 _ =true",)}
+
+
+def test_candidates_that_were_not_chosen_leave_nothing(process: Process) -> None:
+    found = compiled(process([call(), call(), call(), call(64, 1)]))
+
+    assert found == {"n=64": ("*fp16 *fp16:16 i32:16 fp32 _ =true", "*fp16:16 *fp16:16 i32:16 fp32 _ =true")}
+
+
+def test_options_of_the_call_are_kept(process: Process) -> None:
+    (found,) = compiled(process([call(64, 0, enable_fp_fusion=False)]))["n=64"]
+
+    assert found == "*fp16:16 *fp16:16 i32:16 fp32 _ =true | enable_fp_fusion=false"
+
+
+CALLS = [call(64), call(96), call(64, 1), call(96, 1), call(50)]
+
+
+def test_a_loaded_run_keeps_the_same_in_any_order_of_tests_and_however_they_are_distributed(process: Process) -> None:
+    entries = [one.entry for one in process(CALLS)[0] if one.entry is not None]
+    entries = [entry for entry in entries if entry is not None]
+    aligned, unaligned = "*fp16:16 *fp16:16 i32:16 fp32 _ =true", "*fp16 *fp16:16 i32:16 fp32 _ =true"
+    expected = {
+        "n=50": ("*fp16:16 *fp16:16 i32 fp32 _ =false",),
+        "n=64": (unaligned, aligned),
+        "n=96": (unaligned, aligned),
+    }
+
+    for order in list(permutations(CALLS))[::17]:
+        assert compiled(process(order, entries), held=entries) == expected
+    two = process(CALLS[::2], entries), process(CALLS[1::2], entries)
+    assert compiled(*two, held=entries) == expected
+    assert compiled(*two[::-1], held=entries) == expected
+
+
+def test_a_load_that_meets_a_new_specialisation_adds_it(process: Process) -> None:
+    first = process([call()])
+    entries = [one.entry for one in first[0] if one.entry is not None]
+    again = process([call(64, 1)], entries)
+
+    held = [end(Beginning(), Collected(tuple(("", one) for one in first[0]), facts=(first[1],)), Cache(), None)]
+    known = held[0].merged.cache.entries
+    assert len(known[0].compiled) == 1
+    assert len(compiled(again, held=known)["n=64"]) == 2
+
+
+def test_a_run_that_only_loads_notes_nothing(process: Process) -> None:
+    entries = [one.entry for one in process([call()])[0] if one.entry is not None]
+
+    assert process([call(), call(64, 1)], entries, dumping=False)[1].specialised == ()
+
+
+def test_what_listens_to_compilations_sees_what_it_saw(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda **told: seen.append(told["cache_hit"]))
+    before = knobs.compilation.listener
+    own = triton.compiler.compile
+
+    process([call()])
+
+    assert seen.count(False) == 2
+    assert knobs.compilation.listener is before
+    assert triton.compiler.compile is own
