@@ -281,4 +281,3 @@ def test_a_face_is_found_by_the_suffix_of_its_file() -> None:
     assert face is not None
     assert face.text(MISSED) == json_report.to_json(MISSED)
     assert faces.face_of(PurePath("report.toml")) is None
-    assert faces.junit_properties(MISSED)["autotune_stale"] == 1

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import fields, replace
 
 import pytest
 
+from pytest_autotune.cache.diff import Change, Diff, Kind
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line, plain_json
 from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.report import json_report, terminal
-from pytest_autotune.report.summary import Gate, Row, Summary
+from pytest_autotune.report import ci, code_quality, json_report, junit, markdown, terminal
+from pytest_autotune.report.summary import Gate, Place, Row, Summary
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
 
@@ -78,7 +80,7 @@ def hostile_summary() -> Summary:
             outcome,
             HOSTILE,
             HOSTILE,
-            (),
+            (HOSTILE,),
             True,
             1.0,
             1.0,
@@ -86,6 +88,7 @@ def hostile_summary() -> Summary:
             (candidate,),
             Versions.of(f"{HOSTILE} 1.0"),
             HOSTILE,
+            searches=((HOSTILE, 1.0),),
         )
         for problem, outcome in zip(problems, Outcome, strict=True)
     ]
@@ -112,6 +115,9 @@ def hostile_summary() -> Summary:
         updates=True,
         interrupted=True,
         update=HOSTILE,
+        refused=(Outcome.MISS,),
+        places={HOSTILE: Place(HOSTILE, 1)},
+        changes=Diff((Change(Kind.CHOICE, entry, entry),), 1),
     )
 
 
@@ -133,6 +139,31 @@ def test_a_json_report_gets_no_foreign_effects_and_keeps_the_values():
     check_plain(shown)
     assert json.loads(shown)["notes"] == [HOSTILE]
     assert json.loads(shown)["lookups"][0]["key"] == {HOSTILE: HOSTILE}
+
+
+def test_markdown_gets_no_foreign_effects_and_no_foreign_marks():
+    text = markdown.to_markdown(hostile_summary())
+    headings = "# Autotune cache", "### "  # ours; GitHub's commands begin with "##["
+    check_plain("\n".join(line for line in text.split("\n") if not line.startswith(headings)))
+    marks = re.sub(r"`+.*?`+", "", text)
+    assert "error" not in marks
+    assert "\\x1b" not in marks
+
+
+def test_github_and_gitlab_get_commands_of_ours_alone():
+    lines = ci.github_annotations(hostile_summary())
+    assert lines
+    for line in lines:
+        _, properties, message = re.fullmatch("::(error|warning|notice) ([^:]*)::(.*)", line).groups()
+        assert {pair.split("=")[0] for pair in properties.split(",")} <= {"file", "line", "title"}
+        check_plain(message.replace("%0A", "\n"))
+    check_plain(code_quality.to_json(hostile_summary()))
+
+
+def test_junit_gets_no_foreign_effects_and_is_xml():
+    text = junit.to_xml(hostile_summary())
+    check_plain(text)
+    assert len(list(ET.fromstring(text).iter("testcase"))) == 8
 
 
 def test_an_error_about_a_cache_is_one_short_plain_line():

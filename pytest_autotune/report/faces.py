@@ -1,7 +1,8 @@
-"""The faces that a summary shows: in files by their suffix, and as properties of a JUnit report.
+"""The faces that a summary shows in files, by their suffix.
 
-The terminal's face is :mod:`pytest_autotune.report.terminal`: pytest has to colour it. To add
-a face that is a file: a module with a function from a summary to text, and a row in :data:`FILES`.
+The terminal's face is :mod:`pytest_autotune.report.terminal`: pytest has to colour it; what CI systems read from the
+log is :mod:`pytest_autotune.report.ci`. To add a face that is a file: a module with a function from a summary to text,
+and a row in :data:`FILES`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from pytest_autotune.report import json_report
+from pytest_autotune.report import code_quality, json_report, junit, markdown
 from pytest_autotune.report.summary import Summary
 
 
@@ -28,8 +29,13 @@ class FileFace:
     text: Callable[[Summary], str]
 
 
-#: Every face that is a file.
-FILES = (FileFace("JSON", (".json",), json_report.to_json),)
+#: Every face that is a file. Of several suffixes that a name ends in, the first row's counts.
+FILES = (
+    FileFace("GitLab Code Quality", (".codequality.json",), code_quality.to_json),
+    FileFace("JSON", (".json",), json_report.to_json),
+    FileFace("Markdown", (".md",), markdown.to_markdown),
+    FileFace("JUnit", (".xml",), junit.to_xml),
+)
 
 #: The suffixes that a report may have.
 SUFFIXES = tuple(suffix for face in FILES for suffix in face.suffixes)
@@ -37,9 +43,4 @@ SUFFIXES = tuple(suffix for face in FILES for suffix in face.suffixes)
 
 def face_of(path: PurePath) -> FileFace | None:
     """The face that a file of this name shows; None where there is none."""
-    return next((face for face in FILES if path.suffix in face.suffixes), None)
-
-
-def junit_properties(summary: Summary) -> dict[str, int]:
-    """The properties of the whole suite in a JUnit report."""
-    return {f"autotune_{name}": count for name, count in summary.counts.items()}
+    return next((face for face in FILES if path.name.endswith(face.suffixes)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import plain_json
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Candidate, Problem, Value
@@ -64,7 +65,16 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
         "update": summary.update,
         "sweep": summary.sweep,
         "notes": list(summary.notes),
+        "changes": [_change(change) for change in summary.changes.changes],
+        "places": {test: {"file": place.path, "line": place.line} for test, place in summary.places.items()},
     }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    sides = {"old": change.old, "new": change.new}
+    won = {side: winner(entry) if entry is not None else None for side, entry in sides.items()}
+    choices = {side: _candidate(one) if one is not None else None for side, one in won.items()}
+    return {"kind": change.kind.value, **_problem(change.entry.problem), **choices}
 
 
 def _conflict(disagreement: Disagreement) -> dict[str, Any]:
@@ -92,6 +102,7 @@ def _lookup(row: Row) -> dict[str, Any]:
         "tuned": row.tuned,
         "disturbed": row.disturbed,
         "tuning_seconds": row.tuning_seconds,
+        "searches": [{"test": test, "seconds": seconds} for test, seconds in row.searches],
         "choice": _candidate(row.choice) if row.choice else None,
         "candidates": [_candidate(candidate) for candidate in row.candidates],
         "swept": [

@@ -9,14 +9,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pytest_autotune.cache.diff import Diff
 from pytest_autotune.cache.merge import Disagreement, Merged
 from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Device, Entry, Identity, Problem, Versions
+from pytest_autotune.report.changes import changes
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.ending import Beginning, Collected, Ending
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.moves import old_entry
 from pytest_autotune.run.nearest import Nearest
 
+NO_CHANGES = Diff((), 0)
 #: The outcomes that count as misses: what a fresh cache would have covered.
 NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)
 
@@ -45,6 +48,7 @@ class Row:
     :param candidates: the measurement that counts.
     :param disturbed: something else may have run on the device in the measurement that counts.
     :param swept: in a sweep, what the problem ran with: one candidate, or one for each list that pruning left.
+    :param searches: (node id of the test in which a search took place, its seconds), one for each search.
     """
 
     problem: Problem
@@ -62,6 +66,19 @@ class Row:
     moved_from: str = ""
     disturbed: bool = False
     swept: tuple[Swept, ...] = ()
+    searches: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a test is defined.
+
+    :param path: of its file, relative to pytest's rootdir, with forward slashes.
+    :param line: the first one is 1; 0 where it is not known.
+    """
+
+    path: str
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,6 +119,9 @@ class Summary:
     :param interrupted: the run was ended before its tests were.
     :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
     :param sweep: whose candidates the problems ran with, as a user types it again; empty where it is no sweep.
+    :param refused: the outcomes for which the test that asks fails.
+    :param places: node id of a test that asked -> where it is defined.
+    :param changes: how what was chosen differs from what was loaded; where nothing was, from what the dump path held.
     """
 
     loaded: tuple[tuple[str, int], ...] = ()
@@ -127,6 +147,9 @@ class Summary:
     interrupted: bool = False
     update: str = ""
     sweep: str = ""
+    refused: tuple[Outcome, ...] = ()
+    places: Mapping[str, Place] = field(default_factory=dict)
+    changes: Diff = NO_CHANGES
 
     @property
     def counts(self) -> dict[str, int]:
@@ -235,14 +258,21 @@ class Request:
     aliases: Mapping[str, str] = field(default_factory=dict)
     update: str = ""
     sweep: str = ""
+    refused: tuple[Outcome, ...] = ()
 
 
 def summarise(
-    beginning: Beginning, collected: Collected, ending: Ending, dump: Dump | None, request: Request
+    beginning: Beginning,
+    collected: Collected,
+    ending: Ending,
+    dump: Dump | None,
+    request: Request,
+    places: Mapping[str, Place] | None = None,
 ) -> Summary:
     """Say what a run came to.
 
     :param dump: what became of the dump file; None in a run that dumps nothing.
+    :param places: node id of a test -> where it is defined, as far as it is known.
     """
     index, facts = beginning.index, sorted(collected.facts, key=lambda process: process.worker)
     nearest = Nearest([index] if index is not None else [], request.aliases)
@@ -271,6 +301,9 @@ def summarise(
         interrupted=collected.interrupted,
         update=request.update,
         sweep=request.sweep,
+        refused=request.refused,
+        places={} if places is None else dict(sorted(places.items())),
+        changes=changes(beginning, ending),
     )
 
 
@@ -329,6 +362,7 @@ def _row(
         next((lookup.alias for lookup in met if lookup.alias), ""),
         next((old.problem.kernel for one in met if one.outcome is Outcome.HIT and (old := old_entry(one))), ""),
         any(lookup.disturbed for lookup in searches if lookup.entry == best),
+        _each_search(searches),
     )
 
 
@@ -347,6 +381,12 @@ def _of_sweep(row: Row, met: Sequence[Lookup]) -> Row:
     swept = [Swept(candidate, tuple(sorted(set(failed[candidate])))) for candidate in sorted(failed, key=repr)]
     in_order = sorted(known.values(), key=lambda one: repr(replace(one, failed="")))
     return replace(row, swept=tuple(swept), candidates=tuple(in_order)) if swept else row
+
+
+def _each_search(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:
+    # Of what is shared, the worker that searched comes first; it may have died before it could report.
+    first = {lookup.entry: lookup for lookup in sorted(searches, key=lambda one: (one.tuned, one.test))}
+    return tuple(sorted((one.test, entry.tuning_seconds) for entry, one in first.items() if entry is not None))
 
 
 def _searched_seconds(searches: Sequence[Lookup]) -> float:

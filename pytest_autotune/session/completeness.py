@@ -31,12 +31,14 @@ class Completeness:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._failed = ""
+        self._failures = 0
         self._skipped = ""
         self._collection_error = ""
 
     def saw(self, report: pytest.TestReport) -> None:
         """Note the report of a phase of a test."""
         if report.failed:
+            self._failures += 1
             self._failed = self._failed or report.nodeid
         elif report.skipped:
             what = "failed as expected" if hasattr(report, "wasxfail") else "was skipped"
@@ -48,6 +50,13 @@ class Completeness:
             self._collection_error = self._collection_error or report.nodeid
         elif report.skipped:
             self._skipped = self._skipped or f"{report.nodeid} was skipped"
+
+    def was_interrupted(self, exitstatus: int) -> bool:
+        """Whether something else than the tests, or ``-x``, ended the run; xdist reports an end by ``-x`` as one."""
+        limit = self._config.getoption("maxfail", 0) or 0
+        if exitstatus == pytest.ExitCode.INTERRUPTED:
+            return not 0 < limit <= self._failures
+        return exitstatus == pytest.ExitCode.INTERNAL_ERROR
 
     def reason(
         self, session: pytest.Session, exitstatus: int, crashed: Sequence[str], facts: Sequence[ProcessFacts]

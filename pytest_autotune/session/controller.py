@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import uuid
 from collections.abc import Generator, Sequence
@@ -17,14 +18,15 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.report.gate import judge
-from pytest_autotune.report.summary import Gate, Request, Summary, summarise
+from pytest_autotune.report.summary import Gate, Place, Request, Summary, summarise
 from pytest_autotune.run.dumping import Destination, dump
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup
 from pytest_autotune.run.ending import Collected, DumpPolicy, end
 from pytest_autotune.run.journal import RunFolder, journals_in
-from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.together.folders import Membership, remove_run_folders, shared_folder
-from pytest_autotune.session import reports
+from pytest_autotune.session import ci, reports
 from pytest_autotune.session.beginning import begin
 from pytest_autotune.session.completeness import Completeness
 from pytest_autotune.session.gating import unloaded_gate
@@ -49,6 +51,8 @@ class Controller:
         self._crashed: list[str] = []
         self._completeness = Completeness(config)
         self._has_begun = self._is_shown = False
+        self._places: dict[str, Place] = {}
+        self._ci = ci.system(options.ci, config.rootpath)
         self._summary: Summary | None = None
         self.run_id = uuid.uuid4().hex
         self._notes: list[str] = []
@@ -146,7 +150,11 @@ class Controller:
         self._has_begun = True  # where only a test has asked for this run
         self._completeness.saw(report)
         worker = getattr(getattr(report, "node", None), "gateway", None)
-        self._collect(getattr(worker, "id", ""), getattr(report, REPORT_ATTRIBUTE, []))
+        lookups = getattr(report, REPORT_ATTRIBUTE, [])
+        if lookups:
+            path, line, _ = report.location
+            self._places[report.nodeid] = Place(path.replace(os.sep, "/"), 0 if line is None else line + 1)
+        self._collect(getattr(worker, "id", ""), lookups)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._completeness.saw_collection(report)
@@ -156,17 +164,25 @@ class Controller:
         for lookup in map(decode_lookup, lookups):
             self._lookups.setdefault(lookup.id, (worker, lookup))
 
-    # The innermost wrapper: before reports such as JUnit's are written, and after a Ctrl-C only
-    # when xdist has stopped its workers, which may still be tuning when the hook is called.
+    # The innermost wrapper: before reports such as JUnit's are written. After a Ctrl-C, the test that it struck is torn
+    # down by pytest in this hook, and workers may still be tuning.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
-        interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
-        if not interrupted:
+        is_over = exitstatus != pytest.ExitCode.INTERRUPTED or self._stop_workers()
+        if is_over:
             self._finish(session, exitstatus)
         result = yield
-        if interrupted:
+        if not is_over:
             self._finish(session, exitstatus)
         return result
+
+    def _stop_workers(self) -> bool:
+        """Have xdist stop its workers before its turn comes, when it finds none; whether there is xdist."""
+        xdist_session = self._config.pluginmanager.get_plugin("dsession")
+        if xdist_session is None:
+            return False
+        xdist_session.pytest_sessionfinish()
+        return True
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         if not self._has_begun or self._config.getoption("collectonly") or self._config.getoption("setupplan", False):
@@ -176,8 +192,9 @@ class Controller:
             self._collect("", self._process.take_unsent())
             self._facts[""] = self._process.facts()
         self._collect_journals()
-        self._summary = summary = reports.write(self._options.report, self._end(session, exitstatus))
-        reports.add_junit_properties(summary, self._config)
+        summary = reports.write(self._options.report, self._end(session, exitstatus))
+        self._summary = summary = self._ci.publish(summary)
+        reports.add_to_junit(summary, self._config)
         if summary.failures:
             if session.exitstatus == pytest.ExitCode.OK:
                 status = pytest.ExitCode.USAGE_ERROR if summary.gate.is_usage_error else pytest.ExitCode.TESTS_FAILED
@@ -199,7 +216,7 @@ class Controller:
             tuple(facts),
             tuple(self._crashed),
             self._completeness.reason(session, exitstatus, self._crashed, facts),
-            exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR),
+            self._completeness.was_interrupted(exitstatus),
             tuple(self._notes),
         )
         dumped = None
@@ -207,8 +224,9 @@ class Controller:
             ending = end(self._beginning, collected, Cache(), None)
         else:
             destination = Destination(options.dump.store_path, options.dump.typed, options.dump.given)
-            policy = DumpPolicy(options.prune, options.keep_candidates)
-            ending, dumped = dump(destination, self._beginning, collected, policy, self.folder)
+            change = DumpPolicy(options.prune, options.keep_candidates)
+            ending, dumped = dump(destination, self._beginning, collected, change, self.folder)
+        policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
         request = Request(
             options.prune,
             options.updates,
@@ -216,8 +234,9 @@ class Controller:
             dict(options.device_alias),
             options.update_arguments,
             str(options.sweep or ""),
+            tuple(filter(policy.is_error, Outcome)),
         )
-        summary = summarise(self._beginning, collected, ending, dumped, request)
+        summary = summarise(self._beginning, collected, ending, dumped, request, self._places)
         gate = judge(summary, options.max_misses)
         # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
         problem = unloaded_gate(self._config, options)
@@ -249,7 +268,13 @@ class Controller:
         if self._summary is not None and terminalreporter is not None and not self._is_shown:
             self._is_shown = True
             terminalreporter.write(after)
-            reports.show(self._summary, terminalreporter, self._config.get_verbosity())
+            summary, verbosity = self._summary, self._config.get_verbosity()
+            self._ci.show(summary, terminalreporter, lambda: reports.show(summary, terminalreporter, verbosity))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_summary(self, postfix: list[str]) -> None:
+        if self._summary is not None:
+            postfix.append(reports.pytest_html_section(self._summary))
 
     def pytest_unconfigure(self) -> None:
         self._close(written=False)

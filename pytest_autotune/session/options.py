@@ -129,7 +129,15 @@ OPTIONS = (
         "N|P%",
         "no limit",
     ),
-    Option("report", PATHS, "Write a report of the run; `.json`. Repeatable", "PATH"),
+    Option("report", PATHS, "Write a report of the run: `.md`, `.json`, `.xml` (JUnit). Repeatable", "PATH"),
+    Option(
+        "ci",
+        WORD,
+        "`auto`: on GitHub, annotations at the tests and a step summary; on GitLab, a section of the log that folds. "
+        "`off`: neither",
+        "auto|off",
+        "`auto`",
+    ),
     Option(
         "tuners",
         NAMES,

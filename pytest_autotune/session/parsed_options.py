@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.model import library_of
-from pytest_autotune.report.faces import SUFFIXES as REPORT_SUFFIXES
+from pytest_autotune.report.faces import SUFFIXES, face_of
 from pytest_autotune.report.gate import MissLimit
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.session import options as table
@@ -44,6 +44,7 @@ class Options:
     on_stale: str
     max_misses: MissLimit | None
     report: tuple[CacheArgument, ...]
+    ci: str
     tuners: tuple[str, ...] | None
     spread_gpus: bool
     sweep: Sweep | None
@@ -87,8 +88,8 @@ def read_options(config: pytest.Config) -> Options:
     """
     options = Options(**{option.name: _READERS[option.kind](_Given(config, option)) for option in OPTIONS})
     for report in options.report:
-        if Path(report.text).suffix not in REPORT_SUFFIXES:
-            known = ", ".join(REPORT_SUFFIXES)
+        if face_of(Path(report.text)) is None:
+            known = ", ".join(SUFFIXES)
             problem = f"unknown kind of report (use a name that ends in {known})"
             raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
     if options.sweep is not None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
-from pytest_autotune.report import terminal
-from pytest_autotune.report.faces import face_of, junit_properties
+from pytest_autotune.report import junit, terminal
+from pytest_autotune.report.faces import face_of
 from pytest_autotune.report.summary import Summary
 from pytest_autotune.session.paths import CacheArgument
 
@@ -56,16 +58,40 @@ def write(reports: Sequence[CacheArgument], summary: Summary) -> Summary:
     return summary
 
 
-def add_junit_properties(summary: Summary, config: pytest.Config) -> None:
-    """Add the counts to JUnit's report, where the run writes one."""
+def add_to_junit(summary: Summary, config: pytest.Config) -> None:
+    """Add the counts, and the test cases of the run itself, to JUnit's report, where the run writes one."""
     try:
         from _pytest.junitxml import xml_key
     except ImportError:
         return
-    junit = config.stash.get(xml_key, None)
-    if junit is not None:
-        for name, value in junit_properties(summary).items():
-            junit.add_global_property(name, value)
+    log = config.stash.get(xml_key, None)
+    if log is None:
+        return
+    for name, value in junit.properties(summary).items():
+        log.add_global_property(name, value)
+    for case in junit.cases(summary):
+        for report in _as_reports(case):
+            log.pytest_runtest_logreport(report)
+
+
+def _as_reports(case: junit.Case) -> Iterator[pytest.TestReport]:
+    """What pytest would report of a test; only JUnit's report is told of it."""
+    nodeid, place = f"{case.classname}::{case.name}", (case.classname, None, case.name)
+    why: Any = None
+    outcome: Literal["passed", "failed", "skipped"] = "passed"
+    if case.failed:
+        outcome, why = "failed", case.failed
+    elif case.skipped:
+        outcome, why = "skipped", (case.classname, 0, case.skipped)
+    yield pytest.TestReport(nodeid, place, {}, outcome, why, "call")
+    yield pytest.TestReport(nodeid, place, {}, "passed", None, "teardown")
+
+
+def pytest_html_section(summary: Summary) -> str:
+    """The section for the report of pytest-html: that of the terminal, with all rows."""
+    lines = "\n".join(html.escape(line.word + line.text) for line in terminal.section(summary, 1))
+    style = "white-space: pre-wrap; overflow-wrap: anywhere"
+    return f'<h2>autotune cache</h2><pre id="autotune-cache" style="{style}">{lines}</pre>'
 
 
 def show(summary: Summary, terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:

@@ -1,0 +1,114 @@
+"""The faces of a summary that CI systems read from the log: GitHub's annotations, GitLab's foldable sections.
+
+GitHub: a line ``::error file=F,line=N,title=T::message``, in which ``%``, line breaks and, in properties, ``:`` and
+``,`` are percent-encoded. It shows ten errors and ten warnings of a step:
+https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands. GitLab: markers around lines that
+can be folded: https://docs.gitlab.com/ci/jobs/job_logs/.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from posixpath import join
+
+from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.report.summary import NOT_COVERED, Place, Summary
+from pytest_autotune.report.terminal import described
+
+#: How many annotations of one level GitHub shows of a step.
+SHOWN = 10
+#: How many problems one annotation names.
+_NAMED = 10
+_TITLE = "autotune cache"
+#: What GitHub takes of a step's summary, in bytes, and some room for what other tools write there.
+SUMMARY_BYTES = 1024 * 1024 - 64 * 1024
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """Something that is to be said at a place; of one level and place, all is one annotation."""
+
+    level: str
+    place: Place
+    word: str
+    text: str
+
+
+def github_annotations(summary: Summary, folder: str = "") -> list[str]:
+    """Lines that GitHub turns into annotations: why the run fails, and at each test what it asked for and was no hit.
+
+    They are errors where the run or the test fails for it, and else warnings.
+
+    :param folder: pytest's rootdir, relative to the root of the repository; empty where it is that.
+    """
+    lines = [_command("error", failure, _hint(summary)) for failure in summary.failures[:SHOWN]]
+    found: defaultdict[str, defaultdict[Place, list[_Finding]]] = defaultdict(lambda: defaultdict(list))
+    for finding in _findings(summary):
+        found[finding.level][finding.place].append(finding)
+    for level, room in (("error", SHOWN - len(lines)), ("warning", SHOWN)):
+        places = sorted(found[level], key=lambda place: (place.path, place.line))
+        shown = places if len(places) <= room else places[: max(room - 1, 0)]
+        lines += [_annotation(found[level][place], folder) for place in shown]
+        if hidden := len(places) - len(shown):
+            what = "1 more test asks" if hidden == 1 else f"{hidden} more tests ask"
+            lines += [_command(level, f"{what} for what is no hit; the section of the log names all with -v")]
+    if summary.unused:
+        what = "1 entry is" if len(summary.unused) == 1 else f"{len(summary.unused)} entries are"
+        lines.append(
+            _command(
+                "notice",
+                f"{what} unused: in this complete run no test asked for {'it' if len(summary.unused) == 1 else 'them'}",
+            )
+        )
+    return lines
+
+
+def _findings(summary: Summary) -> Iterator[_Finding]:
+    for row in summary.rows:
+        if row.outcome in NOT_COVERED:
+            is_error = summary.gate.failure or row.outcome in summary.refused
+            place = next((summary.places[test] for test in row.tests if test in summary.places), Place(""))
+            text = f"{described(row.problem, row.label)}: {row.reason}"
+            yield _Finding("error" if is_error else "warning", place, row.outcome.value, text)
+    for kernel in summary.unseen:
+        level = "error" if summary.gate.failure else "warning"
+        yield _Finding(level, Place(""), "unseen", f"{kernel}: tuned without passing the plugin")
+
+
+def gitlab_section(seconds: int, is_folded: bool) -> tuple[str, str]:
+    """The lines before and after a section that GitLab's log can fold.
+
+    :param seconds: since the epoch; GitLab shows how long a section took.
+    """
+    folded = "[collapsed=true]" if is_folded else ""
+    begin = f"\x1b[0Ksection_start:{seconds}:autotune_cache{folded}\r\x1b[0K{_TITLE}"
+    return begin, f"\x1b[0Ksection_end:{seconds}:autotune_cache\r\x1b[0K"
+
+
+def _hint(summary: Summary) -> str:
+    return f"Re-run with {summary.update} to update the cache." if summary.update and summary.misses else ""
+
+
+def _annotation(findings: Sequence[_Finding], folder: str) -> str:
+    level, place = findings[0].level, findings[0].place
+    named = [f"{one.word.upper()} {one.text}" for one in findings[:_NAMED]]
+    if len(findings) > len(named):
+        named.append(f"… and {len(findings) - len(named)} more")
+    where = {"file": join(folder, place.path), "line": str(place.line) if place.line else ""} if place.path else {}
+    return _command(level, *named, title=f"{_TITLE}: {', '.join(sorted({one.word for one in findings}))}", **where)
+
+
+def _command(level: str, *lines: str, title: str = _TITLE, **where: str) -> str:
+    properties = {**where, "title": title}
+    written = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
+    return f"::{level} {written}::{_data(lines)}"
+
+
+def _data(lines: Sequence[str]) -> str:
+    return "%0A".join(one_line(line).replace("%", "%25") for line in lines if line)
+
+
+def _property(text: str) -> str:
+    return one_line(text).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")

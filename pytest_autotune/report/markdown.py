@@ -1,0 +1,150 @@
+"""The Markdown face of a summary: for the summary page of a CI job, a comment, a mail.
+
+Foreign text stands in code spans, where Markdown gives nothing else than their end a meaning: no link, no picture, no
+mention of a user.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from pytest_autotune.cache.diff import Change, winner
+from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.model import Entry
+from pytest_autotune.report.costs import Cost, by_kernel, by_test
+from pytest_autotune.report.summary import NOT_COVERED, Row, Summary
+from pytest_autotune.report.terminal import described
+
+#: Rows of a table; what is more is counted.
+SHOWN = 200
+#: Characters of one cell.
+_LONGEST_CELL = 300
+_T = TypeVar("_T")
+
+
+def to_markdown(summary: Summary, shown: int = SHOWN) -> str:
+    """The summary as Markdown text, as GitHub and GitLab read it.
+
+    :param shown: how many rows of a table, at most.
+    """
+    return "\n".join(_lines(summary, shown)) + "\n"
+
+
+def fitting(summary: Summary, room: int) -> str:
+    """The summary as Markdown text, with as many rows as fit.
+
+    :param room: in bytes; a text that is longer all the same is empty.
+    """
+    for shown in (SHOWN, SHOWN // 4, SHOWN // 20, 0):
+        text = to_markdown(summary, shown)
+        if len(text.encode()) <= room:
+            return text
+    return ""
+
+
+def code(text: str) -> str:
+    """Foreign text as a code span, also of a table."""
+    text = one_line(text, _LONGEST_CELL)
+    if not text.strip():
+        return ""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    padding = " " if text.startswith("`") or text.endswith("`") else ""
+    # A table is cut at each bar, in code spans, too; a backslash before it is taken away again.
+    return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
+
+
+def _lines(summary: Summary, shown: int) -> Iterator[str]:
+    yield "# Autotune cache"
+    yield from (f"\n❌ **{code(failure)}**" for failure in summary.failures)
+    if summary.gate.limit and not summary.failures and not summary.gate.skipped:
+        yield f"\n✅ **within the limit of {code(summary.gate.limit)} misses**"
+    if summary.gate.skipped:
+        yield f"\n{code(summary.gate.skipped)}"
+    yield ""
+    yield from _table(
+        ["hit", "miss", "stale", "mismatch", "unportable", "unseen", "tuned", "unused"], [_counts(summary)]
+    )
+    for path, entries in summary.loaded:
+        yield f"\nLoaded: {code(path)}, {_count(entries, 'entry', 'entries')}."
+    if summary.dump is not None and summary.dump.written:
+        dump = summary.dump
+        numbers = f"{dump.added} added, {dump.changed} changed, {dump.unchanged} unchanged, {dump.removed} removed"
+        yield f"\nWritten: {code(dump.written_to)}, {_count(dump.entries, 'entry', 'entries')}: {numbers}."
+    for device in summary.devices:
+        yield f"\nDevice: {code(str(device))}."
+    if summary.saved_seconds >= 0.1:
+        yield f"\nAbout {summary.saved_seconds:.1f} s of tuning saved."
+    missed = [row for row in summary.rows if row.outcome in NOT_COVERED]
+    yield from _part("Not covered", ["", "test", "problem", "why"], missed, _missed, shown)
+    if summary.update and missed:
+        yield f"\nTo update the cache: {code('pytest ' + summary.update)}"
+    yield from _part("Tuned without passing the plugin", ["kernel"], summary.unseen, lambda name: [code(name)], shown)
+    yield from _part("Unused", ["entry"], summary.unused, _unused, shown)
+    title = f"Different from {'the loaded cache' if summary.loaded else 'what the file held'}"
+    yield from _part(title, ["", "problem", "choice", "time"], summary.changes.changes, _change, shown)
+    head = ["", "problems", "seconds"]
+    yield from _part("Time of tuning by kernel", head, by_kernel(summary), _cost, shown)
+    yield from _part("Time of tuning by test", head, by_test(summary), _cost, shown)
+    notes = [*summary.notes, *(f"worker {worker} crashed" for worker in summary.crashed)]
+    if summary.incomplete and (summary.loaded or summary.dump):
+        notes.append(f"unused entries not checked: {summary.incomplete}")
+    yield from _part("Notes", [""], notes, lambda note: [code(note)], shown)
+
+
+def _counts(summary: Summary) -> list[str]:
+    counts = summary.counts
+    outcomes = ("hit", "miss", "stale", "mismatch", "unportable")
+    judged = bool(summary.loaded) or any(row.outcome for row in summary.rows)
+    known = [str(counts[name]) if judged else "" for name in outcomes]
+    return [*known, str(len(summary.unseen)), str(counts["tuned"]), str(counts["unused"])]
+
+
+def _missed(row: Row) -> list[str]:
+    outcome = row.outcome.value.upper() if row.outcome else ""
+    test = row.tests[0] if row.tests else ""
+    return [outcome, code(test), code(described(row.problem, row.label)), code(row.reason)]
+
+
+def _unused(entry: Entry) -> list[str]:
+    return [code(described(entry.problem))]
+
+
+def _change(change: Change) -> list[str]:
+    sides = [winner(entry) if entry is not None else None for entry in (change.old, change.new)]
+    choices = [code(str(one)) if one is not None else "" for one in sides]
+    times = [f"{one.time_us:.4g} us" if one is not None and one.time_us is not None else "" for one in sides]
+    return [change.kind.value, code(described(change.entry.problem)), _arrow(*choices), _arrow(*times)]
+
+
+def _arrow(old: str, new: str) -> str:
+    return f"{old} → {new}" if old and new and old != new else new or old
+
+
+def _cost(cost: Cost) -> list[str]:
+    return [code(cost.name), str(cost.problems), f"{cost.seconds:.1f}"]
+
+
+def _part(
+    title: str, head: Sequence[str], rows: Sequence[_T], cells: Callable[[_T], Sequence[str]], shown: int
+) -> Iterator[str]:
+    """A heading with a table; nothing where there are no rows."""
+    if not rows:
+        return
+    yield f"\n### {title} ({len(rows)})\n"
+    if shown:
+        yield from _table(head, map(cells, islice(rows, shown)))
+    if len(rows) > shown:
+        yield f"\n{len(rows) - shown} more {'is' if len(rows) - shown == 1 else 'are'} in the JSON report."
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|" + " --- |" * len(head)
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"

@@ -1,0 +1,181 @@
+"""On a CI system: annotations, a step summary, a section that folds, and a test case that fails with the gate."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_autotune.session.completeness import Completeness
+from tests.conftest import Suite
+
+GITHUB = {"GITHUB_ACTIONS": "true"}
+GATE = "--autotune-max-misses=0"
+
+
+@pytest.fixture
+def outdated(suite: Suite) -> Suite:
+    """A suite with a hit and a stale problem, whose test begins in line 5 of a file in a folder."""
+    return make_outdated(suite)
+
+
+@pytest.fixture
+def serial_outdated(serial_suite: Suite) -> Suite:
+    return make_outdated(serial_suite)
+
+
+def make_outdated(suite: Suite) -> Suite:
+    hit = "def test_hit(tune):\n    tune('lib.op', M=1)\n\n\n"
+    test = f"{hit}def test_stale(tune):\n    tune('lib.op', M=2, source='{{}}')\n"
+    suite.write(**{"tests/test_op": test.format("one")}).dump()
+    return suite.write(**{"tests/test_op": test.format("two")})
+
+
+def annotations(result: pytest.RunResult) -> list[str]:
+    return [line for line in result.outlines if line.startswith("::")]
+
+
+def test_github_gets_an_annotation_at_the_test_and_a_step_summary_after_what_is_there(outdated: Suite) -> None:
+    step_summary = outdated.folder / "step.md"
+    step_summary.write_text("another step\n")
+
+    result = outdated.load(GATE, **GITHUB, GITHUB_STEP_SUMMARY=str(step_summary))
+
+    verdict, stale = annotations(result)
+    assert verdict.startswith("::error title=autotune cache::maximum allowed autotune cache misses exceeded: 1 > 0%0A")
+    assert stale == (
+        "::error file=tests/test_op.py,line=5,title=autotune cache%3A stale::STALE toy:lib.op (M=2): source changed"
+    )
+    written = step_summary.read_text()
+    assert written.startswith("another step\n")
+    assert "| STALE | `tests/test_op.py::test_stale` | `toy:lib.op (M=2)` | `source changed` |" in written
+    assert result.ret == 1
+
+
+def test_a_miss_within_the_limit_is_a_warning_in_any_verbosity(serial_outdated: Suite) -> None:
+    for verbosity in ("-q", "-v"):
+        (line,) = annotations(serial_outdated.load("--autotune-max-misses=1", verbosity, **GITHUB))
+        assert line.startswith("::warning file=tests/test_op.py,line=5,")
+
+
+def test_paths_of_annotations_are_those_of_the_repository(serial_outdated: Suite) -> None:
+    (line,) = annotations(serial_outdated.load(**GITHUB, GITHUB_WORKSPACE=str(serial_outdated.folder.parent)))
+    assert line.startswith(f"::warning file={serial_outdated.folder.name}/tests/test_op.py,line=5,")
+
+
+@pytest.mark.parametrize(
+    ("args", "environment"),
+    [
+        ([], {}),
+        (["--autotune-ci=off"], GITHUB),
+        (["--autotune-ci=off"], {"GITLAB_CI": "true"}),
+        (["-oautotune_ci=off"], GITHUB),
+        ([], {"GITHUB_ACTIONS": "false"}),
+    ],
+)
+def test_who_is_not_on_a_ci_system_or_turned_it_off_sees_none_of_it(
+    serial_outdated: Suite, args: list[str], environment: dict[str, str]
+) -> None:
+    step_summary = serial_outdated.folder / "step.md"
+    result = serial_outdated.load(*args, **environment, GITHUB_STEP_SUMMARY=str(step_summary))
+
+    assert annotations(result) == []
+    assert "section_start" not in result.stdout.str()
+    assert not step_summary.exists()
+
+
+def test_a_suite_that_asks_for_no_cache_writes_no_step_summary(serial_suite: Suite) -> None:
+    step_summary = serial_suite.folder / "step.md"
+    serial_suite.write(test_plain="def test_plain(): pass").run(**GITHUB, GITHUB_STEP_SUMMARY=str(step_summary))
+    assert not step_summary.exists()
+
+
+def test_a_step_summary_that_cannot_be_written_is_a_note(serial_outdated: Suite) -> None:
+    result = serial_outdated.load(**GITHUB, GITHUB_STEP_SUMMARY=str(serial_outdated.folder))
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["the step summary could not be written: Is a directory (GITHUB_STEP_SUMMARY)"])
+
+
+def test_gitlab_can_fold_the_section(serial_outdated: Suite) -> None:
+    out = serial_outdated.load(GITLAB_CI="true").stdout.str()
+
+    begin, section, end = (out.index(part) for part in ("section_start:", "STALE tests/test_op.py", "section_end:"))
+    assert begin < section < end
+    assert re.search(r"^\x1b\[0Ksection_start:\d+:autotune_cache[\r\n]\x1b\[0Kautotune cache$", out, re.MULTILINE)
+
+
+def cases(suite: Suite) -> dict[str, ElementTree.Element]:
+    """The test cases of the run itself in JUnit's report, by name; the counts agree with what is there."""
+    (found,) = ElementTree.parse(suite.folder / "junit.xml").iter("testsuite")
+    for count, tag in (("failures", "failure"), ("skipped", "skipped")):
+        assert found.get(count) == str(len(list(found.iter(tag))))
+    assert found.get("tests") == str(len(list(found.iter("testcase"))))
+    return {case.get("name", ""): case for case in found.iter("testcase") if case.get("classname") == "autotune_cache"}
+
+
+def test_junit_has_a_case_that_fails_with_the_gate(outdated: Suite) -> None:
+    assert outdated.load(GATE, "--junitxml=junit.xml").ret == 1
+
+    failure = cases(outdated)["gate"].find("failure")
+    assert failure is not None
+    assert failure.get("message") == "maximum allowed autotune cache misses exceeded: 1 > 0"
+
+
+def test_the_case_passes_with_the_gate_and_is_not_there_without_one(serial_outdated: Suite) -> None:
+    serial_outdated.load("--autotune-max-misses=1", "--junitxml=junit.xml")
+    assert list(cases(serial_outdated)["gate"]) == []
+
+    serial_outdated.load("--junitxml=junit.xml")
+    assert cases(serial_outdated) == {}
+
+
+def test_the_case_is_skipped_where_nothing_is_judged(serial_outdated: Suite) -> None:
+    serial_outdated.dump(GATE, "--junitxml=junit.xml")
+
+    skipped = cases(serial_outdated)["gate"].find("skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "autotune cache misses not judged: nothing was loaded"
+
+
+def test_a_run_that_x_ends_is_judged_by_what_it_asked_for(outdated: Suite) -> None:
+    later = "".join(f"def test_{number}(): pass\n" for number in range(9))
+    test = f"def test_stale(tune):\n    tune('lib.op', M=2, source='two')\n    assert False\n{later}"
+    result = outdated.write(**{"tests/test_op": test}).load(GATE, "-x", "--junitxml=junit.xml")
+
+    result.stdout.fnmatch_lines(["*stopping after 1 failures*"])
+    assert cases(outdated)["gate"].find("failure") is not None
+
+
+def test_an_error_of_ours_is_a_failed_case_too(serial_suite: Suite) -> None:
+    in_the_way = "import os, pytest\n@pytest.fixture(autouse=True)\ndef made(): os.makedirs('report.json')\n"
+    serial_suite.write(test_op=f"{in_the_way}def test_op(tune): tune('lib.op')")
+
+    assert serial_suite.run("--autotune-report=report.json", "--junitxml=junit.xml").ret == 1
+
+    failure = cases(serial_suite)["error_1"].find("failure")
+    assert failure is not None
+    assert failure.get("message") == "--autotune-report: report.json: cannot be written: Is a directory"
+
+
+@pytest.mark.parametrize(
+    ("status", "maxfail", "failures", "interrupted"),
+    [(2, 0, 0, True), (2, 1, 0, True), (2, 1, 1, False), (2, 2, 1, True), (1, 1, 1, False), (3, 0, 0, True)],
+)
+def test_only_what_is_neither_the_tests_nor_x_interrupts_a_run(
+    pytester: pytest.Pytester, status: int, maxfail: int, failures: int, interrupted: bool
+) -> None:
+    completeness = Completeness(pytester.parseconfig(f"--maxfail={maxfail}"))
+    for _ in range(failures):
+        completeness.saw(pytest.TestReport("a", ("a", 1, "a"), {}, "failed", "why", "call"))
+    assert completeness.was_interrupted(status) is interrupted
+
+
+def test_pytest_html_shows_the_section(serial_outdated: Suite) -> None:
+    pytest.importorskip("pytest_html")
+    serial_outdated.load(GATE, "-ppytest_metadata.plugin", "-ppytest_html.plugin", "--html=report.html")
+
+    page = (serial_outdated.folder / "report.html").read_text()
+    assert "<h2>autotune cache</h2>" in page
+    assert "STALE tests/test_op.py::test_stale - toy:lib.op (M=2): source changed" in page

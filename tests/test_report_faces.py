@@ -1,0 +1,225 @@
+"""The faces of a summary beside the terminal's and the JSON report: Markdown, JUnit, what CI systems read."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import PurePath
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_autotune.cache.diff import Change, Diff, Kind
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.report import ci, code_quality, costs, faces, junit, markdown
+from pytest_autotune.report.summary import Gate, Place, Row, Summary
+from pytest_autotune.run.lookup import Outcome
+
+GPU = Device("Toy GPU", "toy", 4)
+
+
+def row(outcome: Outcome | None, kernel: str = "lib.op", test: str = "", seconds: float = 0.0, **key: object) -> Row:
+    problem = Problem("toy", kernel, tuple(Value(name, value) for name, value in key.items()), GPU)  # type: ignore[arg-type]
+    tests = (test,) if test else ()
+    searches = ((test, seconds),) if seconds else ()
+    return Row(problem, outcome, "source changed", "", tests, bool(seconds), seconds, searches=searches)
+
+
+def missed(number: int, **more: object) -> Summary:
+    """A summary of that many stale problems, each of a test of its own."""
+    rows = [row(Outcome.STALE, test=f"test_a.py::test_{index}", M=index) for index in range(number)]
+    places = {f"test_a.py::test_{index}": Place("test_a.py", 10 * index + 1) for index in range(number)}
+    return Summary(loaded=(("c.textproto", 3),), rows=tuple(rows), places=places, **more)  # type: ignore[arg-type]
+
+
+FAILED = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
+
+
+def test_a_face_is_found_by_how_the_name_of_its_file_ends() -> None:
+    names = {"a/r.json": "JSON", "r.md": "Markdown", "r.xml": "JUnit", "gl.codequality.json": "GitLab Code Quality"}
+    found = {name: face.name for name in names if (face := faces.face_of(PurePath(name)))}
+    assert found == names
+
+
+def test_github_shows_each_miss_at_the_file_and_line_of_its_test() -> None:
+    assert ci.github_annotations(missed(1)) == [
+        "::warning file=test_a.py,line=1,title=autotune cache%3A stale::STALE toy:lib.op (M=0): source changed"
+    ]
+
+
+def test_what_fails_the_run_is_an_error_and_comes_first_with_what_mends_it() -> None:
+    summary = missed(2, gate=FAILED, update="--autotune-load=c --autotune-dump=c", errors=("100% full\nsecond, line",))
+
+    first, second, *rest = ci.github_annotations(summary)
+
+    assert first == (
+        "::error title=autotune cache::maximum allowed autotune cache misses exceeded: 2 > 0"
+        "%0ARe-run with --autotune-load=c --autotune-dump=c to update the cache."
+    )
+    assert second.startswith("::error title=autotune cache::100%25 full second, line")
+    assert [line.split(",title")[0] for line in rest] == [
+        "::error file=test_a.py,line=1",
+        "::error file=test_a.py,line=11",
+    ]
+
+
+def test_a_refused_outcome_is_an_error_without_a_limit() -> None:
+    assert ci.github_annotations(missed(1, refused=(Outcome.STALE,)))[0].startswith("::error file=test_a.py")
+
+
+def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() -> None:
+    strange = "dir,1/test:50%.py::test_a"
+    rows = (row(Outcome.MISS, "lib.a,b:c%", test=strange, M=1),)
+    (line,) = ci.github_annotations(Summary(rows=rows, places={strange: Place("dir,1/test:50%.py", 3)}))
+
+    assert line == (
+        "::warning file=dir%2C1/test%3A50%25.py,line=3,title=autotune cache%3A miss::"
+        "MISS toy:lib.a,b:c%25 (M=1): source changed"
+    )
+
+
+def test_paths_are_relative_to_the_root_of_the_repository() -> None:
+    assert "file=packages/a/test_a.py," in ci.github_annotations(missed(1), "packages/a")[0]
+
+
+def test_problems_of_one_line_are_one_annotation() -> None:
+    rows = tuple(row(Outcome.MISS, test=f"test_a.py::test_op[{number}]", M=number) for number in range(14))
+    places = {one.tests[0]: Place("test_a.py", 7) for one in rows}
+
+    (line,) = ci.github_annotations(Summary(rows=rows, places=places))
+
+    assert line.count("%0A") == 10
+    assert line.endswith("%0A… and 4 more")
+
+
+def test_no_more_annotations_are_written_than_github_shows_of_a_step() -> None:
+    lines = ci.github_annotations(missed(40, gate=FAILED))
+
+    assert len(lines) == 10
+    assert "32 more tests ask for what is no hit" in lines[-1]
+
+
+def test_a_lookup_outside_of_tests_unseen_kernels_and_unused_entries_have_no_place() -> None:
+    unused = Entry(Problem("toy", "lib.old", (), GPU))
+    summary = Summary(rows=(row(Outcome.MISS, M=1),), unseen=("lib.hidden",), unused=(unused,))
+
+    assert ci.github_annotations(summary) == [
+        "::warning title=autotune cache%3A miss%2C unseen::MISS toy:lib.op (M=1): source changed"
+        "%0AUNSEEN lib.hidden: tuned without passing the plugin",
+        "::notice title=autotune cache::1 entry is unused: in this complete run no test asked for it",
+    ]
+
+
+def test_a_run_without_misses_says_nothing_to_github() -> None:
+    assert ci.github_annotations(Summary(rows=(row(Outcome.HIT),))) == []
+
+
+def test_a_section_that_gitlab_can_fold_has_markers_with_the_time() -> None:
+    assert ci.gitlab_section(12, is_folded=True) == (
+        "\x1b[0Ksection_start:12:autotune_cache[collapsed=true]\r\x1b[0Kautotune cache",
+        "\x1b[0Ksection_end:12:autotune_cache\r\x1b[0K",
+    )
+
+
+def test_gitlab_code_quality_names_the_place_and_keeps_its_fingerprint() -> None:
+    first, second = json.loads(code_quality.to_json(missed(2, gate=FAILED)))
+
+    assert first["location"] == {"path": "test_a.py", "lines": {"begin": 1}}
+    assert first["severity"] == "major"
+    assert first["description"] == "STALE toy:lib.op (M=0): source changed"
+    assert first["fingerprint"] != second["fingerprint"]
+    assert json.loads(code_quality.to_json(missed(1)))[0]["fingerprint"] == first["fingerprint"]
+
+
+def test_the_junit_report_has_a_case_for_the_limit_and_for_each_problem() -> None:
+    summary = missed(2, gate=FAILED)
+    suite = ElementTree.fromstring(junit.to_xml(summary)).find("testsuite")
+
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "3", "0")
+    assert [(case.get("classname"), case.get("name")) for case in suite.iterfind("testcase")] == [
+        ("autotune_cache", "gate"),
+        ("toy", "lib.op (M=0)"),
+        ("toy", "lib.op (M=1)"),
+    ]
+    assert [node.get("message") for node in suite.iter("failure")][1] == "stale: source changed (test_a.py::test_0)"
+
+
+def test_a_miss_that_fails_nothing_is_a_skipped_case_of_the_junit_report() -> None:
+    suite = ElementTree.fromstring(junit.to_xml(missed(2))).find("testsuite")
+
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "0", "2")
+
+
+def test_what_could_not_be_done_is_a_failed_case() -> None:
+    assert junit.cases(Summary(errors=("no space", "no file"))) == [
+        junit.Case("autotune_cache", "error_1", "no space"),
+        junit.Case("autotune_cache", "error_2", "no file"),
+    ]
+
+
+def changed() -> Summary:
+    old, new = (Candidate(params=(Value("BLOCK", size),), time_us=time) for size, time in ((64, 12.0), (128, 10.0)))
+    problem = Problem("toy", "lib.op", (Value("M", 1),), GPU)
+    change = Change(Kind.CHOICE, Entry(problem, choice=old), Entry(problem, choice=new))
+    rows = (row(Outcome.STALE, test="test_a.py::test_x", seconds=2.0, M=1), row(Outcome.HIT, M=2))
+    return replace(missed(0, gate=FAILED, update="--autotune-load=c"), rows=rows, changes=Diff((change,), 1))
+
+
+def test_markdown_has_the_verdict_the_misses_the_changes_and_where_the_time_went() -> None:
+    text = markdown.to_markdown(changed())
+
+    assert "❌ **`maximum allowed autotune cache misses exceeded: 2 > 0`**" in text
+    assert "| 1 | 0 | 1 | 0 | 0 | 0 | 1 | 0 |" in text
+    assert "| STALE | `test_a.py::test_x` | `toy:lib.op (M=1)` | `source changed` |" in text
+    assert "| choice changed | `toy:lib.op (M=1)` | `BLOCK=64` → `BLOCK=128` | 12 us → 10 us |" in text
+    assert "| `toy:lib.op` | 1 | 2.0 |" in text
+    assert "| `test_a.py::test_x` | 1 | 2.0 |" in text
+    assert "`pytest --autotune-load=c`" in text
+
+
+def test_foreign_text_in_markdown_stays_in_one_cell_and_one_code_span() -> None:
+    assert markdown.code("a|b") == r"`a\|b`"
+    assert markdown.code("a``b`") == "``` a``b` ```"
+    assert markdown.code("<img src=x>@user\n# title") == "`<img src=x>@user # title`"
+    assert markdown.code(" ") == ""
+
+
+def test_a_long_table_is_cut_and_what_is_left_out_is_counted() -> None:
+    text = markdown.to_markdown(missed(12), shown=10)
+
+    assert len(re.findall(r"^\| STALE ", text, re.MULTILINE)) == 10
+    assert "2 more are in the JSON report." in text
+
+
+@pytest.mark.parametrize("room", [0, 500, 2_000, 20_000])
+def test_a_step_summary_is_never_longer_than_its_room(room: int) -> None:
+    summary = missed(300)
+    text = markdown.fitting(summary, room)
+
+    assert len(text.encode()) <= room
+    assert bool(text) == (room >= 500)
+
+
+def test_time_is_told_by_kernel_and_by_the_test_that_searched() -> None:
+    summary = Summary(
+        rows=(
+            row(None, "lib.a", "t::one", 1.0, M=1),
+            row(None, "lib.a", "t::two", 2.0, M=2),
+            row(None, "lib.b", "t::two", 4.0),
+            row(None, "lib.c", "", 0.5),
+        )
+    )
+
+    assert costs.by_kernel(summary) == [
+        costs.Cost("toy:lib.b", 1, 4.0),
+        costs.Cost("toy:lib.a", 2, 3.0),
+        costs.Cost("toy:lib.c", 1, 0.5),
+    ]
+    assert costs.by_test(summary) == [
+        costs.Cost("t::two", 2, 6.0),
+        costs.Cost("t::one", 1, 1.0),
+        costs.Cost("outside of tests", 1, 0.5),
+    ]
