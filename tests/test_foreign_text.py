@@ -115,6 +115,7 @@ def hostile_summary() -> Summary:
         updates=True,
         interrupted=True,
         update=HOSTILE,
+        sweep=HOSTILE,
         refused=(Outcome.MISS,),
         places={HOSTILE: Place(HOSTILE, 1)},
         changes=Diff((Change(Kind.CHOICE, entry, entry),), 1),

@@ -362,7 +362,7 @@ def _row(
         next((lookup.alias for lookup in met if lookup.alias), ""),
         next((old.problem.kernel for one in met if one.outcome is Outcome.HIT and (old := old_entry(one))), ""),
         any(lookup.disturbed for lookup in searches if lookup.entry == best),
-        _each_search(searches),
+        searches=_each_search(searches),
     )
 
 
