@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_autotune.session.names import INPUT_KEY, MARKER, REPORT_ATTRIBUTE, asks_for_cache
+from pytest_autotune.session import INPUT_KEY, MARKER, REPORT_ATTRIBUTE, asks_for_cache
 from pytest_autotune.session.options import add_options, anything_set
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from pytest_autotune.session import ci, reports
 from pytest_autotune.session.beginning import begin
 from pytest_autotune.session.completeness import Completeness
 from pytest_autotune.session.gating import unloaded_gate
-from pytest_autotune.session.names import REPORT_ATTRIBUTE, asks_for_cache
+from pytest_autotune.session import REPORT_ATTRIBUTE, asks_for_cache
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.traffic import Task, receive_results, send_task
 from pytest_autotune.session.worker import TestProcess

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.session.names import MARKER
+from pytest_autotune.session import MARKER
 
 
 def enabled(item: pytest.Item) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_autotune.session.names import INPUT_KEY
+from pytest_autotune.session import INPUT_KEY
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.together.coordination import Coordination
-from pytest_autotune.session import marker, sweeping
-from pytest_autotune.session.names import MARKER, REPORT_ATTRIBUTE
+from pytest_autotune.session import MARKER, REPORT_ATTRIBUTE, marker, sweeping
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.paths import path_argument
 from pytest_autotune.session.traffic import send_results

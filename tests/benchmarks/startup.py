@@ -19,8 +19,11 @@ def main() -> None:
     print(machine())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        autoload = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        # As where it is installed: modules are compiled once, whatever this machine says about that.
+        compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+        autoload = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **compiled}
         (folder / "test_one.py").write_text("def test_one(): pass\n")
+        pytest_seconds(folder, "--co", "-q", "-ppytest_autotune.plugin", **autoload)
         with_plugin, without = [], []
         for _ in range(PAIRS):
             without.append(pytest_seconds(folder, "--co", "-q", **autoload)[0])
