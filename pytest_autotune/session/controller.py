@@ -26,11 +26,10 @@ from pytest_autotune.run.journal import RunFolder, journals_in
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.together.folders import Membership, remove_run_folders, shared_folder
-from pytest_autotune.session import ci, reports
+from pytest_autotune.session import REPORT_ATTRIBUTE, asks_for_cache, ci, reports
 from pytest_autotune.session.beginning import begin
 from pytest_autotune.session.completeness import Completeness
 from pytest_autotune.session.gating import unloaded_gate
-from pytest_autotune.session import REPORT_ATTRIBUTE, asks_for_cache
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.traffic import Task, receive_results, send_task
 from pytest_autotune.session.worker import TestProcess

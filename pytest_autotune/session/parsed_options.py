@@ -20,8 +20,8 @@ from pytest_autotune.cache.model import library_of
 from pytest_autotune.report.faces import SUFFIXES, face_of
 from pytest_autotune.report.gate import MissLimit
 from pytest_autotune.run.sweep import Sweep
+from pytest_autotune.session import INPUT_KEY
 from pytest_autotune.session import options as table
-from pytest_autotune.session.names import INPUT_KEY
 from pytest_autotune.session.options import OPTIONS, Option
 from pytest_autotune.session.paths import CacheArgument, path_argument
 from pytest_autotune.tuners import TUNERS, third_party_tuners
