@@ -33,6 +33,19 @@ def test_reading_a_file_takes_no_more_memory_than_twenty_times_its_size(name, tm
     assert peak < MOST_MEMORY * path.stat().st_size + 2_000_000
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("distinct-candidates.pb", "takes over 16 times its size in memory: not a cache"),
+        ("distinct-entries.pb", "takes over 16 times its size in memory: not a cache"),
+        ("distinct-devices.pb", "has more than 10000 devices: not a cache"),
+    ],
+)
+def test_a_file_of_parts_too_small_for_a_cache_is_refused(name, told):
+    with pytest.raises(CacheError, match=told):
+        decode(FILES[name](400_000), Format.BINARY, "cache.pb")
+
+
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value)
 def test_a_damaged_file_comes_to_a_cache_or_to_one_line(format):
     whole = encode(CACHE, format)

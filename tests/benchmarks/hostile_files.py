@@ -49,6 +49,10 @@ def _numbered(template: str, size: int) -> str:
     return "".join(template % number for number in range(size // len(template % 99_999)))
 
 
+def _many(make: Callable[[int], bytes], size: int) -> bytes:
+    return b"".join(map(make, range(size // len(make(0)))))
+
+
 def _written(size: int) -> bytes:
     """YAML as the plugin writes it: an entry has some 780 bytes."""
     device = Device("NVIDIA H200", "sm_90", 132)
@@ -94,6 +98,17 @@ FILES: dict[str, Callable[[int], str | bytes]] = {
     "names.pb": lambda size: _binary(repeat=(b"\x1a\x00", size // 2)),
     "entries.pb": lambda size: b"\x08\x01" + b"\x1a\x00" * (size // 2),
     "devices.pb": lambda size: b"\x08\x01" + b"\x12\x00" * (size // 2),
+    "distinct-names.pb": lambda size: _binary(repeat=(_many(lambda n: _field(3, _field(1, b"%09d" % n)), size), 1)),
+    "distinct-params.pb": lambda size: _binary((6, _many(lambda n: _field(2, _field(1, b"%09d" % n)), size))),
+    "distinct-candidates.pb": lambda size: _binary(
+        repeat=(_many(lambda n: _field(7, _field(2, _field(1, b"%08d" % n))), size), 1)
+    ),
+    "distinct-entries.pb": lambda size: (
+        b"\x08\x01"
+        + _field(2, _field(1, b"d"))
+        + _many(lambda n: _field(3, _field(1, b"t") + _field(2, b"%08d" % n) + _field(4, b"d")), size)
+    ),
+    "distinct-devices.pb": lambda size: b"\x08\x01" + _many(lambda n: _field(2, _field(1, b"%08d" % n)), size),
     "unknown.pb": lambda size: b"\x08\x01" + b"\xa0\x06\x01" * (size // 3),
 }
 #: More of the file's size than this, or of the time for half of it, is too much.

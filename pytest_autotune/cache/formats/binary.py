@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
+from operator import attrgetter, eq
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -221,9 +222,16 @@ def _devices(message: Message, where: str) -> dict[str, Device]:
 
 # Values that are kept for others that are equal: enough for the largest suite, and no more than some megabytes.
 _MOST_VALUES = 20_000
+# What is made of an entry, a candidate and a value, by the parser and then here, takes about so many bytes of memory.
+_BYTES_OF_ENTRY, _BYTES_OF_CANDIDATE, _BYTES_OF_VALUE = 464, 208, 208
+# Of the bytes of a file that may be taken; entries that a tuner writes take half of it at most. What is left to 20
+# times is for the bytes themselves and the parser. And what any file may take.
+_MOST_MEMORY, _ANY_MEMORY = 16, 2**20
 # Entries are made by columns, these many at a time.
 _AT_ONCE = 1000
 
+
+_NAME = attrgetter("name")
 
 # Bytes of an entry from which on its parts are counted before a parser makes something of each.
 _LARGE = 2**16
@@ -269,6 +277,7 @@ class _Reader:
         self._short_candidates: dict[bytes, Candidate] = {}
         self._texts: dict[str, str] = {}
         self._versions = KnownVersions()
+        self._may_take = _ANY_MEMORY
         self._names: set[tuple[str, ...]] = set()
         self._has_unknown_fields = False
         self._outlines = _outlines()
@@ -289,6 +298,8 @@ class _Reader:
     def _rows(self, encoded: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
         for index, data in enumerate(encoded):
             self._has_unknown_fields = False
+            self._may_take += _MOST_MEMORY * len(data)
+            self._take(_BYTES_OF_ENTRY)
             try:
                 row = self._row(data, f"entries[{index}]")
             except CacheError:
@@ -296,6 +307,15 @@ class _Reader:
             except Exception as error:  # a foreign parser at work on foreign bytes
                 raise CacheError(self._where, f"entries[{index}] is damaged: {str(error) or 'no entry'}") from None
             yield *row, data if self._has_unknown_fields else b""
+
+    def _take(self, memory: int) -> None:
+        """Count the memory of what is made next.
+
+        :raises CacheError: for a file of parts so small that they take many times its size.
+        """
+        self._may_take -= memory
+        if self._may_take < 0:
+            raise CacheError(self._where, f"takes over {_MOST_MEMORY} times its size in memory: not a cache")
 
     def _row(self, data: bytes, path: str) -> tuple[Any, ...]:
         outline = self._parsed(self._outlines.Entry, data)
@@ -305,10 +325,9 @@ class _Reader:
         tuner, kernel = outline.tuner, outline.kernel
         if not tuner or not kernel:
             raise CacheError(self._where, f"{path}.{'kernel' if tuner else 'tuner'} is empty")
-        shared = self._texts.setdefault
         return (
-            shared(tuner, tuner),
-            shared(kernel, kernel),
+            self._shared(tuner),
+            self._shared(kernel),
             self._sorted(outline.key, path, "key"),
             device,
             self._sorted(outline.fingerprint, path, "fingerprint"),
@@ -320,6 +339,9 @@ class _Reader:
             self._versions[outline.environment],
             tuple(sorted(set(outline.compiled))) if outline.compiled else (),
         )
+
+    def _shared(self, text: str) -> str:
+        return self._texts.setdefault(text, text) if len(self._texts) < _MOST_VALUES else text
 
     def _parsed(self, kind: Any, data: bytes) -> Message:
         if len(data) > _LARGE:
@@ -334,6 +356,7 @@ class _Reader:
         known = self._short_candidates.get(data)
         if known is not None:
             return known
+        self._take(_BYTES_OF_CANDIDATE)
         outline = self._parsed(self._outlines.Candidate, data)
         candidate = Candidate(
             outline.id,
@@ -349,21 +372,24 @@ class _Reader:
 
     def _sorted(self, encoded: Iterable[bytes], path: str, part: str) -> tuple[Value, ...]:
         values = self._values(encoded)
-        names = tuple([value.name for value in values])
+        names = tuple(map(_NAME, values))
         if names in self._names:
             return values
-        check_names(values, f"{path}.{part}", self._where)
-        if list(names) == sorted(names):
+        ordered = sorted(names)
+        if any(map(eq, ordered, islice(ordered, 1, None))):
+            check_names(values, f"{path}.{part}", self._where)
+        if all(map(eq, names, ordered)):
             if len(self._names) < _MOST_VALUES:
                 self._names.add(names)
             return values
-        return tuple(sorted(values, key=lambda value: value.name))
+        return tuple(sorted(values, key=_NAME))
 
     def _values(self, encoded: Iterable[bytes]) -> tuple[Value, ...]:
         known = self._known.get
         return tuple([known(data) or self._value(data) for data in encoded])
 
     def _value(self, data: bytes) -> Value:
+        self._take(_BYTES_OF_VALUE)
         before, self._has_unknown_fields = self._has_unknown_fields, False
         message = self._parsed(self._value_message, data)
         kind = message.WhichOneof("value")

@@ -24,6 +24,8 @@ _T = TypeVar("_T")
 _UINT32 = range(2**32)
 _INT64 = range(-(2**63), 2**63)
 _UPGRADE = "upgrade pytest-autotune"
+# More are no types of processors that a suite has met.
+_MOST_DEVICES = 10_000
 
 
 _CANDIDATE = {"id": "text", "params": "value", "time_us": "float", "failed": "text", "label": "text"}
@@ -123,23 +125,21 @@ def checked_devices(devices: Iterable[tuple[str, Device]], where: str) -> dict[s
 def add_device(by_id: dict[str, Device], id: str, device: Device, where: str) -> None:
     """Add the next device of a file to those by their id.
 
-    :raises CacheError: for an empty or repeated id.
+    :raises CacheError: for an empty or repeated id, or too many devices.
     """
     if not id:
         raise CacheError(where, f"devices[{len(by_id)}] has no id")
     if id in by_id:
         raise CacheError(where, f'devices[{len(by_id)}]: the id "{id}" is used twice')
+    if len(by_id) == _MOST_DEVICES:
+        raise CacheError(where, f"has more than {_MOST_DEVICES} devices: not a cache")
     by_id[id] = device
 
 
 def twice(names: Iterable[str]) -> str:
-    """The first name that stands there twice."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    raise ValueError("no name stands there twice")
+    """A name that stands there twice."""
+    ordered = sorted(names)
+    return next(name for name, following in pairwise(ordered) if name == following)
 
 
 def check_names(values: tuple[Value, ...], path: str, where: str) -> None:
