@@ -132,6 +132,21 @@ def call(kernel: Any, n: Any = 100, x: Any = None) -> Any:
     return kernel.best_config.kwargs["BLOCK"]
 
 
+def test_where_the_user_wants_no_tuning_the_first_candidate_or_the_nearest_choice_is_launched(session) -> None:
+    known = session(dumping=True)
+    call(copy_kernel(Bench()))
+    entries, bench = known.entries, Bench()
+
+    first = session(entries, on_miss="first")
+    assert call(copy_kernel(bench), n=99) == CONFIGS[0]
+    nearest = session(entries, on_miss="nearest")
+    assert call(copy_kernel(bench), n=99) == 64
+
+    assert bench.calls == 0
+    assert [first.lookups[0].untuned, nearest.lookups[0].untuned] == ["first", "nearest"]
+    assert first.outcomes == nearest.outcomes == ["miss"]
+
+
 def test_a_tuning_is_recorded_with_every_candidate_and_its_seconds(session) -> None:
     first = session(dumping=True)
     call(copy_kernel(Bench()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from pytest_autotune.cache.model import library_of
@@ -50,13 +50,15 @@ class MissLimit:
         return f"{misses} > {self.text}" if self.percent is None else f"{misses} of {problems} > {self.text}"
 
 
-def judge(summary: Summary, limit: MissLimit | None) -> Gate:
-    """Whether a run has more misses than its user allows.
+def judge(summary: Summary, limit: MissLimit | None, fail_on_unused: bool = False) -> Gate:
+    """Whether a run has more misses than its user allows, or unused entries where there are to be none.
 
     :param limit: None where the user has set none.
     """
-    if limit is None:
-        return Gate()
+    gate = Gate(limit.text if limit is not None else "", fail_on_unused=fail_on_unused)
+    judged = [*(["misses"] if limit is not None else []), *(["unused entries"] if fail_on_unused else [])]
+    if not judged:
+        return gate
     why_not = ""
     if not summary.loaded and not any(row.outcome for row in summary.rows):
         why_not = "nothing was loaded"
@@ -65,15 +67,27 @@ def judge(summary: Summary, limit: MissLimit | None) -> Gate:
     elif summary.interrupted:
         why_not = "the run was interrupted"
     if why_not:
-        return Gate(limit.text, skipped=f"autotune cache misses not judged: {why_not}")
+        return replace(gate, skipped=f"autotune cache {' and '.join(judged)} not judged: {why_not}")
+    failures = _misses(summary, limit) if limit is not None else []
+    if not failures and summary.unasked and not summary.incomplete:
+        failures.append(f"{_entries(summary.unasked)} loaded and not one was asked for")
+    if fail_on_unused:
+        if summary.incomplete:
+            why_not = f"unused autotune cache entries not judged: {summary.incomplete}"
+        elif summary.unused:
+            failures.append(f"{_entries(len(summary.unused))} loaded and not asked for (--autotune-fail-on-unused)")
+    return replace(gate, failure="; ".join(failures), skipped=why_not)
+
+
+def _misses(summary: Summary, limit: MissLimit) -> list[str]:
     # Who loads a tuner's entries wants it hooked; else the gate would pass for want of lookups.
     wanted = {library_of(name) for name in summary.requested or summary.covered}
     if unhooked := [tuner for tuner, _ in summary.unhooked if library_of(tuner) in wanted]:
-        return Gate(limit.text, failure=f"requested tuner could not be hooked: {', '.join(unhooked)}")
-    if summary.unasked and not summary.incomplete:
-        entries = "1 entry was" if summary.unasked == 1 else f"{summary.unasked} entries were"
-        return Gate(limit.text, failure=f"{entries} loaded and not one was asked for")
+        return [f"requested tuner could not be hooked: {', '.join(unhooked)}"]
     if limit.exceeded_by(summary.misses, summary.problems):
-        compared = limit.compared(summary.misses, summary.problems)
-        return Gate(limit.text, failure=f"maximum allowed autotune cache misses exceeded: {compared}")
-    return Gate(limit.text)
+        return [f"maximum allowed autotune cache misses exceeded: {limit.compared(summary.misses, summary.problems)}"]
+    return []
+
+
+def _entries(number: int) -> str:
+    return "1 entry was" if number == 1 else f"{number} entries were"

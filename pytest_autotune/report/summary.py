@@ -42,6 +42,7 @@ class Row:
     :param tests: the node ids of the tests that asked, first in their process or with another fingerprint;
         the one with the worst outcome comes first.
     :param tuned: a search took place.
+    :param untuned: what was used in place of a tuning: ``"first"`` candidate or choice of the ``"nearest"`` entry.
     :param moved_from: the kernel's old name, where its entry still has that.
     :param tuning_seconds: what the search took; 0 where there was none.
     :param choice: what is kept: of several searches by the rule of a merge, or what the file had all the time.
@@ -67,6 +68,7 @@ class Row:
     disturbed: bool = False
     swept: tuple[Swept, ...] = ()
     searches: tuple[tuple[str, float], ...] = ()
+    untuned: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,15 @@ class Place:
 class Gate:
     """The verdict on the number of misses.
 
-    :param limit: what is allowed, as the user wrote it; empty where nothing is to be judged.
+    :param limit: how many misses are allowed, as the user wrote it; empty where they are not to be judged.
+    :param fail_on_unused: whether unused entries are to be judged.
     :param failure: why the run fails; empty when it passes.
     :param skipped: why nothing was judged; empty when it was.
     :param is_usage_error: the failure is one of what was asked for, not of what was found.
     """
 
     limit: str = ""
+    fail_on_unused: bool = False
     failure: str = ""
     skipped: str = ""
     is_usage_error: bool = False
@@ -153,11 +157,12 @@ class Summary:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of problems by outcome, and of those tuned, unused and unportable."""
+        """The number of problems by outcome, and of those tuned, used untuned, unused and unportable."""
         by_outcome = Counter(row.outcome for row in self.rows)
         counts = {outcome.value: by_outcome[outcome] for outcome in (Outcome.HIT, Outcome.MISS, Outcome.STALE)}
         counts["mismatch"] = by_outcome[Outcome.MISMATCH]
         counts["tuned"] = sum(row.tuned for row in self.rows)
+        counts["untuned"] = sum(bool(row.untuned) for row in self.rows)
         counts["unused"] = len(self.unused)
         counts["unportable"] = by_outcome[Outcome.UNPORTABLE]
         return counts
@@ -363,6 +368,7 @@ def _row(
         next((old.problem.kernel for one in met if one.outcome is Outcome.HIT and (old := old_entry(one))), ""),
         any(lookup.disturbed for lookup in searches if lookup.entry == best),
         searches=_each_search(searches),
+        untuned=next((lookup.untuned for lookup in met if lookup.untuned), ""),
     )
 
 

@@ -25,6 +25,9 @@ _NOUNS = {
 }
 
 
+_UNTUNED = {"first": "the first candidate was used", "nearest": "the nearest entry's choice was used"}
+
+
 @dataclass(frozen=True)
 class Line:
     """One line of the section, fit to be shown whatever foreign text it was made of.
@@ -83,7 +86,9 @@ def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
         rows = [row for row in summary.rows if row.outcome is outcome and row not in summed_up]
         shown = rows if verbosity > 0 else rows[:SHOWN]
         for row in shown:
-            yield Line(f" {_where(row)}{described(row.problem, row.label)}: {row.reason}", outcome.value.upper(), color)
+            yield Line(
+                f" {_where(row)}{described(row.problem, row.label)}: {_reason(row)}", outcome.value.upper(), color
+            )
             if verbosity > 1 and row.choice is not None and row.tuned:
                 yield Line(f"     tuned in {row.tuning_seconds:.1f}s: {row.choice}{_quality(row)}")
         if len(rows) > len(shown):
@@ -96,6 +101,10 @@ def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
     yield from _swept(summary, verbosity)
     for kernel in summary.unseen:
         yield Line(f" {kernel}: tuned behind pytest-autotune's back; neither loaded nor dumped", "UNSEEN", color)
+
+
+def _reason(row: Row) -> str:
+    return f"{row.reason}; {_UNTUNED[row.untuned]}" if row.untuned else row.reason
 
 
 def _swept(summary: Summary, verbosity: int) -> Iterator[Line]:
@@ -273,7 +282,8 @@ def _counts(summary: Summary) -> str:
         parts.append(f"{counts['unused']} unused")
     tuned = f"; {counts['tuned']} tuned{seconds}" if counts["tuned"] else ""
     saved = f"; about {summary.saved_seconds:.1f}s of tuning saved" if summary.saved_seconds >= 0.1 else ""
-    return ", ".join(parts) + tuned + saved
+    untuned = f"; {counts['untuned']} used untuned" if counts["untuned"] else ""
+    return ", ".join(parts) + tuned + untuned + saved
 
 
 def _outcomes(rows: Sequence[Row]) -> list[str]:
@@ -295,10 +305,13 @@ def _dump(summary: Summary) -> tuple[str, bool]:
     if not dump.written_to:
         return f"nothing was tuned: {dump.path} was not written", True
     if not dump.rewritten:
-        return f"{dump.path} is up to date ({entries}{workers})", False
+        state = "left as it was" if dump.new_only else "up to date"
+        return f"{dump.path} is {state} ({entries}{workers})", False
     numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
     changes = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
     what = f": {changes}" if changes else ""
+    if dump.new_only and (stale := summary.counts["stale"]):
+        what += f"; {stale} stale left as they were"
     return f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}{what}", False
 
 
@@ -309,7 +322,8 @@ def _hint(summary: Summary) -> Iterator[Line]:
     counts = summary.counts
     dumped = summary.dump is not None and not summary.dump.error
     prune = "add --autotune-prune to drop the unused entries." if summary.unused else ""
-    if not dumped and (counts["miss"] or counts["stale"] or counts["mismatch"] or summary.moved):
+    is_behind = not dumped or (summary.dump is not None and summary.dump.new_only and counts["stale"])
+    if is_behind and (counts["miss"] or counts["stale"] or counts["mismatch"] or summary.moved):
         yield Line(f"Re-run with {update} to update the cache{'; ' + prune if prune else '.'}")
     elif prune:
         yield Line(f"Re-run with {update} and {prune}")

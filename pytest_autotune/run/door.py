@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from operator import attrgetter
 from typing import NoReturn, TypeVar
 
@@ -18,7 +19,7 @@ from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity,
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, Outcome, new_id
 from pytest_autotune.run.policy import Policy, Refusal, refusal
-from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, swept
+from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, stand_ins, swept
 from pytest_autotune.run.specialised import Specialised
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
@@ -217,8 +218,9 @@ class TuningRun:
         :param exists: whether there may still be a kernel of some name in this process. Where there is none, an
             entry of that name with the same key, device and fingerprint, a ``source`` in it, is taken for one of
             this kernel under its old name. Left out, none is.
-        :param candidates: all that are on offer now, without times; a sweep gives one of them as ``Tuning.entry``.
-            Left out, the tuner searches in a sweep, too.
+        :param candidates: all that are on offer now, without times, in the tuner's own order: a sweep gives one of them
+            as ``Tuning.entry``, and so does a user's wish for the first one, or the nearest entry's choice, in place
+            of a tuning. Left out, the tuner searches all the same.
         """
         self.versions.setdefault(problem.library, versions)
         with ExitStack() as held:
@@ -228,13 +230,17 @@ class TuningRun:
                 self.indexes, self.policy, offered, self._may_exist(problem, exists), is_alone=bool(self._extra)
             )
             other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)
-            sources: list[Source] = [Remembered(self._known, offered)]
+            sources: list[Iterable[Source]] = [(Remembered(self._known, offered),)]
             sweep = self.policy.sweep
-            if sweep is None:
-                sources.append(loaded)
+            if sweep is not None:
+                sources.append(self._swept(sweep, problem, candidates))
             else:
-                sources += self._swept(sweep, problem, candidates)
-            tuning = Tuning(self, lookup, versions, sources if self._is_isolated else [*sources, other], other)
+                sources.append((loaded,))
+                if candidates is not None and self.policy.wants_no_tuning and self.indexes:
+                    sources.append(stand_ins(lookup.identity, self.policy, self.indexes, offered, candidates))
+            if not self._is_isolated:
+                sources.append((other,))
+            tuning = Tuning(self, lookup, versions, chain.from_iterable(sources), other)
             try:
                 tuning._ask()
                 yield tuning
@@ -335,7 +341,7 @@ class Tuning:
     """One open door: an entry to use, or a search to make and record."""
 
     def __init__(
-        self, run: TuningRun, lookup: Lookup, versions: Versions, sources: Sequence[Source], other: OtherWorker
+        self, run: TuningRun, lookup: Lookup, versions: Versions, sources: Iterator[Source], other: OtherWorker
     ) -> None:
         #: The entry to use; None where the tuner must search.
         self.entry: Entry | None = None
@@ -344,7 +350,7 @@ class Tuning:
         self.is_reported = False
         self._run = run
         self._versions = versions
-        self._sources = iter(sources)
+        self._sources = sources
         self._other = other
         #: The source of ``entry``, and the lookup as it was asked.
         self._asked: tuple[Source, Lookup] | None = None

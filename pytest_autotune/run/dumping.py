@@ -19,6 +19,7 @@ class Dump:
 
     :param path: as the user wrote it.
     :param written_to: where it was written; another path where the file was locked.
+    :param new_only: what it held was left as it was, whatever this run came to.
     :param error: why it could not be written; empty if it was.
     """
 
@@ -30,6 +31,7 @@ class Dump:
     unchanged: int = 0
     removed: int = 0
     rewritten: bool = False
+    new_only: bool = False
     error: str = ""
 
     @property
@@ -88,6 +90,7 @@ def dump(
         unchanged=merged.unchanged,
         removed=merged.removed,
         rewritten=updated.changed,
+        new_only=policy.new_only,
     )
 
 

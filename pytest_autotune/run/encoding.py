@@ -12,7 +12,7 @@ from pytest_autotune.cache.model import Entry, Versions
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.specialised import Specialised
 
-_PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed")
+_PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed", "untuned")
 
 
 @dataclass(frozen=True)

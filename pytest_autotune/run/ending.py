@@ -68,9 +68,11 @@ class DumpPolicy:
 
     :param prune: drop the unused entries.
     :param keep_candidates: keep every candidate of a new entry that has a choice.
+    :param new_only: leave the entries of every problem that the dump path holds as they are.
     """
 
     prune: bool = False
+    new_only: bool = False
     keep_candidates: bool = False
 
 
@@ -111,13 +113,18 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
     ]
     used = [lookup.entry for lookup in lookups if lookup.entry is not None and _was_used(lookup)]
     drop = {entry.identity for entry in unused} if policy is not None and policy.prune else set()
-    for lookup, entry in renamed(lookups):
+    new_only = policy is not None and policy.new_only
+    for lookup, entry in () if new_only else renamed(lookups):
         old = lookup.entry
         if lookup.outcome is not Outcome.HIT:
             used.append(entry)
         elif old is not None and not collected.incomplete:  # else another test may still ask for the old name
             used = [entry if one is old else one for one in used]
             drop.add(old.identity)
+    if new_only:
+        there = {entry.problem for entry in held.entries}
+        measured = [one for one in measured if one.entry.problem not in there]
+        used = [entry for entry in used if entry.problem not in there]
     merged = merge(
         held,
         measured,

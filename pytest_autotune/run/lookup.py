@@ -47,6 +47,8 @@ class Lookup:
     :param shared: the choice came from another worker's tuning in this run.
     :param disturbed: something else may have run on the device while it was measured.
     :param test_failed: in a sweep, what ``test`` ran with when it failed.
+    :param untuned: what was used in place of a tuning, of which there was none: ``"first"``, the first candidate, or
+        ``"nearest"``, the choice of the nearest entry; else empty.
     :param id: of this lookup, and of no other one that is reported in a run; it says nothing about the lookup.
     :param saved_seconds: the tuning that a hit made unnecessary, in seconds.
     """
@@ -63,6 +65,7 @@ class Lookup:
     disturbed: bool = False
     alias: str = ""
     test_failed: bool = False
+    untuned: str = ""
     id: str = field(default="", compare=False)
     #: The lookup as text, once :func:`pytest_autotune.run.encoding.encode_lookup` has made it.
     encoded: list[str] = field(default_factory=list, init=False, compare=False, repr=False)

@@ -60,6 +60,20 @@ class Nearest:
         return self._kernels[tuner, kernel]
 
 
+def nearest_entries(indexes: Sequence[EntryIndex], problem: Problem, aliases: Mapping[str, str]) -> list[Entry]:
+    """The entries of a problem's kernel, the nearest first: of its own device, then by how their keys differ."""
+    own = {problem.device.name, aliases.get(problem.device.name)}
+    wanted = {value.name: value for value in problem.key}
+
+    def distance(entry: Entry) -> tuple[object, ...]:
+        has = {value.name: value for value in entry.problem.key}
+        return entry.problem.device.name not in own, _difference(has, wanted), entry.sort_key
+
+    entries = [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
+    comparable = [entry for entry in entries if _comparable([value.name for value in entry.problem.key], wanted)]
+    return sorted(comparable, key=distance)
+
+
 class _Keys:
     """Keys as rows of numbers, of which many are compared in little time; equal values have the same number."""
 

@@ -14,6 +14,8 @@ class OnMiss(str, Enum):
     """What becomes of a problem that the loaded caches do not cover, as options spell it."""
 
     TUNE = "tune"
+    FIRST = "first"
+    NEAREST = "nearest"
     ERROR = "error"
 
 
@@ -53,6 +55,11 @@ class Policy:
     compile_threads: int = 1
     cores: int = 1
     sweep: Sweep | None = None
+
+    @property
+    def wants_no_tuning(self) -> bool:
+        """Whether something is to stand in for a tuning."""
+        return self.on_miss == OnMiss.FIRST or self.on_miss == OnMiss.NEAREST
 
     def is_error(self, outcome: Outcome | None) -> bool:
         """Whether a problem with this outcome is an error, where no entry is used for it all the same."""

@@ -1,22 +1,22 @@
 """Where the choice for a lookup may come from: sources, which an open door asks one after another.
 
-What this process has chosen before, what is loaded, and what another worker is tuning; in a
-sweep the candidates in its order, each a source of its own. Each says what it makes of the
-lookup, and may offer an entry; the tuner takes it or rejects it, and the next source is asked.
-A source decides nothing beyond that: whether a lookup is an error says
-:class:`~pytest_autotune.run.door.Tuning`, for all of them.
+What this process has chosen before, what is loaded, what stands in for a tuning where the user wants none, and what
+another worker is tuning; in a sweep the candidates in its order, each a source of its own. Each says what it makes of
+the lookup, and may offer an entry; the tuner takes it or rejects it, and the next source is asked. A source decides
+nothing beyond that: whether a lookup is an error says :class:`~pytest_autotune.run.door.Tuning`, for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, find
-from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.nearest import Nearest, nearest_entries
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Claim
@@ -108,6 +108,46 @@ class Loaded:
 
     def rejected(self, lookup: Lookup, reason: str) -> Lookup:
         return replace(lookup, outcome=Outcome.STALE, reason=reason)
+
+
+class StandIn:
+    """What is used in place of a tuning, where the user wants none.
+
+    :param entry: of the problem that is looked up, as if it had been tuned.
+    :param kind: as :attr:`Lookup.untuned` says it.
+    """
+
+    def __init__(self, entry: Entry, kind: OnMiss) -> None:
+        self._entry = entry
+        self._kind = kind
+
+    def ask(self, lookup: Lookup) -> Answer:
+        return Answer(replace(lookup, entry=self._entry, untuned=self._kind.value), self._entry)
+
+    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
+        return lookup
+
+
+def stand_ins(
+    identity: Identity,
+    policy: Policy,
+    indexes: Sequence[EntryIndex],
+    offered: Callable[[Entry], bool],
+    candidates: Callable[[], Iterable[Candidate]],
+) -> Iterator[Source]:
+    """The sources in place of a tuning: the nearest entries' choices where the user wants those, then each candidate.
+
+    :param candidates: in the tuner's own order.
+    """
+    problem, fingerprint = identity
+    near = nearest_entries(indexes, problem, policy.aliases) if policy.on_miss == OnMiss.NEAREST else []
+    choices = [(entry.choice, OnMiss.NEAREST) for entry in near if entry.choice is not None and offered(entry)]
+    seen = set()
+    for choice, kind in chain(choices, ((candidate, OnMiss.FIRST) for candidate in candidates())):
+        if (choice.id, choice.params) not in seen:
+            seen.add((choice.id, choice.params))
+            # The time is another problem's.
+            yield StandIn(Entry(problem, fingerprint, replace(choice, time_us=None)), kind)
 
 
 class OtherWorker:

@@ -30,7 +30,9 @@ def begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tupl
     held = _read_dump(options.dump)
     folder = _open_folder(config, options.dump, shared)
     loaded = tuple(_read_loaded(options, held, folder))
-    return Beginning(loaded, held, EntryIndex.of([cache for _, cache in loaded]) if loaded else None), folder
+    # Without any cache, too, the first candidate may stand in for a tuning: then every lookup is a miss.
+    is_judged = bool(loaded) or (options.on_miss == "first" and options.dump is None)
+    return Beginning(loaded, held, EntryIndex.of([cache for _, cache in loaded]) if is_judged else None), folder
 
 
 def _read_dump(dump: CacheArgument | None) -> Cache:

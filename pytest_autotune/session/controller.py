@@ -223,7 +223,7 @@ class Controller:
             ending = end(self._beginning, collected, Cache(), None)
         else:
             destination = Destination(options.dump.store_path, options.dump.typed, options.dump.given)
-            change = DumpPolicy(options.prune, options.keep_candidates)
+            change = DumpPolicy(options.prune, options.update_new_only, options.keep_candidates)
             ending, dumped = dump(destination, self._beginning, collected, change, self.folder)
         policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
         request = Request(
@@ -236,11 +236,11 @@ class Controller:
             tuple(filter(policy.is_error, Outcome)),
         )
         summary = summarise(self._beginning, collected, ending, dumped, request, self._places)
-        gate = judge(summary, options.max_misses)
+        gate = judge(summary, options.max_misses, options.fail_on_unused)
         # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
         problem = unloaded_gate(self._config, options)
         if problem and self._process is None and not any(row.outcome for row in summary.rows) and not gate.failure:
-            gate = Gate(gate.limit, failure=problem, is_usage_error=True)
+            gate = Gate(gate.limit, gate.fail_on_unused, failure=problem, is_usage_error=True)
         return replace(summary, gate=gate)
 
     def _collect_journals(self) -> None:

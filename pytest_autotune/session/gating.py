@@ -17,7 +17,11 @@ def unloaded_gate(config: pytest.Config, options: Options) -> str:
     """
     if options.load or options.dump is not None or config.getoption("autotune_load") is not None:
         return ""
-    asks = {"max_misses": options.max_misses is not None, "on_miss": options.on_miss == "error"}
+    asks = {
+        "max_misses": options.max_misses is not None,
+        "fail_on_unused": options.fail_on_unused,
+        "on_miss": options.on_miss in ("error", "nearest"),
+    }
     for name in (name for name, is_asked in asks.items() if is_asked):
         is_typed = config.getoption(f"autotune_{name}") is not None
         if is_typed or not selection(config):

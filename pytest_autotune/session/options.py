@@ -106,12 +106,29 @@ OPTIONS = (
         "Write what was chosen in this run. Problems of this run are added or replaced, all others kept",
         "PATH",
     ),
+    Option(
+        "update",
+        SWITCH,
+        "Write into the cache that is loaded, the last one of several: what is missing or stale is tuned and replaced, "
+        "whatever the ini file says of `on_miss` and `on_stale`",
+        default="false",
+        has_ini=False,
+    ),
+    Option(
+        "update_new_only",
+        SWITCH,
+        "The same, but only add: entries that are there stay as they are, stale ones too",
+        default="false",
+        has_ini=False,
+    ),
     Option("prune", SWITCH, "With a dump: also drop the unused entries, after a complete run", default="false"),
     Option(
         "on_miss",
         WORD,
-        "`error`: the test that asked fails at once, for a miss, stale or mismatch",
-        "tune|error",
+        "For a miss, stale or mismatch. `first`: nothing is tuned, the tuner's first candidate that works is used. "
+        "`nearest`: the choice of the kernel's nearest entry is, where it is a candidate. "
+        "Both count and are listed as misses, and never written. `error`: the test that asked fails at once",
+        "tune|first|nearest|error",
         "`tune`",
     ),
     Option(
@@ -128,6 +145,12 @@ OPTIONS = (
         "Fail the run when more than `N` problems, or `P%` of them, were not hits",
         "N|P%",
         "no limit",
+    ),
+    Option(
+        "fail_on_unused",
+        SWITCH,
+        "Fail a complete run that leaves loaded entries unused; a run of a part of the suite is not judged",
+        default="false",
     ),
     Option("report", PATHS, "Write a report of the run: `.md`, `.json`, `.xml` (JUnit). Repeatable", "PATH"),
     Option(

@@ -39,10 +39,13 @@ class Options:
 
     load: tuple[CacheArgument, ...]
     dump: CacheArgument | None
+    update: bool
+    update_new_only: bool
     prune: bool
     on_miss: str
     on_stale: str
     max_misses: MissLimit | None
+    fail_on_unused: bool
     report: tuple[CacheArgument, ...]
     ci: str
     tuners: tuple[str, ...] | None
@@ -58,7 +61,8 @@ class Options:
     def active(self) -> bool:
         """Whether the user asked for anything to happen in this run."""
         # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
-        return bool(self.load or self.dump or self.report or self.max_misses or self.spread_gpus or self.sweep)
+        asks = self.load or self.dump or self.report or self.max_misses or self.spread_gpus or self.sweep
+        return bool(asks or self.fail_on_unused or self.on_miss == "first")
 
     @property
     def updates(self) -> bool:
@@ -70,10 +74,11 @@ class Options:
         """What to type for a run that tunes what is missing and keeps the rest; empty where nothing is loaded."""
         if not self.load:
             return ""
-        dump = self.dump or self.load[-1]
         typed = [f"--autotune-load={load.typed}" for load in self.load if load.given.startswith("--")]
-        if dump.given.startswith("--") or dump is not self.dump:
-            typed.append(f"--autotune-dump={dump.typed}")
+        if self.dump is None or self.dump.is_same_as(self.load[-1]):
+            return shlex.join([*typed, "--autotune-update"])
+        if self.dump.given.startswith("--"):
+            typed.append(f"--autotune-dump={self.dump.typed}")
         if self.on_miss != "tune":
             typed.append("--autotune-on-miss=tune")
         if self.on_stale != "tune":
@@ -87,6 +92,8 @@ def read_options(config: pytest.Config) -> Options:
     :raises pytest.UsageError: for a value that makes no sense, in one line.
     """
     options = Options(**{option.name: _READERS[option.kind](_Given(config, option)) for option in OPTIONS})
+    if (options.update or options.update_new_only) and options.sweep is None:
+        options = _updating(config, options)
     for report in options.report:
         if face_of(Path(report.text)) is None:
             known = ", ".join(SUFFIXES)
@@ -99,15 +106,34 @@ def read_options(config: pytest.Config) -> Options:
     return options
 
 
+def _updating(config: pytest.Config, options: Options) -> Options:
+    """The options of a run that writes into what it loads."""
+    flag = "--autotune-update-new-only" if options.update_new_only else "--autotune-update"
+    if not options.load:
+        raise pytest.UsageError(f"{flag}: nothing is loaded, so there is nothing to update (add --autotune-load=PATH)")
+    for name in ("on_miss", "on_stale"):
+        word = config.getoption(f"autotune_{name}")
+        if word not in (None, "", "tune"):
+            option = f"--autotune-{name.replace('_', '-')}={word}"
+            raise pytest.UsageError(f"{flag}: {option} would leave nothing to update (leave one of them out)")
+    dump = options.dump if config.getoption("autotune_dump") else None  # the ini file's gives way
+    if dump is not None and not options.updates:
+        raise pytest.UsageError(
+            f"{flag}: writes into {options.load[-1].typed}, which is loaded, and --autotune-dump={dump.typed} names "
+            "another cache (leave one of them out)"
+        )
+    return replace(options, dump=dump or options.load[-1], on_miss="tune", on_stale="tune")
+
+
 def _without_caches(config: pytest.Config, options: Options) -> Options:
     """The options of a sweep: what the ini file loads for other runs is left out, and what is typed is refused."""
     assert options.sweep is not None
-    for name in ("load", "dump", "prune", "max_misses"):
+    for name in ("load", "dump", "update", "update_new_only", "prune", "max_misses", "fail_on_unused"):
         if config.getoption(f"autotune_{name}"):
             raise pytest.UsageError(
                 f"--autotune-{name.replace('_', '-')}: a sweep loads and dumps nothing (leave one of the two out)"
             )
-    without = replace(options, load=(), dump=None, prune=False, max_misses=None)
+    without = replace(options, load=(), dump=None, prune=False, max_misses=None, fail_on_unused=False)
     return replace(without, on_miss="tune", on_stale="tune", sweep=options.sweep.on(options.night))
 
 

@@ -119,6 +119,35 @@ def test_a_stale_choice_is_used_on_request_while_it_is_still_a_candidate(suite: 
     assert suite.tunings == []
 
 
+FIRST = """
+import pytest
+from pytest_autotune import InvalidConfiguration
+from times import HOW, SPACE, run
+
+def first_refused(config):
+    if config["BLOCK"] == 16:
+        raise InvalidConfiguration("too small")
+    return run(config)
+
+def test_gemm(autotune_cache):
+    config = autotune_cache.tune(
+        "lib.gemm", key={"m": 7}, space=SPACE, run=first_refused, measuring=HOW, device="cpu", source="one"
+    )
+    assert config == {"BLOCK": 32}
+"""
+
+
+def test_the_first_configuration_that_works_is_used_where_the_user_wants_no_tuning(serial_suite: Suite) -> None:
+    a_suite(serial_suite, FIRST)
+
+    report = serial_suite.report("--autotune-on-miss=first")
+
+    (lookup,) = report["lookups"]
+    assert (lookup["outcome"], lookup["untuned"], lookup["tuned"]) == ("miss", "first", False)
+    assert lookup["choice"] == {"params": {"BLOCK": 32}}
+    assert set(serial_suite.tunings) <= {"32"}, "16 was refused, and 64 never tried"
+
+
 def test_entries_of_another_device_are_a_mismatch(suite: Suite) -> None:
     a_suite(suite).dump()
     suite.cache.write_text(suite.cache.read_text().replace('name: "CPU"', 'name: "Other CPU"'))

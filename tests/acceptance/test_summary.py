@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.conftest import Suite
 
 MANY = "import pytest\n@pytest.mark.parametrize('m', range(12))\ndef test_op(tune, m): tune('lib.op', M=m{more})\n"
-UPDATE = "Re-run with --autotune-load=cache.textproto --autotune-dump=cache.textproto"
+UPDATE = "Re-run with --autotune-load=cache.textproto --autotune-update"
 
 
 @pytest.fixture
@@ -205,7 +203,7 @@ HINTS = [
     pytest.param(
         "autotune_on_stale = use\nautotune_load = cache.textproto",
         [],
-        " --autotune-on-stale=tune",
+        "--autotune-update",
         id="on stale",
     ),
 ]
@@ -233,18 +231,19 @@ def test_the_hint_names_a_path_with_blanks_so_that_a_shell_takes_it(outdated: Su
 
     result = outdated.run("--autotune-load=my cache.textproto")
 
-    result.stdout.fnmatch_lines(["Re-run with '--autotune-load=my cache.textproto' '--autotune-dump=my cache*"])
+    result.stdout.fnmatch_lines(["Re-run with '--autotune-load=my cache.textproto' --autotune-update to*"])
 
 
 def test_the_hint_of_a_folder_keeps_its_slash(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     serial_suite.write(test_hit=hit()).run("--autotune-dump=cache/")
     serial_suite.write(test_hit="def test_hit(tune): tune('lib.hit', source='two')")
-    serial_suite.pytester.makeini("[pytest]\nautotune_load = cache/\n")
     below = serial_suite.folder / "below"
     below.mkdir()
     monkeypatch.chdir(below)
 
-    serial_suite.run("..").stdout.fnmatch_lines([f"Re-run with --autotune-dump={Path('..', 'cache')}/ to update*"])
+    result = serial_suite.run("..", "--autotune-load=../cache/")
+
+    result.stdout.fnmatch_lines(["Re-run with --autotune-load=../cache/ --autotune-update to update the cache."])
 
 
 def test_a_run_that_updates_needs_no_hint(outdated: Suite, section) -> None:

@@ -240,9 +240,10 @@ def _choose(memory: Memory, request: Request) -> Configuration:
         while tuning.entry is not None and tuning.entry.choice is not None:
             found = request.plan.space.find(tuning.entry.choice.params)
             assert found is not None
-            if run.policy.sweep is None:
+            if run.policy.sweep is not None:  # it asks again what it runs with
+                run.at_next_test(partial(memory.chosen.pop, request.identity, None))
+            elif not tuning.lookup.untuned:
                 return found
-            run.at_next_test(partial(memory.chosen.pop, request.identity, None))  # it asks again what it runs with
             if not (why := _why_unusable(request, found)):
                 return found
             tuning.reject(why)

@@ -1,0 +1,117 @@
+"""``--autotune-on-miss=first`` and ``=nearest``: neither tuned nor failed, and counted as what it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Suite
+
+OP = """
+import pytest
+TIMES = {{"slow": 9.0, "fast": 3.0, "middle": 6.0}}
+@pytest.mark.parametrize("m", [{ms}])
+def test_op(tune, m):
+    times = {{"slow": 9.0, "fast": 9.5, "middle": 6.0}} if m == 64 else TIMES
+    assert tune("lib.op", M=m, times=times{more}) == {wanted}
+"""
+
+
+@pytest.fixture
+def known(serial_suite: Suite) -> Suite:
+    return with_entries(serial_suite)
+
+
+def with_entries(suite: Suite) -> Suite:
+    """A suite with entries for M=16, where fast is the fastest, and M=64, where middle is."""
+    suite.write(test_op=OP.format(ms="16, 64", more="", wanted="('middle' if m == 64 else 'fast')")).dump()
+    return suite
+
+
+def test_first_uses_the_first_candidate_for_a_miss_and_for_a_stale_problem(suite: Suite, section) -> None:
+    known = with_entries(suite)
+    known.write(
+        test_op=OP.format(
+            ms="16, 32, 64", more=", source='two' if m == 16 else 'one'", wanted="('middle' if m == 64 else 'slow')"
+        )
+    )
+    before = known.cache.read_bytes()
+
+    result = known.load("--autotune-on-miss=first")
+
+    result.assert_outcomes(passed=3)
+    assert known.tunings == []
+    assert section(result) == [
+        "MISS test_op.py::test_op[32] - toy:lib.op (M=32): no entry; the nearest has M 16 instead of 32; "
+        "the first candidate was used",
+        "STALE test_op.py::test_op[16] - toy:lib.op (M=16): source changed; the first candidate was used",
+        "1 hit, 1 miss, 1 stale; 2 used untuned",
+        "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache.",
+    ]
+    assert known.cache.read_bytes() == before
+
+
+def test_nearest_uses_the_choice_of_the_nearest_entry(known: Suite) -> None:
+    known.write(test_op=OP.format(ms="20, 63", more="", wanted="('middle' if m == 63 else 'fast')"))
+
+    report = known.report("--autotune-load=cache.textproto", "--autotune-on-miss=nearest")
+
+    assert known.tunings == []
+    assert report["counts"]["miss"] == report["counts"]["untuned"] == 2
+    assert [(row["untuned"], row["tuned"], row["choice"]) for row in report["lookups"]] == [
+        ("nearest", False, {"params": {"config": "fast"}}),
+        ("nearest", False, {"params": {"config": "middle"}}),
+    ]
+
+
+@pytest.mark.parametrize("word", ["first", "nearest"])
+def test_the_gate_counts_them_as_misses(known: Suite, section, word: str) -> None:
+    known.write(test_op=OP.format(ms="16, 20, 64", more="", wanted="tune('lib.op', M=m, times=times)"))
+
+    result = known.load(f"--autotune-on-miss={word}", "--autotune-max-misses=0")
+
+    assert result.ret == 1
+    assert section(result)[-2].startswith("2 hits, 1 miss; 1 used untuned")
+
+
+def test_nearest_takes_the_first_candidate_where_no_entry_is_near(serial_suite: Suite) -> None:
+    serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).dump()
+    serial_suite.write(test_new="def test_new(tune): assert tune('lib.new') == 'a'", test_op="")
+
+    report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-on-miss=nearest")
+
+    assert [row["untuned"] for row in report["lookups"]] == ["first"]
+    assert report["counts"]["tuned"] == 0
+
+
+def test_first_needs_no_cache(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'slow'"))
+
+    result = serial_suite.run("--autotune-on-miss=first")
+
+    result.assert_outcomes(passed=1)
+    assert serial_suite.tunings == []
+    assert section(result)[-1] == "0 hits, 1 miss; 1 used untuned"
+
+
+def test_nearest_without_a_cache_is_refused(serial_suite: Suite) -> None:
+    result = serial_suite.write().run("--autotune-on-miss=nearest")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --autotune-on-miss: nothing is loaded*"])
+
+
+def test_a_dump_alone_tunes_all_the_same(serial_suite: Suite) -> None:
+    serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'"))
+
+    serial_suite.dump("--autotune-on-miss=first").assert_outcomes(passed=1)
+
+    assert len(serial_suite.tunings) == 1
+
+
+def test_an_entry_whose_choice_stood_in_for_another_is_unused_all_the_same(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).dump()
+    serial_suite.write(test_op=OP.format(ms="20", more="", wanted="'fast'"))
+
+    lines = section(serial_suite.load("--autotune-on-miss=nearest"))
+
+    assert "UNUSED toy:lib.op (M=16) - not requested by any test" in lines

@@ -1,0 +1,174 @@
+"""Bringing a cache up to date by one flag, by new entries alone, and a verdict on entries that are unused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Suite
+
+OPS = "import pytest\n@pytest.mark.parametrize('m', [{ms}])\ndef test_op(tune, m): tune('lib.op', M=m{more})\n"
+STALE = "def test_stale(tune): tune('lib.stale', source='{source}')"
+
+
+@pytest.fixture
+def outdated(serial_suite: Suite) -> Suite:
+    """A suite with one hit, one stale problem and one miss, and its cache."""
+    serial_suite.write(test_op=OPS.format(ms="1", more=""), test_stale=STALE.format(source="one")).dump()
+    return serial_suite.write(test_op=OPS.format(ms="1, 2", more=""), test_stale=STALE.format(source="two"))
+
+
+def test_one_flag_writes_into_the_cache_that_is_loaded(outdated: Suite, section) -> None:
+    outdated.pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
+    assert section(outdated.run())[-1] == "Re-run with --autotune-update to update the cache."
+
+    outdated.run("--autotune-update").assert_outcomes(passed=3)
+
+    assert len(outdated.tunings) == 2
+    assert section(outdated.run()) == ["3 hits"]
+
+
+def test_an_update_tunes_whatever_the_ini_file_says_of_misses(outdated: Suite, section) -> None:
+    outdated.pytester.makeini(
+        "[pytest]\nautotune_load = cache.textproto\nautotune_dump = other.textproto\nautotune_on_miss = error\n"
+        "autotune_on_stale = use\n"
+    )
+
+    result = outdated.run("--autotune-update")
+
+    assert result.ret == 0
+    assert len(outdated.tunings) == 2
+    assert not (outdated.folder / "other.textproto").exists()
+    assert section(outdated.load("--autotune-dump=")) == ["3 hits"]
+
+
+def test_the_first_update_may_begin_with_no_file(serial_suite: Suite) -> None:
+    assert serial_suite.write().load("--autotune-update").ret == 0
+    assert serial_suite.cache.read_text().count("entries {") == 4
+
+
+def test_of_several_caches_the_last_one_is_updated(outdated: Suite) -> None:
+    before = outdated.cache.read_bytes()
+
+    outdated.load("--autotune-load=own.textproto", "--autotune-update")
+
+    assert outdated.cache.read_bytes() == before
+    assert (outdated.folder / "own.textproto").read_text().count("entries {") == 3
+
+
+@pytest.mark.parametrize("flag", ["--autotune-update", "--autotune-update-new-only"])
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ([], "nothing is loaded, so there is nothing to update (add --autotune-load=PATH)"),
+        (
+            ["--autotune-load=cache.textproto", "--autotune-dump=other.pb"],
+            "writes into cache.textproto, which is loaded, and --autotune-dump=other.pb names another cache "
+            "(leave one of them out)",
+        ),
+        (
+            ["--autotune-load=cache.textproto", "--autotune-on-miss=nearest"],
+            "--autotune-on-miss=nearest would leave nothing to update (leave one of them out)",
+        ),
+    ],
+)
+def test_an_update_that_makes_no_sense_is_refused_in_one_line(
+    serial_suite: Suite, flag: str, args: list[str], problem: str
+) -> None:
+    result = serial_suite.write().run(flag, *args)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {flag}: {problem}"])
+
+
+def test_new_only_adds_what_is_missing_and_leaves_stale_entries_to_the_byte(outdated: Suite, section) -> None:
+    before = outdated.cache.read_text()
+
+    lines = section(outdated.load("--autotune-update-new-only"))
+
+    after = outdated.cache.read_text()
+    added = [line for line in after.splitlines() if line not in before.splitlines()]
+    assert added[0] == '  key { name: "M" int: 2 }'
+    assert [line for line in before.splitlines() if line not in after.splitlines()] == []
+    assert after.count("entries {") == 3
+    assert lines[-2].endswith("3 entries written to cache.textproto: 1 added, 2 unchanged; 1 stale left as they were")
+    assert lines[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
+    assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
+
+
+def test_new_only_is_told_in_the_report_and_writes_nothing_where_nothing_is_new(outdated: Suite) -> None:
+    outdated.load("--autotune-update-new-only")
+    before = outdated.cache.read_bytes()
+
+    report = outdated.report("--autotune-load=cache.textproto", "--autotune-update-new-only")
+
+    assert report["dump"]["new_only"] is True
+    assert report["counts"]["stale"] == 1
+    assert outdated.cache.read_bytes() == before
+
+
+@pytest.fixture
+def shrunk(serial_suite: Suite) -> Suite:
+    """A suite that leaves one of its two entries unused."""
+    serial_suite.write(test_op=OPS.format(ms="1, 2", more="")).dump()
+    return serial_suite.write(test_op=OPS.format(ms="1", more=""))
+
+
+UNUSED = "1 entry was loaded and not asked for (--autotune-fail-on-unused)"
+
+
+@pytest.mark.parametrize("args", [["--autotune-fail-on-unused"], ["--autotune-fail-on-unused", "-qq"]])
+def test_a_complete_run_that_leaves_entries_unused_fails_and_names_them(
+    shrunk: Suite, section, args: list[str]
+) -> None:
+    result = shrunk.load(*args)
+
+    assert result.ret == 1
+    assert section(result)[0] == "UNUSED toy:lib.op (M=2) - not requested by any test"
+    result.stdout.fnmatch_lines([f"*!!! {UNUSED} !!!*"])
+
+
+def test_the_ini_file_may_ask_for_it_and_the_report_has_the_verdict(shrunk: Suite) -> None:
+    shrunk.pytester.makeini("[pytest]\nautotune_fail_on_unused = true\n")
+
+    gate = shrunk.report("--autotune-load=cache.textproto")["gate"]
+
+    assert gate == {"limit": "", "fail_on_unused": True, "failed": UNUSED, "skipped": ""}
+    assert shrunk.run().ret == pytest.ExitCode.USAGE_ERROR, "a lost ini line must not switch it off"
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["test_op.py"], "unused autotune cache entries not judged: only test_op.py was asked for"),
+        (["-k", "op"], "unused autotune cache entries not judged: -k selects tests"),
+        (
+            ["--autotune-update"],
+            "autotune cache unused entries not judged: this run updates the cache that it loads",
+        ),
+        (
+            ["--autotune-update", "--autotune-max-misses=0"],
+            "autotune cache misses and unused entries not judged: this run updates the cache that it loads",
+        ),
+    ],
+)
+def test_what_cannot_be_judged_passes_and_says_so(shrunk: Suite, section, args: list[str], why: str) -> None:
+    result = shrunk.load("--autotune-fail-on-unused", *args)
+
+    assert result.ret == 0
+    assert why in section(result)
+
+
+def test_a_run_with_a_failed_test_is_not_judged(shrunk: Suite, section) -> None:
+    (shrunk.folder / "test_zz.py").write_text("def test_fails(): assert 0")
+
+    lines = section(shrunk.load("--autotune-fail-on-unused"))
+
+    assert lines[-1] == "unused autotune cache entries not judged: test_zz.py::test_fails failed"
+
+
+def test_misses_and_unused_entries_are_two_verdicts_in_one_line(shrunk: Suite) -> None:
+    shrunk.write(test_op=OPS.format(ms="1, 3", more=""))
+
+    result = shrunk.load("--autotune-fail-on-unused", "--autotune-max-misses=0")
+
+    result.stdout.fnmatch_lines([f"*maximum allowed autotune cache misses exceeded: 1 > 0; {UNUSED}*"])
