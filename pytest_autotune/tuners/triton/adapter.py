@@ -205,10 +205,6 @@ class Adapter:
         assert self._specialisations is not None
         self._specialisations.forget(autotuner, tuning_key)
         label = "measured in a CUDA graph" if getattr(autotuner, "use_cuda_graph", False) else ""
-
-        def candidates() -> list[Candidate]:
-            return [Candidate(params=params) for params in identity.offered]
-
         with run.tuning(
             identity.problem,
             identity.fingerprint,
