@@ -44,7 +44,7 @@ def test_q_shows_crashed_workers_and_what_was_taken_over() -> None:
 
 
 def test_qq_shows_why_a_tuner_that_failed_the_gate_was_left_alone() -> None:
-    failed = Gate("0", "requested tuner could not be hooked: toy")
+    failed = Gate("0", failure="requested tuner could not be hooked: toy")
     summary = Summary(loaded=(("cache.pb", 1),), unhooked=(("toy", "its tune() takes other arguments"),), gate=failed)
 
     assert shown(summary, -2) == ["toy was left alone: its tune() takes other arguments"]

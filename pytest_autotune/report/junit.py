@@ -47,7 +47,7 @@ def cases(summary: Summary) -> list[Case]:
     """The test cases of the run itself: the gate where there is one, and what could not be done."""
     gate = summary.gate
     found = []
-    if gate.limit or gate.failure:
+    if gate.limit or gate.fail_on_unused or gate.failure:
         found.append(Case(CLASS, "gate", one_line(gate.failure), one_line(gate.skipped)))
     # Named by their order: the words of an error would be another test case in each run.
     found += [Case(CLASS, f"error_{number}", one_line(error)) for number, error in enumerate(summary.errors, 1)]
