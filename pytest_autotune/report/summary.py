@@ -95,10 +95,10 @@ class Gate:
     """
 
     limit: str = ""
-    fail_on_unused: bool = False
     failure: str = ""
     skipped: str = ""
     is_usage_error: bool = False
+    fail_on_unused: bool = False
 
 
 @dataclass(frozen=True)

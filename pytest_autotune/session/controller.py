@@ -18,7 +18,7 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.report.gate import judge
-from pytest_autotune.report.summary import Gate, Place, Request, Summary, summarise
+from pytest_autotune.report.summary import Place, Request, Summary, summarise
 from pytest_autotune.run.dumping import Destination, dump
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup
 from pytest_autotune.run.ending import Collected, DumpPolicy, end
@@ -240,7 +240,7 @@ class Controller:
         # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
         problem = unloaded_gate(self._config, options)
         if problem and self._process is None and not any(row.outcome for row in summary.rows) and not gate.failure:
-            gate = Gate(gate.limit, gate.fail_on_unused, failure=problem, is_usage_error=True)
+            gate = replace(gate, failure=problem, is_usage_error=True)
         return replace(summary, gate=gate)
 
     def _collect_journals(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Suite
 
 #: The documented schema: a key -> the type of its value, or what it holds.
-COUNTS = dict.fromkeys(["hit", "miss", "stale", "mismatch", "tuned", "unused", "unportable"], int)
+COUNTS = dict.fromkeys(["hit", "miss", "stale", "mismatch", "tuned", "untuned", "unused", "unportable"], int)
 CANDIDATE = {"params": dict, "time_us": float}
 LOOKUP = {
     "outcome": str,
@@ -86,6 +86,7 @@ def test_the_json_report_has_the_documented_keys_and_its_counts_agree(changed: S
         "stale": 1,
         "mismatch": 1,
         "tuned": 3,
+        "untuned": 0,
         "unused": 1,
         "unportable": 0,
     }
@@ -226,6 +227,7 @@ def test_junit_has_the_counts_as_properties_of_the_suite(changed: Suite) -> None
         "autotune_stale": "1",
         "autotune_mismatch": "1",
         "autotune_tuned": "3",
+        "autotune_untuned": "0",
         "autotune_unused": "1",
         "autotune_unportable": "0",
     }
