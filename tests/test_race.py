@@ -138,13 +138,25 @@ def test_what_it_chooses_on_a_noisy_device_is_within_two_percent_of_the_best(see
 
 
 def test_two_processes_agree_on_kernels_that_take_hardly_longer_than_the_ticks_of_the_timer() -> None:
-    times_us = [4.70, 4.66, 4.61, 4.63, 4.53, 4.52, 4.51, 4.60]  # the fifth is the first within 1 % of the best
+    times_us = [4.80, 4.77, 4.72, 4.74, 4.55, 4.52, 4.51, 4.72]  # the fifth is the first within 0.1 us of the best
 
     choices = Counter(race(Gpu(noise=0.03, seed=seed, tick_us=0.032), times_us, seed=seed)[0] for seed in range(20))
 
     assert choices.most_common(1)[0][0] == 4
     assert choices[4] >= 18
     assert max(times_us[choice] for choice in choices) < 4.51 * 1.02
+
+
+def test_a_host_that_is_late_for_some_launches_has_no_candidate_judged_by_the_few_laps_where_it_was_in_time() -> None:
+    late = random.Random(3)
+    choices = []
+    for seed in range(8):
+        gpu = Gpu(noise=0.06, seed=seed, stalls=lambda now_s: 80.0 if late.random() < 0.08 else 0.0)
+        chosen, results, _ = race(gpu, [5.0] * 30, seed=seed)
+        choices.append(chosen)
+        assert max(result.time_us for result in results) < 5.0 * 1.15
+
+    assert choices == [0] * 8
 
 
 def test_of_candidates_that_are_as_good_the_first_in_the_list_is_chosen_whatever_the_noise() -> None:

@@ -8,6 +8,9 @@ from pytest_autotune.cache.model import Device
 
 #: Candidates within this share of the best one are as good.
 TIE = 0.01
+#: So are those within so many microseconds, on a GPU: launches of one kernel of 5 us there differ by 0.3 us (half their
+#: interquartile range on an H200, the L2 cache flushed), and its events tick every 0.03 us.
+TIE_US = 0.1
 #: A choice that is kept stays while it is within this share of the best. It is about what two measurements
 #: of one kernel on an otherwise idle GPU differ by.
 NOISE = 0.03

@@ -11,20 +11,23 @@ The rounds were found by measuring 61 problems of public suites on an H200, kern
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, settle
+from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, TIE_US, settle
 from pytest_autotune.tuners.measuring.clocks import Clock, Launch, Runner
 from pytest_autotune.tuners.measuring.times import Measurement, measurement, midmean
 
 #: (launches of each that is left, those more than this share slower than the best drop out afterwards).
 ROUNDS = ((4, 0.30), (5, 0.15), (10, 0.08), (20, 0.04), (40, 0.02), (40, 0.0))
+#: So often two launches are made again of candidates for which the host was late.
+LOOKS = 3
 #: So many more rounds at most decide who is as good as the best.
-DECIDING = 6
+DECIDING = 20
 #: A candidate that is this many times slower than the best is launched no third time.
 HOPELESS = 20.0
 #: The first look is the only one at such a candidate where it took longer than a host stalls.
@@ -44,8 +47,10 @@ BUSY_MARGIN = 1.3
 DISAGREE = 0.05
 #: How often a round is run again in one race.
 REPEATS = 4
-#: A difference of so many standard errors is one.
-_SURE = 2.0
+#: A difference of so many standard errors is one; many candidates are compared with the best of them, so some more.
+_SURE, _VERY_SURE = 2.0, 3.0
+#: So many times tell how much they scatter.
+_SCATTER = 4
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,8 @@ class _Entrant:
     runner: Runner
     #: Times of the first looks: none is too short, all may be too long.
     looked_us: list[float] = field(default_factory=list)
+    #: One of the first looks was in time: the device was kept busy for as long as the host needed.
+    seen: bool = False
     timed_us: list[float] = field(default_factory=list)
     failed: BaseException | None = None
     #: Who was the best when this one was last compared, and how many times its time this one took.
@@ -192,8 +199,12 @@ class Race:
         quick = [
             one for one in self._hopeful(new) if one.least_us < 10 * self._busy_us or not self._clock.can_keep_busy
         ]
-        for timed in self._launched(self._turns(quick, 2), self._busy_us):
-            timed.turn.entrant.looked_us.append(timed.time_us)
+        for _ in range(LOOKS):
+            for timed in self._launched(self._turns(quick, 2), self._busy_us):
+                timed.turn.entrant.looked_us.append(timed.time_us)
+                timed.turn.entrant.seen |= timed.prepared_us <= self._busy_us
+            # Of the others only the host's times are known.
+            quick = [one for one in quick if one.failed is None and not one.seen and self._clock.can_keep_busy]
         return [Result(measurement([one.least_us])) if one.failed is None else one.result for one in new]
 
     def finish(self) -> Sequence[Result]:
@@ -210,7 +221,7 @@ class Race:
                 break
             self._round(left, wanted)
             left = self._without_losers([one for one in left if one.failed is None], margin)
-            if len(left) <= 1 or self._all_tied(left):
+            if len(left) <= 1 or self._is_decided(left):
                 break
         left = self._decide_ties([one for one in left if one.failed is None], began_s)
         while wanted := self._launches(left, 0, over=True):
@@ -239,6 +250,7 @@ class Race:
             {number: score.share for number, score in scores.items()},
             NOISE if self._clock.can_keep_busy else NOISE_ON_CPU,
             error=lambda number, best: _SURE * _both(scores[number].error, scores[best].error),
+            tie=self._tie(self._left),
         )
 
     def _hopeful(self, entrants: Sequence[_Entrant]) -> list[_Entrant]:
@@ -355,8 +367,13 @@ class Race:
     def _scores(self, entrants: Sequence[_Entrant]) -> dict[int, _Score]:
         return _scores(self._laps, [one.number for one in entrants if one.failed is None])
 
+    def _tie(self, left: Sequence[_Entrant]) -> float:
+        """The share of the best time by which another may be slower and still is as good."""
+        best_us = min((one.time_us for one in left), default=0.0)
+        return max(TIE, min(TIE_US / best_us, NOISE)) if best_us and self._clock.can_keep_busy else TIE
+
     def _without_losers(self, left: Sequence[_Entrant], margin: float) -> list[_Entrant]:
-        scores = self._scores(left)
+        scores, tie = self._scores(left), self._tie(left)
         if not scores:
             return []
         best = min(scores, key=lambda number: (scores[number].share, number))
@@ -365,7 +382,7 @@ class Race:
             score = scores[one.number]
             behind = score.share / scores[best].share - 1
             one.behind = self._entrants[best], 1 + behind
-            return behind > margin and behind > TIE + _SURE * _both(score.error, scores[best].error)
+            return behind > margin and behind > tie + _VERY_SURE * _both(score.error, scores[best].error)
 
         return [one for one in left if not has_lost(one)]
 
@@ -375,7 +392,7 @@ class Race:
         That is the best, the first in the list that surely is as good, and those before it of which it is not known.
         """
         for _ in range(DECIDING):
-            scores = self._scores(left)
+            scores, tie = self._scores(left), self._tie(left)
             if len(scores) < 2:
                 break
             best = min(scores, key=lambda number: (scores[number].share, number))
@@ -383,11 +400,11 @@ class Race:
             for number in sorted(scores):
                 behind = scores[number].share / scores[best].share - 1
                 doubt = _SURE * _both(scores[number].error, scores[best].error)
-                if number != best and behind - doubt <= TIE:
+                if number != best and behind - doubt <= tie:
                     deciding.append(number)
-                if behind + doubt < TIE or number == best:
+                if behind + doubt < tie or number == best:
                     break
-                open_ones += behind - doubt <= TIE
+                open_ones += behind - doubt <= tie
             left = [one for one in left if one.number in deciding]
             over = (self._now_s() - began_s) * 1e6 > self._limits.all_us
             wanted = self._launches(left, ROUNDS[-1][0], over)
@@ -397,13 +414,13 @@ class Race:
             left = [one for one in left if one.failed is None]
         return left
 
-    def _all_tied(self, left: Sequence[_Entrant]) -> bool:
-        """Whether all that are left are as good as the best for certain."""
+    def _is_decided(self, left: Sequence[_Entrant]) -> bool:
+        """Whether the first that is left is as good as the best for certain, and so is the choice."""
         if len(self._laps) <= 2 * ROUNDS[0][0]:
             return False
-        scores = self._scores(left)
-        best = min(scores.values(), key=lambda score: score.share)
-        return all(one.share / best.share - 1 + _SURE * _both(one.error, best.error) < TIE for one in scores.values())
+        scores, tie = self._scores(left), self._tie(left)
+        first, best = scores[min(scores)], min(scores.values(), key=lambda score: score.share)
+        return first.share / best.share - 1 + _SURE * _both(first.error, best.error) < tie
 
 
 def time_alone(clock: Clock, runner: Runner, limits: Limits) -> Measurement:
@@ -423,18 +440,28 @@ def _times_of(number: int, timed: Sequence[_Timed]) -> int:
 
 
 def _scores(laps: Sequence[_Lap], numbers: Sequence[int]) -> dict[int, _Score]:
-    """How candidates compare: what disturbs a whole lap, such as another clock, disturbs all of them alike."""
-    shares: dict[int, list[float]] = {number: [] for number in numbers}
+    """How candidates compare: what disturbs a whole lap, such as another clock, disturbs all of them alike.
+
+    A lap's level is how much longer than usual its candidates took, whichever of them were timed in it. A few laps
+    say little about how much the times of a candidate scatter, so none counts as steadier than all are together.
+    """
+    times_us = {number: [lap[number] for lap in laps if number in lap] for number in numbers}
+    usual_us = {number: midmean(own)[0] for number, own in times_us.items() if own}
+    shares: dict[int, list[float]] = {number: [] for number in usual_us}
     for lap in laps:
-        times_us = [lap[number] for number in numbers if number in lap]
-        level_us = statistics.fmean(times_us) if len(times_us) == len(numbers) else 0.0
-        if level_us:
-            for number in numbers:
-                shares[number].append(lap[number] / level_us)
-    if not all(shares.values()):  # in no lap all of them were timed
-        shares = {number: [lap[number] for lap in laps if number in lap] for number in numbers}
-    found = {number: midmean(own) for number, own in shares.items() if own}
-    return {number: _Score(share, error / (share or 1.0)) for number, (share, error) in found.items()}
+        present = [number for number in usual_us if number in lap]
+        level = statistics.fmean(lap[number] / (usual_us[number] or 1.0) for number in present) if present else 0.0
+        for number in present if level else ():
+            shares[number].append(lap[number] / level)
+    found = {number: (*midmean(own), len(own)) for number, own in shares.items() if own}
+    known = [error * count**0.5 / share for share, error, count in found.values() if count >= _SCATTER and share]
+    scatter = statistics.fmean(known) if known else math.inf
+    # All levels hold a part of the candidate's own time: of two, each half.
+    apart = (len(found) / (len(found) - 1)) ** 0.5 if len(found) > 1 else 1.0
+    return {
+        number: _Score(share, apart * max(error / (share or 1.0), scatter / count**0.5))
+        for number, (share, error, count) in found.items()
+    }
 
 
 def _both(error: float, other: float) -> float:
