@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -207,7 +208,28 @@ def test_a_dump_whose_name_cannot_be_written_is_refused_before_any_test(bad: Sui
         pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-dump: {told}"])
 
 
-def test_a_dump_to_a_file_that_is_a_mount_point_is_refused(bad: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+MOUNT_POINT = "is a mount point, which cannot be replaced (mount the folder that it is in)"
+
+
+def test_a_dump_to_a_file_that_is_a_mount_point_is_refused(bad: Suite) -> None:
+    cache, link = bad.folder / "cache file.textproto", bad.folder / "link.textproto"
+    for file in (cache, bad.folder / "elsewhere"):
+        file.write_text("")
+    link.symlink_to(cache)
+    mounted = subprocess.run(["mount", "--bind", str(bad.folder / "elsewhere"), str(cache)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("needs the right to mount")
+    try:
+        lines = [refused(bad, bad.run(f"--autotune-dump={path.name}")) for path in (cache, link)]
+    finally:
+        subprocess.run(["umount", str(cache)], check=True)
+
+    assert lines == [f"--autotune-dump: {path.name}: {MOUNT_POINT}" for path in (cache, link)]
+
+
+def test_a_dump_to_a_file_that_the_system_lists_as_a_mount_point_is_refused(
+    bad: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = bad.folder / "cache file.textproto"
     cache.write_text("")
     mounts = bad.folder / "mountinfo"
@@ -215,9 +237,7 @@ def test_a_dump_to_a_file_that_is_a_mount_point_is_refused(bad: Suite, monkeypat
     mounts.write_text(f"36 35 98:0 / {shown} rw,noatime master:1 - ext4 /dev/root rw\n")
     monkeypatch.setattr("pytest_autotune.cache.stores.writing._MOUNTS", mounts)
 
-    line = refused(bad, bad.run(f"--autotune-dump={cache.name}"))
-
-    assert line.endswith("is a mount point, which cannot be replaced (mount the folder that it is in)")
+    assert refused(bad, bad.run(f"--autotune-dump={cache.name}")).endswith(MOUNT_POINT)
 
 
 @pytest.mark.parametrize("module", ["raise ValueError", "def test_plain(): pass"])
@@ -228,12 +248,41 @@ def test_a_run_in_which_nothing_was_tuned_writes_no_empty_cache(serial_suite: Su
     assert not serial_suite.cache.exists()
 
 
-def test_without_a_gpu_the_way_out_is_told(serial_suite: Suite, section) -> None:
-    error = "0 active drivers ([]). There should only be one."
-    serial_suite.write(test_bad=f"def test_kernel(): raise RuntimeError({error!r})")
+WITHOUT_GPU = """
+import triton
+import triton.language as tl
 
-    told = "Triton finds no GPU: set TRITON_INTERPRET=1 to run and tune its kernels on the CPU"
-    assert told in section(serial_suite.dump())
+@triton.autotune([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"])
+@triton.jit
+def kernel(n, BLOCK: tl.constexpr):
+    pass
+
+def test_kernel():
+    kernel[(1,)](3)
+"""
+
+
+def test_without_a_gpu_the_way_out_is_told(
+    serial_suite: Suite, section, monkeypatch: pytest.MonkeyPatch, forget_choices: None
+) -> None:
+    pytest.importorskip("triton")
+    from triton.runtime import driver
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    try:
+        driver.active.get_current_device()
+        pytest.skip("needs a machine on which Triton finds no GPU")
+    except RuntimeError:
+        pass
+
+    result = serial_suite.write(test_kernel=WITHOUT_GPU).dump()
+
+    result.assert_outcomes(failed=1)
+    assert section(result) == [
+        "Triton finds no GPU: set TRITON_INTERPRET=1 to run and tune its kernels on the CPU",
+        "no lookups: no autotuned kernel was called",
+        "nothing was tuned: cache.textproto was not written",
+    ]
 
 
 def test_an_error_whose_words_cannot_be_had_fails_its_test_alone(suite: Suite) -> None:

@@ -187,7 +187,11 @@ class Adapter:
             # Triton refuses a call that sets what is tuned, before it measures anything.
             return self._leave_alone(autotuner, tuning_key, configs, bench_fn)
         try:
-            identity = identity_of(call, function, configs, self._device(autotuner), run.indexes)
+            device = self._device(autotuner)
+        except RuntimeError:  # there is no GPU, or it is broken: the launch says which
+            return self._leave_alone(autotuner, tuning_key, configs, bench_fn)
+        try:
+            identity = identity_of(call, function, configs, device, run.indexes)
         except UnportableProblem as unportable:
             run.unportable(unportable.problem, unportable.reason)
             return self._leave_alone(autotuner, tuning_key, configs, bench_fn)
