@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 example: $(VENV)/ready
 	$(BIN)/python example_suite/walkthrough.py
 
+# By file: what the tests of a file share, such as a run with torch, is made once and nobody waits for it.
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist=loadfile
 
 # With real JAX, and real XLA without a GPU: 900 MB of wheels and their contents, so not a part of `test`.
 # Of JAX's CUDA plugin only the library is used, so nothing of CUDA is installed. It needs Python 3.12; with

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import compileall
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +19,16 @@ import google.protobuf.text_format  # noqa: F401
 import pytest
 import yaml  # noqa: F401
 
-import pytest_autotune.adapters
-import pytest_autotune.cache.autotune_cache_pb2
-import pytest_autotune.session.start  # noqa: F401
+import pytest_autotune
+
+for _module in pkgutil.walk_packages(pytest_autotune.__path__, "pytest_autotune."):
+    if not _module.name.endswith("__main__"):
+        importlib.import_module(_module.name)
+
+# The processes that tests start read bytecode of this package where there is some, and many an environment has
+# PYTHONDONTWRITEBYTECODE set: they would compile all of it each.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    compileall.compile_dir(pytest_autotune.__path__[0], quiet=2)
 
 # A run that a script starts in the background ignores Ctrl-C, and so would every run that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

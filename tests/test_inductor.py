@@ -38,8 +38,8 @@ from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _no_longer_compiles, _Offered
 from pytest_autotune.tuners.protocol import HookError
+from tests import forked_torch
 
-HERE = Path(__file__).parent
 DUMP, LOAD = "--autotune-dump=cache.textproto", "--autotune-load=cache.textproto"
 
 GPU_SUITE = '''
@@ -209,20 +209,20 @@ def test_bmm():
 
 
 class Run:
-    """One run of pytest on a suite, and what it left behind."""
+    """One run of pytest on a suite, and what it left behind.
 
-    def __init__(self, folder: Path, *args: str, **environment: str | None) -> None:
+    :param imports: whether the run imports torch itself, and does not begin with torch imported.
+    """
+
+    def __init__(self, folder: Path, *args: str, imports: bool = False, **environment: str | None) -> None:
         facts = folder / "facts.json"
         for old in folder.glob("facts.json*"):
             old.unlink()
         wanted: dict[str, str | None] = {
-            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+            **forked_torch.ENVIRONMENT,
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",
-            "TORCHINDUCTOR_VEC_ISA_OK": "1",
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
             "TRITON_CACHE_DIR": str(folder / "triton"),
-            "OMP_NUM_THREADS": "1",
             "COLUMNS": "400",
             "FACTS": str(facts),
             "PYTEST_ADDOPTS": None,
@@ -232,17 +232,12 @@ class Run:
         }
         kept = {name: value for name, value in os.environ.items() if name not in wanted}
         variables = kept | {name: value for name, value in wanted.items() if value is not None}
-        command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", "--autotune-report=report.json"]
-        done = subprocess.run(
-            [*command, "-Wignore", "--show-capture=no", *args],
-            cwd=folder,
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        self.output = done.stdout + done.stderr
-        assert done.returncode == 0, self.output[-4000:]
+        options = ["-ppytest_autotune.plugin", "--autotune-report=report.json", "-Wignore", "--show-capture=no", *args]
+        if imports:
+            status, self.output = self._started(folder, options, variables)
+        else:
+            status, self.output = forked_torch.run_pytest(folder, options, variables)
+        assert status == 0, self.output[-4000:]
         self.report: dict[str, Any] = json.loads((folder / "report.json").read_text())
         self.facts: dict[str, Any] = {}
         for file in sorted(folder.glob("facts.json*")):
@@ -250,6 +245,19 @@ class Run:
         cache = folder / "cache.textproto"
         self.cache = cache.read_text() if cache.exists() else ""
         assert not self.report["unseen"]
+
+    @staticmethod
+    def _started(folder: Path, options: list[str], variables: dict[str, str]) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options],
+            cwd=folder,
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=forked_torch.TIMEOUT_S,
+        )
+        return done.returncode, done.stdout
 
     @property
     def counts(self) -> dict[str, int]:
@@ -265,21 +273,22 @@ class Run:
 class Runs:
     """A dump and its load, in fresh processes with empty caches of Inductor."""
 
-    def __init__(self, folder: Path, suite: str) -> None:
+    def __init__(self, folder: Path, suite: str, imports: bool) -> None:
         self.folder = folder
         (folder / "test_compiled.py").write_text(suite)
-        self.dump = Run(folder, DUMP, "--autotune-report=report.json")
+        self.dump = Run(folder, DUMP, imports=imports)
         (folder / "inductor").rename(folder / "inductor of the dump")
         self.load = Run(
             folder,
             LOAD,
             "--autotune-max-misses=0",
+            imports=imports,
             TRITON_CACHE_DIR=str(folder / "triton 2"),
             TORCHINDUCTOR_COMPILE_THREADS=None,
         )
 
 
-def shared_runs(tmp_path_factory: pytest.TempPathFactory, name: str, suite: str) -> Runs:
+def shared_runs(tmp_path_factory: pytest.TempPathFactory, name: str, suite: str, imports: bool = False) -> Runs:
     """The runs of a suite, made once for all workers of these tests."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
@@ -291,14 +300,14 @@ def shared_runs(tmp_path_factory: pytest.TempPathFactory, name: str, suite: str)
             own = folder / "inductor" / "cache"
             own.mkdir(parents=True)
             (own / "own").write_text("what was there")
-            kept.write_bytes(pickle.dumps(Runs(folder, suite)))
+            kept.write_bytes(pickle.dumps(Runs(folder, suite, imports)))
         runs: Runs = pickle.loads(kept.read_bytes())
         return runs
 
 
 @pytest.fixture(scope="module")
 def gpu_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return shared_runs(tmp_path_factory, "gpu", GPU_SUITE)
+    return shared_runs(tmp_path_factory, "gpu", GPU_SUITE, imports=True)
 
 
 @pytest.fixture(scope="module")
@@ -511,7 +520,7 @@ def test_workers_tune_each_problem_once_into_one_file(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     for name in ("test_a.py", "test_b.py"):
         (tmp_path / name).write_text(GPU_SUITE)
-    run = Run(tmp_path, "-pxdist", "-n2", "--dist=loadfile", DUMP, "-k", "test_mlp or test_user_kernel")
+    run = Run(tmp_path, "-pxdist", "-n2", "--dist=loadfile", DUMP, "-k", "test_mlp or test_user_kernel", imports=True)
 
     by_problem = [row for row in run.report["lookups"] if row["tuned"]]
     measured = [run.of(test, worker)["measurements"] for worker in ("gw0", "gw1") for test in ("test_mlp",)]
@@ -547,7 +556,7 @@ def test_loads_of_one_cache_share_graphs_where_the_user_keeps_their_cache(cpu_ru
     cache.write_text(cpu_runs.dump.cache)
 
     def facts(*args: str) -> dict[str, Any]:
-        told: dict[str, Any] = Run(tmp_path, *args, TORCHINDUCTOR_FX_GRAPH_CACHE="1").facts[""]
+        told: dict[str, Any] = Run(tmp_path, *args, imports=True, TORCHINDUCTOR_FX_GRAPH_CACHE="1").facts[""]
         return told
 
     first, second = facts(LOAD), facts(LOAD)
@@ -629,7 +638,8 @@ def test_a_load_without_entries_of_inductor_leaves_its_caches_on(tmp_path: Path)
 
 def test_a_dump_switches_them_off_and_shares_the_cores_among_workers(tmp_path: Path) -> None:
     (tmp_path / "test_settings.py").write_text(SETTINGS)
-    run = Run(tmp_path, "-s", DUMP, "--autotune-tuners=inductor", TORCHINDUCTOR_COMPILE_THREADS="3")
+    tuners = "--autotune-tuners=inductor"
+    run = Run(tmp_path, "-s", DUMP, tuners, imports=True, TORCHINDUCTOR_COMPILE_THREADS="3")
 
     assert "fx False tag 'pytest-autotune-' 3" in run.output
 

@@ -54,7 +54,7 @@ def test_every_finished_tuning_of_a_worker_that_dies_is_in_the_file(
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("ending", [["-x"], ["--maxfail=1"], []])
+@pytest.mark.parametrize("ending", [["-x"], []])
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 def test_every_finished_tuning_before_an_error_is_in_the_file(
     suite: Suite, place: str, ending: list[str], distribution: list[str]

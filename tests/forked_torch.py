@@ -1,0 +1,84 @@
+"""Runs of pytest that begin with torch and Inductor imported, which takes a process five seconds of a core.
+
+One process imports them and forks for each run. What a test does that is about the order of imports, or about what
+torch reads of the environment as it is imported, it does in a process of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 300
+#: The environment in which torch is imported.
+ENVIRONMENT = {
+    "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "PYTEST_ADDOPTS")}
+    server = subprocess.Popen(
+        [sys.executable, "-Wignore", __file__],
+        env={**kept, **ENVIRONMENT},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(server.kill)
+    return server
+
+
+def run_pytest(folder: Path, args: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run pytest in a folder, in a child of the one process that imports torch.
+
+    :param environment: all of the run's environment.
+    :returns: the exit status, negative for a signal, and what was written to the terminal.
+    """
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    print(json.dumps([str(folder), list(args), dict(environment)]), file=server.stdin, flush=True)
+    status = int(server.stdout.readline())
+    return status, (folder / "output").read_text()
+
+
+def _serve() -> None:
+    import pytest
+    import torch._dynamo.testing
+    import torch._inductor.compile_fx
+    import torch._inductor.scheduler
+    import torch._inductor.select_algorithm  # noqa: F401
+
+    for line in sys.stdin:
+        folder, args, environment = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(TIMEOUT_S)
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(environment)
+            output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            status = int(pytest.main(args))
+            sys.stdout.flush()
+            os._exit(status)
+        _, waited = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(waited), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()
