@@ -25,6 +25,18 @@ import os, pathlib, signal, subprocess, sys, time
 import pytest
 
 FAULT, PLACE = os.environ.get("FAULT"), os.environ.get("PLACE")
+# Fault -> the signal, and who gets it: this process, the one that was started, or all of them.
+SIGNALS = {
+    "kill": ("SIGKILL", "this"),
+    "another run": ("SIGKILL", "this"),
+    "terminate": ("SIGTERM", "this"),
+    "terminate the run": ("SIGTERM", "run"),
+    "kill the run": ("SIGKILL", "run"),
+    "kill all": ("SIGKILL", "all"),
+    "interrupt": ("SIGINT", "run"),
+    "interrupt all": ("SIGINT", "all"),
+    "interrupt twice": ("SIGINT", "run"),
+}
 
 def fill_the_disk():
     with open(os.path.join(os.environ["DISK"], "ballast"), "wb", buffering=0) as file:
@@ -53,31 +65,14 @@ def fail_at(place):
         if FAULT == "stop":
             subprocess.Popen(["sh", "-c", f"sleep 3; kill -9 {os.getpid()}"], start_new_session=True)
             os.kill(os.getpid(), signal.SIGSTOP)
-        if FAULT in ("kill", "another run"):
-            os.kill(os.getpid(), signal.SIGKILL)
         if FAULT == "exit":
             os._exit(3)
-        if FAULT == "terminate":
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(1)
-        if FAULT == "terminate the run":
-            os.kill(started, signal.SIGTERM)
-            time.sleep(1)
-        if FAULT == "kill the run":
-            os.kill(started, signal.SIGKILL)
-            time.sleep(1)
-        if FAULT == "kill all":
-            os.killpg(started, signal.SIGKILL)
-        if FAULT == "interrupt":
-            os.kill(started, signal.SIGINT)
-            time.sleep(1)
-        if FAULT == "interrupt all":
-            os.killpg(started, signal.SIGINT)
-            time.sleep(1)
         if FAULT == "interrupt twice":
             os.kill(started, signal.SIGINT)
             time.sleep(0.2)
-            os.kill(started, signal.SIGINT)
+        if FAULT in SIGNALS:
+            name, whom = SIGNALS[FAULT]
+            os.kill({"this": os.getpid(), "run": started, "all": -started}[whom], getattr(signal, name))
             time.sleep(1)
         if FAULT == "error":
             raise RuntimeError("a device-side assert was triggered")

@@ -7,18 +7,8 @@ from itertools import permutations
 
 from pytest_autotune.cache.combine import Combined, combine
 from pytest_autotune.cache.formats import Format, encode
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-
-H200 = Device("NVIDIA H200", "sm_90", 132)
-A100 = Device("NVIDIA A100", "sm_80", 108)
-
-
-def entry(m: int = 64, block: int = 32, time_us: float = 10.0, source: str = "s", device: Device = H200) -> Entry:
-    return Entry(
-        Problem("triton", "lib.add", (Value("M", m),), device),
-        (Value("source", source, "digest"),),
-        Candidate(params=(Value("BLOCK", block),), time_us=time_us),
-    )
+from pytest_autotune.cache.model import Cache, Candidate, Entry
+from tests.entries import A100, H200, entry
 
 
 def cache(*entries: Entry) -> Cache:

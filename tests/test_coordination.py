@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Candidate, Device, Entry, Identity, Problem, Value
 from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.coordination import AmongWorkers, GpuLock
@@ -23,10 +23,10 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from pytest_autotune.run.together.coordination import AmongWorkers, GpuLock
-from tests.test_coordination import PROBLEM
+from tests.test_coordination import LOOKUP
 kind, folder = sys.argv[1:]
 gpu = GpuLock(5.0, lambda: folder)
-held = gpu.measuring() if kind == "gpu" else AmongWorkers(Path(folder), 5.0, gpu).claim(PROBLEM, (), wait=True)
+held = gpu.measuring() if kind == "gpu" else AmongWorkers(Path(folder), 5.0, gpu).claim(LOOKUP.identity, wait=True)
 with held:
     print("held", flush=True)
     time.sleep(60)
@@ -95,7 +95,7 @@ def test_a_claimed_problem_is_taken_over_as_soon_as_its_claimant_is_killed(holde
     process = holder("claim")
     threading.Timer(0.3, process.kill).start()
 
-    with workers(tmp_path, 30).claim(PROBLEM, (), wait=True) as claim:
+    with workers(tmp_path, 30).claim(LOOKUP.identity, wait=True) as claim:
         assert claim.result is None
         assert not claim.timed_out
 
@@ -103,7 +103,7 @@ def test_a_claimed_problem_is_taken_over_as_soon_as_its_claimant_is_killed(holde
 def test_a_claim_that_is_not_released_in_time_is_done_without(holder, tmp_path: Path) -> None:
     holder("claim")
 
-    with workers(tmp_path, 0.3).claim(PROBLEM, (), wait=True) as claim:
+    with workers(tmp_path, 0.3).claim(LOOKUP.identity, wait=True) as claim:
         assert claim.result is None
         assert claim.timed_out
 
@@ -117,18 +117,18 @@ def test_who_waits_for_a_tuning_first_helps_with_it(holder, tmp_path: Path) -> N
             with work.take(piece) as mine:
                 helped.extend([piece] if mine else [])
 
-    with workers(tmp_path, 0.1).claim(PROBLEM, (), wait=True, meanwhile=help_with):
+    with workers(tmp_path, 0.1).claim(LOOKUP.identity, wait=True, meanwhile=help_with):
         assert helped == [0, 1, 2]
-    with workers(tmp_path, 0.1).claim(PROBLEM, (), wait=True, meanwhile=help_with):
+    with workers(tmp_path, 0.1).claim(LOOKUP.identity, wait=True, meanwhile=help_with):
         assert helped == [0, 1, 2], "what is done is not done again"
 
 
 def test_who_need_not_wait_helps_nobody(tmp_path: Path) -> None:
     helped: list[Work] = []
 
-    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True, meanwhile=helped.append) as claim:
+    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True, meanwhile=helped.append) as claim:
         claim.publish(LOOKUP)
-    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True, meanwhile=helped.append):
+    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True, meanwhile=helped.append):
         pass
 
     assert helped == []
@@ -150,32 +150,32 @@ def test_nobody_waits_for_a_claim(holder, tmp_path: Path, why: str) -> None:
     started = time.monotonic()
 
     if why == "inside a tuning":
-        with mine.claim(PROBLEM, (), wait=False) as claim:
+        with mine.claim(LOOKUP.identity, wait=False) as claim:
             assert not claim.timed_out
     else:
-        with mine.measuring(), mine.claim(PROBLEM, (), wait=True) as claim:
+        with mine.measuring(), mine.claim(LOOKUP.identity, wait=True) as claim:
             assert not claim.timed_out
 
     assert time.monotonic() - started < 5
 
 
 def test_what_is_published_is_taken_by_the_others(tmp_path: Path) -> None:
-    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True) as claim:
+    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True) as claim:
         claim.publish(LOOKUP)
 
-    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True) as other:
+    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True) as other:
         assert other.result == LOOKUP
-    with workers(tmp_path, 1).claim(PROBLEM, (Value("source", "other"),), wait=True) as other:
+    with workers(tmp_path, 1).claim(Identity(PROBLEM, (Value("source", "other"),)), wait=True) as other:
         assert other.result is None
 
 
 def test_a_result_that_was_torn_is_no_result(tmp_path: Path) -> None:
-    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True) as claim:
+    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True) as claim:
         claim.publish(LOOKUP)
     (published,) = tmp_path.glob("*.json")
     published.write_text(published.read_text()[:40])
 
-    with workers(tmp_path, 1).claim(PROBLEM, (), wait=True) as other:
+    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True) as other:
         assert other.result is None
 
 
@@ -192,6 +192,6 @@ def test_ranks_take_no_claims_and_no_locks(holder, tmp_path: Path, monkeypatch) 
     monkeypatch.setenv("WORLD_SIZE", "2")
     rank = workers(tmp_path, 30, uuid=str(tmp_path))
 
-    with rank.claim(PROBLEM, (), wait=True) as claim, rank.measuring() as undisturbed:
+    with rank.claim(LOOKUP.identity, wait=True) as claim, rank.measuring() as undisturbed:
         assert claim.result is None
         assert undisturbed

@@ -5,18 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_autotune.cache.diff import Diff, Identities, Kind, diff, winner
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
-
-H200 = Device("NVIDIA H200", "sm_90", 132)
-A100 = Device("NVIDIA A100", "sm_80", 108)
-
-
-def entry(m: Scalar = 64, block: int = 32, time_us: float = 10.0, source: str = "s", device: Device = H200) -> Entry:
-    return Entry(
-        Problem("triton", "lib.add", (Value("M", m),), device),
-        (Value("source", source, "digest"),),
-        Candidate(params=(Value("BLOCK", block),), time_us=time_us),
-    )
+from pytest_autotune.cache.model import Cache, Candidate, Entry, Scalar, Versions
+from tests.entries import A100, H200, entry
 
 
 def found(old: list[Entry], new: list[Entry]) -> Diff:

@@ -33,6 +33,7 @@ from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.inductor import Adapter as InductorAdapter
 from pytest_autotune.tuners.inductor import configurations, identity
 from pytest_autotune.tuners.inductor.descriptions import _uncovered
+from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
 from pytest_autotune.tuners.inductor.padding import Paddings
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import template_key
@@ -812,6 +813,32 @@ def test_another_signature_is_refused(looked_up: list[Lookup]) -> None:
 
     with pytest.raises(HookError, match=r"pad_mm.should_pad of torch .* has another signature"):
         _hook_padding(module, run_with(None, looked_up))
+
+
+def test_an_error_of_the_plugin_leaves_a_kernel_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class CachingAutotuner:
+        fn = SimpleNamespace(__name__="kernel")
+
+        def precompile(
+            self, warm_cache_only: bool = False, reload_kernel: Any = None, static_triton_bundle_key: Any = None
+        ) -> str:
+            return "compiled"
+
+        def bench(self, launcher: Any, *args: Any, with_profiler: bool = False, **kwargs: Any) -> float:
+            return 1.0
+
+    module: Any = ModuleType("triton_heuristics")
+    module.CachingAutotuner, module.hash_configs = CachingAutotuner, str
+    module.torch = SimpleNamespace(_inductor=SimpleNamespace(config=None))
+    run = run_with(None, [])
+    part = KernelConfigs(lambda name: ("", ""))
+    part.hook(module, run, Patches(run, part.tuner))
+    monkeypatch.setattr(KernelConfigs, "_acts_on", lambda self, autotuner: True)
+    monkeypatch.setattr(KernelConfigs, "_search", None)
+
+    assert CachingAutotuner().precompile() == "compiled"
+
+    assert run.notes == ["inductor.config: error in precompile(): TypeError: 'NoneType' object is not callable"]
 
 
 def choice(id: str, name: str, description: str = "") -> Any:

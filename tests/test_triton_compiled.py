@@ -311,7 +311,7 @@ class Holder(threading.Thread):
         assert self.claimed.wait(10)
 
     def run(self) -> None:
-        with self.worker.claim(self.lookup.problem, self.lookup.fingerprint, wait=True) as claim:
+        with self.worker.claim(self.lookup.identity, wait=True) as claim:
             self.claimed.set()
             self.may_end.wait(30)
             if self.publish is not None:
@@ -346,7 +346,7 @@ def test_candidates_that_other_workers_compile_are_compiled_here_only_where_no_c
     for kept in (False, True):
         folder = tmp_path / f"claims-{kept}"
         worker = AmongWorkers(folder, 20, GpuLock(1.0))
-        with worker.claim(first[0].problem, first[0].fingerprint, wait=True) as claim, claim.work.take(1):
+        with worker.claim(first[0].identity, wait=True) as claim, claim.work.take(1):
             pass
         if not kept:
             shutil.rmtree(tmp_path / "triton")

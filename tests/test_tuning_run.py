@@ -221,7 +221,7 @@ class Claims:
         self.waits: list[bool] = []
 
     @contextmanager
-    def claim(self, problem: Problem, fingerprint: Any, *, wait: bool, meanwhile: Any = None) -> Iterator[SoleClaim]:
+    def claim(self, identity: Any, *, wait: bool, meanwhile: Any = None) -> Iterator[SoleClaim]:
         self.waits.append(wait)
         yield SoleClaim()
 

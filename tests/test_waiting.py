@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Candidate, Device, Entry, Identity, Problem, Value
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.coordination import AmongWorkers, GpuLock
 from pytest_autotune.run.together.locks import HeldLock
@@ -59,13 +59,13 @@ def test_all_waits_of_one_tuning_share_its_time_out(tmp_path: Path, elapsed) -> 
 
 
 def test_one_that_hangs_costs_a_tuning_of_many_candidates_one_time_out(tmp_path: Path, elapsed) -> None:
-    with worker(tmp_path, 1).claim(problem(), (), wait=True) as hung, ExitStack() as held:
+    with worker(tmp_path, 1).claim(Identity(problem(), ()), wait=True) as hung, ExitStack() as held:
         held.enter_context(worker(tmp_path, 1).measuring())
         for piece in range(20):
             held.enter_context(hung.work.take(piece))
         mine = worker(tmp_path, 0.4)
 
-        with mine.claim(problem(), (), wait=True) as claim:
+        with mine.claim(Identity(problem(), ()), wait=True) as claim:
             assert claim.timed_out
             for piece in range(20):
                 claim.work.wait_for(piece)
@@ -80,11 +80,11 @@ def test_a_run_that_met_one_that_hangs_does_not_wait_for_it_again(tmp_path: Path
     with ExitStack() as held:
         hung = worker(tmp_path, 1)
         for number in range(5):
-            held.enter_context(hung.claim(problem(number), (), wait=False))
+            held.enter_context(hung.claim(Identity(problem(number), ()), wait=False))
         mine, another = worker(tmp_path, 0.4), worker(tmp_path, 0.4)
 
         for number in range(5):
-            with (mine if number < 3 else another).claim(problem(number), (), wait=True) as claim:
+            with (mine if number < 3 else another).claim(Identity(problem(number), ()), wait=True) as claim:
                 assert claim.timed_out
 
     assert 0.35 < elapsed() < 1.5
@@ -131,12 +131,14 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
     ready = threading.Barrier(5)
 
     def wait() -> None:
-        with worker(tmp_path, 20).claim(problem(), (), wait=True, meanwhile=lambda work: ready.wait(10) and None) as c:
+        with worker(tmp_path, 20).claim(
+            Identity(problem(), ()), wait=True, meanwhile=lambda work: ready.wait(10) and None
+        ) as c:
             assert c.result is not None
             gone.append(time.monotonic())
             time.sleep(0.3)
 
-    with worker(tmp_path, 20).claim(problem(), (), wait=True) as claim:
+    with worker(tmp_path, 20).claim(Identity(problem(), ()), wait=True) as claim:
         waiters = [threading.Thread(target=wait) for _ in range(4)]
         for thread in waiters:
             thread.start()
@@ -153,11 +155,11 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
 def test_a_child_that_is_forked_while_its_parent_tunes_waits_for_nobody(tmp_path: Path, elapsed) -> None:
     mine = worker(tmp_path, 20)
 
-    with mine.claim(problem(), (), wait=True), ExitStack() as held:
+    with mine.claim(Identity(problem(), ()), wait=True), ExitStack() as held:
         held.enter_context(mine.core())
         child = os.fork()
         if child == 0:
-            with mine.claim(problem(), (), wait=True) as claim, mine.measuring(), mine.core():
+            with mine.claim(Identity(problem(), ()), wait=True) as claim, mine.measuring(), mine.core():
                 os._exit(int(claim.timed_out))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
@@ -166,13 +168,13 @@ def test_a_child_that_is_forked_while_its_parent_tunes_waits_for_nobody(tmp_path
 
 def test_a_child_that_is_forked_between_tunings_takes_what_another_worker_tunes(tmp_path: Path) -> None:
     mine, other = worker(tmp_path, 20), worker(tmp_path, 20)
-    with mine.claim(problem(1), (), wait=True):
+    with mine.claim(Identity(problem(1), ()), wait=True):
         pass
 
-    with other.claim(problem(), (), wait=True) as claim:
+    with other.claim(Identity(problem(), ()), wait=True) as claim:
         child = os.fork()
         if child == 0:
-            with mine.claim(problem(), (), wait=True) as taken:
+            with mine.claim(Identity(problem(), ()), wait=True) as taken:
                 os._exit(int(taken.result is not None))
         time.sleep(0.1)
         claim.publish(lookup())
@@ -186,7 +188,7 @@ def test_a_worker_without_a_place_to_share_in_tunes_alone_and_says_so_once(tmp_p
     alone = AmongWorkers(folder, 1, GpuLock(1, lambda: ""))
 
     for number in range(2):
-        with alone.claim(problem(number), (), wait=True) as claim, claim.work.take(0) as mine, alone.core():
+        with alone.claim(Identity(problem(number), ()), wait=True) as claim, claim.work.take(0) as mine, alone.core():
             claim.publish(lookup(number))
             assert mine
             assert claim.result is None

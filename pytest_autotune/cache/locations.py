@@ -37,5 +37,10 @@ class Location:
         """Whether it is a folder of caches, by the way it was written or by what is there."""
         return self.folder or os.path.isfile(self.path / MARKER)  # Path.is_file raises for some paths
 
+    @property
+    def real(self) -> str:
+        """The absolute path without links: the same for whatever names one file or folder."""
+        return os.path.realpath(self.path)
+
     def __str__(self) -> str:
         return self.shown or f"{self.path}{'/' if self.folder else ''}"

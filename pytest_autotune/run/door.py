@@ -270,7 +270,7 @@ class TuningRun:
             nested, self._open = self._open > 0, self._open + 1
         held.callback(self._leave)
         # Waiting inside a tuning could wait for a worker that waits for this one.
-        claiming = self._coordination.claim(*lookup.identity, wait=not nested, meanwhile=meanwhile)
+        claiming = self._coordination.claim(lookup.identity, wait=not nested, meanwhile=meanwhile)
         return held.enter_context(self._guarded(lookup.problem.tuner, claiming, SoleClaim()))
 
     def core(self) -> AbstractContextManager[None]:

@@ -44,13 +44,10 @@ class Dump:
 class Destination:
     """Where a run dumps to.
 
-    :param path: for the store.
-    :param typed: as the user would type it.
     :param given: the option that named it.
     """
 
-    path: Location
-    typed: str
+    location: Location
     given: str
 
 
@@ -65,25 +62,31 @@ def dump(
 
     :param folder: keeps what was tuned for the next run where it cannot be written.
     """
-    ending = end(beginning, collected, beginning.held, policy)
-    if not (ending.merged.cache.entries or beginning.held.entries or os.path.lexists(destination.path.path)):
-        return ending, Dump(destination.typed)
+    location, nothing = destination.location, Cache()
+    ending: Ending | None = None
+    if not (beginning.held.entries or os.path.lexists(location.path)):
+        ending = end(beginning, collected, nothing, policy)
+        if not ending.merged.cache.entries:
+            return ending, Dump(str(location))
 
     def change(now: Cache) -> Cache:
         nonlocal ending
-        ending = end(beginning, collected, now, policy)
+        if ending is None or now != nothing:
+            ending = end(beginning, collected, now, policy)
         return ending.merged.cache
 
     try:
-        updated = stores.update(destination.path, change)
+        updated = stores.update(location, change)
     except CacheError as error:
         message = f"{destination.given}: {error}; {_keep_for_next_run(folder, collected)}"
-        return ending, Dump(destination.typed, error=message)
+        ending = ending or end(beginning, collected, beginning.held, policy)
+        return ending, Dump(str(location), error=message)
+    assert ending is not None, "a store that is updated asks for the change"
     merged = ending.merged
     same_file = updated.written_to == updated.path
     return ending, Dump(
-        destination.typed,
-        written_to=destination.typed if same_file else str(updated.written_to),
+        str(location),
+        written_to=str(location) if same_file else str(updated.written_to),
         entries=len(merged.cache.entries),
         added=merged.added,
         changed=merged.changed,

@@ -39,7 +39,7 @@ def _read_dump(dump: CacheArgument | None) -> Cache:
     if dump is None:
         return Cache()
     try:
-        return stores.check_writable(dump.store_path)
+        return stores.check_writable(dump.location)
     except CacheError as error:
         raise pytest.UsageError(f"{dump.given}: {error}") from None
 
@@ -58,7 +58,7 @@ def _open_folder(config: pytest.Config, dump: CacheArgument | None, shared: Shar
         # A folder inside of a project is its own; in another place, projects that follow each other may meet.
         is_inside = Path(os.path.realpath(base)).is_relative_to(os.path.realpath(root))
         project = "" if is_inside else identity(root)
-        return RunFolder(base, os.path.realpath(dump.location), project)
+        return RunFolder(base, dump.location.real, project)
     except OSError:  # a read-only tree: then a killed run loses what it has tuned
         return None
 
@@ -66,9 +66,9 @@ def _open_folder(config: pytest.Config, dump: CacheArgument | None, shared: Shar
 def _read_loaded(options: Options, held: Cache, folder: RunFolder | None) -> list[tuple[str, Cache]]:
     caches = []
     for argument in options.load:
-        is_dump = options.dump is not None and argument.is_same_as(options.dump)
+        is_dump = options.dump is not None and argument.location.real == options.dump.location.real
         try:
-            cache = held if is_dump else stores.read(argument.store_path)
+            cache = held if is_dump else stores.read(argument.location)
         except CacheError as error:
             raise pytest.UsageError(f"{argument.given}: {error}") from None
         if is_dump and folder is not None:

@@ -222,7 +222,7 @@ class Controller:
         if options.dump is None:
             ending = end(self._beginning, collected, Cache(), None)
         else:
-            destination = Destination(options.dump.store_path, options.dump.typed, options.dump.given)
+            destination = Destination(options.dump.location, options.dump.given)
             change = DumpPolicy(options.prune, options.update_new_only, options.keep_candidates)
             ending, dumped = dump(destination, self._beginning, collected, change, self.folder)
         policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,7 +66,7 @@ class Options:
     @property
     def updates(self) -> bool:
         """Whether the dump path is also loaded: what is there is kept, what is missing is tuned."""
-        return self.dump is not None and any(load.is_same_as(self.dump) for load in self.load)
+        return self.dump is not None and any(load.location.real == self.dump.location.real for load in self.load)
 
     @property
     def update_arguments(self) -> str:
@@ -95,7 +94,7 @@ def read_options(config: pytest.Config) -> Options:
     if (options.update or options.update_new_only) and options.sweep is None:
         options = _updating(config, options)
     for report in options.report:
-        if face_of(Path(report.text)) is None:
+        if face_of(report.location.path) is None:
             known = ", ".join(SUFFIXES)
             problem = f"unknown kind of report (use a name that ends in {known})"
             raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")

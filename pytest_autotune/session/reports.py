@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -24,7 +23,7 @@ def check(reports: Sequence[CacheArgument]) -> None:
     :raises pytest.UsageError: for the first one that cannot.
     """
     for report in reports:
-        path, found = Path(report.location), 0
+        path, found = report.location.path, 0
         try:
             found = path.stat().st_mode
         except (FileNotFoundError, NotADirectoryError):
@@ -46,7 +45,7 @@ def write(reports: Sequence[CacheArgument], summary: Summary) -> Summary:
     :returns: the summary, with an error for each report that could not be written.
     """
     for report in reports:
-        path = Path(report.location)
+        path = report.location.path
         face = face_of(path)
         assert face is not None, "the options refuse other suffixes"
         try:

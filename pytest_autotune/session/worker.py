@@ -159,7 +159,7 @@ class TestProcess:
         self._isolate()
         argument = path_argument(path, item.path.parent, MARKER, item.config.invocation_params.dir)
         try:
-            cache = stores.read(argument.store_path)
+            cache = stores.read(argument.location)
         except CacheError as error:
             raise pytest.fail.Exception(f"{argument.given}: {error}", pytrace=False) from None
         self.run.add_cache(EntryIndex.of([cache]))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from pytest_autotune.cache.model import Identity, Problem, Value
+from pytest_autotune.cache.model import Identity
 from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup
@@ -26,6 +26,9 @@ from pytest_autotune.run.together.locks import HeldLock
 from pytest_autotune.run.together.shared_work import SharedWork, UndividedWork, Work
 
 __all__ = ["Alone", "AmongWorkers", "Claim", "Coordination", "GpuLock", "SoleClaim"]
+
+#: What a process does towards another worker's tuning, before it waits for it.
+Meanwhile = Callable[[Work], None]
 
 
 class Claim(Protocol):
@@ -71,14 +74,9 @@ class Coordination(Protocol):
         """What the user is to read in the summary."""
 
     def claim(
-        self,
-        problem: Problem,
-        fingerprint: tuple[Value, ...],
-        *,
-        wait: bool,
-        meanwhile: Callable[[Work], None] | None = None,
+        self, identity: Identity, *, wait: bool, meanwhile: Meanwhile | None = None
     ) -> AbstractContextManager[Claim]:
-        """Claim a problem; with ``wait``, first wait for a worker that tunes it now.
+        """Claim a problem with a fingerprint; with ``wait``, first wait for a worker that tunes it now.
 
         :param meanwhile: called before such a wait, to do what can be done towards that tuning.
         """
@@ -104,14 +102,7 @@ class Alone:
         return self._gpu.waits.notes
 
     @contextmanager
-    def claim(
-        self,
-        problem: Problem,
-        fingerprint: tuple[Value, ...],
-        *,
-        wait: bool,
-        meanwhile: Callable[[Work], None] | None = None,
-    ) -> Iterator[Claim]:
+    def claim(self, identity: Identity, *, wait: bool, meanwhile: Meanwhile | None = None) -> Iterator[Claim]:
         with self._gpu.waits.one_tuning():
             yield SoleClaim()
 
@@ -165,20 +156,13 @@ class AmongWorkers:
         return self._waits.notes
 
     @contextmanager
-    def claim(
-        self,
-        problem: Problem,
-        fingerprint: tuple[Value, ...],
-        *,
-        wait: bool,
-        meanwhile: Callable[[Work], None] | None = None,
-    ) -> Iterator[Claim]:
+    def claim(self, identity: Identity, *, wait: bool, meanwhile: Meanwhile | None = None) -> Iterator[Claim]:
         with self._waits.one_tuning(self._timeout_s):
             # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
             if in_distributed_run() or not self._joined():
                 yield SoleClaim()
                 return
-            name = Identity(problem, fingerprint).digest
+            name = identity.digest
             claim = _FileClaim(self._folder / f"{name}.json", SharedWork(self._folder, name, self._waits))
             lock = self._take(claim, self._folder / f"{name}.lock", wait and not self._gpu.held, meanwhile)
             try:
@@ -187,9 +171,7 @@ class AmongWorkers:
                 if lock is not None:
                     lock.release()
 
-    def _take(
-        self, claim: _FileClaim, path: Path, may_wait: bool, meanwhile: Callable[[Work], None] | None
-    ) -> HeldLock | None:
+    def _take(self, claim: _FileClaim, path: Path, may_wait: bool, meanwhile: Meanwhile | None) -> HeldLock | None:
         """Fill a claim in; what is returned holds it for this process, None where there is nothing to hold."""
 
         def is_there() -> bool:
