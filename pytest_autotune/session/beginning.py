@@ -66,7 +66,7 @@ def _open_folder(config: pytest.Config, dump: CacheArgument | None, shared: Shar
 def _read_loaded(options: Options, held: Cache, folder: RunFolder | None) -> list[tuple[str, Cache]]:
     caches = []
     for argument in options.load:
-        is_dump = options.dump is not None and argument.location.real == options.dump.location.real
+        is_dump = options.dump is not None and argument.is_same_as(options.dump)
         try:
             cache = held if is_dump else stores.read(argument.location)
         except CacheError as error:

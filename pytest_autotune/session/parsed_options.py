@@ -66,7 +66,7 @@ class Options:
     @property
     def updates(self) -> bool:
         """Whether the dump path is also loaded: what is there is kept, what is missing is tuned."""
-        return self.dump is not None and any(load.location.real == self.dump.location.real for load in self.load)
+        return self.dump is not None and any(load.is_same_as(self.dump) for load in self.load)
 
     @property
     def update_arguments(self) -> str:

@@ -24,6 +24,10 @@ class CacheArgument:
         """How the same path is typed on the command line of this run."""
         return str(self.location)
 
+    def is_same_as(self, other: CacheArgument) -> bool:
+        """Whether both name one file or folder."""
+        return self.location.real == other.location.real
+
 
 def path_argument(text: str, base: Path, given: str, here: Path) -> CacheArgument:
     """A path that is relative to ``base``, for a run that was started in the folder ``here``."""
