@@ -172,6 +172,18 @@ def test_the_mode_of_a_file_is_kept_and_a_new_one_has_the_umask(tmp_path):
         os.umask(old)
 
 
+def test_whatever_the_umask_the_next_run_can_read_what_was_written(tmp_path):
+    path = tmp_path / "c.pb"
+    old = os.umask(0o777)
+    try:
+        update(path, adding(entry("add")))
+        with locked(tmp_path / ".c.pb.lock", 0):
+            beside = update(path, adding(entry("mul")), lock_timeout_s=0).written_to
+    finally:
+        os.umask(old)
+    assert [file.stat().st_mode & 0o777 for file in (path, beside)] == [0o600, 0o600]
+
+
 def test_a_symbolic_link_stays_one(tmp_path):
     (tmp_path / "real").mkdir()
     link = tmp_path / "c.textproto"
@@ -289,6 +301,42 @@ def test_a_full_disk_is_told_and_the_old_cache_intact(tmp_path, name):
         assert message == f"{path}: cannot be written: No space left on device"
         assert read(path).entries == (entry("add"),)
         assert litter(disk) == []
+
+
+@every_store
+def test_a_disk_that_is_full_beside_a_locked_cache_keeps_no_part_of_it(tmp_path, name):
+    with small_disk(tmp_path / "disk") as disk:
+        path = f"{disk}/{name}"
+        update(path, adding(entry("add")))
+        before = {file.relative_to(disk) for file in disk.rglob("*")}
+        lock = disk / (f"{name}.pytest-autotune.lock" if name.endswith("/") else f".{name}.lock")
+        with locked(lock, 0) as held:
+            assert held
+            many = adding(*(entry(f"{'kernel' * 30}_{i}") for i in range(500)))
+            message = refusal(lambda: update(path, many, lock_timeout_s=0))
+        assert message == f"{path}: cannot be written: No space left on device"
+        assert {file.relative_to(disk) for file in disk.rglob("*")} == before
+
+
+@pytest.mark.parametrize("found", ["a folder", "a link"])
+@every_store
+def test_what_is_no_lock_in_the_place_of_one_is_told_before(tmp_path, name, found):
+    path = f"{tmp_path}/{name}"
+    update(path, adding(entry("add")))
+    lock = tmp_path / (f"{name}.pytest-autotune.lock" if name.endswith("/") else f".{name}.lock")
+    if found == "a link":
+        lock.symlink_to("elsewhere")
+    else:
+        lock.mkdir()
+    told = f"{path}: {lock.name} beside it is no plain file, so that it cannot be locked (remove it)"
+    assert refusal(check_writable, path) == told
+
+
+def test_a_name_that_python_cannot_read_here_is_told_with_the_way_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    path = tmp_path / "名.pb".encode().decode("ascii", "surrogateescape")
+    told = "the path has bytes that are not ascii, as which Python reads paths here (set PYTHONUTF8=1, or name it"
+    assert told in refusal(check_writable, path)
 
 
 def test_a_read_only_folder_is_told_before_and_after(tmp_path):

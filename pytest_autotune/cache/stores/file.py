@@ -12,13 +12,16 @@ from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores.store import Change, Updated
 from pytest_autotune.cache.stores.writing import (
     check_creatable,
+    check_lock,
     check_name,
     check_replaceable,
+    lock_of,
     locked,
     os_errors,
     real,
     replace,
     unused_name,
+    write_new,
 )
 
 #: A larger file is no cache.
@@ -42,6 +45,7 @@ class FileStore:
         file = real(self._path)
         check_name(file, self._where)
         check_replaceable(file, self._where)
+        check_lock(lock_of(file), self._where)
         if cache.lossy:
             raise CacheError(*cache.lossy)
         check_creatable(file.parent, self._where)
@@ -53,7 +57,7 @@ class FileStore:
         file = real(self._path)
         with os_errors(self._where):
             file.parent.mkdir(parents=True, exist_ok=True)
-            with locked(file.with_name(f".{file.name}.lock"), lock_timeout_s) as held:
+            with locked(lock_of(file), lock_timeout_s) as held:
                 try:
                     cache, data = self._read(missing_ok=True)
                     replaceable = held and not cache.lossy
@@ -65,9 +69,9 @@ class FileStore:
                     if encoded != data:
                         replace(file, encoded)
                     return Updated(self._path, self._path, encoded != data, cache)
-            with open(unused_name(file), "xb") as beside:
-                beside.write(encoded)
-        return Updated(self._path, Path(beside.name), True, cache)
+            beside = unused_name(file)
+            write_new(beside, encoded)
+        return Updated(self._path, beside, True, cache)
 
     def _read(self, missing_ok: bool) -> tuple[Cache, bytes]:
         format = format_of(self._path, self._where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pytest_autotune.cache.stores.file import FileStore, bytes_of
 from pytest_autotune.cache.stores.store import Change, Updated
 from pytest_autotune.cache.stores.writing import (
     check_creatable,
+    check_lock,
     check_name,
     locked,
     os_errors,
@@ -63,6 +65,7 @@ class FolderStore:
         if cache.lossy:
             raise CacheError(*cache.lossy)
         check_name(real(self._path), self._where)
+        check_lock(_lock(real(self._path)), self._where)
         check_creatable(self._path, self._where)
         return cache
 
@@ -71,7 +74,7 @@ class FolderStore:
         folder = real(self._path)
         with os_errors(self._where):
             folder.mkdir(parents=True, exist_ok=True)
-            with locked(folder / f"{MARKER}.lock", lock_timeout_s) as held:
+            with locked(_lock(folder), lock_timeout_s) as held:
                 self._check_ours()
                 try:
                     cache = self.read(missing_ok=True)
@@ -83,7 +86,12 @@ class FolderStore:
                     return Updated(self._path, self._path, _write(folder, cache), cache)
             beside = unused_name(folder)
             beside.mkdir()
-            return Updated(self._path, beside, _write(beside, cache), cache)
+            try:
+                changed = _write(beside, cache)
+            except BaseException:
+                shutil.rmtree(beside, ignore_errors=True)  # made here, a moment ago
+                raise
+            return Updated(self._path, beside, changed, cache)
 
     def _check_ours(self) -> None:
         """Refuse what is there and is no folder store: someone wrote ``--autotune-dump tests/``."""
@@ -95,6 +103,10 @@ class FolderStore:
             raise CacheError(self._where, f"cannot be used: {error.strerror}") from None
         if MARKER not in names and any(MARKER not in name for name in names):
             raise CacheError(self._where, "is a folder with other things in it", "name a new or an empty folder")
+
+
+def _lock(folder: Path) -> Path:
+    return folder / f"{MARKER}.lock"
 
 
 def _problem_files(folder: Path) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,7 +41,11 @@ def check_name(file: Path, where: str) -> None:
         name = file.name.encode()
         str(file).encode()
     except UnicodeEncodeError:
-        raise CacheError(where, "the path is not encoded in UTF-8", "name it otherwise") from None
+        encoding = sys.getfilesystemencoding()
+        if encoding.lower().replace("-", "") == "utf8":
+            raise CacheError(where, "the path is not encoded in UTF-8", "name it otherwise") from None
+        found = f"the path has bytes that are not {encoding}, as which Python reads paths here"
+        raise CacheError(where, found, "set PYTHONUTF8=1, or name it otherwise") from None
     longest = _LONGEST_NAME - len("..lock")
     if len(name) > longest:
         raise CacheError(where, f"the name is {len(name)} bytes long", f"at most {longest}")
@@ -63,6 +68,16 @@ def check_replaceable(file: Path, where: str) -> None:
         points = {re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in mounts}
         if str(file) in points:
             raise CacheError(where, "is a mount point, which cannot be replaced", "mount the folder that it is in")
+
+
+def check_lock(lock: Path, where: str) -> None:
+    """Refuse what stands in the place of a lock file and is none: nothing could be written under it.
+
+    :raises CacheError: then.
+    """
+    with suppress(OSError):
+        if not stat.S_ISREG(lock.lstat().st_mode):
+            raise CacheError(where, f"{lock.name} beside it is no plain file, so that it cannot be locked", "remove it")
 
 
 def check_creatable(folder: Path, where: str) -> None:
@@ -102,8 +117,11 @@ def replace(file: Path, data: bytes) -> None:
     try:
         with open(descriptor, "wb") as stream:
             stream.write(data)
-            with suppress(FileNotFoundError):
+            try:
                 old = file.stat()
+            except FileNotFoundError:
+                _let_owner_use(descriptor)
+            else:
                 os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
                 with suppress(OSError):  # not ours to give away
                     os.fchown(descriptor, old.st_uid, old.st_gid)
@@ -114,6 +132,28 @@ def replace(file: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(file.parent)
+
+
+def write_new(file: Path, data: bytes) -> None:
+    """Make a file that is not there yet, as a whole or not at all.
+
+    :raises FileExistsError: where it is there.
+    """
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with open(descriptor, "wb") as stream:
+            stream.write(data)
+            _let_owner_use(descriptor)
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def _let_owner_use(descriptor: int) -> None:
+    """Let its owner read and write a new file whatever the umask is: the next run is to read it."""
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    if mode & 0o600 != 0o600:
+        os.fchmod(descriptor, mode | 0o600)
 
 
 def _temporary(file: Path) -> tuple[Path, int]:
@@ -142,6 +182,11 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock_of(file: Path) -> Path:
+    """The lock file of a file, beside it."""
+    return file.with_name(f".{file.name}.lock")
 
 
 @contextmanager
