@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -140,6 +141,28 @@ def test_a_space_too_large_to_list_is_told_from_others_by_its_axes_and_its_const
 def test_what_cannot_be_a_space_is_refused(tuner: FunctionTuner, space: Any) -> None:
     with pytest.raises(TypeError, match="space="):
         tuner.tune("k", space=space, run=identity)
+
+
+@pytest.mark.parametrize(
+    ("space", "cause"),
+    [
+        ([], "the space of configurations is empty: nothing was listed"),
+        (product(a=[1, 2], b=[]), "the space of configurations is empty: b has no values"),
+        (
+            product(a=[1, 2], b=[3], where=lambda config: False),
+            "the space of configurations is empty: where= allows none of 2 combinations of a, b",
+        ),
+        (
+            product(a=[1, 2], where=lambda config: config["a"] < 2 or config["B"]),
+            "where= of product() failed for a=2: KeyError: 'B'",
+        ),
+    ],
+)
+def test_a_space_that_cannot_be_searched_names_the_kernel_and_the_cause(
+    tuner: FunctionTuner, space: Any, cause: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"function:lib.gemm: {cause}")):
+        tuner.tune("lib.gemm", space=space, run=identity)
 
 
 def test_an_empty_space_is_refused_and_one_with_a_single_configuration_runs_nothing(tuner: FunctionTuner) -> None:

@@ -69,7 +69,7 @@ def test_keys_whose_names_differ_by_optional_parts_are_compared_part_by_part() -
 
 def test_a_row_tells_the_nearest_entry_though_the_lookup_did_not_look_for_it() -> None:
     asked = problem(M=3)
-    (row,) = rows_of([Lookup(asked, (), Outcome.MISS, NO_ENTRY)], Nearest([index(problem(M=1))], {}).reason)
+    (row,) = rows_of([Lookup(asked, (), Outcome.MISS, NO_ENTRY)], Nearest([index(problem(M=1))], {}).find)
     assert row.reason == "no entry; the nearest has M 1 instead of 3"
 
 

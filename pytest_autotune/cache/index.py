@@ -173,6 +173,10 @@ class EntryIndex:
             self._by_code[tuner] = found
         return self._by_code[tuner].get(fingerprint, ()) if fingerprint else ()
 
+    def outline(self, tuner: str) -> Sequence[Entry]:
+        """One empty entry, without a key, for each kernel, device and fingerprint that a tuner has entries of."""
+        return self._outline_of(tuner)
+
     def tuners(self) -> frozenset[str]:
         """The tuners that there are entries of."""
         return frozenset(tuner for tuner, _ in self._kernels)

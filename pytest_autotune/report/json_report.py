@@ -103,6 +103,7 @@ def _lookup(row: Row) -> dict[str, Any]:
         **_problem(row.problem),
         "label": row.label,
         "reason": row.reason,
+        "nearest": dict(row.nearest),
         "moved_from": row.moved_from,
         "tests": list(row.tests),
         "tuned": row.tuned,

@@ -6,7 +6,7 @@ Whatever one face knows stands here, so that all of them can show it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.diff import Diff
@@ -15,13 +15,16 @@ from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Device, E
 from pytest_autotune.report.changes import changes
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.ending import Beginning, Collected, Ending
+from pytest_autotune.run.former import Former
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.moves import old_entry
-from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.nearest import Near, Nearest
 
 NO_CHANGES = Diff((), 0)
 #: The outcomes that count as misses: what a fresh cache would have covered.
 NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)
+
+_UNTUNED = {"first": "the first candidate was used", "nearest": "the nearest entry's choice was used"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Row:
         the one with the worst outcome comes first.
     :param tuned: a search took place.
     :param untuned: what was used in place of a tuning: ``"first"`` candidate or choice of the ``"nearest"`` entry.
+    :param nearest: of a miss, the parts of the key in which the nearest entry differs, as name and what that has.
     :param moved_from: the kernel's old name, where its entry still has that.
     :param tuning_seconds: what the search took; 0 where there was none.
     :param choice: what is kept: of several searches by the rule of a merge, or what the file had all the time.
@@ -69,6 +73,7 @@ class Row:
     swept: tuple[Swept, ...] = ()
     searches: tuple[tuple[str, float], ...] = ()
     untuned: str = ""
+    nearest: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -281,11 +286,13 @@ def summarise(
     """
     index, facts = beginning.index, sorted(collected.facts, key=lambda process: process.worker)
     nearest = Nearest([index] if index is not None else [], request.aliases)
+    former = Former(index, {(lookup.problem.tuner, lookup.problem.kernel) for lookup in ending.lookups})
     written = dump is not None and dump.written
     notes = [*collected.notes, *(note for process in facts for note in process.notes)]
+    notes += _aliases_of_nothing(beginning, request.aliases)
     return Summary(
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
-        rows=rows_of(ending.lookups, nearest.reason, ending.merged, is_sweep=bool(request.sweep)),
+        rows=rows_of(ending.lookups, nearest.find, ending.merged, former=former.reason, is_sweep=bool(request.sweep)),
         unused=() if request.prune and written else ending.unused,
         covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
         incomplete=collected.incomplete,
@@ -312,16 +319,25 @@ def summarise(
     )
 
 
+def _aliases_of_nothing(beginning: Beginning, aliases: Mapping[str, str]) -> Iterator[str]:
+    devices = {device.name for _, cache in beginning.loaded for device in cache.devices}
+    for other in sorted(set(aliases.values()) - devices):
+        if devices:
+            yield f"autotune_device_alias: no loaded entry is for {other} (they are for {', '.join(sorted(devices))})"
+
+
 def rows_of(
     lookups: Iterable[Lookup],
-    nearest: Callable[[Problem], str] = lambda problem: NO_ENTRY,
+    nearest: Callable[[Problem], Near] = lambda problem: Near(),
     merged: Merged | None = None,
     *,
+    former: Callable[[Lookup], str] = lambda lookup: NO_ENTRY,
     is_sweep: bool = False,
 ) -> tuple[Row, ...]:
     """One row per problem, numbers in their order; its outcome is the worst that any process met.
 
     :param nearest: says of a problem without an entry how the nearest entry of its kernel differs.
+    :param former: says of one whose kernel has no entry what that may have been called before.
     :param merged: what the lookups come to; where it has an entry for what was asked, the row has that one's choice.
     """
     by_problem: defaultdict[Problem, list[Lookup]] = defaultdict(list)
@@ -332,7 +348,15 @@ def rows_of(
     rows = [_row(problem, met, kept, merged.best) for problem, met in by_problem.items()]
     if is_sweep:
         rows = [_of_sweep(row, by_problem[row.problem]) for row in rows]
-    rows = [replace(row, reason=nearest(row.problem)) if row.reason == NO_ENTRY else row for row in rows]
+
+    def explained(row: Row) -> Row:
+        if row.reason == NO_ENTRY:
+            near = nearest(row.problem)
+            reason = former(by_problem[row.problem][0]) if near.reason == NO_ENTRY else near.reason
+            row = replace(row, reason=reason, nearest=near.has)
+        return replace(row, reason=f"{row.reason}; {_UNTUNED[row.untuned]}") if row.untuned else row
+
+    rows = list(map(explained, rows))
     return tuple(sorted(rows, key=lambda row: _reading_order(row.problem)))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Device, Entry, Problem
+from pytest_autotune.report.grouping import Group, groups
 from pytest_autotune.report.summary import Row, Summary
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
@@ -23,9 +24,6 @@ _NOUNS = {
     Outcome.MISMATCH: ("mismatch", "mismatches"),
     Outcome.UNPORTABLE: ("unportable", "unportable"),
 }
-
-
-_UNTUNED = {"first": "the first candidate was used", "nearest": "the nearest entry's choice was used"}
 
 
 @dataclass(frozen=True)
@@ -84,15 +82,16 @@ def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
                 yield _summed_up(summary, tuner, device, same, color)
     for outcome in _ORDER:
         rows = [row for row in summary.rows if row.outcome is outcome and row not in summed_up]
-        shown = rows if verbosity > 0 else rows[:SHOWN]
-        for row in shown:
-            yield Line(
-                f" {_where(row)}{described(row.problem, row.label)}: {_reason(row)}", outcome.value.upper(), color
-            )
+        together = [Group((row,)) for row in rows] if verbosity > 0 else groups(rows)
+        shown = together if verbosity > 0 else together[:SHOWN]
+        for group in shown:
+            row = group.rows[0]
+            yield Line(f" {_where(row)}{_said(group)}", outcome.value.upper(), color)
             if verbosity > 1 and row.choice is not None and row.tuned:
                 yield Line(f"     tuned in {row.tuning_seconds:.1f}s: {row.choice}{_quality(row)}")
-        if len(rows) > len(shown):
-            yield _hidden(len(rows) - len(shown), *_NOUNS[outcome])
+        if len(together) > len(shown):
+            hidden = sum(len(group.rows) for group in together[len(shown) :])
+            yield _hidden(hidden, *_NOUNS[outcome])
     shown_unused = summary.unused if verbosity > 0 else summary.unused[:SHOWN]
     for entry in shown_unused:
         yield Line(f" {described(entry.problem)} - not requested by any test", "UNUSED", "yellow")
@@ -103,8 +102,15 @@ def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
         yield Line(f" {kernel}: tuned behind pytest-autotune's back; neither loaded nor dumped", "UNSEEN", color)
 
 
-def _reason(row: Row) -> str:
-    return f"{row.reason}; {_UNTUNED[row.untuned]}" if row.untuned else row.reason
+def _said(group: Group) -> str:
+    row = group.rows[0]
+    if len(group.rows) == 1:
+        return f"{described(row.problem, row.label)}: {row.reason}"
+    assert row.outcome is not None
+    number = _count(len(group.rows), *_NOUNS[row.outcome])
+    spans = "".join(f", {span}" for span in group.spans)
+    reason = f"; {group.reason}" if group.reason else ""
+    return f"{described(replace(row.problem, key=group.common))}: {number}{spans}{reason}"
 
 
 def _swept(summary: Summary, verbosity: int) -> Iterator[Line]:

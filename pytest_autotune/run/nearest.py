@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from operator import ne
+from typing import NamedTuple
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Device, Entry, Problem, Value
@@ -17,7 +18,21 @@ from pytest_autotune.run.lookup import NO_ENTRY
 #: Parts of a key that Inductor's tuners give only where they are not as usual.
 OPTIONAL = frozenset({"code", "hint", "output", "settings", "sizes", "unaligned"})
 
+#: How many parts of a key differ, how far they are apart, in words, and what the entry has there.
+_Difference = tuple[int, float, str, tuple[tuple[str, str], ...]]
 _Names = tuple[str, ...]
+
+
+class Near(NamedTuple):
+    """How the nearest entry of a kernel differs.
+
+    :param reason: in words.
+    :param has: the name and the value, as text, of each part of its key that differs; empty where there is no such
+        entry, or a digest differs.
+    """
+
+    reason: str = NO_ENTRY
+    has: tuple[tuple[str, str], ...] = ()
 
 
 class Nearest:
@@ -34,21 +49,25 @@ class Nearest:
 
     def reason(self, problem: Problem) -> str:
         """Say how the nearest entry of this kernel differs, or which key names its entries have."""
+        return self.find(problem).reason
+
+    def find(self, problem: Problem) -> Near:
+        """How the nearest entry of this kernel differs."""
         devices = self._of_kernel(problem.tuner, problem.kernel)
         usable = [keys for device, keys in devices.items() if device == problem.device]
         if not usable:
             other = self._aliases.get(problem.device.name)
             usable = [keys for device, keys in devices.items() if device.name == other]
         if not usable:
-            return NO_ENTRY
+            return Near()
         nearest = min((near for keys in usable if (near := keys.nearest(problem.key))), default=None)
         if nearest is None:
             names = ", ".join(usable[0].names) or "no names"
-            return f"no entry with these key names; the entries of this kernel have {names}"
-        difference = nearest[-1]
+            return Near(f"no entry with these key names; the entries of this kernel have {names}")
+        _, _, difference, has = nearest
         if difference == "other code":
-            return "no entry; new or changed code"
-        return f"no entry; the nearest has {difference}"
+            return Near("no entry; new or changed code")
+        return Near(f"no entry; the nearest has {difference}", has)
 
     def _of_kernel(self, tuner: str, kernel: str) -> dict[Device, _Keys]:
         if (tuner, kernel) not in self._kernels:
@@ -87,8 +106,8 @@ class _Keys:
             row = tuple([self._numbers.setdefault(value, len(self._numbers)) for value in key])
             self._rows.setdefault(tuple([value.name for value in key]), {})[row] = key
 
-    def nearest(self, key: Sequence[Value]) -> tuple[int, float, str] | None:
-        """What differs in the nearest key of the same names: how many parts, how far they are apart, and the words.
+    def nearest(self, key: Sequence[Value]) -> _Difference | None:
+        """What differs in the nearest key of the same names.
 
         Names are the same where they differ by :data:`OPTIONAL` ones only.
         """
@@ -96,7 +115,7 @@ class _Keys:
         found = [self._nearest_of(names, wanted) for names in self._rows if _comparable(names, wanted)]
         return min(found, default=None)
 
-    def _nearest_of(self, names: _Names, wanted: Mapping[str, Value]) -> tuple[int, float, str]:
+    def _nearest_of(self, names: _Names, wanted: Mapping[str, Value]) -> _Difference:
         rows = self._rows[names]
         numbers = [self._numbers.get(wanted[name], -1) if name in wanted else -1 for name in names]
         differing = [sum(map(ne, row, numbers)) for row in rows]
@@ -110,11 +129,13 @@ def _comparable(names: Iterable[str], others: Iterable[str]) -> bool:
     return set(names) ^ set(others) <= OPTIONAL
 
 
-def _difference(has: Mapping[str, Value], wanted: Mapping[str, Value]) -> tuple[int, float, str]:
+def _difference(has: Mapping[str, Value], wanted: Mapping[str, Value]) -> _Difference:
     names = sorted(has.keys() | wanted.keys())
     pairs = [(name, has.get(name), wanted.get(name)) for name in names if has.get(name) != wanted.get(name)]
     parts = [_part(name, one, other) for name, one, other in pairs]
-    return len(parts), sum(_distance(one, other) for _, one, other in pairs), ", ".join(parts)
+    has_digest = any(value is not None and value.type == "digest" for _, *both in pairs for value in both)
+    shown = () if has_digest else tuple((name, _text(one)) for name, one, _ in pairs)
+    return len(parts), sum(_distance(one, other) for _, one, other in pairs), ", ".join(parts), shown
 
 
 def _part(name: str, one: Value | None, other: Value | None) -> str:

@@ -6,7 +6,10 @@ import pytest
 
 from tests.conftest import Suite
 
-MANY = "import pytest\n@pytest.mark.parametrize('m', range(12))\ndef test_op(tune, m): tune('lib.op', M=m{more})\n"
+MANY = (
+    "import pytest\n@pytest.mark.parametrize('m', range(12))\ndef test_op(tune, m): tune(f'lib.op{{m}}', M=m{more})\n"
+)
+SIZES = "import pytest\n@pytest.mark.parametrize('m', [{ms}])\ndef test_op(tune, m): tune('lib.op', M=m, N=8{more})\n"
 UPDATE = "Re-run with --autotune-load=cache.textproto --autotune-update"
 
 
@@ -156,12 +159,37 @@ def test_the_same_section_however_tests_are_distributed(suite: Suite, section) -
 
     lines = without_seconds(section(suite.load()))
 
+    shown = (0, 1, 10, 11, *range(2, 8))
     assert lines == [
-        *(f"STALE test_op.py::test_op[{m}] - toy:lib.op (M={m}): source changed" for m in range(10)),
+        *(f"STALE test_op.py::test_op[{m}] - toy:lib.op{m} (M={m}): source changed" for m in shown),
         "(2 more stale hidden.  Use -v to show them.)",
         "0 hits, 12 stale; 12 tuned",
         f"{UPDATE} to update the cache.",
     ]
+
+
+def test_many_misses_of_one_kernel_are_one_row_and_v_shows_each(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_op=SIZES.format(ms="100", more="")).dump()
+    serial_suite.write(test_op=SIZES.format(ms="*range(100, 115)", more=""))
+
+    lines = without_seconds(section(serial_suite.load()))
+    each = section(serial_suite.load("-v"))
+
+    assert lines[:2] == [
+        "MISS test_op.py::test_op[101] - toy:lib.op (N=8): 14 misses, M = 101 … 114; the nearest has M 100",
+        "1 hit, 14 misses; 14 tuned",
+    ]
+    assert len([line for line in each if line.startswith("MISS")]) == 14
+    assert each[0].endswith("toy:lib.op (M=101, N=8): no entry; the nearest has M 100 instead of 101")
+
+
+def test_many_stale_problems_of_one_kernel_are_one_row(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_op=SIZES.format(ms="1, 2, 5, 9", more="")).dump()
+    serial_suite.write(test_op=SIZES.format(ms="1, 2, 5, 9", more=", source='two'"))
+
+    lines = section(serial_suite.load())
+
+    assert lines[0] == "STALE test_op.py::test_op[1] - toy:lib.op (N=8): 4 stale, M = 1 … 9; source changed"
 
 
 RED, GREEN, YELLOW, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"

@@ -33,6 +33,10 @@ class Configuration:
         return ", ".join(map(str, self.params))
 
 
+class SpaceError(ValueError):
+    """A space cannot be searched: it is empty, or its constraint failed."""
+
+
 class Space(ABC):
     """A set of configurations, in a fixed order and each of them once."""
 
@@ -51,6 +55,11 @@ class Space(ABC):
 
     @property
     @abstractmethod
+    def why_empty(self) -> str:
+        """Why there is no configuration, where there is none."""
+
+    @property
+    @abstractmethod
     def digest(self) -> str:
         """Equal for spaces of the same configurations, in any order."""
 
@@ -63,11 +72,11 @@ class Space(ABC):
     def only(self) -> Configuration | None:
         """The configuration of a space that has just one.
 
-        :raises ValueError: when the space is empty.
+        :raises SpaceError: when the space is empty.
         """
         first = list(itertools.islice(self, 2))
         if not first:
-            raise ValueError("the space of configurations is empty")
+            raise SpaceError(f"the space of configurations is empty: {self.why_empty}")
         return first[0] if len(first) == 1 else None
 
 
@@ -87,6 +96,10 @@ class ListedSpace(Space):
 
     def find(self, params: tuple[Value, ...]) -> Configuration | None:
         return self._by_params.get(params)
+
+    @property
+    def why_empty(self) -> str:
+        return "nothing was listed"
 
     @cached_property
     def axes(self) -> Mapping[str, tuple[Value, ...]]:
@@ -111,7 +124,7 @@ class ProductSpace(Space):
     def __iter__(self) -> Iterator[Configuration]:
         for combination in itertools.product(*(values.items() for values in self._values.values())):
             config = {value.name: own for value, own in combination}
-            if self._where is None or self._where(dict(config)):
+            if self._allows(config):
                 params = sorted((value for value, _ in combination), key=lambda value: value.name)
                 yield Configuration(tuple(params), config)
 
@@ -122,9 +135,26 @@ class ProductSpace(Space):
         if not all(by_name[name] in values for name, values in self._values.items()):
             return None
         config = {name: values[by_name[name]] for name, values in self._values.items()}
-        if self._where is not None and not self._where(dict(config)):
+        if not self._allows(config):
             return None
         return Configuration(tuple(sorted(params, key=lambda value: value.name)), config)
+
+    def _allows(self, config: dict[str, Any]) -> bool:
+        if self._where is None:
+            return True
+        try:
+            return bool(self._where(dict(config)))
+        except Exception as error:
+            named = ", ".join(f"{name}={value!r}" for name, value in config.items())
+            said = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise SpaceError(f"where= of product() failed for {named}: {said}") from error
+
+    @property
+    def why_empty(self) -> str:
+        without = [name for name, values in self._values.items() if not values]
+        if without:
+            return f"{', '.join(without)} has no values"
+        return f"where= allows none of {self.size} combinations of {', '.join(self._values)}"
 
     @cached_property
     def axes(self) -> Mapping[str, tuple[Value, ...]]:

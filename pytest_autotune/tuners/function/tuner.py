@@ -23,7 +23,7 @@ from pytest_autotune.tuners.function.processors import Processor, processor_of
 from pytest_autotune.tuners.function.randomness import random_state_kept
 from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan, compare, search, why_unusable
 from pytest_autotune.tuners.function.source_text import callbacks_with_source
-from pytest_autotune.tuners.function.space import Configuration, as_space, sample
+from pytest_autotune.tuners.function.space import Configuration, SpaceError, as_space, sample
 from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.tuners.shared.versions import version_of, versions_of
@@ -146,37 +146,40 @@ class FunctionTuner:
             where this process uses one, else the CPU: say it where both are in use.
         :returns: the configuration, as the space holds it.
         :raises TuningError: when every configuration failed.
-        :raises ValueError: for an empty space.
+        :raises ValueError: for an empty space, or one whose ``where`` fails; it names the kernel and the cause.
         :raises TypeError: for an argument that makes no sense.
         """
         callbacks = Callbacks(run, compile, setup, reset, verify, _classes(invalid), strict)
         plan = Plan(
             as_space(space), callbacks, measuring or Measuring(), compiling or Compiling(), as_strategy(strategy)
         )
-        if plan.space.only is not None:
-            return plan.space.only.config
         name = _kernel_name(kernel)
-        processor = processor_of(device)
-        if device is None:
-            self._note_two_devices(name, processor)
-        try:
-            problem = Problem(NAME, name, key_values(key or {}), processor.device)
-            sources = _sources(source, callbacks)
-            carried = carried_by(_carriers(callbacks, sources), sizes_in(key or {}))
-            searched = (*how_measured(plan.measuring, processor.on_gpu), *how_searched(plan.strategy, plan.space))
-            request = Request(problem, fingerprint(plan.space, version, sources, carried, searched), processor, plan)
-        except UnportableError as error:
-            return self._unportable(Problem(NAME, name, (), processor.device), str(error), plan, processor)
-        memory = self.memory
-        chosen = memory.chosen.get(request.identity)
-        if chosen is None:
-            with _one_at_a_time(memory, request.identity):
-                chosen = memory.chosen.get(request.identity) or _choose(memory, request)
-                memory.chosen[request.identity] = chosen
-        # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
-        found = plan.space.find(chosen.params)
-        assert found is not None
-        return found.config
+        with _said_of(name):
+            if plan.space.only is not None:
+                return plan.space.only.config
+            processor = processor_of(device)
+            if device is None:
+                self._note_two_devices(name, processor)
+            try:
+                problem = Problem(NAME, name, key_values(key or {}), processor.device)
+                sources = _sources(source, callbacks)
+                carried = carried_by(_carriers(callbacks, sources), sizes_in(key or {}))
+                searched = (*how_measured(plan.measuring, processor.on_gpu), *how_searched(plan.strategy, plan.space))
+                request = Request(
+                    problem, fingerprint(plan.space, version, sources, carried, searched), processor, plan
+                )
+            except UnportableError as error:
+                return self._unportable(Problem(NAME, name, (), processor.device), str(error), plan, processor)
+            memory = self.memory
+            chosen = memory.chosen.get(request.identity)
+            if chosen is None:
+                with _one_at_a_time(memory, request.identity):
+                    chosen = memory.chosen.get(request.identity) or _choose(memory, request)
+                    memory.chosen[request.identity] = chosen
+            # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
+            found = plan.space.find(chosen.params)
+            assert found is not None
+            return found.config
 
     def loss(
         self,
@@ -310,6 +313,15 @@ def _workers(run: TuningRun | None) -> int:
     if run is not None:
         return run.policy.compile_threads
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _said_of(kernel: str) -> Iterator[None]:
+    """Have an error of a space name the kernel."""
+    try:
+        yield
+    except SpaceError as error:
+        raise SpaceError(f"{NAME}:{kernel}: {error}") from error.__cause__
 
 
 def _kernel_name(kernel: object) -> str:

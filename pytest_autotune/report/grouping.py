@@ -1,0 +1,94 @@
+"""Many rows of one kernel that say the same, as one. Pure: every face may show them so."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_autotune.cache.model import Value
+from pytest_autotune.report.summary import Row
+
+#: So many rows are shown one by one all the same,
+FEW = 3
+#: and so many values of one name.
+LISTED = 3
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of one kernel and device with the same outcome, for the same reason; never empty.
+
+    :param rows: in the order in which they came.
+    """
+
+    rows: tuple[Row, ...]
+
+    @property
+    def common(self) -> tuple[Value, ...]:
+        """The parts of the key that are the same in all rows."""
+        return tuple(value for value, *others in self._parts if all(other == value for other in others))
+
+    @property
+    def spans(self) -> tuple[str, ...]:
+        """The other parts, each with its values: ``n = 101 … 114``. Digests say nothing to a reader."""
+        differing = [part for part in self._parts if any(value != part[0] for value in part)]
+        return tuple(_span(part[0].name, part) for part in differing if part[0].type not in ("digest", "settings"))
+
+    @property
+    def reason(self) -> str:
+        """Why they are no hits, as far as it is the same: ``the nearest has n 100``."""
+        first = self.rows[0]
+        if all(row.reason == first.reason for row in self.rows):
+            return first.reason.removeprefix("no entry; ")
+        end = first.reason.rpartition("; ")[2] if first.untuned else ""
+        return "; ".join(filter(None, [self._nearest(), end]))
+
+    def _nearest(self) -> str:
+        first = self.rows[0].nearest
+        has = []
+        for number, (name, _) in enumerate(first):
+            texts = list(dict.fromkeys(row.nearest[number][1] for row in self.rows))
+            if len(texts) > 1:
+                return f"the nearest differ in {', '.join(name for name, _ in first)}"
+            has.append(f"{name} {texts[0]}")
+        return f"the nearest has {', '.join(has)}" if has else ""
+
+    @property
+    def _parts(self) -> list[tuple[Value, ...]]:
+        return list(zip(*[row.problem.key for row in self.rows], strict=True))
+
+
+def groups(rows: Sequence[Row]) -> list[Group]:
+    """The rows, those of one kernel that say the same together where they are more than :data:`FEW`."""
+    same: defaultdict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        same[_sameness(row)].append(row)
+    found: list[Group] = []
+    for row in rows:
+        together = same[_sameness(row)]
+        if len(together) <= FEW:
+            found.append(Group((row,)))
+        elif together[0] is row:
+            found.append(Group(tuple(together)))
+    return found
+
+
+def _sameness(row: Row) -> tuple[object, ...]:
+    problem = row.problem
+    names = tuple((value.name, value.type) for value in problem.key)
+    why = tuple(name for name, _ in row.nearest) or row.reason
+    return row.outcome, problem.tuner, problem.kernel, problem.device, names, why, row.untuned
+
+
+def _span(name: str, values: Sequence[Value]) -> str:
+    distinct = list(dict.fromkeys(value.value for value in values))
+    numbers = [value for value in distinct if isinstance(value, (int, float))]
+    if len(numbers) == len(distinct):
+        distinct = sorted(numbers)
+        if len(distinct) > LISTED:
+            return f"{name} = {distinct[0]} … {distinct[-1]}"
+    else:
+        distinct = sorted(map(str, distinct))
+    shown = ", ".join(map(str, distinct[:LISTED]))
+    return f"{name} = {shown}" if len(distinct) <= LISTED else f"{name} = {shown}, … ({len(distinct)} values)"
