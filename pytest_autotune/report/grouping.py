@@ -82,13 +82,11 @@ def _sameness(row: Row) -> tuple[object, ...]:
 
 
 def _span(name: str, values: Sequence[Value]) -> str:
-    distinct = list(dict.fromkeys(value.value for value in values))
-    numbers = [value for value in distinct if isinstance(value, (int, float))]
-    if len(numbers) == len(distinct):
-        distinct = sorted(numbers)
-        if len(distinct) > LISTED:
-            return f"{name} = {distinct[0]} … {distinct[-1]}"
-    else:
-        distinct = sorted(map(str, distinct))
-    shown = ", ".join(map(str, distinct[:LISTED]))
-    return f"{name} = {shown}" if len(distinct) <= LISTED else f"{name} = {shown}, … ({len(distinct)} values)"
+    numbers = sorted({value.value for value in values if isinstance(value.value, (int, float))})
+    texts = sorted({str(value.value) for value in values})
+    if len(numbers) == len(texts):
+        if len(numbers) > LISTED:
+            return f"{name} = {numbers[0]} … {numbers[-1]}"
+        texts = list(map(str, numbers))
+    more = f", … ({len(texts)} values)" if len(texts) > LISTED else ""
+    return f"{name} = {', '.join(texts[:LISTED])}{more}"
