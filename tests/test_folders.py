@@ -117,6 +117,34 @@ def test_a_folder_that_the_others_cannot_be_told_of_is_not_made(base: Path) -> N
     assert os.listdir(base) == [name()]
 
 
+def test_the_folder_of_one_run_alone_goes_once_all_its_processes_are_dead(base: Path) -> None:
+    (base / name()).write_text("")
+    killed, alive, other = shared_folder(), shared_folder(), shared_folder()
+    assert killed.path is not None
+    assert alive.path is not None
+    for shared in (killed, alive):
+        assert shared.path is not None
+        (shared.path / f"gpu-{'0' * 16}.lock").touch()
+    worker = Membership(run_folder(killed))
+    assert killed.member is not None
+    killed.member.end()  # as the system does for a process that is killed
+    precious = base / "pytest-autotune-run-precious"
+    (base / "elsewhere").mkdir()
+    precious.symlink_to(base / "elsewhere")
+
+    remove_run_folders(other)
+    assert list(killed.path.glob("gpu-*"))
+
+    worker.end()
+    remove_run_folders(SharedFolder(None))
+
+    assert sorted(path.name for path in base.iterdir()) == sorted(
+        [name(), "elsewhere", "pytest-autotune-run-precious", alive.path.name]
+    )
+    remove_run_folders(alive)
+    assert not alive.path.exists()
+
+
 def run_folder(shared: SharedFolder) -> Path:
     return shared.run(uuid.uuid4().hex)
 

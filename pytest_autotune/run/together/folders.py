@@ -15,12 +15,16 @@ import re
 import stat
 import tempfile
 import weakref
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _RUN = re.compile(r"run-[0-9a-f]{32}")
+#: A folder of one run alone, where the standard one cannot be used; it has another name until it is locked.
+_PRIVATE = re.compile(r"pytest-autotune-run-[a-z0-9_]{8}")
+_BEING_MADE = "pytest-autotune-new-"
 #: Claims, results and pieces of work, cores, owners that hang, lookups of forked children.
 _OF_A_RUN = re.compile(r"([0-9a-f]{32}|core|hung)[-.0-9a-z]*|.*-\d+\.jsonl")
 _LOCK_OF_GPU = re.compile(r"gpu-[0-9a-f]{16}\.lock")
@@ -32,12 +36,17 @@ class SharedFolder:
 
     :param path: None where there is no such place.
     :param note: a line for the user; empty where all is as it should be.
-    :param of_this_run: other pytest runs do not know of it.
+    :param member: keeps the folder of this run alone.
     """
 
     path: Path | None
     note: str = ""
-    of_this_run: bool = False
+    member: Membership | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def of_this_run(self) -> bool:
+        """Whether other pytest runs do not know of it."""
+        return self.member is not None
 
     def locks(self) -> Path:
         """The folder for locks.
@@ -89,9 +98,11 @@ def shared_folder(*, agreed: bool = True) -> SharedFolder:
         why = f"{error.filename or 'a folder for locks'}: {error.strerror or error}"
     if agreed:
         with suppress(OSError):
-            path = Path(tempfile.mkdtemp(prefix="pytest-autotune-"))
+            made = Path(tempfile.mkdtemp(prefix=_BEING_MADE))
+            member = Membership(made)
+            path = made.rename(made.with_name(made.name.replace("-new-", "-run-")))
             note = f"{why}; measurements of other pytest runs on this machine may overlap with those of this run"
-            return SharedFolder(path, note, of_this_run=True)
+            return SharedFolder(path, note, member)
     return SharedFolder(None, f"{why}; its workers do not wait for each other, and measurements may overlap")
 
 
@@ -124,32 +135,47 @@ class Membership:
 
 
 def remove_run_folders(shared: SharedFolder) -> None:
-    """Remove the folders of runs of which no process lives; and the shared one, where it was this run's alone."""
-    if shared.path is None:
-        return
-    with suppress(OSError):
-        parent = os.open(shared.path, _FOLDER)
-        try:
-            for name in os.listdir(parent):
-                if _RUN.fullmatch(name):
-                    with suppress(OSError):
-                        _remove_run_folder(parent, name)
-            if shared.of_this_run:
-                remove_files(parent, _LOCK_OF_GPU)
-                shared.path.rmdir()
-        finally:
-            os.close(parent)
+    """Remove the folders of runs of which no process lives: those in the shared one, and those of a run alone."""
+    if shared.member is not None:
+        shared.member.end()
+    if shared.path is not None:
+        with suppress(OSError), _opened(shared.path) as folder:
+            _remove_runs(folder)
+    with suppress(OSError), _opened(os.path.realpath(tempfile.gettempdir())) as temporary:
+        for name in filter(_PRIVATE.fullmatch, os.listdir(temporary)):
+            with suppress(OSError), _opened(name, temporary) as folder:
+                _lock_out_all_others(folder)
+                _remove_runs(folder)
+                if not any(map(_RUN.fullmatch, os.listdir(folder))):
+                    remove_files(folder, _LOCK_OF_GPU)
+                    os.rmdir(name, dir_fd=temporary)
 
 
-def _remove_run_folder(parent: int, name: str) -> None:
-    folder = os.open(name, _FOLDER, dir_fd=parent)
-    try:
-        if os.fstat(folder).st_uid == os.getuid():
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _remove_runs(parent: int) -> None:
+    for name in filter(_RUN.fullmatch, os.listdir(parent)):
+        with suppress(OSError), _opened(name, parent) as folder:
+            _lock_out_all_others(folder)
             remove_files(folder, _OF_A_RUN)
             os.rmdir(name, dir_fd=parent)
+
+
+def _lock_out_all_others(folder: int) -> None:
+    """Make sure that an open folder is this user's, and that nobody is a member of it.
+
+    :raises OSError: otherwise.
+    """
+    if os.fstat(folder).st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, "belongs to another user")
+    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextmanager
+def _opened(name: str | Path, parent: int | None = None) -> Iterator[int]:
+    descriptor = open_folder(name, parent)
+    try:
+        yield descriptor
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def remove_files(folder: int, names: re.Pattern[str]) -> None:
