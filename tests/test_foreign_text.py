@@ -15,15 +15,19 @@ from pytest_autotune.cache.foreign_text import one_line, plain_json
 from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.report import ci, code_quality, json_report, junit, markdown, terminal
+from pytest_autotune.report import ci, code_quality, html, json_report, junit, markdown, terminal
 from pytest_autotune.report.summary import Gate, Place, Row, Summary
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
 
 from .conftest import Suite
 
-#: A forged row, colours, a window title, an 8-bit control, reordered and unseen characters, a command of a CI system.
-HOSTILE = "::error::a\n::error file=x::forged\r\x1b[31m\x1b]0;title\x07\x9b1m\u202e\u2066\u200b\u2028\x85\u3164\x00z"
+#: A forged row, colours, a window title, an 8-bit control, reordered and unseen characters, a command of a CI system,
+#: the end of a script and of a cell.
+HOSTILE = (
+    "::error::a\n::error file=x::forged\r\x1b[31m\x1b]0;title\x07\x9b1m\u202e\u2066\u200b\u2028\x85\u3164\x00"
+    "</script><img src=x onerror=alert(1)><!--{{data}}|`z"
+)
 COMMANDS = ("::", "##")
 
 
@@ -146,9 +150,19 @@ def test_markdown_gets_no_foreign_effects_and_no_foreign_marks():
     text = markdown.to_markdown(hostile_summary())
     headings = "# Autotune cache", "### "  # ours; GitHub's commands begin with "##["
     check_plain("\n".join(line for line in text.split("\n") if not line.startswith(headings)))
-    marks = re.sub(r"`+.*?`+", "", text)
+    marks = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
     assert "error" not in marks
     assert "\\x1b" not in marks
+
+
+def test_html_gets_no_foreign_effects_and_no_foreign_elements():
+    text = html.to_html(hostile_summary())
+    check_plain(text)
+    assert "<img" not in text
+    assert text.count("<!--") == 0
+    assert text.count("<script") == text.count("</script>") == 2
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', text)[1])
+    assert any("<img src=x onerror" in one for one in data["texts"])
 
 
 def test_github_and_gitlab_get_commands_of_ours_alone():

@@ -28,3 +28,4 @@ def test_a_built_wheel_has_every_module(tmp_path: Path) -> None:
     modules = {str(path.relative_to(source)) for path in (source / "pytest_autotune").rglob("*.py")}
     assert built >= modules
     assert {"pytest_autotune/py.typed", "pytest_autotune/cache/autotune_cache.proto"} <= built
+    assert {f"pytest_autotune/report/html/page.{suffix}" for suffix in ("html", "css", "js")} <= built

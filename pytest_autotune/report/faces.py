@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from pytest_autotune.report import code_quality, json_report, junit, markdown
+from pytest_autotune.report import code_quality, html, json_report, junit, markdown
 from pytest_autotune.report.summary import Summary
 
 
@@ -33,6 +33,7 @@ class FileFace:
 FILES = (
     FileFace("GitLab Code Quality", (".codequality.json",), code_quality.to_json),
     FileFace("JSON", (".json",), json_report.to_json),
+    FileFace("HTML", (".html",), html.to_html),
     FileFace("Markdown", (".md",), markdown.to_markdown),
     FileFace("JUnit", (".xml",), junit.to_xml),
 )

@@ -152,7 +152,7 @@ OPTIONS = (
         "Fail a complete run that leaves loaded entries unused; a run of a part of the suite is not judged",
         default="false",
     ),
-    Option("report", PATHS, "Write a report of the run: `.md`, `.json`, `.xml` (JUnit). Repeatable", "PATH"),
+    Option("report", PATHS, "Write a report of the run: `.html`, `.md`, `.json`, `.xml` (JUnit). Repeatable", "PATH"),
     Option(
         "ci",
         WORD,

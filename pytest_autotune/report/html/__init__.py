@@ -1,0 +1,59 @@
+"""The HTML face of a summary: one file that needs nothing else, to be read by people.
+
+``page.html`` is put together with its style, its script and the data. Foreign text is only in the data, and the script
+shows it as text. The page may load nothing and run no other script: its policy names the digests of these two.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from importlib.resources import files
+
+from pytest_autotune.cache.foreign_text import one_line, plain_json
+from pytest_autotune.report.html.data import page_data
+from pytest_autotune.report.summary import Summary
+
+
+def to_html(summary: Summary) -> str:
+    """The summary as an HTML document."""
+    here = files(__name__)
+    page, style, script = ((here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js"))
+    state, verdict = _verdict(summary)
+    parts = {
+        "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'",
+        "style": style,
+        "script": script,
+        "state": state,
+        "verdict": html.escape(one_line(verdict)),
+        "counts": html.escape(", ".join(f"{count} {name}" for name, count in summary.counts.items() if count)),
+        "data": _embedded(page_data(summary)),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
+
+
+def _verdict(summary: Summary) -> tuple[str, str]:
+    """A word for the page's style, and what is to be read first."""
+    if summary.failures:
+        return "failed", "; ".join(summary.failures)
+    if summary.gate.skipped:
+        return "open", summary.gate.skipped
+    if summary.gate.limit:
+        return "passed", f"within the limit of {summary.gate.limit} misses"
+    if summary.misses:
+        return "open", f"{summary.misses} of {summary.problems} problems are not covered; no limit was set"
+    return "passed" if summary.loaded else "open", (
+        "every problem was a hit" if summary.loaded and summary.rows else "nothing was judged"
+    )
+
+
+def _embedded(data: object) -> str:
+    """JSON that a script element may hold: nothing in it ends the element or begins a comment."""
+    return plain_json(json.dumps(data, ensure_ascii=False, separators=(",", ":"))).replace("<", "\\u003c")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

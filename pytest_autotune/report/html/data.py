@@ -1,0 +1,202 @@
+"""What the HTML report shows, as plain values for its script: each text once, the rest numbers. Pure.
+
+The names here are those that ``page.js`` reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from pytest_autotune.cache.diff import Change, winner
+from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.model import Candidate, Entry, Problem
+from pytest_autotune.report.costs import OUTSIDE, Cost, by_kernel, by_test
+from pytest_autotune.report.summary import NOT_COVERED, Row, Summary
+
+#: As :mod:`pytest_autotune.tuners.measuring` writes it into a candidate's label, in microseconds.
+_SPREAD = re.compile(r"\+-([0-9.e+-]+) us, ")
+
+
+class Texts:
+    """Numbers the texts of a report, made fit to be shown, and the configurations, which are lists of them."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, int] = {"": 0}
+        self._numbers: dict[str, int] = {}  # by the text as it came: a report repeats its texts
+        self._configurations: dict[tuple[str, ...], int] = {}
+
+    def __call__(self, text: str) -> int:
+        """The number of a text; that of an empty one is 0."""
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers[text] = self._shown.setdefault(one_line(text), len(self._shown))
+        return number
+
+    def configuration(self, candidate: Candidate) -> int:
+        """The number of what a candidate configures."""
+        parts = tuple(map(str, candidate.params)) or (candidate.label or candidate.id or "default",)
+        return self._configurations.setdefault(parts, len(self._configurations))
+
+    @property
+    def texts(self) -> list[str]:
+        return list(self._shown)
+
+    @property
+    def configurations(self) -> list[list[int]]:
+        return [[*map(self, parts)] for parts in self._configurations]
+
+
+def page_data(summary: Summary) -> dict[str, Any]:
+    """All that the report shows."""
+    texts = Texts()
+    dump = summary.dump
+    data = {
+        "counts": {**summary.counts, "unseen": len(summary.unseen)},
+        "judged": bool(summary.loaded) or any(row.outcome for row in summary.rows),
+        "seconds": summary.tuning_seconds,
+        "saved": summary.saved_seconds,
+        "complete": not summary.incomplete,
+        "facts": _facts(summary),
+        "update": one_line(f"pytest {summary.update}") if summary.update and summary.misses else "",
+        "rows": [_row(row, texts) for row in summary.rows],
+        "kernels": [_cost(cost, texts) for cost in by_kernel(summary)],
+        "tests": [_cost(cost, texts) for cost in by_test(summary)],
+        "missed": _missed(summary, texts),
+        "compared": "the loaded cache" if summary.loaded else one_line(dump.path) if dump is not None else "",
+        "unchanged": summary.changes.unchanged,
+        "changes": [_change(change, texts) for change in summary.changes.changes],
+        "unused": [_problem(entry.problem, texts) for entry in summary.unused],
+        "notes": [*map(one_line, _notes(summary))],
+    }
+    configurations = texts.configurations  # these are texts, too
+    return {"texts": texts.texts, "configurations": configurations, **data}
+
+
+def _facts(summary: Summary) -> list[tuple[str, str]]:
+    """What is to be known of the run, as (word, text)."""
+    facts = [("Device", str(device)) for device in summary.devices]
+    facts += [("Loaded", f"{path} ({_entries(entries)})") for path, entries in summary.loaded]
+    dump = summary.dump
+    if dump is not None and dump.written:
+        numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
+        changed = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
+        facts.append(("Written", f"{dump.written_to} ({_entries(dump.entries)}{': ' if changed else ''}{changed})"))
+    facts += [("Versions", str(versions)) for versions in sorted(set(summary.versions.values()), key=str) if versions]
+    if summary.incomplete:
+        facts.append(("Not complete", summary.incomplete))
+    return [(word, one_line(text)) for word, text in facts]
+
+
+def _notes(summary: Summary) -> Iterable[str]:
+    yield from summary.notes
+    yield from (f"worker {worker} crashed" for worker in summary.crashed)
+    yield from (f"{tuner} was left alone: {why}" for tuner, why in summary.unhooked)
+    yield from (f"{kernel}: tuned without passing the plugin" for kernel in summary.unseen)
+    if summary.taken_over:
+        yield f"{summary.taken_over} tunings of an interrupted run with this dump path were taken over"
+    for (then, now), hits in summary.other_versions.items():
+        yield f"{hits} hits were tuned with {then}; this run has {now}"
+    for (old, new), hits in summary.moved.items():
+        yield f"{hits} hits of {new} moved from {old}"
+    for (device, other), problems in summary.aliases.items():
+        yield f"{problems} problems of {device} used entries of {other}"
+    if summary.left_out:
+        yield f"{len(summary.left_out)} loaded entries are not in the dump: no test asked for what they choose"
+    for disagreement in summary.disagreements:
+        choices = ", ".join(f"{who or 'main'} chose {choice}" for who, choice in disagreement.choices)
+        yield f"{disagreement.problem}: {choices}; kept {disagreement.choices[0][0] or 'main'}"
+    yield from (
+        f"{worker} waited {seconds:.1f} s for other workers' tunings"
+        for worker, seconds in summary.workers.items()
+        if seconds >= 0.1
+    )
+
+
+def _row(row: Row, texts: Texts) -> list[Any]:
+    choice, candidates = row.choice, row.candidates
+    chosen = next((at for at, one in enumerate(candidates) if choice and one.same_configuration(choice)), -1)
+    about = {
+        "label": texts(row.label),
+        "reason": texts(row.reason),
+        "moved": texts(row.moved_from),
+        "alias": texts(row.alias),
+        "versions": texts(str(row.versions)),
+        "disturbed": int(row.disturbed),
+    }
+    return [
+        texts(row.outcome.value if row.outcome else ""),
+        *_problem(row.problem, texts),
+        [*map(texts, row.tests)],
+        _rounded(row.tuning_seconds) if row.tuned else -1,
+        texts.configuration(choice) if choice is not None else -1,
+        _rounded(choice.time_us) if choice is not None else None,
+        chosen,
+        [_candidate(candidate, texts) for candidate in candidates],
+        {name: value for name, value in about.items() if value},
+    ]
+
+
+def _problem(problem: Problem, texts: Texts) -> list[int]:
+    key = ", ".join(str(value) for value in problem.key if value.type != "digest")
+    return [texts(problem.tuner), texts(problem.kernel), texts(key), texts(str(problem.device))]
+
+
+def _candidate(candidate: Candidate, texts: Texts) -> list[Any]:
+    spread = _SPREAD.match(candidate.label)
+    about = "" if spread or not candidate.params else candidate.label
+    told = [_rounded(candidate.time_us), spread_us(candidate) or 0, texts(candidate.failed), texts(about)]
+    while told and not told[-1]:
+        told.pop()
+    return [texts.configuration(candidate), *told]
+
+
+def spread_us(candidate: Candidate) -> float | None:
+    """Half the interquartile range of a candidate's times in microseconds; None where it is not known."""
+    match = _SPREAD.match(candidate.label)
+    try:
+        return _rounded(float(match[1])) if match else None
+    except ValueError:
+        return None
+
+
+def _cost(cost: Cost, texts: Texts) -> list[Any]:
+    return [texts(cost.name), cost.problems, _rounded(cost.seconds)]
+
+
+def _missed(summary: Summary, texts: Texts) -> list[list[Any]]:
+    """Of each test the numbers of the rows that it was the first to ask for and that are no hits; most first."""
+    by_test: defaultdict[str, list[int]] = defaultdict(list)
+    for number, row in enumerate(summary.rows):
+        if row.outcome in NOT_COVERED:
+            by_test[row.tests[0] if row.tests else OUTSIDE].append(number)
+    ordered = sorted(by_test.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    return [[texts(test), numbers] for test, numbers in ordered]
+
+
+def _change(change: Change, texts: Texts) -> list[Any]:
+    return [
+        texts(change.kind.value),
+        *_problem(change.entry.problem, texts),
+        *_side(change.old, texts),
+        *_side(change.new, texts),
+    ]
+
+
+def _side(entry: Entry | None, texts: Texts) -> list[Any]:
+    best = winner(entry) if entry is not None else None
+    return [texts.configuration(best), _rounded(best.time_us)] if best is not None else [-1, None]
+
+
+def _rounded(number: float | None) -> float | None:
+    """To five digits: more is noise, and costs room. What JSON cannot hold is None."""
+    if number is None or number != number or abs(number) == float("inf"):
+        return None
+    rounded = float(f"{number:.5g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
+
+
+def _entries(number: int) -> str:
+    return "1 entry" if number == 1 else f"{number:,} entries"

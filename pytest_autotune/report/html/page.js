@@ -1,0 +1,480 @@
+
+"use strict";
+(() => {
+  const report = JSON.parse(document.getElementById("data").textContent);
+  const { texts, configurations } = report;
+  const OUTCOMES = ["hit", "miss", "stale", "mismatch", "unportable"];
+  const URGENT = ["stale", "miss", "mismatch", "unportable", "", "hit"];  // what is to be looked at comes first
+  const PAGE = 25;
+
+  // Every text is shown as text: nothing of the data is ever read as HTML.
+  function el(tag, attributes = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name.startsWith("--")) node.style.setProperty(name, value);
+      else if (typeof value === "function") node.addEventListener(name, value);
+      else node.setAttribute(name, value);
+    }
+    node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
+    return node;
+  }
+
+  const code = (...parts) => el("span", { class: "code" }, parts);
+  const quiet = (...parts) => el("span", { class: "quiet" }, parts);
+  const clamped = (text, kind = "code") => el("span", { class: `clamp ${kind}`, title: text }, text);
+  const link = (text, click, kind = "link") => el("button", { type: "button", class: kind, click }, text);
+  const word = (outcome) => el("span", { class: `word ${outcome}` }, outcome || "tuned");
+
+  function svg(tag, attributes, ...children) {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  }
+
+  const number = (value) => value.toLocaleString("en");
+  const count = (many, one, several = `${one}s`) => `${number(many)} ${many === 1 ? one : several}`;
+  const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+
+  // Microseconds, in the unit that another time is shown in.
+  function time(us, like = us) {
+    if (us === null || us === undefined) return "";
+    const [size, unit] = like >= 1e6 ? [1e6, "s"] : like >= 1e4 ? [1e3, "ms"] : [1, "µs"];
+    return `${Number((us / size).toPrecision(4))} ${unit}`;
+  }
+
+  function seconds(s) {
+    if (s === null) return "";
+    if (s >= 5400) return `${(s / 3600).toFixed(1)} h`;
+    if (s >= 90) return `${(s / 60).toFixed(1)} min`;
+    return `${s.toFixed(s < 10 ? 2 : 1)} s`;
+  }
+
+  const parameters = (number) => (number < 0 ? [] : configurations[number].map((part) => texts[part]));
+  const configuration = (number) => parameters(number).join(", ");
+
+  // The names of what page_data writes as lists.
+  function problem(list, at) {
+    const [tuner, kernel, key, device] = list.slice(at, at + 4).map((number) => texts[number]);
+    return { tuner, kernel, key, device, name: `${tuner}:${kernel}` };
+  }
+
+  const rows = report.rows.map((list, index) => {
+    const [tests, tuned, choice, chosenTime, chosen, candidates, about] = list.slice(5);
+    const row = { index, outcome: texts[list[0]], ...problem(list, 1), choice, time: chosenTime, chosen };
+    row.tuned = tuned < 0 ? null : tuned;
+    row.tests = tests.map((number) => texts[number]);
+    row.candidates = candidates.map(([what, took = null, spread = 0, failed = 0, label = 0]) => ({
+      what, time: took, spread, failed: texts[failed], label: texts[label],
+    }));
+    for (const name of ["label", "reason", "moved", "alias", "versions"]) row[name] = texts[about[name] || 0];
+    row.disturbed = Boolean(about.disturbed);
+    const { outcome, name, key, device, label, reason } = row;
+    const words = [outcome, name, key, device, label, reason, configuration(choice), ...row.tests];
+    row.words = words.join("\n").toLowerCase();
+    return row;
+  });
+
+  // A table whose headers sort it and whose rows come in pages; `detail` makes what a row unfolds to.
+  function sortedTable({ label, columns, detail, sort = null }) {
+    let shown = [];
+    let order = sort;
+    let page = 0;
+    const opened = new Set();
+    const body = el("tbody");
+    const headers = columns.map((column, index) =>
+      el("th", { scope: "col", class: column.number ? "number" : "" },
+        link(column.title, () => sortBy(index), "sort")));
+    const before = link("← Previous", () => turn(-1));
+    const after = link("Next →", () => turn(1));
+    const where = el("span", { class: "quiet", "aria-live": "polite" });
+    const pages = el("nav", { class: "pages", "aria-label": `Pages: ${label}` }, before, where, after);
+    const table = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, headers)), body);
+
+    function sortBy(index) {
+      const isSame = order && order.index === index;
+      order = { index, down: isSame ? !order.down : Boolean(columns[index].number) };
+      arrange();
+    }
+
+    function turn(by) {
+      page += by;
+      draw();
+    }
+
+    function arrange() {
+      if (order) {
+        const { value } = columns[order.index];
+        const sign = order.down ? -1 : 1;
+        const keyed = shown.map((row, at) => [value(row), at, row]);
+        const isNone = (one) => one === null || one === undefined || one === "";
+        keyed.sort(([a, i], [b, j]) => {
+          if (isNone(a) || isNone(b)) return isNone(a) - isNone(b) || i - j; // what is not known comes last
+          return (a < b ? -sign : a > b ? sign : 0) || i - j;
+        });
+        shown = keyed.map(([, , row]) => row);
+      }
+      headers.forEach((header, index) => {
+        const direction = order && order.index === index ? (order.down ? "descending" : "ascending") : null;
+        if (direction) header.setAttribute("aria-sort", direction);
+        else header.removeAttribute("aria-sort");
+      });
+      page = 0;
+      draw();
+    }
+
+    function draw() {
+      const first = page * PAGE;
+      const part = shown.slice(first, first + PAGE);
+      body.replaceChildren(...part.flatMap(drawn));
+      if (!part.length) body.append(el("tr", {}, el("td", { colspan: columns.length }, quiet("Nothing fits."))));
+      where.textContent = `${number(first + 1)} to ${number(first + part.length)} of ${number(shown.length)}`;
+      before.disabled = page === 0;
+      after.disabled = first + PAGE >= shown.length;
+      pages.hidden = shown.length <= PAGE;
+    }
+
+    function drawn(row) {
+      const cells = columns.map((column) => el("td", { class: column.number ? "number" : "" }, column.cell(row)));
+      const line = el("tr", {}, cells);
+      if (!detail) return [line];
+      const button = el("button", { type: "button", class: "open", "aria-expanded": opened.has(row),
+        "aria-label": `Details of ${row.name} ${row.key}`, click: () => toggle(row, line, button) });
+      cells[0].prepend(button);
+      return opened.has(row) ? [line, unfolded(row)] : [line];
+    }
+
+    const unfolded = (row) => el("tr", { class: "detail" }, el("td", { colspan: columns.length }, detail(row)));
+
+    function toggle(row, line, button) {
+      if (opened.delete(row)) line.nextSibling.remove();
+      else {
+        opened.add(row);
+        line.after(unfolded(row));
+      }
+      button.setAttribute("aria-expanded", opened.has(row));
+    }
+
+    function show(some) {
+      shown = [...some];
+      arrange();
+    }
+
+    return { node: el("div", {}, el("div", { class: "scroll" }, table), pages), show };
+  }
+
+  // A name with what it is in below: the function, then its module and tuner; the test, then its file.
+  function nameCell(full, separator, more = "") {
+    const at = full.lastIndexOf(separator, (full + "[").indexOf("["));
+    const [name, where] = at < 0 ? [full, ""] : [full.slice(at + separator.length), full.slice(0, at)];
+    const parts = name.split(/(?<=[_-])|(?=\[)/).flatMap((part) => [part, el("wbr")]);
+    const under = [where, more].filter(Boolean).join(" · ");
+    return el("div", { class: "name", title: full }, code(parts), el("small", { class: "under" }, under));
+  }
+
+  const kernelCell = ({ tuner, kernel }) => nameCell(kernel, ".", tuner);
+  const keyCell = (row) => clamped(row.key, "code quiet");
+  const why = (row) => (row.reason ? el("small", { class: `reason ${row.outcome}` }, row.reason) : null);
+  const testCell = (test) => nameCell(test, "::");
+
+  // The times of a problem's candidates on one line, the chosen one marked.
+  function strip(row) {
+    const timed = row.candidates.filter((one) => one.time !== null && !one.failed);
+    if (timed.length < 2) return quiet(row.candidates.length || "");
+    const [best, limit] = scale(timed);
+    const at = (us) => 3 + 114 * Math.min((us - best) / (limit - best || 1), 1);
+    const tick = (one, kind) => svg("line", { x1: at(one.time), x2: at(one.time), y1: 3, y2: 15, class: kind });
+    const chosen = row.candidates[row.chosen];
+    const marks = timed.filter((one) => one !== chosen).map((one) => tick(one, ""));
+    if (chosen && chosen.time !== null) marks.push(tick(chosen, "chosen"));
+    const told = `${count(row.candidates.length, "candidate")}, the fastest takes ${time(best)}`;
+    return svg("svg", { class: "strip", viewBox: "0 0 120 18", role: "img", "aria-label": told },
+      svg("line", { x1: 3, x2: 117, y1: 9, y2: 9, class: "axis" }), ...marks);
+  }
+
+  // The fastest time, and where a scale ends: slow candidates would hide how the others differ.
+  function scale(timed) {
+    const times = timed.map((one) => one.time);
+    const best = Math.min(...times);
+    return [best, Math.min(Math.max(...times), best * 4)];
+  }
+
+  function chart(row) {
+    if (!row.candidates.length) return [];
+    const timed = row.candidates.filter((one) => one.time !== null && !one.failed);
+    const [best, limit] = timed.length ? scale(timed) : [0, 1];
+    const all = row.candidates.map((one) => parameters(one.what));
+    const common = new Set(all[0].filter((part) => all.length > 1 && all.every((parts) => parts.includes(part))));
+    const order = (one) => (one.failed || one.time === null ? Infinity : one.time);
+    const sorted = [...row.candidates].sort((a, b) => order(a) - order(b) || 0);
+    const hasSpread = timed.some((one) => one.spread || one.label);
+    const lines = sorted.map((one) => {
+      const isChosen = one === row.candidates[row.chosen];
+      const name = parameters(one.what).filter((part) => !common.has(part)).join(", ") || configuration(one.what);
+      const head = el("th", { scope: "row", class: "code" }, name, isChosen ? " ★ chosen" : "");
+      if (one.failed || one.time === null) {
+        const why = one.failed ? `failed: ${one.failed}` : "not measured";
+        return el("tr", { class: isChosen ? "chosen" : "" }, head, el("td", { colspan: 4, class: "why" }, why));
+      }
+      const isBeyond = one.time > limit;
+      const track = el("div", { class: isBeyond ? "track beyond" : "track" },
+        el("i", { "--time": percentOf(Math.min(one.time, limit) / limit) }));
+      if (one.spread && !isBeyond) {
+        const from = Math.max(one.time - one.spread, 0);
+        const to = Math.min(one.time + one.spread, limit);
+        track.append(el("u", { "--from": percentOf(from / limit), "--spread": percentOf((to - from) / limit) }));
+      }
+      return el("tr", { class: isChosen ? "chosen" : "" }, head, el("td", {}, track),
+        el("td", { class: "number" }, time(one.time)),
+        hasSpread ? el("td", { class: "number quiet" }, spreadOf(one)) : null,
+        el("td", { class: "number" }, `${(one.time / best).toFixed(2)} ×`));
+    });
+    const titles = ["Candidate", "", "Time", ...(hasSpread ? ["Spread"] : []), "Of the best"];
+    const headers = titles.map((title, at) => el("th", { scope: "col", class: at > 1 ? "number" : "" }, title));
+    const table = el("table", { class: "chart", "aria-label": "Times of the candidates" },
+      el("thead", {}, el("tr", {}, headers)), el("tbody", {}, lines));
+    const alike = common.size ? el("p", {}, quiet("All candidates: "), code([...common].join(", "))) : null;
+    return [alike, el("div", { class: "scroll fit" }, table)];
+  }
+
+  const spreadOf = (one) => (one.spread ? `± ${time(one.spread, one.time)}` : one.label);
+  const percentOf = (share) => `${(100 * share).toFixed(2)}%`;
+
+  function details(row) {
+    const facts = [
+      ["Key", row.key], ["Device", row.device], ["Why", row.reason], ["Known as", row.label],
+      ["Asked by", row.tests.join(", ")], ["Choice", configuration(row.choice)], ["Moved from", row.moved],
+      ["Entries of", row.alias], ["Tuned with", row.versions],
+      ["Measured", row.disturbed ? "disturbed: something else may have run on the device" : ""],
+    ].filter(([, text]) => text);
+    const list = facts.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { class: "code" }, text)]);
+    const none = row.candidates.length ? null
+      : el("p", {}, quiet("No times of candidates: nothing was measured in this run."));
+    return [el("dl", {}, list), none, ...chart(row)];
+  }
+
+  // Which problems are shown: words, an outcome, a kernel.
+  const filter = { words: "", outcome: "", kernel: "" };
+  const input = el("input", {
+    type: "search", id: "filter", placeholder: "Filter by kernel, key, test, reason…  ( / )",
+    "aria-label": "Filter the problems", input: () => { filter.words = input.value; refresh(); },
+  });
+  const kernels = [...new Set(rows.map((row) => row.name))].sort();
+  const select = el("select", { "aria-label": "Kernel", change: () => { filter.kernel = select.value; refresh(); } },
+    el("option", { value: "" }, "All kernels"), kernels.map((name) => el("option", { value: name }, name)));
+  const clear = link("Clear", reset);
+  const found = el("output", { for: "filter" });
+
+  const problems = sortedTable({
+    label: "Problems",
+    detail: details,
+    sort: { index: 0, down: false },
+    columns: [
+      { title: "Outcome", value: (row) => URGENT.indexOf(row.outcome), cell: (row) => word(row.outcome) },
+      { title: "Kernel", value: (row) => row.kernel, cell: kernelCell },
+      { title: "Key", value: (row) => row.key, cell: (row) => [keyCell(row), why(row)] },
+      { title: "Choice", value: (row) => configuration(row.choice), cell: (row) => clamped(configuration(row.choice)) },
+      { title: "Candidates", value: (row) => row.candidates.length, cell: strip },
+      { title: "Time", number: true, value: (row) => row.time, cell: (row) => time(row.time) },
+      { title: "Tuning", number: true, value: (row) => row.tuned, cell: (row) => seconds(row.tuned) },
+      { title: "Test", value: (row) => row.tests[0], cell: (row) => testCell(row.tests[0] || "") },
+    ],
+  });
+
+  function refresh() {
+    const words = filter.words.toLowerCase().split(/\s+/).filter(Boolean);
+    const shown = rows.filter((row) =>
+      (!filter.outcome || (filter.outcome === "tuned" ? row.tuned !== null : row.outcome === filter.outcome)) &&
+      (!filter.kernel || row.name === filter.kernel) && words.every((one) => row.words.includes(one)));
+    problems.show(shown);
+    found.textContent = shown.length === rows.length ? count(rows.length, "problem")
+      : `${number(shown.length)} of ${count(rows.length, "problem")}`;
+    clear.hidden = !(filter.words || filter.outcome || filter.kernel);
+    for (const tile of document.querySelectorAll("button.tile")) {
+      tile.setAttribute("aria-pressed", tile.value === filter.outcome);
+    }
+  }
+
+  function reset() {
+    Object.assign(filter, { words: "", outcome: "", kernel: "" });
+    input.value = select.value = "";
+    refresh();
+  }
+
+  function look(changes) {
+    reset();
+    Object.assign(filter, changes);
+    input.value = filter.words;
+    select.value = filter.kernel;
+    refresh();
+    document.getElementById("problems").scrollIntoView();
+    input.focus({ preventScroll: true });
+  }
+
+  const contents = el("nav", { class: "contents", "aria-label": "Contents" });
+
+  function heading(id, title, more = "") {
+    contents.append(el("a", { href: `#${id}` }, title));
+    return el("h2", { id }, title, more ? [" ", el("small", {}, more)] : []);
+  }
+
+  function overview() {
+    const tile = (name, many) => el("button", { type: "button", class: "tile", value: name, "aria-pressed": false,
+      click: () => { filter.outcome = filter.outcome === name ? "" : name; refresh(); } },
+      el("b", {}, number(many)), OUTCOMES.includes(name) ? word(name) : el("span", {}, name));
+    const fact = (figure, what) => el("div", { class: "tile" }, el("b", {}, figure), el("span", {}, what));
+    const { counts } = report;
+    const known = report.judged ? OUTCOMES.filter((name) => counts[name] || name === "hit") : [];
+    const tiles = [...known.map((name) => tile(name, counts[name])), tile("tuned", counts.tuned)];
+    for (const name of ["unused", "unseen"].filter((one) => counts[one])) tiles.push(fact(number(counts[name]), name));
+    if (counts.tuned) tiles.push(fact(seconds(report.seconds), "of tuning"));
+    if (report.saved >= 0.1) tiles.push(fact(seconds(report.saved), "of tuning saved"));
+    const shares = known.filter((name) => counts[name]);
+    const bar = shares.map((name) => el("i", { class: name, "--share": counts[name] }));
+    return [el("div", { class: "tiles" }, tiles), el("div", { class: "shares", "aria-hidden": "true" }, bar)];
+  }
+
+  // The longest first, ten at once.
+  function costs(title, list, find) {
+    if (!list.length) return "";
+    const total = list.reduce((sum, [, , took]) => sum + took, 0);
+    const entry = ([name, problems, took]) => el("li", {},
+      texts[name] === "outside of tests" ? texts[name] : link(texts[name], () => find(texts[name]), "link code"),
+      el("span", { class: "number" }, `${seconds(took)} `,
+        quiet(`${percent(took / (total || 1))} · ${count(problems, "problem")}`)),
+      el("div", { class: "share" }, el("i", { "--share": percentOf(took / (list[0][2] || 1)) })));
+    return el("section", {}, el("h3", {}, title), longList(el("ol", { class: "costs" }), list, entry));
+  }
+
+  function longList(node, list, entry, first = 10) {
+    node.append(...list.slice(0, first).map(entry));
+    if (list.length <= first) return node;
+    const more = link(`Show more of ${number(list.length)}`, () => {
+      const from = node.children.length;
+      node.append(...list.slice(from, from + 100).map(entry));
+      more.hidden = node.children.length >= list.length;
+    });
+    return [node, more];
+  }
+
+  const byName = (name) => (kernels.includes(name) ? look({ kernel: name }) : look({ words: name }));
+
+  function missedByTest() {
+    const testLink = (one) => link(one.test, () => look({ words: one.test }), "link code");
+    const table = sortedTable({
+      label: "Misses by test",
+      columns: [
+        { title: "Test", value: (one) => one.test, cell: testLink },
+        { title: "Misses", number: true, value: (one) => one.missed, cell: (one) => number(one.missed) },
+        { title: "Kernels", value: (one) => one.kernels, cell: (one) => code(one.kernels) },
+        { title: "Why", value: (one) => one.why, cell: (one) => clamped(one.why, "") },
+      ],
+    });
+    const several = (some) => {
+      const all = [...new Set(some)];
+      return all.length > 2 ? `${all.slice(0, 2).join("; ")}; and ${all.length - 2} more` : all.join("; ");
+    };
+    table.show(report.missed.map(([test, numbers]) => {
+      const missed = numbers.map((at) => rows[at]);
+      const reasons = missed.map((row) => `${row.outcome}: ${row.reason}`);
+      const kernels = several(missed.map((row) => row.kernel));
+      return { test: texts[test], missed: missed.length, kernels, why: several(reasons) };
+    }));
+    return table.node;
+  }
+
+  function changes() {
+    const list = report.changes.map((one) => {
+      const [oldChoice, oldTime, newChoice, newTime] = one.slice(5);
+      return { kind: texts[one[0]], ...problem(one, 1), oldChoice, oldTime, newChoice, newTime,
+        ratio: oldTime && newTime ? newTime / oldTime : null };
+    });
+    const fromTo = (before, now) =>
+      (before && before !== now ? [el("span", { class: "from" }, before), " → ", now || "nothing"] : [now]);
+    // Of two configurations with the same parameters only those that differ.
+    function moves(one) {
+      const [before, now] = [parameters(one.oldChoice), parameters(one.newChoice)];
+      const nameOf = (part) => part.split("=", 1)[0];
+      const areAlike = before.length === now.length && before.every((part, at) => nameOf(part) === nameOf(now[at]));
+      if (!areAlike) return fromTo(before.join(", "), now.join(", "));
+      const differ = now.map((part, at) => [before[at], part]).filter(([old, part]) => old !== part);
+      if (!differ.length) return now.join(", ");
+      const value = (part) => part.slice(nameOf(part).length + 1);
+      const shown = ([old, part]) => [`${nameOf(part)} `, ...fromTo(value(old) || "none", value(part) || "none")];
+      return differ.flatMap((pair, at) => [at ? ", " : "", ...shown(pair)]);
+    }
+
+    const times = (one) => fromTo(time(one.oldTime), time(one.newTime));
+
+    function ratio(one) {
+      if (one.ratio === null) return "";
+      const kind = one.ratio < 0.97 ? "better" : one.ratio > 1.03 ? "worse" : "quiet";
+      const by = Math.abs(100 * (one.ratio - 1)).toFixed(1);
+      return el("span", { class: kind }, `${one.ratio < 1 ? "−" : "+"}${by} %`);
+    }
+
+    const table = sortedTable({
+      label: "Changes",
+      columns: [
+        { title: "What", value: (one) => one.kind, cell: (one) => one.kind },
+        { title: "Kernel", value: (one) => one.kernel, cell: kernelCell },
+        { title: "Key", value: (one) => one.key, cell: keyCell },
+        { title: "Choice", value: (one) => configuration(one.newChoice), cell: (one) => code(moves(one)) },
+        { title: "Time", number: true, value: (one) => one.newTime, cell: times },
+        { title: "Change", number: true, value: (one) => one.ratio, cell: ratio },
+      ],
+    });
+    table.show(list);
+    const kinds = new Map();
+    for (const one of list) kinds.set(one.kind, (kinds.get(one.kind) || 0) + 1);
+    const told = [...kinds].map(([kind, many]) => `${number(many)} ${kind}`);
+    return [el("p", {}, quiet([...told, `${number(report.unchanged)} unchanged`].join(", "))), table.node];
+  }
+
+  function unused() {
+    const table = sortedTable({
+      label: "Unused entries",
+      columns: [
+        { title: "Kernel", value: (one) => one.kernel, cell: kernelCell },
+        { title: "Key", value: (one) => one.key, cell: (one) => code(one.key) },
+        { title: "Device", value: (one) => one.device, cell: (one) => one.device },
+      ],
+    });
+    table.show(report.unused.map((list) => problem(list, 0)));
+    return table.node;
+  }
+
+  const facts = document.getElementById("facts");
+  report.facts.forEach(([name, text], at) => {
+    const isAnother = at > 0 && report.facts[at - 1][0] === name;
+    facts.append(el("dt", {}, isAnother ? "" : name), el("dd", {}, text));
+  });
+  if (report.update) facts.append(el("dt", {}, "To update"), el("dd", {}, el("code", {}, report.update)));
+
+  const main = document.getElementById("main");
+  const tools = el("div", { class: "tools", role: "search" }, input, select, found, clear);
+  main.append(...overview(), contents, heading("problems", "Problems"), tools, problems.node);
+  if (report.kernels.length) {
+    const pair = [costs("By kernel", report.kernels, byName), costs("By test", report.tests, byName)];
+    const title = heading("costs", "Where the tuning time went", seconds(report.seconds));
+    main.append(title, el("div", { class: "pair" }, pair));
+  }
+  if (report.missed.length) main.append(heading("missed", "Misses by test"), missedByTest());
+  if (report.changes.length) main.append(heading("changes", `Different from ${report.compared}`), ...changes());
+  if (report.unused.length) main.append(heading("unused", "Unused entries", number(report.unused.length)), unused());
+  if (report.notes.length) {
+    const notes = report.notes.map((note) => el("li", {}, note));
+    main.append(heading("notes", "Notes"), el("ul", { class: "notes" }, notes));
+  }
+  refresh();
+
+  document.addEventListener("keydown", (event) => {
+    const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+    if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      input.focus();
+      input.select();
+    } else if (event.key === "Escape" && (event.target === input || !isTyping)) reset();
+  });
+  document.documentElement.dataset.ready = Math.round(performance.now());
+})();

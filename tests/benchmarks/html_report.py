@@ -1,0 +1,142 @@
+"""How large the HTML report of a large suite is, what it takes to write, and when a browser shows it.
+
+    python tests/benchmarks/html_report.py [--problems 5000] [--keep report.html]
+
+The browser is Chromium; without it, only the size and the time to write are measured. `usable` is the time from the
+start of loading until the page is built and can be filtered, `filtered` that from a key press until the table shows
+what is left. Medians of five.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from common import machine, median, table
+
+from pytest_autotune.cache.diff import Change, Diff, Kind
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
+from pytest_autotune.report.html import to_html
+from pytest_autotune.report.summary import NOT_COVERED, Gate, Place, Row, Summary
+from pytest_autotune.run.lookup import Outcome
+
+GPU = Device("NVIDIA H200", "sm_90", 132)
+KERNELS = ["matmul", "matmul_fp8", "softmax", "layer_norm_fwd", "layer_norm_bwd", "flash_attention_fwd", "rms_norm",
+           "flash_attention_bwd", "cross_entropy", "swiglu", "rope", "moe_gate", "group_gemm", "topk", "cumsum",
+           "dropout", "gelu", "adamw", "conv1d", "ssm_scan"]  # fmt: skip
+CANDIDATES = 20
+TIMES = 5
+#: What the page is told to do, and what it then notes of it.
+_FILTERING = """<script>
+const input = document.getElementById("filter"), began = performance.now();
+input.value = "matmul 4096"; input.dispatchEvent(new Event("input"));
+document.body.getBoundingClientRect();
+document.documentElement.dataset.filtered = (performance.now() - began).toFixed(1);
+</script>"""
+
+
+def summary(problems: int, seed: int = 0) -> Summary:
+    """A summary of that many problems of twenty kernels, each with twenty candidates: what a large dump comes to.
+
+    A quarter is no hit, as after a change of some kernels; all have been tuned.
+    """
+    chance = random.Random(seed)
+    rows = tuple(_row(number, chance) for number in range(problems))
+    stale = [row for row in rows if row.outcome is Outcome.STALE]
+    missed = sum(row.outcome in NOT_COVERED for row in rows)
+    changes = tuple(_change(row) for row in stale if row.choice)
+    seen = sorted({row.tests[0] for row in rows})
+    return Summary(
+        loaded=(("tests/autotune.textproto", problems * 9 // 10),),
+        rows=rows,
+        changes=Diff(changes, problems - len(changes)),
+        gate=Gate("0", f"maximum allowed autotune cache misses exceeded: {missed} > 0"),
+        update="--autotune-load=tests/autotune.textproto --autotune-dump=tests/autotune.textproto",
+        versions={"triton": Versions.of("triton 3.7.1, torch 2.13.0")},
+        places={test: Place(test.partition("::")[0], number) for number, test in enumerate(seen)},
+    )
+
+
+def _row(number: int, chance: random.Random) -> Row:
+    kernel = KERNELS[number * 7 % len(KERNELS)]
+    sizes = {name: 2 ** chance.randint(6, 14) for name in "MNK"}
+    key = [Value(name, size) for name, size in sizes.items()]
+    key += [Value("batch", number), *(Value(f"{name}_ptr.dtype", "bf16", "dtype") for name in "abc")]
+    problem = Problem("triton", f"kernels.ops.{kernel}_kernel", tuple(key), GPU)
+    candidates = tuple(_candidates(chance, sizes["M"] * sizes["N"] / 2e5 + 4))
+    choice = min((one for one in candidates if one.time_us), key=lambda one: one.time_us or 0)
+    outcome = chance.choices(list(Outcome), [75, 12, 2, 10, 1])[0]
+    reason = {Outcome.MISS: f"no entry; the nearest has batch {number - 1} instead of {number}",
+              Outcome.STALE: "source changed", Outcome.HIT: "", Outcome.UNPORTABLE: "key x is a Tensor",
+              Outcome.MISMATCH: "tuned on NVIDIA H100, running on NVIDIA H200"}[outcome]  # fmt: skip
+    test = f"tests/test_{kernel}.py::test_{kernel}[{'-'.join(map(str, sizes.values()))}-bf16]"
+    seconds = chance.lognormvariate(0, 0.8)
+    return Row(
+        problem, outcome, reason, tests=(test,), tuned=True, tuning_seconds=seconds, choice=choice,
+        candidates=candidates, versions=Versions.of("triton 3.7.1, torch 2.13.0"), searches=((test, seconds),),
+    )  # fmt: skip
+
+
+def _candidates(chance: random.Random, best_us: float) -> Iterator[Candidate]:
+    for number in range(CANDIDATES):
+        size = {"BLOCK_M": 32 << number % 3, "BLOCK_N": 32 << number // 3 % 3, "num_warps": 4 << number // 9 % 2}
+        params = tuple(Value(name, value) for name, value in {**size, "num_ctas": 1, "num_stages": 3}.items())
+        if chance.random() < 0.04:
+            yield Candidate(params=params, failed="out of resource: shared memory, Required: 294912, Limit: 232448")
+            continue
+        time_us = best_us * (1 + chance.expovariate(1.2))
+        label = f"+-{time_us * chance.uniform(0.002, 0.03):.3g} us, 24 of 25 runs"
+        yield Candidate(params=params, time_us=time_us, label=label)
+
+
+def _change(row: Row) -> Change:
+    assert row.choice is not None
+    old = row.candidates[0]
+    kind = Kind.CODE if old.same_configuration(row.choice) else Kind.CHOICE
+    return Change(kind, Entry(row.problem, choice=old), Entry(row.problem, choice=row.choice))
+
+
+def in_browser(browser: str, page: Path) -> dict[str, float]:
+    """Milliseconds that the page notes of itself, in a browser that starts afresh."""
+    with tempfile.TemporaryDirectory() as profile:
+        arguments = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--dump-dom"]
+        done = subprocess.run([browser, *arguments, page.as_uri()], capture_output=True, text=True, check=True)
+    noted = dict(re.findall(r'data-(ready|filtered)="([\d.]+)"', done.stdout[:2000]))
+    return {name: float(value) for name, value in noted.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=5000)
+    parser.add_argument("--keep", type=Path, help="where to leave the report, to look at it")
+    wanted = parser.parse_args()
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    shown = summary(wanted.problems)
+    took = []
+    for _ in range(TIMES):
+        started = time.perf_counter()
+        text = to_html(shown)
+        took.append(time.perf_counter() - started)
+    if wanted.keep:
+        wanted.keep.write_text(text, encoding="utf-8")
+    row = [f"{wanted.problems:,}", f"{len(text.encode()) / 1e6:.2f} MB", f"{median(took):.2f} s"]
+    if browser:
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "report.html"
+            # The page runs its own script alone: the policy goes, so that it can be told to filter.
+            page.write_text(re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", f"{_FILTERING}</body>"))
+            noted = [in_browser(browser, page) for _ in range(TIMES)]
+        row += [f"{median([one[name] for one in noted]) / 1000:.2f} s" for name in ("ready", "filtered")]
+    print(machine("pytest-autotune"))
+    table(["problems", "size", "written in", *(["usable", "filtered"] if browser else [])], [row])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The HTML report: one file that needs nothing else, whatever it shows and however much."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_autotune.cache.diff import Change, Diff, Kind
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.report.html import to_html
+from pytest_autotune.report.html.data import page_data, spread_us
+from pytest_autotune.report.summary import Gate, Row, Summary
+from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.tuners.measuring.times import Measurement
+
+GPU = Device("Toy GPU", "toy", 4)
+
+
+def candidate(block: int, time_us: float | None = None, **more: Any) -> Candidate:
+    return Candidate(params=(Value("BLOCK", block), Value("num_warps", 4)), time_us=time_us, **more)
+
+
+def summary(problems: int = 3) -> Summary:
+    """A summary in which every third problem is a hit, a miss or stale; each has five candidates."""
+    rows = []
+    for number in range(problems):
+        problem = Problem("toy", f"lib.ops.kernel_{number % 7}", (Value("M", number),), GPU)
+        slow = [candidate(64 << at, 10.0 + at + number / 1000, label="+-0.25 us, 9 of 9 runs") for at in range(4)]
+        test = f"tests/test_ops.py::test_op[{number}]"
+        outcome = (Outcome.HIT, Outcome.MISS, Outcome.STALE)[number % 3]
+        reason = "" if outcome is Outcome.HIT else "no entry"
+        failed = candidate(2048, failed="out of resource")
+        row = Row(problem, outcome, reason, tests=(test,), choice=slow[0], candidates=(*slow, failed))
+        rows.append(replace(row, tuned=True, tuning_seconds=1.5, searches=((test, 1.5),)))
+    change = Change(Kind.CHOICE, *(Entry(rows[0].problem, choice=one) for one in rows[0].candidates[1::-1]))
+    gate = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
+    return Summary(loaded=(("c.textproto", 3),), rows=tuple(rows), gate=gate, changes=Diff((change,), 2))
+
+
+def test_the_page_loads_nothing_and_may_run_its_own_script_alone() -> None:
+    page = to_html(summary())
+
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'; ")
+    for tag in ("style", "script"):
+        found = re.search(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        assert found is not None
+        digest = base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy[1]
+    urls = set(re.findall(r"\w+://[^\"' ]+", page)) - {"http://www.w3.org/2000/svg"}
+    assert not urls
+    assert " src=" not in page
+    assert "url(" not in page
+
+
+def test_the_verdict_is_there_without_the_script() -> None:
+    page = to_html(summary())
+    assert '<p id="verdict" class="failed">maximum allowed autotune cache misses exceeded: 2 &gt; 0</p>' in page
+    assert "<noscript><p>1 hit, 1 miss, 1 stale, 3 tuned." in page
+
+
+def test_each_text_and_configuration_is_in_the_data_once() -> None:
+    data = page_data(summary(30))
+
+    assert len(data["texts"]) == len(set(data["texts"]))
+    assert len(data["configurations"]) == 5
+    row = data["rows"][0]
+    assert [data["texts"][number] for number in row[:5]] == [
+        "hit",
+        "toy",
+        "lib.ops.kernel_0",
+        "M=0",
+        "Toy GPU (toy, 4 multiprocessors)",
+    ]
+    assert row[9] == 0
+    assert row[10][0] == [0, 10, 0.25]
+    assert [data["texts"][part] for part in data["configurations"][0]] == ["BLOCK=64", "num_warps=4"]
+    failed = row[10][4]
+    assert data["texts"][failed[3]] == "out of resource"
+
+
+def test_misses_stand_by_the_test_that_asked_first() -> None:
+    shown = summary(6)
+    asked = tuple(replace(row, tests=("t::one",) if row.outcome is Outcome.MISS else ()) for row in shown.rows)
+    data = page_data(replace(shown, rows=asked))
+
+    assert [(data["texts"][test], numbers) for test, numbers in data["missed"]] == [
+        ("outside of tests", [2, 5]),
+        ("t::one", [1, 4]),
+    ]
+
+
+def test_the_spread_is_read_from_what_measuring_writes() -> None:
+    measured = Measurement(median_us=10.0, minimum_us=9.0, spread_us=0.125, kept=24, runs=25)
+    assert spread_us(candidate(64, label=str(measured))) == 0.125
+    assert spread_us(candidate(64, label="a template")) is None
+    assert spread_us(candidate(64, label="+-e us, 1 of 1 runs")) is None
+
+
+def test_no_time_that_json_cannot_hold_is_in_the_data() -> None:
+    shown = summary(1)
+    row = replace(shown.rows[0], candidates=(candidate(64, float("nan")), candidate(128, float("inf"))))
+    json.dumps(page_data(replace(shown, rows=(row,))), allow_nan=False)
+
+
+def test_the_same_summary_gives_the_same_bytes() -> None:
+    assert to_html(summary(20)) == to_html(summary(20))
+
+
+def test_a_thousand_problems_take_less_than_a_megabyte() -> None:
+    assert len(to_html(summary(1000)).encode()) < 1_000_000
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+#: What a user does, and what is seen then, in the title of the page.
+USE = """<script>
+const seen = [];
+const press = (key, target) => target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+const rows = () => document.querySelectorAll("#problems ~ div tbody")[0].querySelectorAll("tr").length;
+press("/", document.body);
+seen.push(document.activeElement.id);
+const input = document.getElementById("filter");
+input.value = "stale kernel_2"; input.dispatchEvent(new Event("input"));
+seen.push(rows(), document.querySelector("output").textContent);
+press("Escape", input);
+document.querySelector("button.open").click();
+seen.push(document.querySelectorAll(".chart tbody tr").length, document.querySelector(".chart .chosen th").textContent);
+document.querySelectorAll(".sort")[5].click();
+seen.push(document.querySelectorAll("th")[5].getAttribute("aria-sort"), rows());
+document.title = JSON.stringify(seen);
+</script>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+def test_in_a_browser_the_table_filters_sorts_and_unfolds(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    # Its policy keeps the page from running anything else.
+    text = re.sub(r"<meta http-equiv[^>]*>", "", to_html(summary(60)))
+    page.write_text(text.replace("</body>", f"{USE}</body>"), encoding="utf-8")
+    arguments = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--dump-dom"]
+    done = subprocess.run([str(BROWSER), *arguments, page.as_uri()], capture_output=True, text=True, timeout=60)
+
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title is not None
+    assert json.loads(title[1]) == ["filter", 3, "3 of 60 problems", 5, "BLOCK=64 ★ chosen", "descending", 25]
