@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import FunctionType
 
+from pytest_autotune.cache.made_of import of_candidates, of_parts
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, Versions, plain_value
 from pytest_autotune.devices import cpu, current_gpu
 from pytest_autotune.run.door import Tuning, TuningRun
@@ -40,10 +41,13 @@ __all__ = [
     "current_gpu",
     "digest",
     "guarded",
+    "of_candidates",
+    "of_parts",
     "plain_value",
     "python_function",
     "qualified_name",
     "source_digest",
+    "source_parts",
     "stable_value",
 ]
 
@@ -55,3 +59,11 @@ def source_digest(function: FunctionType, constant: Callable[[object], str | Non
     :raises UnportableError: when the source of a function cannot be read.
     """
     return source_digests.source_digest(function, constant)
+
+
+def source_parts(function: FunctionType, constant: Callable[[object], str | None] = constant_text) -> dict[str, str]:
+    """The functions, classes and constants in :func:`source_digest`, by name, each with a digest of it alone.
+
+    :raises UnportableError: when the source of a function cannot be read.
+    """
+    return source_digests.source_parts(function, constant)

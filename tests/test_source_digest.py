@@ -14,7 +14,7 @@ import pytest
 
 from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.shared.source.functions import closure_cells
-from pytest_autotune.tuners.shared.source.source_digest import source_digest
+from pytest_autotune.tuners.shared.source.source_digest import source_digest, source_parts
 from pytest_autotune.tuners.shared.source.tokens import code_text
 from pytest_autotune.tuners.shared.values import constant_text
 from tests.conftest import REPOSITORY
@@ -268,6 +268,27 @@ def test_values_inside_enums_dataclasses_objects_and_classes_are_part_of_the_ker
 
     assert digest("1") == digest("1")
     assert digest("1") != digest("2")
+
+
+HELPED = """
+EPS = 1
+def helper(x):
+    return x + EPS
+
+def kernel(x, BLOCK=4):
+    return helper(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [("x + EPS", "x - EPS", "helper"), ("EPS = 1", "EPS = 2", "EPS"), ("BLOCK=4", "BLOCK=8", "kernel")],
+)
+def test_the_parts_of_a_digest_say_which_function_or_constant_changed(load, old: str, new: str, changed: str) -> None:
+    before, now = (source_parts(load(text).kernel, constant) for text in (HELPED, HELPED.replace(old, new)))
+
+    assert before.keys() == now.keys() == {"kernel", "helper", "EPS"}
+    assert {name for name in before if before[name] != now[name]} == {changed}
 
 
 def test_a_namespace_inside_a_constexpr_counts_with_its_values(load) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,6 +131,21 @@ def call(kernel: Any, n: Any = 100, x: Any = None) -> Any:
     kernel[grid](x, y, n)
     assert torch.equal(y[: int(n)], x[: int(n)])
     return kernel.best_config.kwargs["BLOCK"]
+
+
+def test_a_stale_kernel_names_which_candidates_came_and_went(session) -> None:
+    dumped = session(dumping=True)
+    call(copy_kernel(Bench()))
+    (entry,) = dumped.entries
+    assert [text.partition(" ")[0] for text in entry.made_of] == ["search", "source"]
+    blocks = [*CONFIGS[1:], 2 * CONFIGS[-1]]
+    changed = f"search changed (BLOCK={blocks[-1]} came; BLOCK={CONFIGS[0]} went)"
+
+    for known, said in ((entry, changed), (replace(entry, made_of=()), "search changed")):
+        loaded = session((known,))
+        call(copy_kernel(Bench(), blocks))
+
+        assert loaded.lookups[0].reason == said
 
 
 def test_where_the_user_wants_no_tuning_the_first_candidate_or_the_nearest_choice_is_launched(session) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
+from pytest_autotune.cache.made_of import said_once
 from pytest_autotune.cache.model import Cache, Candidate, Entry, Identity, Problem, before_pruning, united
 from pytest_autotune.cache.ties import noise_of, settle
 
@@ -119,7 +120,8 @@ def merge(
         replaced = key[0] in retuned and (key[0], before_pruning(key[1])) not in pruned
         if replaced or drop(before[key]):
             del after[key]
-    entries = tuple(sorted(after.values(), key=attrgetter("sort_key")))
+    known = [one.entry for rivals in tuned.values() for one in rivals]
+    entries = tuple(said_once(sorted(after.values(), key=attrgetter("sort_key")), base.entries, known))
     common = before.keys() & after.keys()
     changed = sum(before[key] != after[key] for key in common)
     return Merged(

@@ -268,6 +268,8 @@ class Entry:
 
     :param compiled: what the choice was compiled for, one text for each specialisation, sorted; noted, and not even
         a part of what makes entries equal.
+    :param made_of: what digests of fingerprints stand for (:mod:`pytest_autotune.cache.made_of`), sorted; noted, and
+        not a part of what makes entries equal either. In a file one entry of a kernel says it for all.
     :param raw: the entry as a binary file held it, kept only where it has fields
         that this version does not know, so that they are written back unchanged.
     """
@@ -281,11 +283,13 @@ class Entry:
     tuning_seconds: float = 0.0
     versions: Versions = NO_VERSIONS
     compiled: tuple[str, ...] = field(default=(), compare=False)
+    made_of: tuple[str, ...] = field(default=(), compare=False)
     raw: bytes = field(default=b"", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fingerprint", tuple(sorted(self.fingerprint, key=_BY_NAME)))
         object.__setattr__(self, "compiled", tuple(sorted(set(self.compiled))))
+        object.__setattr__(self, "made_of", tuple(sorted(set(self.made_of))))
 
     @property
     def identity(self) -> Identity:

@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import NoReturn, TypeVar
 
-from pytest_autotune.cache.foreign_text import words_of
+from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity, Problem, Value, Versions, library_of
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
-from pytest_autotune.run.lookup import Lookup, Outcome, new_id
+from pytest_autotune.run.lookup import Lookup, MadeOf, Outcome, new_id, nothing_noted
 from pytest_autotune.run.policy import Policy, Refusal, refusal
 from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, stand_ins, swept
 from pytest_autotune.run.specialised import Specialised
@@ -204,6 +205,7 @@ class TuningRun:
         meanwhile: Callable[[Work], None] | None = None,
         exists: Callable[[str], bool] | None = None,
         candidates: Callable[[], Iterable[Candidate]] | None = None,
+        made_of: MadeOf = nothing_noted,
     ) -> Iterator[Tuning]:
         """Open the door for one problem.
 
@@ -221,13 +223,23 @@ class TuningRun:
         :param candidates: all that are on offer now, without times, in the tuner's own order: a sweep gives one of them
             as ``Tuning.entry``, and so does a user's wish for the first one, or the nearest entry's choice, in place
             of a tuning. Left out, the tuner searches all the same.
+        :param made_of: what the digests of the fingerprint stand for, a text of
+            :mod:`pytest_autotune.cache.made_of` for each; called where the problem is stale, or tuned. Noted with the
+            entry, so that one that is stale can say what has changed.
         """
         self.versions.setdefault(problem.library, versions)
         with ExitStack() as held:
             sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
             lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label, id=new_id())
+            if made_of is not nothing_noted:
+                made_of = partial(self._noted, problem.tuner, made_of)
             loaded = Loaded(
-                self.indexes, self.policy, offered, self._may_exist(problem, exists), is_alone=bool(self._extra)
+                self.indexes,
+                self.policy,
+                offered,
+                self._may_exist(problem, exists),
+                is_alone=bool(self._extra),
+                made_of=made_of,
             )
             other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)
             sources: list[Iterable[Source]] = [(Remembered(self._known, offered),)]
@@ -240,12 +252,19 @@ class TuningRun:
                     sources.append(stand_ins(lookup.identity, self.policy, self.indexes, offered, candidates))
             if not self._is_isolated:
                 sources.append((other,))
-            tuning = Tuning(self, lookup, versions, chain.from_iterable(sources), other)
+            tuning = Tuning(self, lookup, versions, chain.from_iterable(sources), other, made_of)
             try:
                 tuning._ask()
                 yield tuning
             finally:
                 self._close(tuning)
+
+    def _noted(self, tuner: str, made_of: MadeOf) -> tuple[str, ...]:
+        try:
+            return tuple(map(one_line, made_of()))
+        except Exception as error:
+            self.error(tuner, "made_of()", error)
+            return ()
 
     def _swept(
         self, sweep: Sweep, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
@@ -341,7 +360,13 @@ class Tuning:
     """One open door: an entry to use, or a search to make and record."""
 
     def __init__(
-        self, run: TuningRun, lookup: Lookup, versions: Versions, sources: Iterator[Source], other: OtherWorker
+        self,
+        run: TuningRun,
+        lookup: Lookup,
+        versions: Versions,
+        sources: Iterator[Source],
+        other: OtherWorker,
+        made_of: MadeOf = nothing_noted,
     ) -> None:
         #: The entry to use; None where the tuner must search.
         self.entry: Entry | None = None
@@ -352,6 +377,7 @@ class Tuning:
         self._versions = versions
         self._sources = sources
         self._other = other
+        self._made_of = made_of
         #: The source of ``entry``, and the lookup as it was asked.
         self._asked: tuple[Source, Lookup] | None = None
         self._started = time.perf_counter()
@@ -448,6 +474,7 @@ class Tuning:
             label or self.lookup.label,
             float(f"{seconds:.3g}"),
             self._versions,
+            made_of=tuple(self._made_of()),
         )
         if known_to_fail and entry.every_failed:
             assert self.lookup.entry is not None

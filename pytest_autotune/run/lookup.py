@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.made_of import difference, texts_of
 from pytest_autotune.cache.model import Entry, Identity, Problem, Value, before_pruning
 
+#: Says what the digests of a fingerprint stand for, a text for each (:mod:`pytest_autotune.cache.made_of`).
+MadeOf = Callable[[], Iterable[str]]
 #: The reason of a miss for which nobody has looked at the other entries of the kernel yet.
 NO_ENTRY = "no entry"
+
+
+def nothing_noted() -> Iterable[str]:
+    """Says nothing about any digest."""
+    return ()
 
 
 class Outcome(str, Enum):
@@ -121,6 +130,7 @@ def find(
     offered: Callable[[Entry], bool],
     aliases: Mapping[str, str],
     exists: Callable[[str], bool] = lambda kernel: True,
+    made_of: MadeOf = nothing_noted,
 ) -> Finding:
     """Look a problem up; earlier indexes take precedence.
 
@@ -129,6 +139,7 @@ def find(
     :param aliases: device name -> name of a device whose entries it may use.
     :param exists: whether there may still be a kernel of some name; the entries of one that is gone may be of
         one that was moved.
+    :param made_of: what the digests of the fingerprint stand for; asked where the problem is stale.
     """
     same_key = [entry for index in indexes for entry in index.same_key(problem)]
     own = [entry for entry in same_key if entry.problem.device == problem.device]
@@ -137,7 +148,8 @@ def find(
         own = [entry for entry in same_key if entry.problem.device.name == other]
         alias = other if own else ""
     if own:
-        return _among(own, fingerprint, offered, alias)
+        kernel = partial(_of_kernel, indexes, problem)
+        return _among(own, fingerprint, offered, alias, lambda entry: _differences(entry, fingerprint, kernel, made_of))
     if (moved := _moved(indexes, problem, fingerprint, offered, exists)) is not None:
         return moved
     if same_key:
@@ -171,7 +183,11 @@ def _moved(
 
 
 def _among(
-    entries: Sequence[Entry], fingerprint: tuple[Value, ...], offered: Callable[[Entry], bool], alias: str
+    entries: Sequence[Entry],
+    fingerprint: tuple[Value, ...],
+    offered: Callable[[Entry], bool],
+    alias: str,
+    differences: Callable[[Entry], Mapping[str, str]],
 ) -> Finding:
     exact = [entry for entry in entries if entry.fingerprint == fingerprint]
     for entry in exact:
@@ -191,12 +207,29 @@ def _among(
     nearest = usable or entries[0]
     changed = sorted({value.name for value in set(nearest.fingerprint) ^ set(fingerprint)})
     reason = f"{_listed(changed)} changed"
+    if told := differences(nearest):
+        said = [told[name] if len(changed) == 1 else f"{name}: {told[name]}" for name in changed if name in told]
+        reason += f" ({'; '.join(said)})"
     now = {value.name: value.type for value in fingerprint}
     if any(value.type != now.get(value.name, value.type) for value in nearest.fingerprint):
         reason += " or only the rule for its digest"
     if usable is None and not nearest.every_failed:
         reason += f", and {_choice_of(nearest)} is no longer a candidate"
     return Finding(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
+
+
+def _of_kernel(indexes: Sequence[EntryIndex], problem: Problem) -> list[Entry]:
+    return [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
+
+
+def _differences(
+    entry: Entry, fingerprint: tuple[Value, ...], kernel: Callable[[], Sequence[Entry]], made_of: MadeOf
+) -> dict[str, str]:
+    """What changed in the digests of a fingerprint since an entry was made, in words, as far as both sides say."""
+    before = texts_of(kernel(), set(entry.fingerprint) - set(fingerprint))
+    now = {text.partition(" ")[0]: text for text in made_of()} if before else {}
+    found = {name: difference(before[name], now[name]) for name in sorted(before.keys() & now.keys())}
+    return {name: text for name, text in found.items() if text}
 
 
 def _choice_of(entry: Entry) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
-from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome, find
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, MadeOf, Outcome, find, nothing_noted
 from pytest_autotune.run.nearest import Nearest, nearest_entries
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.sweep import Sweep
@@ -74,6 +74,7 @@ class Loaded:
     :param indexes: the caches, the one that takes precedence first.
     :param offered: whether an entry's choice is among the candidates now.
     :param exists: whether there may still be a kernel of some name in this process.
+    :param made_of: what the digests of the fingerprint stand for.
     :param is_alone: nobody else can name the nearest entry of a miss; the controller does where it has all indexes.
     """
 
@@ -85,18 +86,22 @@ class Loaded:
         exists: Callable[[str], bool],
         *,
         is_alone: bool = False,
+        made_of: MadeOf = nothing_noted,
     ) -> None:
         self._indexes = indexes
         self._policy = policy
         self._offered = offered
         self._exists = exists
+        self._made_of = made_of
         self._names_nearest = is_alone or policy.on_miss == OnMiss.ERROR
 
     def ask(self, lookup: Lookup) -> Answer:
         if not self._indexes:
             return Answer(lookup)
         aliases = self._policy.aliases
-        found = find(self._indexes, lookup.problem, lookup.fingerprint, self._offered, aliases, self._exists)
+        found = find(
+            self._indexes, lookup.problem, lookup.fingerprint, self._offered, aliases, self._exists, self._made_of
+        )
         reason = found.reason
         if reason == NO_ENTRY and self._names_nearest:
             reason = Nearest(self._indexes, aliases).reason(lookup.problem)

@@ -105,8 +105,8 @@ def test_a_changed_space_is_stale_and_so_is_a_changed_source(suite: Suite, secti
     source = suite.load()
 
     assert "STALE" in section(space)[0]
-    assert section(space)[0].endswith(": space changed")
-    assert section(source)[0].endswith(": source changed")
+    assert section(space)[0].endswith(": space changed (BLOCK=128 came)")
+    assert section(source)[0].endswith(": source changed (run)")
 
 
 def test_a_stale_choice_is_used_on_request_while_it_is_still_a_candidate(suite: Suite) -> None:

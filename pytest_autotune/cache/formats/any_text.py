@@ -39,7 +39,7 @@ _SIMPLE = dict(zip("abfnrtv\\'\"", "\a\b\f\n\r\t\v\\'\"", strict=True))
 # A byte as surrogateescape spells it, made once: a file may hold millions.
 _BYTES = [chr(byte) if byte < 0x80 else chr(0xDC00 + byte) for byte in range(256)]
 
-_REPEATED = ("devices", "entries", "key", "fingerprint", "candidates", "params", "compiled")
+_REPEATED = ("devices", "entries", "key", "fingerprint", "candidates", "params", "compiled", "made_of")
 _SCALARS = ("bool", "int", "float", "text")
 
 
@@ -118,7 +118,7 @@ class TextParser:
         elif name in _REPEATED:
             if FIELDS[kind][name] == "text" and not colon:
                 self._no_colon(after, name)
-            after = self._repeated(FIELDS[kind][name], after, found.setdefault(name, []))
+            after = self._repeated(FIELDS[kind][name], name, after, found.setdefault(name, []))
         else:
             if name in found or (name in _SCALARS and any(scalar in found for scalar in _SCALARS)):
                 self.fail(position, f'"{name}" is one value too many in {_article(kind)}')
@@ -134,14 +134,14 @@ class TextParser:
     def _no_colon(self, position: int, name: str) -> NoReturn:
         self.fail(position, f'a ":" belongs after "{name}", not {self._found(position)}')
 
-    def _repeated(self, kind: str, position: int, found: list[Any]) -> int:
+    def _repeated(self, kind: str, name: str, position: int, found: list[Any]) -> int:
         if not self.text.startswith("[", position):
-            one, position = self._one(kind, position)
+            one, position = self._one(kind, position, name)
             found.append(one)
             return position
         position = self.gap(position + 1)
         while not self.text.startswith("]", position):
-            one, position = self._one(kind, position)
+            one, position = self._one(kind, position, name)
             found.append(one)
             position = self.gap(position)
             if self.text.startswith(",", position):
@@ -152,11 +152,11 @@ class TextParser:
                 self.fail(position, f'"," or "]" belongs here, not {self._found(position)}')
         return position + 1
 
-    def _one(self, kind: str, position: int) -> tuple[Any, int]:
+    def _one(self, kind: str, position: int, name: str = "") -> tuple[Any, int]:
         """One message, as what it stands for where it needs nothing from around it; or one text."""
         text = self.text
         if kind == "text":
-            return self._string(position, True, "compiled")
+            return self._string(position, True, name)
         if text[position : position + 1] not in ("{", "<"):
             self.fail(position, f'{_article(kind)} in "{{ }}" belongs here, not {self._found(position)}')
         if kind == "value":

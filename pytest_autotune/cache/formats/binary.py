@@ -105,6 +105,7 @@ class _Writer:
                 tuning_seconds=entry.tuning_seconds,
                 environment=str(entry.versions),
                 compiled=entry.compiled,
+                made_of=entry.made_of,
             )
         data: bytes = message.SerializeToString(deterministic=True)
         return data
@@ -119,6 +120,7 @@ class _Writer:
             return None
         message.device = id
         message.compiled[:] = entry.compiled
+        message.made_of[:] = entry.made_of
         return message
 
     def _candidate(self, candidate: Candidate) -> bytes:
@@ -338,6 +340,7 @@ class _Reader:
             outline.tuning_seconds,
             self._versions[outline.environment],
             tuple(sorted(set(outline.compiled))) if outline.compiled else (),
+            tuple(sorted(set(outline.made_of))) if outline.made_of else (),
         )
 
     def _shared(self, text: str) -> str:

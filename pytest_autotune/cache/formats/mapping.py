@@ -64,6 +64,8 @@ def entry_to_mapping(entry: Entry, device: str | None = None) -> Plain:
         plain["environment"] = str(entry.versions)
     if entry.compiled:
         plain["compiled"] = list(entry.compiled)
+    if entry.made_of:
+        plain["made_of"] = list(entry.made_of)
     return plain
 
 
@@ -275,7 +277,7 @@ def _refuse(found: object, path: _Path, wanted: str, where: str) -> NoReturn:
 
 # Values that are kept for others that are equal: enough for the largest suite, and no more than a few megabytes.
 _MOST_VALUES = 20_000
-# Of one mapping; the largest of this version has twelve.
+# Of one mapping; the largest of this version has thirteen.
 _MOST_NAMES = 1000
 
 
@@ -311,6 +313,7 @@ class _Reader:
             fields.number("tuning_seconds") if "tuning_seconds" in fields else 0.0,
             self._versions[fields.text("environment")],
             fields.each("compiled", self._text),
+            fields.each("made_of", self._text),
         )
         self._done(fields)
         return check_entry(entry, lambda: _shown(path), self._where)

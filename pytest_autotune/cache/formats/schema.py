@@ -48,6 +48,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "tuning_seconds": "float",
         "environment": "text",
         "compiled": "text",
+        "made_of": "text",
     },
 }
 

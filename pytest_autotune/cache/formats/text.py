@@ -114,6 +114,7 @@ class _Printer:
         if entry.versions:
             lines.append(f"  environment: {self._quoted(str(entry.versions))}\n")
         lines += [f"  compiled: {self._quoted(text)}\n" for text in entry.compiled]
+        lines += [f"  made_of: {self._quoted(text)}\n" for text in entry.made_of]
         lines.append("}\n")
         return "".join(lines)
 
@@ -171,6 +172,7 @@ _ENTRY = re.compile(
     r"(?:  tuning_seconds: (.+)\n)?"
     r'(?:  environment: (".*")\n)?'
     r'((?:  compiled: ".*"\n)*)'
+    r'((?:  made_of: ".*"\n)*)'
     r"\}\n"
 )
 
@@ -289,6 +291,7 @@ class _Reader:
             fields.get("tuning_seconds", 0.0),
             self._versions[fields.get("environment", "")],
             tuple(fields.get("compiled", ())),
+            tuple(fields.get("made_of", ())),
         )
         return check_entry(entry, lambda: path, self._where)
 
@@ -307,6 +310,7 @@ class _Reader:
         tuning_seconds: Column,
         environment: Column,
         compiled: Column,
+        made_of: Column,
     ) -> list[Entry]:
         if not devices.keys() >= set(device) or '""' in tuner or '""' in kernel:
             raise _UnfamiliarError  # what is wrong is found when the entry is read field by field
@@ -327,7 +331,8 @@ class _Reader:
             [_unquoted(quoted) if quoted else "" for quoted in label],
             _floats([seconds or "0.0" for seconds in tuning_seconds]),
             map(self._versions.__getitem__, map(known, environment)),
-            map(self._compiled, compiled),
+            map(self._texts, compiled),
+            map(self._texts, made_of),
             repeat(b""),
         )
 
@@ -346,8 +351,10 @@ class _Reader:
             values = self._fingerprints[lines] = self._values(lines)
         return values
 
-    def _compiled(self, lines: str) -> tuple[str, ...]:
-        start = len("  compiled: ")
+    def _texts(self, lines: str) -> tuple[str, ...]:
+        if not lines:
+            return ()
+        start = lines.index('"')
         texts = tuple([self._strings[line[start:]] for line in lines.split("\n")[:-1]])
         if any(one >= following for one, following in pairwise(texts)):
             raise _UnfamiliarError

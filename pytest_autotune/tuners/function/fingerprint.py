@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_autotune.cache.made_of import of_candidates, of_parts
 from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.function.carried import Carried
-from pytest_autotune.tuners.function.source_text import left_out_of, older_source_text, source_text
-from pytest_autotune.tuners.function.space import Space
+from pytest_autotune.tuners.function.source_text import left_out_of, older_source_text, parts_of, source_text
+from pytest_autotune.tuners.function.space import Space, listed
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM
 from pytest_autotune.tuners.shared.source.source_digest import FORM
@@ -74,6 +75,20 @@ def fingerprint(
         return None if text is None else _sorted([*rest, Value("source", text, OLDER_FORM)])
 
     return Fingerprint(_sorted(values), label, older)
+
+
+def made_of(values: Sequence[Value], space: Space, sources: Sequence[object]) -> Iterator[str]:
+    """What the digests of a fingerprint stand for.
+
+    :param values: of the fingerprint.
+    :param sources: as for :func:`fingerprint`.
+    """
+    for value in values:
+        if value.name == "space":
+            yield of_candidates(value.name, str(value.value), listed(space))
+        elif value.name == "source" and value.type != OLDER_FORM:
+            parts = [part for source in sources for part in parts_of(source).items()]
+            yield of_parts(value.name, str(value.value), dict(parts))
 
 
 def _sorted(values: Sequence[Value]) -> tuple[Value, ...]:

@@ -14,7 +14,7 @@ from pytest_autotune.tuners.function.carried import Bound, frozen_text, labels_o
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function
 from pytest_autotune.tuners.shared.source.older_source_digest import older_source_digest
-from pytest_autotune.tuners.shared.source.source_digest import compiled_in, source_digest
+from pytest_autotune.tuners.shared.source.source_digest import compiled_in, source_digest, source_parts
 from pytest_autotune.tuners.shared.source.tokens import code_text
 from pytest_autotune.tuners.shared.values import encoded_text
 
@@ -47,6 +47,18 @@ def source_text(source: object) -> str | None:
     if kernel is None:
         raise TypeError(f"source= takes functions, texts, paths and modules, not {source!r}")
     return _read_of(kernel)[0]
+
+
+def parts_of(source: object) -> dict[str, str]:
+    """What a source consists of, by name, each with a digest of it alone; see :func:`source_text`."""
+    if isinstance(source, (str, Path, ModuleType)):
+        name = "text" if isinstance(source, str) else source.name if isinstance(source, Path) else source.__name__
+        return {name: source_text(source) or ""}
+    kernel = _kernel_of(source)
+    try:
+        return {} if kernel is None else source_parts(kernel, frozen_text, objects=False)
+    except UnportableError:
+        return {}
 
 
 def older_source_text(sources: Sequence[object]) -> str | None:

@@ -202,6 +202,13 @@ def sample(space: Space, number: int, seed: str) -> list[Configuration]:
     return list(found.values())
 
 
+def listed(space: Space) -> list[tuple[Value, ...]]:
+    """The params of every configuration; of a large space, one for each value of an axis."""
+    if isinstance(space, ListedSpace) or space.size <= ENUMERABLE:
+        return [configuration.params for configuration in space]
+    return [(value,) for values in space.axes.values() for value in values]
+
+
 def as_space(space: object) -> Space:
     """What a caller passed as ``space=``: a space, a mapping of axes, or configurations one by one.
 

@@ -16,7 +16,7 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.function.carried import Bound, carried_by
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import TuningError
-from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint
+from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, made_of
 from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
 from pytest_autotune.tuners.function.keys import key_values, sizes_in
 from pytest_autotune.tuners.function.processors import Processor, processor_of
@@ -47,6 +47,7 @@ class Request:
     fingerprint: Fingerprint
     processor: Processor
     plan: Plan
+    sources: tuple[object, ...] = ()
 
     @property
     def identity(self) -> Identity:
@@ -166,7 +167,7 @@ class FunctionTuner:
                 carried = carried_by(_carriers(callbacks, sources), sizes_in(key or {}))
                 searched = (*how_measured(plan.measuring, processor.on_gpu), *how_searched(plan.strategy, plan.space))
                 request = Request(
-                    problem, fingerprint(plan.space, version, sources, carried, searched), processor, plan
+                    problem, fingerprint(plan.space, version, sources, carried, searched), processor, plan, sources
                 )
             except UnportableError as error:
                 return self._unportable(Problem(NAME, name, (), processor.device), str(error), plan, processor)
@@ -238,7 +239,13 @@ def _choose(memory: Memory, request: Request) -> Configuration:
         return _search(request.plan, request.processor, problem, _workers(run), nullcontext).best.configuration
     values = _in_the_form_of_the_file(run, problem, request.fingerprint)
     with run.tuning(
-        problem, values, request.on_offer, versions(), label, candidates=partial(_candidates, request)
+        problem,
+        values,
+        request.on_offer,
+        versions(),
+        label,
+        candidates=partial(_candidates, request),
+        made_of=partial(made_of, values, request.plan.space, request.sources),
     ) as tuning:
         while tuning.entry is not None and tuning.entry.choice is not None:
             found = request.plan.space.find(tuning.entry.choice.params)

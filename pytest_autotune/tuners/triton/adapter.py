@@ -15,6 +15,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -35,7 +36,7 @@ from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiling import compile_ahead, compile_and_load
 from pytest_autotune.tuners.triton.failures import failure_text
-from pytest_autotune.tuners.triton.identity import NAME, UnportableProblem, identity_of, versions
+from pytest_autotune.tuners.triton.identity import NAME, UnportableProblem, identity_of, made_of, versions
 from pytest_autotune.tuners.triton.specialised import Specialisations
 from pytest_autotune.tuners.triton.tuning import tune
 
@@ -218,6 +219,7 @@ class Adapter:
             help_to_compile,
             may_be_defined,
             candidates,
+            partial(made_of, call, function, identity.fingerprint, configs),
         ) as tuning:
             while tuning.entry is not None and tuning.entry.choice is not None:
                 config, kernel = identity.offered[tuning.entry.choice.params], None

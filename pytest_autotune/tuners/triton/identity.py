@@ -10,11 +10,12 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.made_of import of_candidates, of_parts
 from pytest_autotune.cache.model import PRUNED, Device, Problem, UnportableError, Value, Versions
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM, older_source_digest
-from pytest_autotune.tuners.shared.source.source_digest import FORM, source_digest
+from pytest_autotune.tuners.shared.source.source_digest import FORM, source_digest, source_parts
 from pytest_autotune.tuners.shared.values import callable_text, constant_text, encoded_text, refuse
 from pytest_autotune.tuners.shared.versions import versions_of
 from pytest_autotune.tuners.triton import interpreter
@@ -128,6 +129,26 @@ def target_device() -> Device:
     target = driver.active.get_current_target()
     arch = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":")[0]
     return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), arch)
+
+
+def made_of(call: Call, function: FunctionType, fingerprint: Iterable[Value], configs: Sequence[Any]) -> Iterator[str]:
+    """What the digests of a fingerprint stand for.
+
+    :param configs: the candidates that pruning left.
+    """
+    autotuner = call.autotuner
+    for value in fingerprint:
+        if value.name == "source" and value.type == FORM:
+            parts = source_parts(autotuner.fn, constant_text, named=False)
+            for name, heuristic in heuristics_of(autotuner):
+                if python_function(heuristic) is not None:
+                    parts.update(
+                        {f"{name}.{part}": one for part, one in source_parts(heuristic, constant_text).items()}
+                    )
+            yield of_parts(value.name, str(value.value), parts)
+        elif value.name in ("search", PRUNED) and value.type == "digest":
+            chosen = autotuner.configs if value.name == "search" else configs
+            yield of_candidates(value.name, str(value.value), distinct_params(chosen))
 
 
 def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:

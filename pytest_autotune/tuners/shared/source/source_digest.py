@@ -79,6 +79,18 @@ def source_digest(
     return _Digests(constant, unstable, objects).of(kernel, own_cells, named)
 
 
+def source_parts(
+    kernel: object, constant: _Constant, *, own_cells: bool = False, named: bool = True, objects: bool = True
+) -> dict[str, str]:
+    """The functions, classes and constants in :func:`source_digest`, by name, each with a digest of it alone.
+
+    :raises UnportableError: when the source of a function cannot be read.
+    """
+    digests = _Digests(constant, objects=objects)
+    digests.of(kernel, own_cells, named)
+    return digests.parts
+
+
 def class_digest(cls: type, constant: _Constant) -> str:
     """The digest of a class: its text, its methods with what they use, and the values of its attributes.
 
@@ -103,6 +115,8 @@ class _Digests:
         self._unstable = unstable
         self._objects = objects
         self._seen: dict[object, str] = {}
+        #: The name of each function, class and constant -> a digest of that without what it uses.
+        self.parts: dict[str, str] = {}
 
     def of(self, value: object, own_cells: bool = True, named: bool = True) -> str:
         function = python_function(value)
@@ -117,10 +131,14 @@ class _Digests:
             text = self._text(used) if own_cells or name not in cells or is_code(used) else None
             if text is not None:
                 parts.append(f"{name}: {text}")
+                if not is_code(used):
+                    self._is_part(name, text)
             elif (own_cells or name not in cells) and not is_code(used):
                 self._unstable(name, function, used)
-        parts += [f"default {name}: {self._text(used)}" for name, used in _defaults(function)]
-        parts += compiled_in(value)
+        defaults = [f"default {name}: {self._text(used)}" for name, used in _defaults(function)]
+        options = [*compiled_in(value)]
+        parts += [*defaults, *options]
+        self._is_part(function.__qualname__, "\n".join([parts[0], *defaults, *options]))
         for layer in layers(value):
             if not inspect.isfunction(layer) and not of_library(type(layer)):
                 parts += self.of_object(layer)
@@ -132,6 +150,7 @@ class _Digests:
             return self._seen[cls]
         self._seen[cls] = f"recursive {cls.__qualname__}"
         parts = [cls.__qualname__, class_text(cls)]
+        self._is_part(cls.__qualname__, parts[1])
         parts += [self.of_class(base) for base in cls.__bases__ if not of_library(base)]
         members = cls.__members__ if issubclass(cls, enum.Enum) else {}
         parts += [f"{name}: {self._constant(member)}" for name, member in members.items()]
@@ -141,6 +160,10 @@ class _Digests:
                 parts.append(f"{name}: {text}")
         self._seen[cls] = digest("\n".join(parts))
         return self._seen[cls]
+
+    def _is_part(self, name: str, text: str) -> None:
+        # Two functions of one name count together.
+        self.parts[name] = digest(self.parts.get(name, "") + text)
 
     def of_object(self, value: object) -> Iterator[str]:
         cls: type = type(value)
