@@ -15,6 +15,9 @@ from pytest_autotune.devices import cpu, current_gpu
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.verify import Verdict
+from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Launch, Runner, torch_clock
+from pytest_autotune.tuners.measuring.verifying import Contest, verify
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.guard import guarded
@@ -25,17 +28,23 @@ from pytest_autotune.tuners.shared.values import constant_text, stable_value
 __all__ = [
     "Adapter",
     "Candidate",
+    "Clock",
+    "Contest",
     "Device",
     "Entry",
     "HookError",
+    "HostClock",
+    "Launch",
     "Lookup",
     "Outcome",
     "Policy",
     "Problem",
+    "Runner",
     "Tuning",
     "TuningRun",
     "UnportableError",
     "Value",
+    "Verdict",
     "Versions",
     "cpu",
     "current_gpu",
@@ -49,6 +58,8 @@ __all__ = [
     "source_digest",
     "source_parts",
     "stable_value",
+    "torch_clock",
+    "verify",
 ]
 
 

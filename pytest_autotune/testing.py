@@ -22,12 +22,13 @@ import pytest
 from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.door import NO_WAY_IN, TuningRun
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.protocol import Adapter, HookError
 
 WAIT_S = 5.0
@@ -196,6 +197,18 @@ class AdapterConformance(ABC):
         assert not picks[0].same_configuration(picks[1])
         if entry.choice is not None:
             assert {value.name for value in picks[0].params} == {value.name for value in entry.choice.params}
+
+    def test_a_loaded_choice_whose_turn_it_is_is_raced_and_taken(self, library: ModuleType) -> None:
+        choice, entry = self._tuned(library)
+        before = self.searches()
+        verify = Verification(Share.parse("all"), 0, 60.0)
+        with self._hooked(library, entry, verify=verify) as (_, lookups, _):
+            assert self.tune() == choice
+        [lookup] = lookups
+        assert (lookup.outcome, lookup.tuned) == (Outcome.HIT, False)
+        assert lookup.verdict is not None
+        assert lookup.verdict.reason != NO_WAY_IN, "verify(tuning, …) races it, or tuning.verified(…) says why not"
+        assert self.searches() == before or lookup.verdict.raced
 
     def test_paused_and_ignored_kernels_are_tuned_as_without_the_plugin(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)

@@ -21,12 +21,13 @@ import pytest
 
 import pytest_autotune
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Device, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Value
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.verify import Share, Verdict, Verification
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.keys import key_values, multiple_of, power_of_two
@@ -880,3 +881,64 @@ def test_of_a_space_that_is_too_large_to_be_listed_every_run_has_the_same_thousa
     assert found == sample(space, 1000, "seed")
     assert len(found) == len(set(found)) == 1000
     assert all(one.config["a"] % 2 == 0 for one in found)
+
+
+# Races of loaded choices
+
+
+def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Lookup]:
+    """What a call gets whose loaded choice is raced; its entry is that of a search, with this choice."""
+    run, lookups = a_run(dumping=True)
+    layer = tuner.attach(run)
+    tuner.tune("k", **request)
+    tuner.detach(layer)
+    entry = lookups[0].entry
+    assert entry is not None
+    entry = dataclasses.replace(entry, choice=Candidate(params=(Value("config", choice),)))
+    run, lookups = a_run(entry, verify=Verification(Share.parse("all"), 0, 100.0))
+    layer = tuner.attach(run)
+    try:
+        found = tuner.tune("k", **request)
+    finally:
+        tuner.detach(layer)
+    [lookup] = lookups
+    assert (lookup.outcome, lookup.tuned) == (Outcome.HIT, False)
+    return found, lookup
+
+
+def wait(milliseconds: float) -> None:
+    until = time.perf_counter() + milliseconds / 1000
+    while time.perf_counter() < until:
+        pass
+
+
+def test_a_loaded_choice_is_raced_by_the_clock_of_the_host_and_used_all_the_same(tuner: FunctionTuner) -> None:
+    request = {"space": [0.5, 1.0], "run": wait, "measuring": Measuring(measure_ms=5, warmup_ms=0)}
+
+    slow, lookup = hit(tuner, 1.0, **request)
+    fast, good = hit(tuner, 0.5, **request)
+
+    assert (slow, fast) == (1.0, 0.5)
+    assert lookup.verdict is not None
+    assert lookup.verdict.slower == pytest.approx(1.0, abs=0.3)
+    assert lookup.verdict.best == "config=0.5"
+    assert good.verdict is not None
+    assert (good.verdict.reason, good.verdict.is_slower) == ("", False)
+
+
+def test_a_choice_that_is_measured_by_its_callers_benchmark_is_not_raced_and_that_is_told(tuner: FunctionTuner) -> None:
+    found, lookup = hit(tuner, 2, space=[1, 2], run=identity, measuring=AS_TOLD)
+
+    assert found == 2
+    assert lookup.verdict == Verdict("its caller brings a benchmark of its own")
+
+
+def test_a_configuration_that_cannot_be_used_does_not_race(tuner: FunctionTuner) -> None:
+    def run(config: int) -> None:
+        if config == 2:
+            raise InvalidConfiguration("too large")
+
+    _, lookup = hit(tuner, 1, space=[1, 2, 3], run=run, measuring=QUICK)
+
+    assert lookup.verdict is not None
+    assert lookup.verdict.raced == 2

@@ -34,6 +34,7 @@ from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
+from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.compiling import _async_compile_mode
 
@@ -579,3 +580,52 @@ def test_a_candidate_of_a_sweep_that_needs_more_than_the_device_has_is_refused_a
 
     assert blocks == {64}
     assert set(absent_gpu.launched) == {16}
+
+
+ALL = Verification(Share.parse("all"), 0, 100.0)
+
+
+def hit(run: Any, kernel: Any, entry: Entry) -> tuple[Lookup, torch.Tensor]:
+    """The lookup of a call whose loaded choice is to be raced, and what the kernel was given to write to."""
+    lookups = run((entry,), verify=ALL)
+    y = torch.full((128,), 7.0)
+    kernel[(1,)](torch.zeros(128), y, 3)
+    [lookup] = lookups
+    assert (lookup.outcome, lookup.tuned) == ("hit", False)
+    return lookup, y
+
+
+def test_a_loaded_choice_is_raced_as_it_would_be_tuned_and_used_whatever_comes_of_it(run, absent_gpu) -> None:
+    absent_gpu.times_us = {16: 10.0, 32: 20.0, 64: 40.0}
+    lookups = run(dumping=True)
+    hooked_kernel([16, 32, 64])[(1,)](torch.zeros(128), torch.zeros(128), 3)
+    entry = lookups[0].entry
+    assert entry.choice.params[0] == Value("BLOCK", 16)
+
+    kernel = hooked_kernel([16, 32, 64], restore_value=["y"])
+    unchanged, y = hit(run, kernel, entry)
+    assert unchanged.verdict.raced == 3
+    assert not unchanged.verdict.is_slower
+    assert torch.equal(y, torch.full((128,), 7.0))
+
+    absent_gpu.times_us = {16: 10.0, 32: 9.0, 64: 40.0}
+    kernel = hooked_kernel([16, 32, 64])
+    slower, _ = hit(run, kernel, entry)
+    assert str(slower.verdict).startswith("the choice takes 1.11 x (BLOCK=32")
+    assert next(iter(kernel.cache.values())).kwargs["BLOCK"] == 16
+    assert absent_gpu.launched[-1] == 16
+
+    at = absent_gpu.launched.count(32) + 3
+    absent_gpu.fails = {32: (at, triton.runtime.errors.OutOfResources(9, 1, "registers"))}
+    without, _ = hit(run, hooked_kernel([16, 32, 64]), entry)
+    assert not without.verdict.is_slower
+
+
+def test_a_kernel_with_a_benchmark_of_its_own_is_not_raced_again(run, absent_gpu) -> None:
+    absent_gpu.times_us = {16: 10.0, 32: 20.0}
+    lookups = run(dumping=True)
+    hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
+
+    lookup, _ = hit(run, hooked_kernel([16, 32], do_bench=lambda call, quantiles: [1.0, 1.0, 1.0]), lookups[0].entry)
+
+    assert lookup.verdict.reason == "its kernel brings a benchmark of its own"

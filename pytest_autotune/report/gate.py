@@ -50,6 +50,24 @@ class MissLimit:
         return f"{misses} > {self.text}" if self.percent is None else f"{misses} of {problems} > {self.text}"
 
 
+def judge_drift(summary: Summary, limit: MissLimit | None) -> Gate:
+    """Whether more choices of a run are slower than its user allows.
+
+    :param limit: None where the user has set none, or nothing was to be raced.
+    """
+    if limit is None or summary.verify is None:
+        return Gate()
+    slower, raced = len(summary.slower), len(summary.verified)
+    if limit.exceeded_by(slower, raced):
+        compared = limit.compared(slower, raced)
+        return Gate(limit.text, failure=f"maximum allowed drift of autotune choices exceeded: {compared}")
+    if raced:
+        return Gate(limit.text)
+    if not summary.is_judged:
+        return Gate(limit.text, failure="nothing was loaded, so no choice was raced (add --autotune-load=PATH)")
+    return Gate(limit.text, skipped="drift of autotune choices not judged: not one was raced")
+
+
 def judge(summary: Summary, limit: MissLimit | None, fail_on_unused: bool = False) -> Gate:
     """Whether a run has more misses than its user allows, or unused entries where there are to be none.
 

@@ -10,6 +10,7 @@ from pytest_autotune.cache.foreign_text import plain_json
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Candidate, Problem, Value
 from pytest_autotune.report.summary import Row, Summary
+from pytest_autotune.run.verify import Verdict
 
 FORMAT_VERSION = 1
 
@@ -70,6 +71,7 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
         ],
         "update": summary.update,
         "sweep": summary.sweep,
+        "verify": _verify(summary),
         "notes": list(summary.notes),
         "changes": [_change(change) for change in summary.changes.changes],
         "places": {test: {"file": place.path, "line": place.line} for test, place in summary.places.items()},
@@ -113,9 +115,43 @@ def _lookup(row: Row) -> dict[str, Any]:
         "searches": [{"test": test, "seconds": seconds} for test, seconds in row.searches],
         "choice": _candidate(row.choice) if row.choice else None,
         "candidates": [_candidate(candidate) for candidate in row.candidates],
+        "verdict": _verdict(row.verdict) if row.verdict else None,
         "swept": [
             {"candidate": _candidate(one.candidate), "failed_tests": list(one.failed_tests)} for one in row.swept
         ],
+    }
+
+
+def _verify(summary: Summary) -> dict[str, Any] | None:
+    verify, drift = summary.verify, summary.drift
+    if verify is None:
+        return None
+    return {
+        "share": verify.share.text,
+        "night": verify.night,
+        "raced": len(summary.verified),
+        "slower": len(summary.slower),
+        "not_raced": [
+            {"tuner": tuner, "reason": reason, "problems": problems}
+            for (tuner, reason), problems in summary.not_verified.items()
+        ],
+        "seconds": summary.verifying_seconds,
+        "device_seconds": summary.verifying_device_seconds,
+        "gate": {"limit": drift.limit, "failed": drift.failure, "skipped": drift.skipped},
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "slower": verdict.slower if verdict.is_slower else 0.0,
+        "faster": verdict.best,
+        "choice_us": verdict.choice_us,
+        "faster_us": verdict.best_us,
+        "error_us": verdict.error_us,
+        "raced": verdict.raced,
+        "not_raced": verdict.reason,
+        "seconds": verdict.seconds,
+        "device_seconds": verdict.measured_seconds,
     }
 
 

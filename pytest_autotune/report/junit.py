@@ -49,6 +49,8 @@ def cases(summary: Summary) -> list[Case]:
     found = []
     if gate.limit or gate.fail_on_unused or gate.failure:
         found.append(Case(CLASS, "gate", one_line(gate.failure), one_line(gate.skipped)))
+    if summary.drift.limit:
+        found.append(Case(CLASS, "drift", one_line(summary.drift.failure), one_line(summary.drift.skipped)))
     # Named by their order: the words of an error would be another test case in each run.
     found += [Case(CLASS, f"error_{number}", one_line(error)) for number, error in enumerate(summary.errors, 1)]
     return found

@@ -81,6 +81,9 @@ def _lines(summary: Summary, shown: int) -> Iterator[str]:
     yield from _part("Not covered", ["", "test", "problem", "why"], missed, _missed, shown)
     if summary.update and missed:
         yield f"\nTo update the cache: {code('pytest ' + summary.update)}"
+    slower = ["test", "problem", "faster", "times slower", "time"]
+    yield from _part("Slower than another candidate", slower, summary.slower, _slower, shown)
+    yield from _part("Ran in tests that failed", ["test", "problem", "ran with"], _failed(summary), _texts, shown)
     yield from _part("Tuned without passing the plugin", ["kernel"], summary.unseen, lambda name: [code(name)], shown)
     yield from _part("Unused", ["entry"], summary.unused, _unused, shown)
     title = f"Different from {'the loaded cache' if summary.loaded else 'what the file held'}"
@@ -91,6 +94,12 @@ def _lines(summary: Summary, shown: int) -> Iterator[str]:
     notes = [*summary.notes, *(f"worker {worker} crashed" for worker in summary.crashed)]
     if summary.incomplete and (summary.loaded or summary.dump):
         notes.append(f"unused entries not checked: {summary.incomplete}")
+    if summary.verify is not None:
+        raced = f"verify {summary.verify}: {_count(len(summary.verified), 'choice', 'choices')} raced"
+        notes.append(f"{raced} in {summary.verifying_seconds:.1f} s")
+        notes += [f"{number} of {tuner} not raced: {why}" for (tuner, why), number in summary.not_verified.items()]
+    if summary.sweep:
+        notes.append(f"run with candidates of --autotune-sweep={summary.sweep}")
     yield from _part("Notes", [""], notes, lambda note: [code(note)], shown)
 
 
@@ -106,6 +115,28 @@ def _missed(row: Row) -> list[str]:
     outcome = row.outcome.value.upper() if row.outcome else ""
     test = row.tests[0] if row.tests else ""
     return [outcome, code(test), code(described(row.problem, row.label)), code(row.reason)]
+
+
+def _slower(row: Row) -> list[str]:
+    verdict = row.verdict
+    assert verdict is not None
+    times = f"{verdict.choice_us:.4g} us → {verdict.best_us:.4g} us, ±{verdict.error_us:.2g}"
+    test = row.tests[0] if row.tests else ""
+    return [code(test), code(described(row.problem, row.label)), code(verdict.best), f"{1 + verdict.slower:.2f}", times]
+
+
+def _failed(summary: Summary) -> list[list[str]]:
+    """In a sweep, what ran in tests that failed."""
+    return [
+        [test, described(row.problem, row.label), str(one.candidate)]
+        for row in summary.rows
+        for one in row.swept
+        for test in one.failed_tests
+    ]
+
+
+def _texts(cells: Sequence[str]) -> list[str]:
+    return list(map(code, cells))
 
 
 def _unused(entry: Entry) -> list[str]:

@@ -19,6 +19,7 @@ from pytest_autotune.run.former import Former
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.moves import old_entry
 from pytest_autotune.run.nearest import Near, Nearest
+from pytest_autotune.run.verify import Verdict, Verification
 
 NO_CHANGES = Diff((), 0)
 #: The outcomes that count as misses: what a fresh cache would have covered.
@@ -52,6 +53,7 @@ class Row:
     :param choice: what is kept: of several searches by the rule of a merge, or what the file had all the time.
     :param candidates: the measurement that counts.
     :param disturbed: something else may have run on the device in the measurement that counts.
+    :param verdict: of a hit whose turn it was to be raced again.
     :param swept: in a sweep, what the problem ran with: one candidate, or one for each list that pruning left.
     :param searches: (node id of the test in which a search took place, its seconds), one for each search.
     """
@@ -70,6 +72,7 @@ class Row:
     alias: str = ""
     moved_from: str = ""
     disturbed: bool = False
+    verdict: Verdict | None = None
     swept: tuple[Swept, ...] = ()
     searches: tuple[tuple[str, float], ...] = ()
     untuned: str = ""
@@ -128,6 +131,8 @@ class Summary:
     :param interrupted: the run was ended before its tests were.
     :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
     :param sweep: whose candidates the problems ran with, as a user types it again; empty where it is no sweep.
+    :param verify: which loaded choices were to be raced again; None where none were.
+    :param drift: the verdict on the number of those that are slower.
     :param refused: the outcomes for which the test that asks fails.
     :param places: node id of a test that asked -> where it is defined.
     :param changes: how what was chosen differs from what was loaded; where nothing was, from what the dump path held.
@@ -159,6 +164,35 @@ class Summary:
     refused: tuple[Outcome, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict)
     changes: Diff = NO_CHANGES
+    verify: Verification | None = None
+    drift: Gate = field(default_factory=Gate)
+
+    @property
+    def verified(self) -> tuple[Row, ...]:
+        """The rows whose loaded choice was raced again."""
+        return tuple(row for row in self.rows if row.verdict is not None and not row.verdict.reason)
+
+    @property
+    def slower(self) -> tuple[Row, ...]:
+        """Those of them whose choice is slower than another candidate, the slowest first."""
+        rows = [row for row in self.verified if row.verdict is not None and row.verdict.is_slower]
+        return tuple(sorted(rows, key=lambda row: -row.verdict.slower if row.verdict else 0.0))
+
+    @property
+    def not_verified(self) -> dict[tuple[str, str], int]:
+        """(tuner, why) -> of how many hits it was the turn, and they were not raced."""
+        found = [(row.problem.tuner, row.verdict.reason) for row in self.rows if row.verdict and row.verdict.reason]
+        return dict(sorted(Counter(found).items()))
+
+    @property
+    def verifying_seconds(self) -> float:
+        """What racing took, with compiling and waiting, in all processes together."""
+        return round(sum(row.verdict.seconds for row in self.rows if row.verdict), 3)
+
+    @property
+    def verifying_device_seconds(self) -> float:
+        """How long devices were held for that."""
+        return round(sum(row.verdict.measured_seconds for row in self.rows if row.verdict), 3)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -194,7 +228,7 @@ class Summary:
     @property
     def failures(self) -> tuple[str, ...]:
         """Why the run fails; empty when it passes."""
-        return (*filter(None, [self.gate.failure]), *self.errors)
+        return (*filter(None, [self.gate.failure, self.drift.failure]), *self.errors)
 
     @property
     def misses(self) -> int:
@@ -269,6 +303,7 @@ class Request:
     update: str = ""
     sweep: str = ""
     refused: tuple[Outcome, ...] = ()
+    verify: Verification | None = None
 
 
 def summarise(
@@ -314,6 +349,7 @@ def summarise(
         update=request.update,
         sweep=request.sweep,
         refused=request.refused,
+        verify=request.verify,
         places={} if places is None else dict(sorted(places.items())),
         changes=changes(beginning, ending),
     )
@@ -393,7 +429,14 @@ def _row(
         any(lookup.disturbed for lookup in searches if lookup.entry == best),
         searches=_each_search(searches),
         untuned=next((lookup.untuned for lookup in met if lookup.untuned), ""),
+        verdict=_verdict(met),
     )
+
+
+def _verdict(met: Sequence[Lookup]) -> Verdict | None:
+    """Of several races of one problem, such as those of workers on two machines, the one that found most."""
+    verdicts = [lookup.verdict for lookup in met if lookup.verdict is not None]
+    return max(verdicts, key=lambda one: (one.slower, not one.reason, one.seconds), default=None)
 
 
 def _of_sweep(row: Row, met: Sequence[Lookup]) -> Row:

@@ -53,9 +53,10 @@ def section(summary: Summary, verbosity: int) -> list[Line]:
     bad = bool(summary.misses or summary.unused or summary.unhooked or summary.notes or summary.gate.failure)
     failed = bool(summary.failures)
     errors = [Line(f" {error}", "ERROR", "red") for error in summary.errors]
-    skipped = [Line(summary.gate.skipped)] if summary.gate.skipped else []
+    skipped = [Line(why) for why in (summary.gate.skipped, summary.drift.skipped) if why]
     if verbosity < 0:
         blamed = [*_rows(summary, verbosity, failed), *_unhooked(summary)] if summary.gate.failure else []
+        blamed += _slower(summary, verbosity) if summary.drift.failure and not blamed else []
         if verbosity < -1:
             return [*blamed, *errors]
         settled = [*_settled(summary, failed, with_counts=bad or nothing_judged)]
@@ -67,6 +68,7 @@ def section(summary: Summary, verbosity: int) -> list[Line]:
     lines += _rows(summary, verbosity, failed)
     lines += _notes(summary, verbosity)
     lines += _settled(summary, failed)
+    lines += _raced(summary, verbosity)
     lines += errors
     lines += _hint(summary)
     return [*lines, *skipped]
@@ -97,6 +99,7 @@ def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
         yield Line(f" {described(entry.problem)} - not requested by any test", "UNUSED", "yellow")
     if len(summary.unused) > len(shown_unused):
         yield _hidden(len(summary.unused) - len(shown_unused), "unused", "unused")
+    yield from _slower(summary, verbosity)
     yield from _swept(summary, verbosity)
     for kernel in summary.unseen:
         yield Line(f" {kernel}: tuned behind pytest-autotune's back; neither loaded nor dumped", "UNSEEN", color)
@@ -111,6 +114,32 @@ def _said(group: Group) -> str:
     spans = "".join(f", {span}" for span in group.spans)
     reason = f"; {group.reason}" if group.reason else ""
     return f"{described(replace(row.problem, key=group.common))}: {number}{spans}{reason}"
+
+
+def _slower(summary: Summary, verbosity: int) -> Iterator[Line]:
+    """The loaded choices that a race of this run has found slower."""
+    color = "red" if summary.drift.failure else "yellow"
+    shown = summary.slower if verbosity > 0 else summary.slower[:SHOWN]
+    for row in shown:
+        yield Line(f" {_where(row)}{described(row.problem, row.label)}: {row.verdict}", "SLOWER", color)
+    if len(summary.slower) > len(shown):
+        yield _hidden(len(summary.slower) - len(shown), "slower", "slower")
+
+
+def _raced(summary: Summary, verbosity: int) -> Iterator[Line]:
+    """What became of the choices that were to be raced again."""
+    if summary.verify is None:
+        return
+    raced, slower = len(summary.verified), len(summary.slower)
+    took = f" in {summary.verifying_seconds:.1f}s" if summary.verifying_seconds >= 0.1 else ""
+    found = f": {slower} slower" if slower else ""
+    yield Line(
+        f"verify {summary.verify}: {_count(raced, 'choice')} raced{took}{found}", color="yellow" if slower else ""
+    )
+    for (tuner, reason), problems in summary.not_verified.items():
+        yield Line(f"{_count(problems, 'choice')} of {tuner} not raced: {reason}")
+    if slower and summary.update and summary.dump is None:
+        yield Line(f"Re-run with {summary.update} --autotune-verify to replace slower choices.")
 
 
 def _swept(summary: Summary, verbosity: int) -> Iterator[Line]:

@@ -17,14 +17,16 @@ from typing import NoReturn, TypeVar
 from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity, Problem, Value, Versions, library_of
+from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, MadeOf, Outcome, new_id, nothing_noted
 from pytest_autotune.run.policy import Policy, Refusal, refusal
-from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, stand_ins, swept
+from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, Verified, stand_ins, swept
 from pytest_autotune.run.specialised import Specialised
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
 from pytest_autotune.run.together.shared_work import UndividedWork, Work
+from pytest_autotune.run.verify import Verdict
 
 _T = TypeVar("_T")
 
@@ -33,6 +35,8 @@ _T = TypeVar("_T")
 REASONS = 5
 #: and so many characters of each.
 REASON_LENGTH = 200
+#: Why a choice is not raced again of a tuner whose adapter does not ask for it.
+NO_WAY_IN = "its tuner cannot race it"
 #: What is said of an entry that expected a failure.
 WORKS_NOW = "every candidate failed when it was tuned, and one works now"
 
@@ -78,6 +82,8 @@ class TuningRun:
         self.versions: dict[str, Versions] = {}
         #: How many searches have begun behind the door.
         self.searches = 0
+        #: Seconds spent on races of loaded choices.
+        self.verifying_s = 0.0
         #: In a sweep, what the current test ran with.
         self.ran_with: dict[Identity, Lookup] = {}
         self._index = index
@@ -243,11 +249,11 @@ class TuningRun:
             )
             other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)
             sources: list[Iterable[Source]] = [(Remembered(self._known, offered),)]
-            sweep = self.policy.sweep
+            sweep, verify = self.policy.sweep, self.policy.verify
             if sweep is not None:
                 sources.append(self._swept(sweep, problem, candidates))
             else:
-                sources.append((loaded,))
+                sources.append((loaded if verify is None else Verified(loaded, verify.has_turn),))
                 if candidates is not None and self.policy.wants_no_tuning and self.indexes:
                     sources.append(stand_ins(lookup.identity, self.policy, self.indexes, offered, candidates))
             if not self._is_isolated:
@@ -292,6 +298,14 @@ class TuningRun:
         claiming = self._coordination.claim(lookup.identity, wait=not nested, meanwhile=meanwhile)
         return held.enter_context(self._guarded(lookup.problem.tuner, claiming, SoleClaim()))
 
+    def _claim_verification(self, lookup: Lookup, held: ExitStack) -> Claim:
+        """Claim the race of a loaded choice until ``held`` is left; waits for nobody."""
+        problem, fingerprint = lookup.identity
+        # Another thing than the tuning of the problem, which a worker may have at the same time.
+        identity = Identity(problem, (*fingerprint, Value("verify", True)))
+        claiming = self._coordination.claim(identity, wait=False)
+        return held.enter_context(self._guarded(problem.tuner, claiming, SoleClaim()))
+
     def core(self) -> AbstractContextManager[None]:
         """Wait for a core to compile a candidate on, and hold it; may be left in another thread."""
         return self._guarded("core", self._coordination.core(), None)
@@ -315,8 +329,12 @@ class TuningRun:
 
         All of them are reported before the first one that the policy calls an error is.
         """
+        verify = self.policy.verify
         for lookup in lookups:
-            self._report(replace(lookup, test=lookup.test or self.current_test))
+            lookup = replace(lookup, test=lookup.test or self.current_test)
+            if verify is not None and lookup.outcome is Outcome.HIT and verify.has_turn(lookup.problem):
+                lookup = replace(lookup, verdict=Verdict(NO_WAY_IN))
+            self._report(lookup)
         for lookup in lookups:
             self._refuse_errors(lookup)
 
@@ -333,6 +351,8 @@ class TuningRun:
             self._open -= 1
 
     def _close(self, tuning: Tuning) -> None:
+        if tuning.to_verify:
+            tuning.verified(Verdict(NO_WAY_IN))
         lookup = tuning.lookup
         entry = lookup.entry if lookup.tuned else tuning.entry
         if entry is not None:
@@ -373,6 +393,8 @@ class Tuning:
         self.lookup = lookup
         #: This process asked for the problem before and has reported it.
         self.is_reported = False
+        #: The choice of ``entry`` is to be raced before it is used.
+        self.to_verify = False
         self._run = run
         self._versions = versions
         self._sources = sources
@@ -389,12 +411,14 @@ class Tuning:
         :raises BaseException: what the run raises where an outcome is an error.
         """
         self.entry = self._asked = None
+        self.to_verify = False
         try:
             for source in self._sources:
                 lookup = self.lookup
                 answer = source.ask(lookup)
                 self.lookup, self.is_reported = answer.lookup, answer.is_reported
                 if answer.entry is not None:
+                    self.to_verify = answer.to_verify
                     self.entry, self._asked = answer.entry, (source, lookup)
                     break
                 self._run._refuse_errors(self.lookup)
@@ -425,10 +449,51 @@ class Tuning:
         self._run._refuse_errors(self.lookup)
         self._ask()
 
+    @contextmanager
+    def verifying(self) -> Iterator[Callable[[], bool] | None]:
+        """Race the loaded choice, if it is its turn, this worker's, and there is time left for it.
+
+        :returns: whether the time is over; None where nothing is to be done.
+        """
+        verify = self._run.policy.verify
+        if not self.to_verify or verify is None:
+            yield None
+            return
+        self.to_verify = False
+        left_s = verify.seconds - self._run.verifying_s
+        if in_distributed_run():  # ranks that race a kernel with a collective would wait for each other
+            self.verified(Verdict("one of several ranks"))
+        elif left_s <= 0:
+            self.verified(Verdict("the time for it was over"))
+        if self.lookup.verdict is not None:
+            yield None
+            return
+        with ExitStack() as held:
+            claim = self._run._claim_verification(self.lookup, held)
+            if not claim.is_mine:
+                yield None
+                return
+            started = time.perf_counter()
+            try:
+                yield lambda: time.perf_counter() - started > left_s
+            finally:
+                self._run.verifying_s += time.perf_counter() - started
+            claim.publish(self.lookup)
+
+    def verified(self, verdict: Verdict) -> None:
+        """Report what became of the choice in a race, or why there was none."""
+        self.to_verify = False
+        self.lookup = replace(self.lookup, verdict=verdict)
+
     @property
     def known_to_fail(self) -> bool:
         """A loaded entry says that every candidate failed: the tuner does as it would without us."""
         return self.entry is None and self.lookup.outcome is Outcome.HIT and not self.lookup.tuned
+
+    @property
+    def versions(self) -> Versions:
+        """Of the libraries that matter to the tuner, now."""
+        return self._versions
 
     @property
     def work(self) -> Work:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
@@ -11,8 +11,10 @@ from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.model import Entry, Versions
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.specialised import Specialised
+from pytest_autotune.run.verify import Verdict
 
 _PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed", "untuned")
+_OF_VERDICT = tuple(field.name for field in fields(Verdict) if field.name != "entry")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ def _to_text(lookup: Lookup) -> str:
         "outcome": lookup.outcome.value if lookup.outcome else None,
     }
     mapping.update((name, value) for name in _PLAIN if (value := getattr(lookup, name)))
+    if lookup.verdict is not None:
+        mapping["verdict"] = {name: value for name in _OF_VERDICT if (value := getattr(lookup.verdict, name))}
+        if lookup.verdict.entry is not None:
+            mapping["verdict"]["entry"] = entry_to_mapping(lookup.verdict.entry)
     if lookup.entry is not None:
         mapping["entry"] = entry_to_mapping(lookup.entry)
     return json.dumps(mapping, separators=(",", ":"))
@@ -76,11 +82,17 @@ def decode_lookup(text: str) -> Lookup:
             asked.fingerprint,
             Outcome(outcome) if outcome else None,
             entry=entry_from_mapping(mapping["entry"]) if "entry" in mapping else None,
+            verdict=_verdict(mapping["verdict"]) if "verdict" in mapping else None,
             id=mapping["id"],
             **{name: mapping[name] for name in _PLAIN if name in mapping},
         )
     except (KeyError, TypeError, AttributeError, RecursionError, CacheError) as error:
         raise ValueError(f"not a lookup: {error!r}") from None
+
+
+def _verdict(mapping: dict[str, Any]) -> Verdict:
+    entry = entry_from_mapping(mapping["entry"]) if "entry" in mapping else None
+    return Verdict(**{**mapping, "entry": entry})
 
 
 def encode_facts(facts: ProcessFacts) -> str:

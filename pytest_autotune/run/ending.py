@@ -7,7 +7,7 @@ nothing ends in the same way, with an empty cache: what its reports hold is sett
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import Measured, Merged, merge
@@ -16,6 +16,7 @@ from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
 from pytest_autotune.run.specialised import with_compiled
+from pytest_autotune.run.verify import Verdict
 
 #: Who has measured what was taken over.
 INTERRUPTED_RUN = "an interrupted run"
@@ -121,6 +122,8 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
         elif old is not None and not collected.incomplete:  # else another test may still ask for the old name
             used = [entry if one is old else one for one in used]
             drop.add(old.identity)
+    if policy is not None:
+        used += _faster(lookups, policy.keep_candidates)
     if new_only:
         there = {entry.problem for entry in held.entries}
         measured = [one for one in measured if one.entry.problem not in there]
@@ -151,6 +154,18 @@ def measurements(lookups: Iterable[tuple[str, Lookup]]) -> list[Measured]:
 
 def _was_used(lookup: Lookup) -> bool:
     return lookup.outcome is Outcome.HIT and not lookup.searched
+
+
+def _faster(lookups: Iterable[Lookup], keep_candidates: bool) -> list[Entry]:
+    """What replaces the choices that a race of this run has found slower; of several for one problem, the most."""
+    found: dict[Identity, Verdict] = {}
+    for lookup in lookups:
+        verdict = lookup.verdict
+        if verdict is not None and verdict.entry is not None:
+            best = found.get(verdict.entry.identity, verdict)
+            found[verdict.entry.identity] = max(best, verdict, key=lambda one: (one.slower, repr(one.entry)))
+    entries = [verdict.entry for verdict in found.values() if verdict.entry is not None]
+    return [one if keep_candidates or one.choice is None else replace(one, candidates=()) for one in entries]
 
 
 def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity]) -> tuple[Entry, ...]:

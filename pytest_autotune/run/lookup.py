@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.made_of import difference, texts_of
 from pytest_autotune.cache.model import Entry, Identity, Problem, Value, before_pruning
+from pytest_autotune.run.verify import Verdict
 
 #: Says what the digests of a fingerprint stand for, a text for each (:mod:`pytest_autotune.cache.made_of`).
 MadeOf = Callable[[], Iterable[str]]
@@ -55,6 +56,7 @@ class Lookup:
     :param tuned: a search took place in this process.
     :param shared: the choice came from another worker's tuning in this run.
     :param disturbed: something else may have run on the device while it was measured.
+    :param verdict: of a hit whose turn it was to be raced again.
     :param test_failed: in a sweep, what ``test`` ran with when it failed.
     :param untuned: what was used in place of a tuning, of which there was none: ``"first"``, the first candidate, or
         ``"nearest"``, the choice of the nearest entry; else empty.
@@ -75,6 +77,7 @@ class Lookup:
     alias: str = ""
     test_failed: bool = False
     untuned: str = ""
+    verdict: Verdict | None = None
     id: str = field(default="", compare=False)
     #: The lookup as text, once :func:`pytest_autotune.run.encoding.encode_lookup` has made it.
     encoded: list[str] = field(default_factory=list, init=False, compare=False, repr=False)

@@ -8,6 +8,7 @@ from enum import Enum
 
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.sweep import Sweep
+from pytest_autotune.run.verify import Verification
 
 
 class OnMiss(str, Enum):
@@ -44,6 +45,7 @@ class Policy:
     :param compile_threads: this process's share of the cores.
     :param cores: the cores of this machine, of which :meth:`TuningRun.core` gives one at a time.
     :param sweep: says which candidate each problem runs with; then nothing is loaded or measured.
+    :param verify: whose loaded choice is raced again; None where none is.
     """
 
     dumping: bool = False
@@ -55,6 +57,7 @@ class Policy:
     compile_threads: int = 1
     cores: int = 1
     sweep: Sweep | None = None
+    verify: Verification | None = None
 
     @property
     def wants_no_tuning(self) -> bool:

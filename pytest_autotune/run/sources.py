@@ -29,12 +29,14 @@ class Answer(NamedTuple):
     :param entry: offered to the tuner; None where the source has nothing to offer.
     :param is_last: no other source is to be asked.
     :param is_reported: this process has reported the problem before.
+    :param to_verify: the tuner is to race the entry's choice before it takes it.
     """
 
     lookup: Lookup
     entry: Entry | None = None
     is_last: bool = False
     is_reported: bool = False
+    to_verify: bool = False
 
 
 class Source(Protocol):
@@ -153,6 +155,25 @@ def stand_ins(
             seen.add((choice.id, choice.params))
             # The time is another problem's.
             yield StandIn(Entry(problem, fingerprint, replace(choice, time_us=None)), kind)
+
+
+class Verified:
+    """What is loaded, with some of the choices to be raced again first.
+
+    :param has_turn: whether a problem's choice is.
+    """
+
+    def __init__(self, loaded: Loaded, has_turn: Callable[[Problem], bool]) -> None:
+        self._loaded = loaded
+        self._has_turn = has_turn
+
+    def ask(self, lookup: Lookup) -> Answer:
+        answer = self._loaded.ask(lookup)
+        is_hit = answer.entry is not None and answer.lookup.outcome is Outcome.HIT
+        return answer._replace(to_verify=is_hit and self._has_turn(lookup.problem))
+
+    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
+        return self._loaded.rejected(lookup, reason)
 
 
 class OtherWorker:

@@ -17,7 +17,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.report.gate import judge
+from pytest_autotune.report.gate import judge, judge_drift
 from pytest_autotune.report.summary import Place, Request, Summary, summarise
 from pytest_autotune.run.dumping import Destination, dump
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup
@@ -94,6 +94,8 @@ class Controller:
         parts = [f"load {path} ({_entries(len(cache.entries))})" for path, cache in self._beginning.loaded]
         if self._options.dump is not None:
             parts.append(f"dump {self._options.dump.typed}")
+        if self._options.verification is not None:
+            parts.append(f"verify {self._options.verification}")
         if self._options.sweep is not None:
             parts.append(f"sweep {self._options.sweep}")
         lines = [f"autotune: {', '.join(parts)}"] if parts else []
@@ -234,6 +236,7 @@ class Controller:
             options.update_arguments,
             str(options.sweep or ""),
             tuple(filter(policy.is_error, Outcome)),
+            options.verification,
         )
         summary = summarise(self._beginning, collected, ending, dumped, request, self._places)
         gate = judge(summary, options.max_misses, options.fail_on_unused)
@@ -241,7 +244,7 @@ class Controller:
         problem = unloaded_gate(self._config, options)
         if problem and self._process is None and not any(row.outcome for row in summary.rows) and not gate.failure:
             gate = replace(gate, failure=problem, is_usage_error=True)
-        return replace(summary, gate=gate)
+        return replace(summary, gate=gate, drift=judge_drift(summary, options.max_drift))
 
     def _collect_journals(self) -> None:
         """Collect what no report has brought: of workers that died, and of forked children."""

@@ -18,7 +18,9 @@ _TABLE = re.compile(r"(?<=<!-- options: )(?P<columns>[\w ]+)( -->\n).*?(?=<!-- /
 def _flag(option: Option) -> str:
     if not option.has_flag:
         return ""
-    return f"`{option.flag}`" if option.kind is SWITCH else f"`{option.flag}={option.metavar}`"
+    if option.kind is SWITCH:
+        return f"`{option.flag}`"
+    return f"`{option.flag}[={option.metavar}]`" if option.kind.alone else f"`{option.flag}={option.metavar}`"
 
 
 def _ini(option: Option) -> str:

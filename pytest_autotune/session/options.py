@@ -18,12 +18,14 @@ class Kind:
     :param action: of argparse.
     :param ini_type: of pytest's ini values; ``"number"`` is text that TOML may give as a number.
     :param label: the type of the ini value in the documentation's tables.
+    :param alone: what the flag means without a value; empty where it takes one.
     """
 
-    def __init__(self, action: str = "store", ini_type: str | None = None, label: str = "") -> None:
+    def __init__(self, action: str = "store", ini_type: str | None = None, label: str = "", alone: str = "") -> None:
         self.action = action
         self.ini_type = ini_type
         self.label = label
+        self.alone = alone
 
 
 PATH = Kind()
@@ -34,6 +36,7 @@ NAMES = Kind(ini_type="args", label="list")
 LIMIT = Kind(ini_type="number")
 SECONDS = Kind(ini_type="number", label="seconds")
 NUMBER = Kind(label="number")
+SHARE = Kind(alone="all")
 SWEEP = Kind()
 LINES = Kind(ini_type="linelist", label="lines")
 PAIRS = Kind(ini_type="linelist", label="lines")
@@ -177,6 +180,22 @@ OPTIONS = (
         has_ini=False,
     ),
     Option(
+        "verify",
+        SHARE,
+        "Race loaded choices against the other candidates: of all hits, of `10%` of them or of `1/7`, other ones every "
+        "night. A choice that is slower is listed, and replaced in a dump",
+        "SHARE",
+        has_ini=False,
+    ),
+    Option(
+        "max_drift",
+        LIMIT,
+        "Fail the run when more than `N` choices, or `P%` of those raced, are slower",
+        "N|P%",
+        "no limit",
+    ),
+    Option("verify_seconds", SECONDS, "Seconds that each process spends on these races", "SECONDS", "300"),
+    Option(
         "sweep",
         SWEEP,
         "Run each problem with one of its candidates, which the seed and the problem pick; nothing is loaded, measured "
@@ -229,6 +248,7 @@ def add_options(parser: pytest.Parser) -> None:
         if option.has_flag:
             # The default is None, also of a switch: what the ini file says is then another thing than "off".
             more = {} if option.kind.action == "store_true" else {"metavar": option.metavar}
+            more |= {"nargs": "?", "const": option.kind.alone} if option.kind.alone else {}
             help = option.plain_meaning.replace("%", "%%")
             group.addoption(option.flag, action=option.kind.action, default=None, help=help, **more)
         if option.has_ini:

@@ -19,6 +19,7 @@ from pytest_autotune.cache.model import library_of
 from pytest_autotune.report.faces import SUFFIXES, face_of
 from pytest_autotune.report.gate import MissLimit
 from pytest_autotune.run.sweep import Sweep
+from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.session import INPUT_KEY
 from pytest_autotune.session import options as table
 from pytest_autotune.session.options import OPTIONS, Option
@@ -33,6 +34,7 @@ class Options:
     """Everything the user asked for: a field for each row of :data:`pytest_autotune.session.options.OPTIONS`.
 
     :param sweep: with the part that is this night's.
+    :param verify_seconds: of each process.
     :param wait_timeout: in seconds.
     """
 
@@ -49,6 +51,9 @@ class Options:
     ci: str
     tuners: tuple[str, ...] | None
     spread_gpus: bool
+    verify: Share | None
+    max_drift: MissLimit | None
+    verify_seconds: float
     sweep: Sweep | None
     night: int
     ignore: tuple[str, ...]
@@ -61,7 +66,12 @@ class Options:
         """Whether the user asked for anything to happen in this run."""
         # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
         asks = self.load or self.dump or self.report or self.max_misses or self.spread_gpus or self.sweep
-        return bool(asks or self.fail_on_unused or self.on_miss == "first")
+        return bool(asks or self.verify or self.fail_on_unused or self.on_miss == "first")
+
+    @property
+    def verification(self) -> Verification | None:
+        """What is to be raced again."""
+        return None if self.verify is None else Verification(self.verify, self.night, self.verify_seconds)
 
     @property
     def updates(self) -> bool:
@@ -98,6 +108,8 @@ def read_options(config: pytest.Config) -> Options:
             known = ", ".join(SUFFIXES)
             problem = f"unknown kind of report (use a name that ends in {known})"
             raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
+    if config.getoption("autotune_max_drift") and options.verify is None:
+        raise pytest.UsageError("--autotune-max-drift: no choice is raced again (add --autotune-verify)")
     if options.sweep is not None:
         return _without_caches(config, options)
     if config.getoption("autotune_prune") and options.dump is None:
@@ -127,12 +139,14 @@ def _updating(config: pytest.Config, options: Options) -> Options:
 def _without_caches(config: pytest.Config, options: Options) -> Options:
     """The options of a sweep: what the ini file loads for other runs is left out, and what is typed is refused."""
     assert options.sweep is not None
-    for name in ("load", "dump", "update", "update_new_only", "prune", "max_misses", "fail_on_unused"):
+    for name in ("load", "dump", "update", "update_new_only", "prune", "max_misses", "fail_on_unused", "verify"):
         if config.getoption(f"autotune_{name}"):
             raise pytest.UsageError(
                 f"--autotune-{name.replace('_', '-')}: a sweep loads and dumps nothing (leave one of the two out)"
             )
-    without = replace(options, load=(), dump=None, prune=False, max_misses=None, fail_on_unused=False)
+    without = replace(
+        options, load=(), dump=None, prune=False, max_misses=None, fail_on_unused=False, verify=None, max_drift=None
+    )
     return replace(without, on_miss="tune", on_stale="tune", sweep=options.sweep.on(options.night))
 
 
@@ -239,6 +253,13 @@ def _pairs(given: _Given) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
+def _share(given: _Given) -> Share | None:
+    try:
+        return Share.parse(given.text) if given.text else None
+    except ValueError as error:
+        raise given.refused(f"{error} (before a path, write {given.option.flag}={given.option.kind.alone})") from None
+
+
 def _sweep(given: _Given) -> Sweep | None:
     try:
         return Sweep.parse(given.text) if given.text else None
@@ -276,6 +297,7 @@ _READERS: dict[table.Kind, Callable[[_Given], Any]] = {
     table.LIMIT: _limit,
     table.SECONDS: _seconds,
     table.NUMBER: _number,
+    table.SHARE: _share,
     table.SWEEP: _sweep,
     table.LINES: _lines,
     table.PAIRS: _pairs,

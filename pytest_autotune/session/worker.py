@@ -62,6 +62,7 @@ class TestProcess:
             compile_threads=max(device.cpu().multiprocessors // workers, 1),
             cores=device.cpu().multiprocessors,
             sweep=options.sweep,
+            verify=options.verification,
         )
         self.run = TuningRun(policy, index, coordination, self._log, self._refuse)
         self.hooks = Hooks(self.run, options.tuners)

@@ -195,7 +195,7 @@ def _measured(part: str, call: Any, configs: list[Any]) -> dict[str, Any]:
         started = time.perf_counter()
         times = ways[name](call, configs)
         arms[name] = {"held_s": time.perf_counter() - started, **times}
-    runners = [launches._runner(call.autotuner, call.args, call.kwargs, config) for config in configs]
+    runners = [launches.runner(call.autotuner, call.args, call.kwargs, config) for config in configs]
     return {"arms": arms, **(_truth(call, runners) if part == "first" else {"truth": [], "noise": 0.0})}
 
 

@@ -2,8 +2,36 @@
 
 import os
 from contextlib import nullcontext
+from functools import partial
 
-from pytest_autotune.adapters import Candidate, Device, HookError, Problem, Value, Versions
+from pytest_autotune.adapters import (
+    Candidate,
+    Contest,
+    Device,
+    HookError,
+    Launch,
+    Problem,
+    Runner,
+    Value,
+    Versions,
+    verify,
+)
+
+
+class ToldClock:
+    """A launch takes as long as it says."""
+
+    can_keep_busy = True
+
+    def synchronise(self):
+        pass
+
+    def use_device(self):
+        return lambda: None
+
+    def launch(self, runner, busy_us):
+        time_us = runner.run()
+        return Launch(0.0, lambda: time_us)
 
 
 class Adapter:
@@ -51,11 +79,16 @@ class Adapter:
         def names():
             return [Candidate(params=candidate.params) for candidate in candidates.values()]
 
+        def ready(some):
+            ready = {one: one.params[0].value for one in some if one.params[0].value not in question.broken}
+            return {one: Runner(partial(self._library.launch, question, name)) for one, name in ready.items()}
+
         versions = Versions.of(question.environment)
         with run.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
             while tuning.entry is not None:
                 name = tuning.entry.choice.params[0].value
                 if name not in question.broken:
+                    verify(tuning, Contest(names(), ready, ToldClock, on=os.environ.get("TOY_GPU", "")))
                     return name
                 tuning.reject(f"{name} does not compile")
             with tuning.measuring(os.environ.get("TOY_GPU", "")):

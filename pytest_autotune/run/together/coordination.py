@@ -39,6 +39,10 @@ class Claim(Protocol):
         """What another worker has recorded for this problem in this run."""
 
     @property
+    def is_mine(self) -> bool:
+        """Nobody else has claimed the problem, or is done with it."""
+
+    @property
     def timed_out(self) -> bool:
         """Another worker has claimed the problem and did not finish in time."""
 
@@ -57,6 +61,7 @@ class SoleClaim:
     result: Lookup | None = None
     timed_out: bool = False
     work: Work = field(default_factory=UndividedWork)
+    is_mine: bool = True
 
     def publish(self, lookup: Lookup) -> None:
         pass
@@ -121,6 +126,7 @@ class _FileClaim:
     work: Work
     result: Lookup | None = None
     timed_out: bool = False
+    is_mine: bool = False
 
     def publish(self, lookup: Lookup) -> None:
         temporary = self.path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
@@ -165,6 +171,7 @@ class AmongWorkers:
             name = identity.digest
             claim = _FileClaim(self._folder / f"{name}.json", SharedWork(self._folder, name, self._waits))
             lock = self._take(claim, self._folder / f"{name}.lock", wait and not self._gpu.held, meanwhile)
+            claim.is_mine = lock is not None
             try:
                 yield claim
             finally:

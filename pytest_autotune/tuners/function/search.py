@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from pytest_autotune.cache.model import Candidate
+from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.tuners.function.compiling import Compiled, Compiling, compiler
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.space import Configuration, Space, params_of
@@ -170,14 +170,35 @@ def why_unusable(plan: Plan, configuration: Configuration, on_gpu: bool) -> str:
 
     :raises TuningError: when the device no longer works.
     """
+    return "; ".join(trial.failed for trial, _ in _checked(plan, [configuration], on_gpu, 1))
+
+
+def runners(
+    plan: Plan, configurations: Sequence[Configuration], on_gpu: bool, workers: int
+) -> dict[tuple[Value, ...], Runner]:
+    """What launches those of some configurations that a search would not leave out, by their params.
+
+    :raises TuningError: when the device no longer works.
+    """
+    found = {}
+    for trial, runner in _checked(plan, configurations, on_gpu, workers):
+        if not trial.failed:
+            found[trial.configuration.params] = runner
+    return {one.params: found[one.params] for one in configurations if one.params in found}
+
+
+def _checked(
+    plan: Plan, configurations: Sequence[Configuration], on_gpu: bool, workers: int
+) -> Iterator[tuple[Trial, Runner]]:
     bench = _bench(plan, on_gpu, nullcontext)
     with ExitStack() as stack:
         compiled_of: Callable[[Iterable[Configuration]], Iterator[Compiled]] = _nothing_to_compile
         if plan.callbacks.compile is not None:
-            compiled_of = stack.enter_context(
-                compiler(plan.callbacks.compile, plan.compiling, 1, False, bench.use_device())
-            )
-        return "; ".join(bench.usable(one, compiled).failed for one, compiled in compiled_of([configuration]))
+            compiling = compiler(plan.callbacks.compile, plan.compiling, workers, False, bench.use_device())
+            compiled_of = stack.enter_context(compiling)
+        for configuration, compiled in compiled_of(configurations):
+            trial = bench.usable(configuration, compiled)
+            yield trial, bench.runner(trial)
 
 
 def _try_all(plan: Plan, bench: _Bench, workers: int) -> None:
@@ -298,7 +319,8 @@ class _Bench(ABC):
             self._check(trial)
         return trial
 
-    def _runner(self, trial: Trial) -> Runner:
+    def runner(self, trial: Trial) -> Runner:
+        """What launches a candidate."""
         callbacks, config = self._callbacks, trial.configuration.config
         run = (
             partial(callbacks.run, config)
@@ -317,7 +339,7 @@ class _Bench(ABC):
 
         :raises InvalidConfiguration: when the result is wrong.
         """
-        runner = self._runner(trial)
+        runner = self.runner(trial)
         runner.before()
         result = runner.run()
         self._clock.synchronise()
@@ -378,7 +400,7 @@ class _OwnBench(_Bench):
         return Found(min(usable, key=lambda trial: trial.median_us), tuple(self._trials))
 
     def _measured(self, trial: Trial) -> Trial:
-        runner = self._runner(trial)
+        runner = self.runner(trial)
         with self._hold():
             runner.before()
             return replace(trial, measured=measured_by(self._own, runner.run))
@@ -402,7 +424,7 @@ class _RaceBench(_Bench):
         new = [number for number, trial in enumerate(self._trials) if number >= first and not trial.failed]
         self._racing += new
         with self._hold():
-            self._take(new, self._results(lambda: self._race.look([self._runner(self._trials[one]) for one in new])))
+            self._take(new, self._results(lambda: self._race.look([self.runner(self._trials[one]) for one in new])))
         return self._trials[first:]
 
     def finish(self) -> Found:

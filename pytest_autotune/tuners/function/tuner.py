@@ -25,6 +25,7 @@ from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan,
 from pytest_autotune.tuners.function.source_text import callbacks_with_source
 from pytest_autotune.tuners.function.space import Configuration, SpaceError, as_space, sample
 from pytest_autotune.tuners.function.strategies import as_strategy
+from pytest_autotune.tuners.function.verifying import verify_choice
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.tuners.shared.versions import version_of, versions_of
 
@@ -253,6 +254,7 @@ def _choose(memory: Memory, request: Request) -> Configuration:
             if run.policy.sweep is not None:  # it asks again what it runs with
                 run.at_next_test(partial(memory.chosen.pop, request.identity, None))
             elif not tuning.lookup.untuned:
+                verify_choice(request.plan, request.processor, tuning, _workers(run))
                 return found
             if not (why := _why_unusable(request, found)):
                 return found

@@ -51,6 +51,15 @@ REPEATS = 4
 _SURE, _VERY_SURE = 2.0, 3.0
 #: So many times tell how much they scatter.
 _SCATTER = 4
+#: Whoever was this share slower than the defender at the first look does not challenge it.
+NO_CHALLENGE = 0.25
+#: A time that was measured once may be wrong by so much at least: a few that agree by chance decide nothing.
+_LEAST_ERROR = 0.03
+#: What is told to a user has to be larger than so many.
+_CERTAIN = 3.0
+#: What is measured may be so much less than what counts, and by so much where it is not known better: else half of
+#: those that are slower by just that would go unnoticed.
+_LEAST_DOUBT, _DOUBT = 0.005, 0.01
 
 
 @dataclass(frozen=True)
@@ -155,6 +164,30 @@ class _Score:
     error: float
 
 
+@dataclass(frozen=True)
+class Challenge:
+    """How a candidate compares with the fastest of those that challenged it.
+
+    :param winner: the number of that one.
+    :param slower: by which share of that one's time the defender takes longer; below 0 where it is the faster one.
+    :param error: the standard error of ``slower``.
+    """
+
+    winner: int
+    slower: float
+    error: float
+
+    def is_slower(self, worth: float) -> bool:
+        """Whether the defender is slower: for certain, and by a share that counts or may well be that."""
+        is_certain = self.slower > _CERTAIN * self.error
+        return is_certain and self.slower >= worth - min(max(_SURE * self.error, _LEAST_DOUBT), _DOUBT)
+
+    def may_be_slower(self, worth: float, laps: int) -> bool:
+        """Whether more laps may find that it is."""
+        error = max(self.error, _LEAST_ERROR / math.sqrt(laps))
+        return self.slower + _SURE * error >= worth - _DOUBT
+
+
 class Race:
     """A race between candidates that are compiled and loaded.
 
@@ -228,7 +261,58 @@ class Race:
             self._round(left, wanted)
             left = [one for one in left if one.failed is None]
         self._left = left
-        return [one.result for one in self._entrants]
+        return self.results
+
+    def challenge(self, number: int, worth: float) -> Challenge | None:
+        """Race a candidate against the others that were looked at, while they may be faster by a share that counts.
+
+        :param number: the candidate's, in the order of the looks.
+        :param worth: the share.
+        :returns: how it compares with the fastest of those that may be; None where there is none left.
+        :raises Exception: what the candidate failed with.
+        """
+        limits, began_s = self._limits, self._now_s()
+        defender = self._entrants[number]
+        left = [one for one in self._entrants if one.least_us <= defender.least_us * (1 + NO_CHALLENGE)]
+        self._warm_up(left)
+        found = None
+        for launches, margin in ROUNDS:
+            left = [one for one in left if one.failed is None or one is defender]
+            if defender.failed is not None:
+                raise defender.failed
+            spent_us = (self._now_s() - began_s) * 1e6
+            wanted = self._launches(left, launches, over=spent_us > limits.all_us) if len(left) > 1 else 0
+            if not wanted:
+                break
+            self._round(left, wanted)
+            left, found = self._challengers(left, defender, worth, margin)
+        return found
+
+    def _challengers(
+        self, left: list[_Entrant], defender: _Entrant, worth: float, margin: float
+    ) -> tuple[list[_Entrant], Challenge | None]:
+        """Those that may still be faster by a share that counts, the defender among them; and the fastest of them."""
+        scores = self._scores(left)
+        compared = {number: one for number in scores if (one := self._compared(defender.number, number)) is not None}
+        compared = {number: one for number, one in compared.items() if one.may_be_slower(worth, len(self._laps))}
+        if not compared:
+            return [defender], None
+        best = min(compared, key=lambda number: (-compared[number].slower, number))
+
+        def may_be_the_fastest(number: int) -> bool:
+            behind = scores[number].share / scores[best].share - 1
+            return behind <= max(margin, TIE + _SURE * _both(scores[number].error, scores[best].error))
+
+        stay = {defender.number, *filter(may_be_the_fastest, compared)}
+        return [one for one in left if one.number in stay], compared[best]
+
+    def _compared(self, defender: int, number: int) -> Challenge | None:
+        """By the laps in which both were timed; None where there are none."""
+        both = [lap for lap in self._laps if defender in lap and lap.get(number)]
+        if number == defender or not both:
+            return None
+        share, error = midmean([lap[defender] / lap[number] for lap in both])
+        return Challenge(number, share - 1, error)
 
     def alone(self) -> Result:
         """Time the only candidate that was looked at, within the limits; there is none to take turns with."""
@@ -236,6 +320,11 @@ class Race:
         while one.failed is None and (wanted := self._launches([one], ROUNDS[2][0], over=False)):
             self._round([one], wanted)
         return one.result
+
+    @property
+    def results(self) -> Sequence[Result]:
+        """What became of every candidate so far, in the order of the looks."""
+        return [one.result for one in self._entrants]
 
     @property
     def choice(self) -> int:

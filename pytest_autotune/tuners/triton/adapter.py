@@ -39,6 +39,7 @@ from pytest_autotune.tuners.triton.failures import failure_text
 from pytest_autotune.tuners.triton.identity import NAME, UnportableProblem, identity_of, made_of, versions
 from pytest_autotune.tuners.triton.specialised import Specialisations
 from pytest_autotune.tuners.triton.tuning import tune
+from pytest_autotune.tuners.triton.verifying import verify_choice
 
 _HOOKED_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
 
@@ -231,6 +232,7 @@ class Adapter:
                 except Exception as error:
                     tuning.reject(f"the choice no longer compiles: {failure_text(error)}")
                     continue
+                verify_choice(call, identity.offered, tuning, run)
                 call.adopt(config, (tuning.entry.choice.time_us or 0.0) / 1000)
                 self._specialisations.chosen(call, tuning.entry, config, kernel)
                 self._forget_before_the_next_test(autotuner, tuning_key)

@@ -60,17 +60,21 @@ def race(clock: Clock, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
     :raises Exception: what Triton's own benchmark does not take for a failure of one candidate.
     """
-    errors: Any = sys.modules["triton.runtime.errors"]
-    compiler: Any = sys.modules["triton.compiler.errors"]
-    expected = (errors.OutOfResources, errors.PTXASError, compiler.CompileTimeAssertionFailure)
-    running = Race(clock, expected=expected)
-    running.look([_runner(autotuner, args, kwargs, config) for config in configs])
+    running = Race(clock, expected=expected_failures())
+    running.look([runner(autotuner, args, kwargs, config) for config in configs])
     results = running.finish()
     best = configs[running.choice] if any(result.measured for result in results) else None
     return Raced(best, dict(zip(configs, results, strict=True)), running.disturbed)
 
 
-def _runner(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], config: Any) -> Runner:
+def expected_failures() -> tuple[type[BaseException], ...]:
+    """What Triton's own benchmark takes for a failure of one candidate."""
+    errors: Any = sys.modules["triton.runtime.errors"]
+    compiler: Any = sys.modules["triton.compiler.errors"]
+    return errors.OutOfResources, errors.PTXASError, compiler.CompileTimeAssertionFailure
+
+
+def runner(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], config: Any) -> Runner:
     """One launch as ``Autotuner._bench`` makes it.
 
     :raises ValueError: as Triton does, for an argument that the candidates set, too.

@@ -3,17 +3,22 @@
 import gc
 import inspect
 from contextlib import contextmanager
+from functools import partial
 
 from pytest_autotune.adapters import (
     Candidate,
+    Contest,
     HookError,
+    HostClock,
     Problem,
+    Runner,
     UnportableError,
     Value,
     Versions,
     cpu,
     digest,
     source_digest,
+    verify,
 )
 
 
@@ -61,9 +66,13 @@ class Adapter:
         def names():
             return [Candidate(params=params) for params in on_offer]
 
+        def ready(candidates):
+            return {one: Runner(partial(tuned.function, items, on_offer[one.params])) for one in candidates}
+
         versions = Versions((("handrolled", self._library.__version__),))
         with run.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
             if tuning.entry is not None:
+                verify(tuning, Contest(names(), ready, HostClock, on="cpu"))
                 return on_offer[tuning.entry.choice.params]
             with tuning.measuring("cpu"):
                 times = tuned.time_all(items)

@@ -1,0 +1,163 @@
+"""A loaded choice is raced against the other candidates: is it still the fastest?
+
+What is compared was measured in one race. A choice is called slower where another candidate is faster by a share that
+counts (:data:`pytest_autotune.run.verify.WORTH`), and by more than three standard errors of the difference; and where
+a second race, of these two alone, says so too.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from pytest_autotune.cache.model import Candidate, Entry
+from pytest_autotune.run.door import Tuning
+from pytest_autotune.run.verify import Verdict, worth_of
+from pytest_autotune.tuners.measuring.clocks import Clock, Runner
+from pytest_autotune.tuners.measuring.race import Challenge, Limits, Race, Result
+from pytest_autotune.tuners.shared.candidates import rounded_us
+
+#: What one race may cost. Long kernels differ less from launch to launch.
+LIMITS = Limits(each_us=50_000.0, all_us=300_000.0)
+#: So many candidates are made ready before it is asked again whether there is time.
+AT_A_TIME = 16
+
+
+@dataclass(frozen=True)
+class _Raced:
+    """The outcome of both races."""
+
+    challenge: Challenge | None
+    results: Sequence[Result]
+    disturbed: bool
+    #: The time of the one that is faster, in microseconds.
+    best_us: float = 0.0
+
+
+def _has_same_configuration(candidate: Candidate, entry: Entry) -> bool:
+    return entry.choice is not None and candidate.same_configuration(entry.choice)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What a tuner brings to the race of a loaded choice.
+
+    :param candidates: all that are on offer now, without times.
+    :param ready: makes some of them ready to be launched, without holding the device, and leaves out what cannot be.
+    :param make_clock: what times them.
+    :param expected: errors that are a candidate's own.
+    :param on: names the processor where it is not the current GPU.
+    :param is_choice: whether a candidate is the one that the entry chooses.
+    :param entry: makes the entry that a dump keeps where another one is faster: of the tuning, that one, and all of
+        them with their times.
+    """
+
+    candidates: Iterable[Candidate]
+    ready: Callable[[Sequence[Candidate]], Mapping[Candidate, Runner]]
+    make_clock: Callable[[], Clock]
+    expected: tuple[type[BaseException], ...] = ()
+    on: str = ""
+    is_choice: Callable[[Candidate, Entry], bool] = _has_same_configuration
+    entry: Callable[[Tuning, Candidate, Sequence[Candidate]], Entry] = field(default_factory=lambda: _entry)
+
+
+def verify(tuning: Tuning, contest: Contest) -> None:
+    """Race the loaded choice where it is its turn, and report what came of it; what fails is reported, too."""
+    with tuning.verifying() as is_over:
+        if is_over is None:
+            return
+        started = time.perf_counter()
+        try:
+            verdict = _verdict(tuning, contest, is_over)
+        except Exception as error:
+            verdict = Verdict(f"{type(error).__name__}: {error}".splitlines()[0])
+        tuning.verified(replace(verdict, seconds=float(f"{time.perf_counter() - started:.3g}")))
+
+
+def _verdict(tuning: Tuning, contest: Contest, is_over: Callable[[], bool]) -> Verdict:
+    entry = tuning.entry
+    assert entry is not None
+    ordered = _likeliest_first(contest, entry)
+    if len(ordered) < 2 or not contest.is_choice(ordered[0], entry):
+        return Verdict("there is nothing to race it against")
+    runners: dict[Candidate, Runner] = {}
+    rest = iter(ordered)
+    while batch := list(islice(rest, AT_A_TIME)):
+        runners.update(contest.ready(batch))
+        if is_over():
+            break
+    racing = list(runners)
+    if ordered[0] not in runners:
+        return Verdict("it cannot be launched")
+    if len(racing) < 2:
+        return Verdict("no other candidate can be launched")
+    with tuning.measuring(contest.on):
+        began = time.perf_counter()
+        worth = worth_of(tuning.lookup.problem.device)
+        raced = _race(contest.make_clock(), list(runners.values()), worth, contest.expected)
+        told = Verdict(raced=len(racing), measured_seconds=float(f"{time.perf_counter() - began:.3g}"))
+    if raced.disturbed or tuning.lookup.disturbed:
+        return replace(told, reason="something else may have run on the device")
+    if raced.challenge is None:
+        return told
+    slower, best_us = raced.challenge.slower, rounded_us(raced.best_us)
+    timed = [_timed(candidate, result) for candidate, result in zip(racing, raced.results, strict=True)]
+    best = timed[raced.challenge.winner] = replace(racing[raced.challenge.winner], time_us=best_us)
+    return replace(
+        told,
+        slower=float(f"{slower:.3g}"),
+        choice_us=rounded_us(best_us * (1 + slower)),
+        best_us=best_us,
+        error_us=float(f"{2 * raced.challenge.error * best_us:.2g}"),
+        entry=contest.entry(tuning, best, timed),
+    )
+
+
+def _timed(candidate: Candidate, result: Result) -> Candidate:
+    if result.measured is not None:
+        return replace(candidate, time_us=rounded_us(result.time_us))
+    return replace(candidate, failed=f"{type(result.failed).__name__}: {result.failed}".splitlines()[0])
+
+
+def _entry(tuning: Tuning, best: Candidate, timed: Sequence[Candidate]) -> Entry:
+    old = tuning.entry
+    assert old is not None
+    problem, fingerprint = tuning.lookup.identity
+    return Entry(
+        problem,
+        fingerprint,
+        best,
+        tuple(timed),
+        label=old.label,
+        tuning_seconds=old.tuning_seconds,
+        versions=tuning.versions,
+    )
+
+
+def _likeliest_first(contest: Contest, entry: Entry) -> list[Candidate]:
+    """The choice, then those that the file has the lowest times of, then the others in their order."""
+    kept = {(one.id, one.params): one.time_us for one in entry.candidates if one.time_us is not None}
+
+    def place(candidate: Candidate) -> tuple[bool, float]:
+        return not contest.is_choice(candidate, entry), kept.get((candidate.id, candidate.params), math.inf)
+
+    return sorted(dict.fromkeys(contest.candidates), key=place)
+
+
+def _race(clock: Clock, runners: Sequence[Runner], worth: float, expected: tuple[type[BaseException], ...]) -> _Raced:
+    race = Race(clock, LIMITS, expected)
+    race.look(runners)
+    first = race.challenge(0, worth)
+    results = race.results
+    if first is None or not first.is_slower(worth):
+        return _Raced(None, results, race.disturbed)
+    again = Race(clock, LIMITS, expected, seed=1)
+    again.look([runners[0], runners[first.winner]])
+    second = again.challenge(0, worth)
+    if second is None or not second.is_slower(worth):
+        return _Raced(None, results, race.disturbed or again.disturbed)
+    challenge = replace(second, winner=first.winner)
+    return _Raced(challenge, results, race.disturbed or again.disturbed, again.results[1].time_us)

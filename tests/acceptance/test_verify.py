@@ -1,0 +1,189 @@
+"""Loaded choices are raced again: what is slower is told, judged, and replaced in a dump; nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import Suite
+
+SUITE = """
+import pytest
+
+@pytest.mark.parametrize("m", [16, 32, 64])
+def test_matmul(tune, m):
+    tune("lib.matmul", M=m, N=8)
+
+def test_softmax(tune):
+    tune("lib.softmax", N=8, times={"x": 3.0, "y": 2.0})
+"""
+ENTRY = """
+format_version: 1
+devices { id: "toy" name: "Toy GPU" arch: "toy" multiprocessors: 4 }
+entries {
+  tuner: "toy"
+  kernel: "lib.k"
+  key { name: "N" int: 1 }
+  device: "toy"
+  fingerprint { name: "search" text: "a,b" type: "digest" }
+  fingerprint { name: "source" text: "one" type: "digest" }
+  choice { params { name: "config" text: "a" } time_us: 10.0 }
+  environment: "toy 1.0"
+}
+"""
+#: Since the dump, candidate b has become faster than a; x and y are as they were.
+NOW = {"TOY_TIMES": "a=10.0 b=9.0 x=3.0 y=2.0"}
+ROW = "SLOWER test_lib.py::test_matmul[{m}] - toy:lib.matmul (M={m}, N=8): the choice takes 1.11 x (config=b), "
+
+
+def test_a_choice_that_is_slower_now_is_told_with_both_times(serial_suite: Suite, section: Any) -> None:
+    serial_suite.write(test_lib=SUITE).dump()
+
+    result = serial_suite.load("--autotune-verify", "--autotune-night=3", **NOW)
+
+    lines = section(result)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["autotune: load cache.textproto (4 entries), verify all (night 3)"])
+    assert sorted(lines[:3]) == [f"{ROW.format(m=m)}10 us -> 9 us, +-0" for m in (16, 32, 64)]
+    assert lines[3].startswith("4 hits")
+    assert lines[4].startswith("verify all (night 3): 4 choices raced")
+    assert lines[4].endswith(": 3 slower")
+    assert (
+        lines[-1]
+        == "Re-run with --autotune-load=cache.textproto --autotune-update --autotune-verify to replace slower choices."
+    )
+
+
+def test_each_choice_is_raced_and_replaced_once_whatever_the_number_of_workers_and_tests(suite: Suite) -> None:
+    asks = 'def test(tune):\n    tune("lib.k", N=1)\n    tune("lib.k", N=1)\n'
+    suite.write(**{f"test_{number}": asks for number in range(3)})
+    suite.cache.write_text(ENTRY)
+
+    suite.load("--autotune-verify", "--autotune-update", **NOW)
+
+    assert 'text: "b"' in suite.cache.read_text()
+    assert len(suite.tunings) < 600  # launches: two races of a pair come to some 500
+
+
+def test_a_report_has_the_rows_and_what_the_races_took(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=SUITE).dump()
+
+    report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-verify=all", **NOW)
+
+    verify = report["verify"]
+    assert (verify["share"], verify["raced"], verify["slower"], verify["not_raced"]) == ("all", 4, 3, [])
+    assert 0 < verify["device_seconds"] <= verify["seconds"] + 0.01
+    assert verify["gate"] == {"limit": "", "failed": "", "skipped": ""}
+    verdicts = {row["kernel"]: row["verdict"] for row in report["lookups"]}
+    assert verdicts["lib.softmax"]["slower"] == 0
+    assert verdicts["lib.matmul"]["slower"] == pytest.approx(0.111)
+    assert (verdicts["lib.matmul"]["faster"], verdicts["lib.matmul"]["faster_us"]) == ("config=b", 9.0)
+    assert report["counts"]["tuned"] == 0
+
+
+@pytest.mark.parametrize(("limit", "fails"), [("3", False), ("75%", False), ("2", True), ("74%", True), ("0", True)])
+def test_more_slower_choices_than_are_allowed_fail_the_run(serial_suite: Suite, limit: str, fails: bool) -> None:
+    serial_suite.write(test_lib=SUITE).dump()
+
+    result = serial_suite.load("--autotune-verify", f"--autotune-max-drift={limit}", **NOW)
+
+    assert result.ret == fails
+    if fails:
+        compared = f"3 of 4 > {limit}" if "%" in limit else f"3 > {limit}"
+        result.stdout.fnmatch_lines([f"!* maximum allowed drift of autotune choices exceeded: {compared} !*"])
+
+
+@pytest.mark.parametrize("update", [["--autotune-dump=cache.textproto"], ["--autotune-update"]])
+def test_a_dump_replaces_what_is_slower_and_leaves_every_other_entry_as_it_is(
+    serial_suite: Suite, update: list[str]
+) -> None:
+    serial_suite.write(test_lib=SUITE).dump()
+    before = serial_suite.cache.read_text()
+    entries = before.split("entries {")
+
+    serial_suite.load("--autotune-verify", *update, **NOW)
+
+    after = serial_suite.cache.read_text().split("entries {")
+    changed = [number for number, (old, new) in enumerate(zip(entries, after, strict=True)) if old != new]
+    assert len(changed) == 3
+    assert all('text: "b"' in after[number] and "time_us: 9" in after[number] for number in changed)
+    again = serial_suite.cache.read_text()
+    assert serial_suite.load("--autotune-verify", *update, "--autotune-max-drift=0", **NOW).ret == 0
+    assert serial_suite.cache.read_text() == again
+
+
+def test_a_dump_does_not_change_the_file_where_nothing_is_slower_by_enough(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=SUITE).dump()
+    before = serial_suite.cache.read_bytes()
+
+    serial_suite.load("--autotune-verify", "--autotune-dump=cache.textproto", TOY_TIMES="a=10.3 b=10.0 x=3.0 y=2.0")
+
+    assert serial_suite.cache.read_bytes() == before
+
+
+def test_seven_nights_race_every_choice_once(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=SUITE).dump()
+
+    raced = []
+    for night in range(7):
+        report = serial_suite.report(
+            "--autotune-load=cache.textproto", "--autotune-verify=1/7", f"--autotune-night={night}"
+        )
+        raced += [(row["kernel"], str(row["key"])) for row in report["lookups"] if row["verdict"]]
+        assert (report["verify"]["share"], report["verify"]["night"]) == ("1/7", night)
+
+    assert len(raced) == len(set(raced)) == 4
+
+
+def test_what_could_not_be_raced_is_told_with_the_reason(serial_suite: Suite, section: Any) -> None:
+    serial_suite.write(test_lib=SUITE).dump()
+
+    lines = section(serial_suite.load("--autotune-verify", "--autotune-verify-seconds=0", "--autotune-max-drift=0"))
+
+    assert ["verify all ", "night *): 0 choices raced"][0] in lines[1]
+    assert lines[2:] == [
+        "4 choices of toy not raced: the time for it was over",
+        "drift of autotune choices not judged: not one was raced",
+    ]
+
+
+def test_misses_and_stale_problems_are_tuned_and_not_raced(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib='def test(tune, source="one"): tune("lib.k", source=source, N=1)\n').dump()
+    serial_suite.write(test_lib='def test(tune): tune("lib.k", source="two", N=1); tune("lib.k", N=2)\n')
+
+    report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-verify")
+
+    assert report["verify"]["raced"] == 0
+    assert report["counts"]["tuned"] == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (
+            ["--autotune-verify=most"],
+            "--autotune-verify: expected all, *, not 'most' (before a path, write --autotune-verify=all)",
+        ),
+        (["--autotune-max-drift=0"], "--autotune-max-drift: no choice is raced again (add --autotune-verify)"),
+        (["--autotune-verify", "--autotune-max-drift=x"], "--autotune-max-drift: expected a count such as 0*"),
+        (["--autotune-night=tonight"], "--autotune-night: expected a number such as 3, not 'tonight'"),
+        (["--autotune-sweep=1", "--autotune-verify"], "--autotune-verify: a sweep loads and dumps nothing*"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(serial_suite: Suite, args: list[str], told: str) -> None:
+    serial_suite.write(test_lib=SUITE)
+
+    result = serial_suite.run(*args)
+
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([f"ERROR: {told}"])
+
+
+def test_a_limit_on_drift_is_not_green_where_nothing_is_loaded(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=SUITE)
+
+    result = serial_suite.run("--autotune-verify", "--autotune-max-drift=0")
+
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["!* nothing was loaded, so no choice was raced (add --autotune-load=PATH) !*"])

@@ -1,0 +1,222 @@
+"""Whose turn it is to be raced again, and what a race of a loaded choice finds on a device that is made up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.encoding import decode_lookup, encode_lookup
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.verify import Share, Verdict, Verification
+from pytest_autotune.tuners.measuring.clocks import Runner
+from pytest_autotune.tuners.measuring.race import Limits
+from pytest_autotune.tuners.measuring.verifying import Contest, verify
+from tests.test_race import Gpu
+
+GPU = Device("GPU", "arch", 1)
+PROBLEMS = [Problem("toy", "k", (Value("M", m),), GPU) for m in range(300)]
+ALL = Verification(Share.parse("all"), 0, 100.0)
+
+
+# Whose turn it is
+
+
+@pytest.mark.parametrize(("text", "nights"), [("all", 1), ("1/7", 7), ("10%", 10), ("3/7", 3), ("30%", 4), ("100%", 1)])
+def test_after_as_many_nights_as_the_share_goes_into_all_every_problem_has_had_its_turn(text: str, nights: int) -> None:
+    share = Share.parse(text)
+
+    turns = [{problem for problem in PROBLEMS if share.has_turn(problem, night)} for night in range(20, 20 + nights)]
+
+    assert set().union(*turns) == set(PROBLEMS)
+    if share.part.numerator == 1:
+        assert sum(map(len, turns)) == len(PROBLEMS)
+    assert all(abs(len(found) / len(PROBLEMS) - share.part) < 0.1 for found in turns)
+
+
+@pytest.mark.parametrize("text", ["", "0%", "101%", "0/7", "8/7", "1/0", "7", "some", "-10%", "nan%"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected all, a percentage such as 10%, or a part such as 1/7, not"):
+        Share.parse(text)
+
+
+# The race
+
+
+def candidate(number: int) -> Candidate:
+    return Candidate(params=(Value("BLOCK", number),))
+
+
+def raced(gpu: Gpu, times_us: Sequence[float], choice: int = 0, policy: Verification = ALL, **contest: Any) -> Lookup:
+    """The lookup of a hit with this choice, where candidates take so long now."""
+    entry = Entry(PROBLEMS[0], (), candidate(choice))
+    lookups: list[Lookup] = []
+    run = TuningRun(Policy(verify=policy), EntryIndex.of([Cache((entry,))]), Alone(GpuLock(1.0)), lookups.append)
+
+    def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
+        numbers = {one: one.params[0].value for one in some}
+        return {one: Runner(lambda number=number: times_us[number]) for one, number in numbers.items()}  # type: ignore
+
+    with run.tuning(PROBLEMS[0], (), lambda entry: True) as tuning:
+        candidates = [candidate(number) for number in range(len(times_us))]
+        verify(tuning, Contest(candidates, contest.pop("ready", ready), lambda: gpu, **contest))
+        assert tuning.entry == entry
+    return lookups[0]
+
+
+def test_a_choice_that_takes_longer_than_another_candidate_is_told_with_both_times_and_the_noise() -> None:
+    lookup = raced(Gpu(), [41.2, 36.8, 50.0, 80.0])
+
+    verdict = lookup.verdict
+    assert lookup.outcome is Outcome.HIT
+    assert verdict is not None
+    assert verdict.slower == pytest.approx(41.2 / 36.8 - 1, abs=0.01)
+    assert 0 < verdict.error_us < 0.5
+    assert str(verdict).startswith("the choice takes 1.12 x (BLOCK=1), 41.")
+    assert verdict.entry is not None
+    assert verdict.entry.choice == Candidate(params=(Value("BLOCK", 1),), time_us=verdict.best_us)
+    assert len(verdict.entry.candidates) == verdict.raced == 4
+    assert decode_lookup(encode_lookup(lookup)) == lookup
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.02])
+def test_a_loss_of_five_percent_or_more_is_found_in_95_of_100_and_one_of_two_percent_hardly_ever(noise: float) -> None:
+    found = {}
+    for loss in (0.0, 0.02, 0.05, 0.10):
+        found[loss] = 0
+        for seed in range(40):
+            chance = random.Random(seed)
+            best = chance.uniform(4, 60)
+            others = [best * chance.uniform(1.0, 1.5) for _ in range(8)]
+            verdict = raced(Gpu(noise=noise, seed=seed), [best * (1 + loss), best, *others]).verdict
+            assert verdict is not None
+            found[loss] += verdict.is_slower
+    assert found[0.0] == 0
+    assert found[0.02] <= 1
+    assert found[0.05] >= 38
+    assert found[0.10] == 40
+
+
+def test_what_is_as_good_costs_little() -> None:
+    gpu = Gpu()
+
+    verdict = raced(gpu, [20.0, *[21.0 + number for number in range(15)]]).verdict
+
+    assert verdict == Verdict(raced=16, seconds=verdict.seconds, measured_seconds=verdict.measured_seconds)  # type: ignore
+    assert gpu.now_s < 0.1
+
+
+def test_a_difference_that_a_second_race_does_not_find_is_not_told() -> None:
+    gpu = Gpu()
+
+    # Another process takes the GPU whenever the choice has its turn, while the first race lasts.
+
+    def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
+        def run(number: int) -> float:
+            return 40.0 if number or gpu.now_s > 0.03 else 48.0
+
+        return {one: Runner(lambda number=one.params[0].value: run(number)) for one in some}  # type: ignore
+
+    verdict = raced(gpu, [40.0, 40.0], ready=ready).verdict
+
+    assert verdict is not None
+    assert not verdict.is_slower
+
+
+def test_the_likeliest_ones_are_made_ready_first_and_no_more_when_the_time_is_over() -> None:
+    order: list[object] = []
+
+    def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
+        order.extend(one.params[0].value for one in some)
+        return {one: Runner(lambda: 5.0) for one in some}
+
+    verdict = raced(Gpu(), [5.0] * 40, 3, Verification(ALL.share, 0, 1e-9), ready=ready).verdict
+
+    assert order[:4] == [3, 0, 1, 2]
+    assert len(order) < 40
+    assert verdict is not None
+    assert verdict.raced == len(order)
+
+
+@pytest.mark.parametrize(
+    ("contest", "why"),
+    [
+        ({"ready": lambda some: {}}, "it cannot be launched"),
+        ({"ready": lambda some: {some[0]: Runner(lambda: 5.0)}}, "no other candidate can be launched"),
+        ({"ready": lambda some: 1 / 0}, "ZeroDivisionError: division by zero"),
+        ({"is_choice": lambda one, entry: False}, "there is nothing to race it against"),
+    ],
+)
+def test_why_a_choice_was_not_raced_is_told_and_nothing_is_raised(contest: Any, why: str) -> None:
+    verdict = raced(Gpu(), [5.0, 6.0], **contest).verdict
+
+    assert verdict is not None
+    assert verdict.reason == why
+    assert not verdict.is_slower
+
+
+def test_a_candidate_that_fails_drops_out_and_a_choice_that_fails_is_told() -> None:
+    class OutOfResources(Exception):
+        pass
+
+    def failing(number: int) -> Any:
+        def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
+            def run(own: int) -> float:
+                if own == number:
+                    raise OutOfResources("shared memory")
+                return 5.0
+
+            return {one: Runner(lambda own=one.params[0].value: run(own)) for one in some}  # type: ignore
+
+        return ready
+
+    other = raced(Gpu(), [5.0, 1.0, 5.0], ready=failing(1), expected=(OutOfResources,)).verdict
+    own = raced(Gpu(), [5.0, 5.0], ready=failing(0), expected=(OutOfResources,)).verdict
+
+    assert other is not None
+    assert (other.reason, other.is_slower) == ("", False)
+    assert own is not None
+    assert own.reason == "OutOfResources: shared memory"
+
+
+def test_a_problem_whose_turn_it_is_not_is_not_raced() -> None:
+    turns = [
+        raced(Gpu(), [50.0, 40.0], policy=Verification(Share.parse("1/7"), night, 100.0)).verdict for night in range(7)
+    ]
+
+    assert sum(verdict is not None for verdict in turns) == 1
+
+
+def test_a_process_that_has_spent_its_time_races_no_more() -> None:
+    verdict = raced(Gpu(), [50.0, 40.0], policy=Verification(ALL.share, 0, 0.0)).verdict
+
+    assert verdict == Verdict("the time for it was over")
+
+
+def test_on_a_processor_that_is_noisier_a_choice_has_to_be_slower_by_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.test_verify.PROBLEMS", [Problem("toy", "k", (), Device("CPU", "avx2", 8))])
+
+    seven, twelve = (raced(Gpu(), [40.0 * factor, 40.0]).verdict for factor in (1.07, 1.12))
+
+    assert seven is not None
+    assert not seven.is_slower
+    assert twelve is not None
+    assert twelve.is_slower
+
+
+def test_long_kernels_are_raced_for_a_fraction_of_a_second() -> None:
+    gpu = Gpu()
+
+    verdict = raced(gpu, [20_000.0, 21_000.0, 25_000.0, 18_000.0]).verdict
+
+    assert verdict is not None
+    assert verdict.is_slower
+    assert gpu.now_s < 1.0
+    assert Limits().least <= 3
