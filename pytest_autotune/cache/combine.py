@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_autotune.cache.diff import FastIdentity, Identities, beside_identity
-from pytest_autotune.cache.merge import Measured, merge
+from pytest_autotune.cache.diff import beside_identity
+from pytest_autotune.cache.merge import Measured, best_of
 from pytest_autotune.cache.model import Cache, Entry, united
+from pytest_autotune.cache.shared_values import FastIdentity, Identities
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,10 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
     """
     identify = Identities()
     before = {identify(entry): entry for entry in (ancestor or Cache()).entries}
-    by_side = {origin: {identify(entry): entry for entry in side.entries} for origin, side in sides.items()}
     found: dict[FastIdentity, dict[str, Entry]] = {}
-    for origin, entries in by_side.items():
-        for identity, entry in entries.items():
-            found.setdefault(identity, {})[origin] = entry
+    for origin, side in sides.items():
+        for entry in side.entries:
+            found.setdefault(identify(entry), {})[origin] = entry
     kept: list[Entry] = []
     removed: list[Entry] = []
     conflicts: list[Conflict] = []
@@ -68,19 +68,18 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
         if not changed:
             entry = next(iter(rivals.values()))
             if len(rivals) == len(sides):
-                kept.append(entry)
+                kept.append(united(entry, rivals.values()))
             else:
                 removed.append(entry)
             continue
         first, *others = changed.values()
         if all(beside_identity(entry) == beside_identity(first) for entry in others):
-            kept.append(first)
+            kept.append(united(first, rivals.values()))
             continue
         conflict = _settle(changed)
         conflicts.append(conflict)
-        kept.append(conflict.kept)
+        kept.append(united(conflict.kept, rivals.values()))
     removed += [entry for identity, entry in before.items() if identity not in found]
-    kept = [united(entry, found[identify(entry)].values()) for entry in kept]
     return Combined(
         Cache(tuple(kept), next((side.lossy for side in sides.values() if side.lossy), ()), _unknown(sides)),
         tuple(sorted(conflicts, key=lambda conflict: conflict.kept.sort_key)),
@@ -89,10 +88,8 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
 
 
 def _settle(rivals: Mapping[str, Entry]) -> Conflict:
-    merged = merge(
-        Cache(), [Measured(entry, origin) for origin, entry in sorted(rivals.items())], keep_candidates=True
-    ).cache.entries
-    return Conflict(merged[0], tuple(rivals.items()))
+    best = best_of([Measured(entry, origin) for origin, entry in sorted(rivals.items())])
+    return Conflict(best.entry, tuple(rivals.items()))
 
 
 def _order(entry: Entry) -> tuple[object, ...]:

@@ -6,12 +6,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
-from typing import TypeAlias
 
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-
-#: Stands for an identity, and equals only what stands for the same one.
-FastIdentity: TypeAlias = "tuple[object, ...]"
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry
+from pytest_autotune.cache.shared_values import FastIdentity, Identities
 
 
 class Kind(Enum):
@@ -76,39 +73,6 @@ class Diff:
 
 #: All that an entry is beside its identity. Of entries of one identity it is compared faster than the whole.
 beside_identity = attrgetter("choice", "candidates", "native", "label", "tuning_seconds", "versions")
-
-
-class Identities:
-    """Stands for problems and fingerprints, so that those of many entries compare fast.
-
-    The hash of a problem takes several times as long. The same object has to
-    be used for all that is compared.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[object, int] = {}
-
-    def __call__(self, entry: Entry) -> FastIdentity:
-        """The identity of an entry."""
-        return *self.problem(entry.problem), self._values(entry.fingerprint)
-
-    def problem(self, problem: Problem) -> FastIdentity:
-        """The identity of a problem."""
-        return problem.tuner, problem.kernel, self._number(problem.device), self._values(problem.key)
-
-    def _values(self, values: tuple[Value, ...]) -> tuple[int, ...]:
-        numbers = self._numbers
-        found = []
-        for value in values:
-            scalar = value.value
-            cls = scalar.__class__
-            # Of floats 0.0 and -0.0 are equal, and what is not a number equals nothing.
-            key = value.name, repr(scalar) if cls is float else scalar, cls, value.type
-            found.append(numbers.get(key) or numbers.setdefault(key, len(numbers) + 1))
-        return tuple(found)
-
-    def _number(self, part: Device) -> int:
-        return self._numbers.get(part) or self._numbers.setdefault(part, len(self._numbers) + 1)
 
 
 def diff(old: Cache, new: Cache) -> Diff:

@@ -159,6 +159,11 @@ def _position(entry: Entry) -> int:
     return next(same, len(entry.candidates))
 
 
+def best_of(rivals: Sequence[Measured]) -> Measured:
+    """Of several measurements of one problem, the one that :func:`merge` keeps."""
+    return _ranked(rivals)[0]
+
+
 def _ranked(rivals: Sequence[Measured]) -> list[Measured]:
     """Measurements of one problem, the one to keep first."""
     ranked = sorted(rivals, key=_quality)

@@ -315,9 +315,10 @@ class Entry:
 def united(entry: Entry, others: Iterable[Entry]) -> Entry:
     """An entry, with what others of the same choice were compiled for."""
     choice = entry.choice
-    if choice is None:
+    more = [one for one in others if one.compiled and one.compiled != entry.compiled]
+    if choice is None or not more:
         return entry
-    same = [one for one in others if one.choice is not None and one.choice.same_configuration(choice)]
+    same = [one for one in more if one.choice is not None and one.choice.same_configuration(choice)]
     compiled = {text for one in (entry, *same) for text in one.compiled}
     return entry if compiled == set(entry.compiled) else replace(entry, compiled=tuple(compiled))
 

@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats.schema import (
     FORMAT_VERSION,
-    Encoded,
     KnownVersions,
     check_names,
     check_not_empty,
@@ -34,6 +33,7 @@ from pytest_autotune.cache.formats.schema import (
     uncollected,
 )
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
+from pytest_autotune.cache.shared_values import OncePerValue
 
 # The generated module has no types.
 Module: TypeAlias = Any
@@ -85,7 +85,7 @@ class _Writer:
     def __init__(self, ids: Mapping[Device, str]) -> None:
         self._ids = ids
         self._outlines = _outlines()
-        self._values = Encoded(_encoded_value)
+        self._values = OncePerValue(_encoded_value)
 
     def entry(self, entry: Entry) -> bytes:
         problem = entry.problem

@@ -15,7 +15,8 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Device, Entry, Identity, Scalar, Value, Versions
+from pytest_autotune.cache.model import Device, Entry, Value, Versions
+from pytest_autotune.cache.shared_values import FastIdentity, Identities, OncePerValue
 
 FORMAT_VERSION = 1
 
@@ -194,11 +195,12 @@ def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     faster stays, then the one that is encoded lower: whatever the order of the
     lines, the same.
     """
-    chosen: dict[Identity, Entry] = {}
+    identify = Identities()
+    chosen: dict[FastIdentity, Entry] = {}
     # Of each that was compared, since a large entry may be compared with thousands.
     preferences: dict[int, tuple[float, str, bytes]] = {}
     for entry in entries:
-        identity = entry.identity
+        identity = identify(entry)
         other = chosen.setdefault(identity, entry)
         if other is not entry:
             known = preferences.pop(id(other), None) or _preference(other)
@@ -246,7 +248,7 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
 
     :raises CacheError: for an entry that a reader would not take back.
     """
-    encoded = Encoded(lambda value: value.encoded)
+    encoded = OncePerValue(lambda value: value.encoded)
     orders: dict[Device, tuple[str, str, str, int]] = {}
     checked: set[tuple[str, ...]] = set()
     keyed = []
@@ -266,28 +268,6 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
     if any(one[0] == following[0] for one, following in pairwise(keyed)):
         return list(one_of_each(ordered))
     return ordered
-
-
-class Encoded(dict[Any, _T]):
-    """What is made of values, made once for all that are equal: a file repeats them.
-
-    Looked up by a value's parts, because a value's own hash is several times slower.
-    """
-
-    def __init__(self, encode: Callable[[Value], _T]) -> None:
-        super().__init__()
-        self._encode = encode
-
-    def each(self, values: tuple[Value, ...]) -> list[_T]:
-        """What is made of each of the values."""
-        return [self[value.name, value.value, value.value.__class__, value.type] for value in values]
-
-    def __missing__(self, parts: tuple[str, Scalar, type, str]) -> _T:
-        name, scalar, _, type = parts
-        made = self._encode(Value(name, scalar, type))
-        if scalar.__class__ is not float or scalar:  # 0.0 and -0.0 are one key of a dict
-            self[parts] = made
-        return made
 
 
 class KnownVersions(dict[str, Versions]):

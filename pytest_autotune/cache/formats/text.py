@@ -18,7 +18,6 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats.any_text import Fields, TextParser, unescaped
 from pytest_autotune.cache.formats.schema import (
     FORMAT_VERSION,
-    Encoded,
     KnownVersions,
     add_device,
     check_entry,
@@ -31,6 +30,7 @@ from pytest_autotune.cache.formats.schema import (
     uncollected,
 )
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
+from pytest_autotune.cache.shared_values import OncePerValue
 
 _HEADER = (
     "# proto-file: pytest_autotune/cache/autotune_cache.proto\n"
@@ -89,9 +89,9 @@ class _Printer:
 
     def __init__(self, ids: dict[Device, str]) -> None:
         self._devices = {device: f"  device: {id}\n" for device, id in ids.items()}
-        self._keys = Encoded(lambda value: f"  key {_value(value)}\n")
-        self._fingerprints = Encoded(lambda value: f"  fingerprint {_value(value)}\n")
-        self._params = Encoded(lambda value: f"params {_value(value)} ")
+        self._keys = OncePerValue(lambda value: f"  key {_value(value)}\n")
+        self._fingerprints = OncePerValue(lambda value: f"  fingerprint {_value(value)}\n")
+        self._params = OncePerValue(lambda value: f"params {_value(value)} ")
         self._quoted = remember(quote)
 
     def entry(self, entry: Entry) -> str:
