@@ -748,7 +748,9 @@ def test_a_loaded_choice_that_left_the_space_is_stale(tuner: FunctionTuner) -> N
     request: dict[str, Any] = {"run": identity, "measuring": AS_TOLD, "source": "s", "device": "cpu"}
     assert tuner.tune("k", space=[2, 3], **request) == 2
     assert lookups[-1].outcome is Outcome.STALE
-    assert lookups[-1].reason == "space changed, and the choice config=1 is no longer a candidate"
+    assert lookups[-1].reason == (
+        "space changed (config=3 came; config=1 went), and the choice config=1 is no longer a candidate"
+    )
 
 
 # The package

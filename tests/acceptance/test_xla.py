@@ -57,6 +57,7 @@ def test_a_dumped_suite_loads_without_tuning(jax_suite: Suite, layout: str) -> N
         "stale": 0,
         "mismatch": 0,
         "tuned": 0,
+        "untuned": 0,
         "unused": 0,
         "unportable": 0,
     }

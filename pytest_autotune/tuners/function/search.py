@@ -268,9 +268,6 @@ def _bench(plan: Plan, on_gpu: bool, hold: _Hold) -> _Bench:
 class _Bench(ABC):
     """Where candidates are checked and measured."""
 
-    #: Run a candidate once even where there is nothing to verify.
-    _checks_always = True
-
     def __init__(self, callbacks: Callbacks, clock: Clock, hold: _Hold) -> None:
         self._callbacks = callbacks
         self._clock = clock
@@ -303,20 +300,18 @@ class _Bench(ABC):
         """
 
     def usable(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
-        """Set up and check one candidate that is not to be measured."""
+        """Set up and run one candidate that is not measured here, and check its result."""
         try:
-            return self._compiled_and_checked(configuration, compiled)
+            return self._checked(self._prepared(configuration, compiled))
         except self._expected as error:
             return self._failed(configuration, error)
 
-    def _compiled_and_checked(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
+    def _prepared(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
         trial = Trial(configuration)
         if compiled is not None:
             trial = replace(trial, compiled=compiled.result())
         if self._callbacks.setup is not None:
             self._callbacks.setup(configuration.config)
-        if self._callbacks.verify is not None or self._checks_always:
-            self._check(trial)
         return trial
 
     def runner(self, trial: Trial) -> Runner:
@@ -334,7 +329,7 @@ class _Bench(ABC):
             runner = replace(runner, set_up=partial(callbacks.setup, config))
         return runner
 
-    def _check(self, trial: Trial) -> None:
+    def _checked(self, trial: Trial) -> Trial:
         """Run a candidate once and look at its result; a kernel that compiles when it is called does so here.
 
         :raises InvalidConfiguration: when the result is wrong.
@@ -344,13 +339,14 @@ class _Bench(ABC):
         result = runner.run()
         self._clock.synchronise()
         if self._callbacks.verify is None:
-            return
+            return trial
         try:
             passed = self._callbacks.verify(trial.configuration.config, result)
         except AssertionError as error:
             raise InvalidConfiguration(f"wrong result: {_first_line(error) or 'AssertionError'}") from error
         if passed is not None and not passed:
             raise InvalidConfiguration("wrong result")
+        return trial
 
     def _failed(self, configuration: Configuration, error: BaseException) -> Trial:
         """A candidate that failed.
@@ -367,15 +363,15 @@ class _Bench(ABC):
 class _OwnBench(_Bench):
     """The caller's own benchmark, which is taken as it is: each candidate is measured by it once, in its turn."""
 
-    _checks_always = False
-
     def __init__(self, callbacks: Callbacks, clock: Clock, hold: _Hold, own: OwnClock) -> None:
         super().__init__(callbacks, clock, hold)
         self._own = own
 
     def check(self, configuration: Configuration, compiled: Future[object] | None) -> Trial:
         try:
-            return self._measured(self._compiled_and_checked(configuration, compiled))
+            trial = self._prepared(configuration, compiled)
+            # Where there is nothing to verify, its one call is the one that is measured.
+            return self._measured(trial if self._callbacks.verify is None else self._checked(trial))
         except self._expected as error:
             return self._failed(configuration, error)
 
