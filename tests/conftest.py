@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: F401
 import compileall
 import gc
 import importlib
@@ -13,8 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Each run in this process forgets what it was the first to import, and would import it anew: slowly where
-# assertions are rewritten; protobuf's extension module crashes on it, and yaml's errors become other classes.
+# Each run in this process forgets what it was the first to import, and would import it anew: slowly where there is
+# much, as in asyncio, which wrapt imports, or where assertions are rewritten; protobuf's extension module crashes on
+# it, and yaml's errors become other classes.
 import google.protobuf.text_format  # noqa: F401
 import pytest
 import yaml  # noqa: F401
