@@ -1,0 +1,169 @@
+"""Run the tests that concern a library with other versions of it.
+
+    python tests/versions.py                              # the versions to try, by name
+    python tests/versions.py triton-3.4.0 lowest          # these
+    python tests/versions.py triton-9.9.0 python-3.13     # and any other, by library and version
+    python tests/versions.py lowest --tests="tests -k formats"
+
+It needs no GPU. A library is put before what is installed for the Python that runs this. What decides on others, a
+torch, a JAX, a Python and the lowest of all, gets an environment of its own; with torch and JAX it takes some
+gigabytes. All of it is made once, in ``.venv/versions`` or in the folder that ``VERSIONS`` names; what a run says goes
+to a file there. A Python is called as ``python3.13``. The exit status is 1 where one failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FOLDER = Path(os.environ.get("VERSIONS", ROOT / ".venv" / "versions"))
+ALWAYS = ("pytest-timeout", "hypothesis", "setuptools", "pip")
+EVERYTHING = "tests"
+TRITON = "tests/test_triton.py tests/test_triton_identity.py tests/test_triton_compiled.py"
+TORCH = "tests/test_inductor.py tests/test_inductor_benchmarks.py tests/test_function_tuner.py"
+JAX = "tests/test_xla_deviceless.py tests/test_xla_files.py tests/acceptance/test_xla.py"
+FORMATS = "tests/test_formats.py tests/test_formats_fuzz.py tests/test_binary.py tests/test_stores.py"
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version to try.
+
+    :param requirements: as pip takes them; in an environment of its own, beside this package and what it needs.
+    :param tests: pytest's arguments.
+    :param python: of an environment of its own; none where the libraries go before what is installed.
+    :param plugin: JAX's plugin for CUDA, of which only a library is used: nothing of CUDA is installed.
+    """
+
+    requirements: tuple[str, ...]
+    tests: str = EVERYTHING
+    python: str = ""
+    plugin: str = ""
+
+
+def _triton(version: str) -> Version:
+    # The interpreter of older ones does not run with newer numpy.
+    numpy = ("numpy<2.4",) if _numbers(version) < (3, 7) else ()
+    return Version((f"triton=={version}", *numpy), TRITON)
+
+
+def _torch(version: str) -> Version:
+    return Version((f"torch=={version}", "numpy"), TORCH, "python3.11")
+
+
+def _jax(version: str) -> Version:
+    python = "python3.12" if _numbers(version) >= (0, 11) else "python3.11"
+    return Version((f"jax=={version}", f"jaxlib=={version}"), JAX, python, f"jax-cuda13-pjrt=={version}")
+
+
+def _python(version: str) -> Version:
+    return Version(("triton", "numpy"), EVERYTHING, f"python{version}")
+
+
+#: How the tests of a library are run with a version of it.
+LIBRARIES: dict[str, Callable[[str], Version]] = {
+    "jax": _jax,
+    "protobuf": lambda version: Version((f"protobuf=={version}",), FORMATS),
+    "pytest": lambda version: Version((f"pytest=={version}",)),
+    "python": _python,
+    "torch": _torch,
+    "triton": _triton,
+}
+TO_TRY = {
+    "triton": ["3.4.0", "3.5.1", "3.6.0", "3.7.1", "3.8.0", "3.9.0"],
+    "torch": ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"],
+    "jax": ["0.10.2", "0.11.2"],
+    "protobuf": ["5.29.6", "6.33.6"],
+    "pytest": ["8.0.0", "8.4.2"],
+    "python": ["3.10", "3.12", "3.13"],
+}
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _lowest() -> Version:
+    """The lowest of every version that pyproject.toml allows, on the lowest Python."""
+    text = (ROOT / "pyproject.toml").read_text()
+    depended = re.search(r"^dependencies = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    assert depended is not None
+    lowest = re.findall(r'"([\w-]+)>=([\d.]+)"', depended[1])
+    lowest += re.findall(r'^(?:xdist|triton) = \["([\w-]+)>=([\d.]+)"\]', text, re.MULTILINE)
+    return Version((*(f"{name}=={version}" for name, version in lowest), "numpy<2.4"), EVERYTHING, "python3.10")
+
+
+def version_of(name: str) -> Version:
+    """What a name stands for.
+
+    :raises SystemExit: where it stands for nothing.
+    """
+    if name == "lowest":
+        return _lowest()
+    library, _, version = name.partition("-")
+    if library not in LIBRARIES or not version:
+        sys.exit(f"{name}: expected lowest, or LIBRARY-VERSION with one of {', '.join(LIBRARIES)}")
+    return LIBRARIES[library](version)
+
+
+def _made(folder: Path, version: Version) -> None:
+    """Install what there is to install, once."""
+    if (folder / "ready").exists():
+        return
+    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    if not version.python:
+        subprocess.run([*pip, "--no-deps", "--target", folder, *version.requirements], check=True)
+    else:
+        subprocess.run([version.python, "-m", "venv", folder], check=True)
+        pip[0] = str(folder / "bin" / "python")
+        subprocess.run([*pip, "-e", f"{ROOT}[xdist]", *ALWAYS, *version.requirements], check=True)
+        if version.plugin:
+            subprocess.run([*pip, "--no-deps", "--target", folder / "plugin", version.plugin], check=True)
+    (folder / "ready").touch()
+
+
+def run(name: str, version: Version) -> bool:
+    """Run the tests, say what came of them in a line, and whether that is good."""
+    folder = FOLDER / name
+    _made(folder, version)
+    python = folder / "bin" / "python" if version.python else sys.executable
+    variables = {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)] if not version.python else [str(ROOT)])}
+    if plugins := list(folder.glob("plugin/jax_plugins/*/xla_cuda_plugin.so")):
+        variables["XLA_CUDA_PLUGIN"] = str(plugins[0])
+    log = FOLDER / f"{name}.log"
+    with log.open("w") as output:
+        done = subprocess.run(
+            [python, "-m", "pytest", "-q", "-n2", "--dist=loadfile", *version.tests.split()],
+            cwd=ROOT,
+            env={**os.environ, **variables},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    lines = log.read_text().splitlines()
+    failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    print("\n".join([f"{name} ({' '.join(version.requirements)}): {lines[-1].strip('= ')}; {log}", *failures]))
+    return done.returncode == 0
+
+
+def main(arguments: list[str]) -> int:
+    names = [argument for argument in arguments if not argument.startswith("--tests=")]
+    tests = [argument.partition("=")[2] for argument in arguments if argument.startswith("--tests=")]
+    if not names:
+        for library, versions in TO_TRY.items():
+            print(*(f"{library}-{version}" for version in versions))
+        print("lowest")
+    results = []
+    for name in names:
+        version = version_of(name)
+        results.append(run(name, replace(version, tests=tests[0]) if tests else version))
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
