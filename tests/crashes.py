@@ -163,7 +163,7 @@ FAULTS = [
     Fault("/dev/shm without an inode; kill -9", "kill", shared="mount -o remount,nr_inodes=1 /dev/shm"),
     Fault("/dev/shm is read-only; kill -9", "kill", shared="mount -o remount,ro /dev/shm"),
     Fault("another run two days later; kill -9", "another run", shared="true"),
-    Fault("another user's link and journal; kill -9", "kill", planted=True),
+    Fault("another user's link and journal; kill -9 of pytest", "kill the run", planted=True),
     Fault("the dump's disk is full; kill -9", "kill", disk="disk"),
     Fault("the journals' disk is full; error", "error", disk=".pytest_cache"),
     Fault("the disk of both is full; error", "error", disk="."),
@@ -209,6 +209,7 @@ def strike(fault: Fault, place: str, workers: int) -> Left:
         args = fault.args if workers else [arg for arg in fault.args if "worker" not in arg]
         environment = {"FAULT": fault.name, "PLACE": place, "TOY_GPU": gpu, **disk}
         output = _run(folder, dump, fault, [*distribution, *args], environment)
+        (folder / "finished").touch()
         finished = set((folder / "finished").read_text().split())
         written = recovered = finished & _kernels(dump)
         (folder / (fault.disk or ".") / "ballast").unlink(missing_ok=True)
@@ -229,6 +230,7 @@ def _run(folder: Path, dump: Path, fault: Fault, args: Sequence[str], environmen
         "PYTEST_ADDOPTS": "",
         "TOY_LOG": str(folder / "log"),
         "SHARED": f"/dev/shm/pytest-autotune-{os.getuid()}",
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(REPOSITORY)])),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-ppytest_autotune.plugin", f"--autotune-dump={dump}", *args]
     if fault.shared:

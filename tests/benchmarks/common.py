@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -38,7 +38,7 @@ def machine(*packages: str) -> str:
     return f"{cpu}, {len(os.sched_getaffinity(0))} cores{devices}; {', '.join(versions)}"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a Markdown table."""
     print("| " + " | ".join(head) + " |")
     print("|" + " --- |" * len(head))

@@ -4,19 +4,21 @@
 
 It runs the suite of tests/crashes.py, and after it one that does nothing, which takes over what a killed run has
 tuned. The exit status is 1 when anything was lost that the summary did not call lost, or anything of others was
-touched. Full disks and other users' folders need the right to mount; without it, these faults are left out.
+touched, or no tuning had finished. Full disks and other users' folders need the right to mount; without it, these
+faults are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 
 from common import REPOSITORY, machine, table
 
 sys.path.insert(0, str(REPOSITORY))
 
-from tests.crashes import FAULTS, PLACES, Left, strike
+from tests.crashes import FAULTS, PLACES, Fault, Left, strike
 
 
 def cell(runs: list[Left]) -> str:
@@ -29,6 +31,17 @@ def cell(runs: list[Left]) -> str:
     return f"{finished} / {written}" + (f" / {recovered}" if written != finished else "") + told + touched
 
 
+def rows(faults: list[Fault], workers: int, rounds: int, struck: list[Left]) -> Iterator[tuple[str, ...]]:
+    """A row for each fault as soon as it has struck; adds what was left to ``struck``."""
+    for fault in faults:
+        if fault.needs:
+            yield fault.label, *[f"left out: {fault.needs}"] * len(PLACES)
+            continue
+        left = {place: [strike(fault, place, workers) for _ in range(rounds)] for place in PLACES}
+        struck += [one for of_place in left.values() for one in of_place]
+        yield fault.label, *(cell(of_place) for of_place in left.values())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", default="0,2,8", help="numbers of workers, 0 for a run without xdist")
@@ -36,23 +49,15 @@ def main() -> int:
     parser.add_argument("--faults", default="", help="only the faults whose name contains this")
     options = parser.parse_args()
     print(machine("pytest-xdist", "pytest-timeout"))
-    runs = lost = touched = 0
+    struck: list[Left] = []
     for workers in map(int, options.workers.split(",")):
         print(f"\n{f'{workers} workers' if workers else 'serial'}: finished / in the file / after the next run\n")
-        rows = []
-        for fault in FAULTS:
-            if options.faults in fault.label and fault.needs:
-                print(f"left out: {fault.label}: {fault.needs}")
-            elif options.faults in fault.label:
-                left = {place: [strike(fault, place, workers) for _ in range(options.rounds)] for place in PLACES}
-                rows.append((fault.label, *(cell(of_place) for of_place in left.values())))
-                every = [one for of_place in left.values() for one in of_place]
-                runs += len(every)
-                lost += sum(one.lost for one in every)
-                touched += sum(not one.foreign for one in every)
-        table(("fault", *PLACES), rows)
-    print(f"\n{runs} runs, {lost} tunings lost, files of others touched in {touched}")
-    return int(lost + touched > 0)
+        wanted = [fault for fault in FAULTS if options.faults in fault.label]
+        table(("fault", *PLACES), rows(wanted, workers, options.rounds, struck))
+    lost, touched = sum(left.lost for left in struck), sum(not left.foreign for left in struck)
+    idle = sum(not left.finished for left in struck)
+    print(f"\n{len(struck)} runs, {lost} tunings lost, files of others touched in {touched}, nothing tuned in {idle}")
+    return int(lost + touched + idle > 0)
 
 
 if __name__ == "__main__":
