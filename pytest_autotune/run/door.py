@@ -21,6 +21,7 @@ from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, MadeOf, Outcome, new_id, nothing_noted
 from pytest_autotune.run.policy import Policy, Refusal, refusal
+from pytest_autotune.run.progress import WAITING_FOR_GPU, WAITING_FOR_WORKER, Progress
 from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, Verified, stand_ins, swept
 from pytest_autotune.run.specialised import Specialised
 from pytest_autotune.run.sweep import Sweep
@@ -62,6 +63,7 @@ class TuningRun:
 
     :param indexes: the loaded caches, or None in a run that loads nothing.
     :param log: called once for each problem that this process asked for.
+    :param progress: is told what is tuned.
     :param refuse: raises, when the policy says that a lookup is an error.
     """
 
@@ -72,6 +74,7 @@ class TuningRun:
         coordination: Coordination,
         log: Callable[[Lookup], None],
         refuse: Callable[[str], NoReturn] = _raise,
+        progress: Progress | None = None,
     ) -> None:
         self.policy = policy
         self.current_test = ""
@@ -91,6 +94,8 @@ class TuningRun:
         self._coordination = coordination
         self._log = log
         self._refuse = refuse
+        #: What is tuned now.
+        self.progress = progress or Progress()
         self._known: dict[Identity, Entry] = {}
         #: (tuner, kernel) of what was looked up.
         self._asked: set[tuple[str, str]] = set()
@@ -294,6 +299,7 @@ class TuningRun:
         with self._lock:
             nested, self._open = self._open > 0, self._open + 1
         held.callback(self._leave)
+        self.progress.begin(lookup.problem, WAITING_FOR_WORKER)
         # Waiting inside a tuning could wait for a worker that waits for this one.
         claiming = self._coordination.claim(lookup.identity, wait=not nested, meanwhile=meanwhile)
         return held.enter_context(self._guarded(lookup.problem.tuner, claiming, SoleClaim()))
@@ -351,6 +357,7 @@ class TuningRun:
             self._open -= 1
 
     def _close(self, tuning: Tuning) -> None:
+        self.progress.end(tuning.lookup.problem)
         if tuning.to_verify:
             tuning.verified(Verdict(NO_WAY_IN))
         lookup = tuning.lookup
@@ -434,6 +441,7 @@ class Tuning:
                 self.lookup = replace(self.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
         if self.entry is None:
             self._run.searches += 1
+            self._run.progress.begin(self.lookup.problem)
         self._started, self._waited_s = time.perf_counter(), 0.0
 
     def reject(self, reason: str) -> None:
@@ -507,12 +515,21 @@ class Tuning:
 
         :param on: names the processor where it is not the current GPU.
         """
-        asked = time.perf_counter()
+        asked, progress, problem = time.perf_counter(), self._run.progress, self.lookup.problem
+        progress.waits(problem, WAITING_FOR_GPU)
         with self._run.measuring(on) as undisturbed:
+            progress.waits(problem)
             self._waited_s += time.perf_counter() - asked
             if not undisturbed:
                 self.was_disturbed()
             yield
+
+    def tries(self, number: int, of: int) -> None:
+        """Say which candidate is compiled or measured now, for people who wait.
+
+        :param number: from 1.
+        """
+        self._run.progress.tries(self.lookup.problem, number, of)
 
     def was_disturbed(self) -> None:
         """Say that something else may have run on the device while it was measured."""

@@ -9,10 +9,12 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.run.journal import Journal
+from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
 from pytest_autotune.run.together.folders import SharedFolder, shared_folder
 from pytest_autotune.session.controller import Controller
 from pytest_autotune.session.parsed_options import Options
+from pytest_autotune.session.progress import ProgressFile, ProgressOfWorkers, progress_of_process
 from pytest_autotune.session.traffic import receive_task
 from pytest_autotune.session.worker import TestProcess
 
@@ -30,12 +32,22 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
     controller = Controller(config, options)
     config.pluginmanager.register(controller, "autotune-controller")
     if config.getoption("dist", "no") != "no":
+        if controller.shared.path is not None:
+            workers = ProgressOfWorkers(config, controller.shared.run(controller.run_id))
+            config.pluginmanager.register(workers, "autotune-progress")
         return controller, None
     journal = controller.folder.journal("main") if controller.folder is not None else None
     coordination = Alone(GpuLock(options.wait_timeout, folder=controller.shared.locks))
     children = _of_children(controller.shared, controller.run_id, "main")
     process = TestProcess(
-        config, options, controller.index, coordination, journal, controller.known_kernels, children=children
+        config,
+        options,
+        controller.index,
+        coordination,
+        journal,
+        controller.known_kernels,
+        children=children,
+        progress=progress_of_process(config),
     )
     controller.serve(process)
     return controller, _register(config, process)
@@ -56,8 +68,17 @@ def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]
     if task.run_id and shared.path is not None:
         coordination = AmongWorkers(shared.run(task.run_id), options.wait_timeout, gpu, task.workers)
     children = _of_children(shared, task.run_id, worker)
+    is_seen = task.is_local and task.run_id and shared.path is not None
     return TestProcess(
-        config, options, index, coordination, journal, task.known_kernels or (), task.workers, children=children
+        config,
+        options,
+        index,
+        coordination,
+        journal,
+        task.known_kernels or (),
+        task.workers,
+        children=children,
+        progress=Progress(ProgressFile(shared.run(task.run_id), worker)) if is_seen else None,
     )
 
 

@@ -21,6 +21,7 @@ from pytest_autotune.run.imported import module_is_imported
 from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
+from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.together.coordination import Coordination
 from pytest_autotune.session import MARKER, REPORT_ATTRIBUTE, marker, sweeping
 from pytest_autotune.session.parsed_options import Options
@@ -36,6 +37,7 @@ class TestProcess:
     :param journal: where finished tunings are kept until the run ends; None when nothing is dumped.
     :param known_kernels: kernels, as ``tuner:kernel``, that the caches of this run have entries for.
     :param workers: how many processes of this run share the machine.
+    :param progress: is told what is tuned.
     :param children: where the forked children of a test keep what they look up, where nothing is dumped.
     """
 
@@ -51,6 +53,7 @@ class TestProcess:
         known_kernels: Sequence[str],
         workers: int = 1,
         children: Journal | None = None,
+        progress: Progress | None = None,
     ) -> None:
         policy = Policy(
             dumping=options.dump is not None,
@@ -64,7 +67,7 @@ class TestProcess:
             sweep=options.sweep,
             verify=options.verification,
         )
-        self.run = TuningRun(policy, index, coordination, self._log, self._refuse)
+        self.run = TuningRun(policy, index, coordination, self._log, self._refuse, progress)
         self.hooks = Hooks(self.run, options.tuners)
         #: What was looked up in the current test.
         self.in_this_test: list[Lookup] = []

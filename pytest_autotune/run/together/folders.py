@@ -26,7 +26,7 @@ _RUN = re.compile(r"run-[0-9a-f]{32}")
 _PRIVATE = re.compile(r"pytest-autotune-run-[a-z0-9_]{8}")
 _BEING_MADE = "pytest-autotune-new-"
 #: Claims, results and pieces of work, cores, owners that hang, lookups of forked children.
-_OF_A_RUN = re.compile(r"([0-9a-f]{32}|core|hung)[-.0-9a-z]*|.*-\d+\.jsonl")
+_OF_A_RUN = re.compile(r"([0-9a-f]{32}|core|hung|progress)[-.0-9a-z]*|.*-\d+\.jsonl")
 _LOCK_OF_GPU = re.compile(r"gpu-[0-9a-f]{16}\.lock")
 
 

@@ -25,6 +25,7 @@ from pytest_autotune.tuners.shared.candidates import rounded_us
 REASON_LENGTH = 200
 
 _Hold = Callable[[], AbstractContextManager[object]]
+_Tries = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Loss:
         return max(self.choice.time_us / self.best.time_us - 1, 0.0)
 
 
-def search(plan: Plan, on_gpu: bool, workers: int, hold: _Hold) -> Found:
+def search(plan: Plan, on_gpu: bool, workers: int, hold: _Hold, tries: _Tries = lambda number, of: None) -> Found:
     """Search a space for the fastest configuration.
 
     Compiling and the first run of a candidate, which may compile as well, take place beside
@@ -132,10 +133,11 @@ def search(plan: Plan, on_gpu: bool, workers: int, hold: _Hold) -> Found:
 
     :param workers: how many candidates may be compiled at a time.
     :param hold: has the device to itself, as far as other pytest processes go.
+    :param tries: called for each candidate of a batch, with its number from 1 and how many there are.
     :raises TuningError: when no candidate could be used, or the device no longer works.
     """
     bench = _bench(plan, on_gpu, hold)
-    _try_all(plan, bench, workers)
+    _try_all(plan, bench, workers, tries)
     return bench.finish()
 
 
@@ -201,7 +203,7 @@ def _checked(
             yield trial, bench.runner(trial)
 
 
-def _try_all(plan: Plan, bench: _Bench, workers: int) -> None:
+def _try_all(plan: Plan, bench: _Bench, workers: int, tries: _Tries) -> None:
     """Compile, check and measure what the strategy names.
 
     :raises TuningError: when nothing can be used.
@@ -220,7 +222,8 @@ def _try_all(plan: Plan, bench: _Bench, workers: int) -> None:
         while batch is not None:
             numbers = {configuration: number for number, configuration in enumerate(batch)}
             checked = [Trial(configuration) for configuration in batch]
-            for configuration, compiled in compiled_of(batch):
+            for number, (configuration, compiled) in enumerate(compiled_of(batch), 1):
+                tries(number, len(batch))
                 checked[numbers[configuration]] = bench.check(configuration, compiled)
             measured = bench.measure(checked)
             try:

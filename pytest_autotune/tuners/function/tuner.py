@@ -261,7 +261,7 @@ def _choose(memory: Memory, request: Request) -> Configuration:
             tuning.reject(why)
         hold = partial(tuning.measuring, request.processor.lock)
         try:
-            outcome = _search(request.plan, request.processor, problem, _workers(run), hold)
+            outcome = _search(request.plan, request.processor, problem, _workers(run), hold, tuning.tries)
         except TuningError as error:
             if error.reasons:
                 tuning.record_failure(error.reasons)
@@ -293,12 +293,19 @@ def _in_the_form_of_the_file(run: TuningRun, problem: Problem, now: Fingerprint)
     return older if older is not None and older in loaded else now.values
 
 
-def _search(plan: Plan, processor: Processor, problem: Problem, workers: int, hold: _Hold) -> Found:
+def _search(
+    plan: Plan,
+    processor: Processor,
+    problem: Problem,
+    workers: int,
+    hold: _Hold,
+    tries: Callable[[int, int], object] = lambda number, of: None,
+) -> Found:
     if stream_is_capturing():
         raise TuningError(f"{problem}: nothing can be tuned while a CUDA graph is captured (call it once before)")
     with random_state_kept():
         try:
-            return search(plan, processor.on_gpu, workers, hold)
+            return search(plan, processor.on_gpu, workers, hold, tries)
         except TuningError as error:
             raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -23,13 +23,20 @@ def _compile(call: Call, config: Any) -> Any:
     return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
 
 
-def compile_ahead(call: Call, configs: Sequence[Any], run: TuningRun, work: Work) -> list[int]:
+def compile_ahead(
+    call: Call,
+    configs: Sequence[Any],
+    run: TuningRun,
+    work: Work,
+    tries: Callable[[int, int], object] = lambda number, of: None,
+) -> list[int]:
     """Compile candidates before the GPU is held, in parallel where this Triton can.
 
     What fails here fails again in the benchmark, which knows what to do about it: it is compiled again there, since it
     may have failed only because it was compiled in a thread.
 
     :param work: whose pieces are the candidates, by their position.
+    :param tries: called before each candidate, with its number from 1 and how many there are.
     :returns: the candidates that other workers have taken, by their position.
     """
     others = []
@@ -41,6 +48,7 @@ def compile_ahead(call: Call, configs: Sequence[Any], run: TuningRun, work: Work
             pool = stack.enter_context(CompilePool(run.policy.cores))
             stack.enter_context(mode(pool, ignore_errors=True))
         for number, config in enumerate(configs):
+            tries(number + 1, len(configs))
             with ExitStack() as held:
                 held.enter_context(run.core())
                 if not held.enter_context(work.take(number)):

@@ -5,20 +5,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 from pytest_autotune.tuners.shared.source.functions import closure_cells
 
 
 @contextmanager
-def noted_failures(autotuner: Any, failed: dict[Any, BaseException]) -> Iterator[None]:
+def noted_failures(
+    autotuner: Any, failed: dict[Any, BaseException], tries: Callable[[int], object] = lambda number: None
+) -> Iterator[None]:
     """Note why a candidate failed, which Triton itself forgets.
 
     :param failed: gets the error of each candidate whose benchmark raised one.
+    :param tries: called before each candidate, with its number from 1.
     """
     benchmark = autotuner.do_bench
+    numbers = count(1)
 
     def noting(kernel_call: Callable[[], object], *args: Any, **kwargs: Any) -> object:
+        tries(next(numbers))
         try:
             return benchmark(kernel_call, *args, **kwargs)
         except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Value
@@ -27,7 +28,7 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
     """
     autotuner = call.autotuner
     if not interpreter.interprets(autotuner) and not tuning.known_to_fail:
-        taken = compile_ahead(call, configs, run, tuning.work)
+        taken = compile_ahead(call, configs, run, tuning.work, tuning.tries)
         fetch_compiled(call, configs, run, tuning.work, taken)
         load_ahead(call, configs)
     failed: dict[Any, BaseException] = {}
@@ -35,7 +36,7 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
         try:
             raced = _race(call, configs)
             if raced is None:
-                with noted_failures(autotuner, failed):
+                with noted_failures(autotuner, failed, partial(tuning.tries, of=len(configs))):
                     bench_fn()
         except Exception as error:
             if fails_again(error):
