@@ -304,6 +304,18 @@ class TuningRun:
         claiming = self._coordination.claim(lookup.identity, wait=not nested, meanwhile=meanwhile)
         return held.enter_context(self._guarded(lookup.problem.tuner, claiming, SoleClaim()))
 
+    def may_verify(self, problem: Problem, fingerprint: tuple[Value, ...] = ()) -> bool:
+        """Whether a hit on a problem would be raced now: for tuners that have to get ready for it before they ask."""
+        verify = self.policy.verify
+        return (
+            verify is not None
+            and verify.has_turn(problem)
+            and self.verifying_s < verify.seconds
+            and not in_distributed_run()
+            and Identity(problem, fingerprint) not in self._known
+            and any(entry.problem == problem for index in self.indexes for entry in index.same_key(problem))
+        )
+
     def _claim_verification(self, lookup: Lookup, held: ExitStack) -> Claim:
         """Claim the race of a loaded choice until ``held`` is left; waits for nobody."""
         problem, fingerprint = lookup.identity
@@ -485,7 +497,8 @@ class Tuning:
             try:
                 yield lambda: time.perf_counter() - started > left_s
             finally:
-                self._run.verifying_s += time.perf_counter() - started
+                verdict = self.lookup.verdict
+                self._run.verifying_s += verdict.seconds if verdict is not None else time.perf_counter() - started
             claim.publish(self.lookup)
 
     def verified(self, verdict: Verdict) -> None:

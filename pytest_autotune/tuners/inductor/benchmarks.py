@@ -78,6 +78,10 @@ class Benchmarks:
         if not self._searches:
             self._clock = None  # and its buffer
 
+    def clock(self) -> Clock:
+        """A clock for a race outside of a search."""
+        return self._make_clock()
+
     @property
     def is_used(self) -> bool:
         """Whether a measurement that Inductor makes now would be timed here."""
@@ -110,7 +114,7 @@ class Benchmarks:
             return {}
         try:
             race = Race(self._clock_now())
-            race.look(_runners(autotuner, launchers, args, kwargs))
+            race.look(runners(autotuner, launchers, args, kwargs))
             results = race.finish()
             if race.disturbed:
                 self._searches[-1].was_disturbed()
@@ -127,7 +131,7 @@ class Benchmarks:
         return self._clock
 
 
-def _runners(
+def runners(
     autotuner: Any, launchers: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Runner]:
     """Launches as ``CachingAutotuner.bench`` makes them; copies of what a kernel changes are not timed.

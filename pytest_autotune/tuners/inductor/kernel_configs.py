@@ -9,6 +9,7 @@ instance, for one call: Inductor tunes inside the first one. Later launches are 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, UnportableError
+from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import Tuning, TuningRun
-from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.run.verify import Verdict
+from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, runners
 from pytest_autotune.tuners.inductor.compile_ahead import CompileAhead
 from pytest_autotune.tuners.inductor.configurations import (
     Params,
@@ -40,6 +43,8 @@ from pytest_autotune.tuners.inductor.identity import (
     versions,
 )
 from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.measuring.clocks import Runner
+from pytest_autotune.tuners.measuring.verifying import Contest, verify
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed
 
@@ -67,6 +72,9 @@ class _Search:
     label: str
     reaches: Callable[[Any, Params], bool]
     narrowed: bool = False
+    #: All candidates are compiled though there may be a choice: it is raced again.
+    compiles_all: bool = False
+    compiled_s: float = 0.0
     rejected: dict[Params, str] = field(default_factory=dict)
 
     def offers(self, entry: Entry) -> bool:
@@ -170,14 +178,7 @@ class KernelConfigs:
 
     def _race(self, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if id(autotuner) in self._measured:
-            # Inductor refuses those that spill many registers, without a launch.
-            limit = autotuner.inductor_meta.get("spill_threshold", _SPILLED)
-            may_win = [
-                launcher
-                for launcher in autotuner.launchers
-                if autotuner.custom_kernel or (launcher.n_spills or 0) <= limit
-            ]
-            self._raced_ms.update(self._timed.raced_ms(autotuner, may_win, args, kwargs))
+            self._raced_ms.update(self._timed.raced_ms(autotuner, _may_win(autotuner), args, kwargs))
 
     def _saw(self, autotuner: Any, launcher: Any, time_ms: Any) -> None:
         measured = self._measured.get(id(autotuner))
@@ -204,7 +205,9 @@ class KernelConfigs:
             wait = ahead.start(compile_without_loading)
             autotuner.run = _Pending(_first_run_of_one, autotuner, wait, compile)
             return None
-        if len(search.configs) > 1 or descends(autotuner):
+        if self._run is not None and self._run.may_verify(search.problem):  # its first call races all candidates
+            search.compiles_all = True
+        elif len(search.configs) > 1 or descends(autotuner):
             with self._door(search) as tuning:
                 while tuning.entry is not None and tuning.entry.choice is not None:
                     choice = tuning.entry.choice
@@ -223,8 +226,10 @@ class KernelConfigs:
                     except Exception as error:
                         self._reject(search, tuning, choice, error)
         _widen(autotuner, search)
+        began = time.perf_counter()
         compile()
-        if len(autotuner.launchers) > 1 or descends(autotuner):
+        search.compiled_s = time.perf_counter() - began
+        if search.compiles_all or len(autotuner.launchers) > 1 or descends(autotuner):
             autotuner.run = lambda *args, **kwargs: self._first_run(autotuner, search, *args, **kwargs)
         return None
 
@@ -256,7 +261,8 @@ class KernelConfigs:
         vars(autotuner).pop("run", None)
         run = self._run
         assert run is not None
-        if len(autotuner.launchers) == 1 and getattr(autotuner.launchers[0].config, "found_by_coordesc", False):
+        is_settled = len(autotuner.launchers) == 1 and not search.compiles_all
+        if is_settled and getattr(autotuner.launchers[0].config, "found_by_coordesc", False):
             return autotuner.run(*args, **kwargs)
         if not self._acts_on(autotuner):
             return autotuner.run(*args, **kwargs)
@@ -267,7 +273,9 @@ class KernelConfigs:
                     tuning.reject(search.rejected[choice.params])
                     continue
                 try:
-                    _adopt(autotuner, search, choice)
+                    _compile_too(autotuner, search, choice)
+                    self._verify(autotuner, search, tuning, args, kwargs)
+                    _settle(autotuner, choice.params)
                     break
                 except Exception as error:
                     self._reject(search, tuning, choice, error)
@@ -282,6 +290,29 @@ class KernelConfigs:
         return self._run.tuning(
             search.problem, (), search.offers, versions(), search.label, candidates=search.candidates
         )
+
+    def _verify(
+        self, autotuner: Any, search: _Search, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Race the loaded choice, whose launcher is there, where it is its turn."""
+        entry = tuning.entry
+        if not tuning.to_verify or entry is None or entry.choice is None:
+            return
+        if autotuner.device_props.type != "cuda":
+            tuning.verified(Verdict("it is not on a GPU"))
+            return
+        if stream_is_capturing():
+            tuning.verified(Verdict("a CUDA graph was captured"))
+            return
+        own = [one for one in autotuner.launchers if params_of(one.config) == entry.choice.params]
+        launchers = {params_of(launcher.config): launcher for launcher in [*own, *_may_win(autotuner)]}
+
+        def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
+            some = [launchers[one.params] for one in candidates]
+            return dict(zip(candidates, runners(autotuner, some, args, kwargs), strict=True))
+
+        candidates = [Candidate(params=params) for params in launchers]
+        verify(tuning, Contest(candidates, ready, self._timed.clock, spent_s=search.compiled_s))
 
     def _reject(self, search: _Search, tuning: Tuning, choice: Candidate, error: Exception) -> None:
         reason = search.rejected[choice.params] = _why_not(error)
@@ -409,11 +440,16 @@ def _settle(autotuner: Any, params: Params) -> None:
         config.found_by_coordesc = config.found_by_combo_autotune = True
 
 
-def _adopt(autotuner: Any, search: _Search, choice: Candidate) -> None:
-    """Take a choice for a kernel whose candidates are compiled."""
+def _compile_too(autotuner: Any, search: _Search, choice: Candidate) -> None:
+    """Compile a choice beside the candidates that are, where it is none of these."""
     if not any(params_of(launcher.config) == choice.params for launcher in autotuner.launchers):
         _load_function(autotuner)
         result = autotuner._precompile_config(search.config(choice))
         autotuner.compile_results.append(result)
         autotuner.launchers.append(result.make_launcher())
-    _settle(autotuner, choice.params)
+
+
+def _may_win(autotuner: Any) -> list[Any]:
+    """The launchers that Inductor would measure: it refuses those that spill many registers, without a launch."""
+    limit = autotuner.inductor_meta.get("spill_threshold", _SPILLED)
+    return [one for one in autotuner.launchers if autotuner.custom_kernel or (one.n_spills or 0) <= limit]

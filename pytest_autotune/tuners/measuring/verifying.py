@@ -50,6 +50,7 @@ class Contest:
     :param make_clock: what times them.
     :param expected: errors that are a candidate's own.
     :param on: names the processor where it is not the current GPU.
+    :param spent_s: seconds that were spent before on making candidates ready.
     :param is_choice: whether a candidate is the one that the entry chooses.
     :param entry: makes the entry that a dump keeps where another one is faster: of the tuning, that one, and all of
         them with their times.
@@ -60,6 +61,7 @@ class Contest:
     make_clock: Callable[[], Clock]
     expected: tuple[type[BaseException], ...] = ()
     on: str = ""
+    spent_s: float = 0.0
     is_choice: Callable[[Candidate, Entry], bool] = _has_same_configuration
     entry: Callable[[Tuning, Candidate, Sequence[Candidate]], Entry] = field(default_factory=lambda: _entry)
 
@@ -69,7 +71,7 @@ def verify(tuning: Tuning, contest: Contest) -> None:
     with tuning.verifying() as is_over:
         if is_over is None:
             return
-        started = time.perf_counter()
+        started = time.perf_counter() - contest.spent_s
         try:
             verdict = _verdict(tuning, contest, is_over)
         except Exception as error:
