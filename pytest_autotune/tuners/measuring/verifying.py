@@ -27,13 +27,17 @@ AT_A_TIME = 16
 
 
 @dataclass(frozen=True)
-class _Raced:
-    """The outcome of both races."""
+class Raced:
+    """The outcome of both races.
+
+    :param challenge: None where the choice is as good as any.
+    :param results: of all in the first race.
+    :param best_us: the time of the one that is faster, in microseconds.
+    """
 
     challenge: Challenge | None
     results: Sequence[Result]
     disturbed: bool
-    #: The time of the one that is faster, in microseconds.
     best_us: float = 0.0
 
 
@@ -99,7 +103,7 @@ def _verdict(tuning: Tuning, contest: Contest, is_over: Callable[[], bool]) -> V
     with tuning.measuring(contest.on):
         began = time.perf_counter()
         worth = worth_of(tuning.lookup.problem.device)
-        raced = _race(contest.make_clock(), list(runners.values()), worth, contest.expected)
+        raced = races(contest.make_clock(), list(runners.values()), worth, contest.expected)
         told = Verdict(raced=len(racing), measured_seconds=float(f"{time.perf_counter() - began:.3g}"))
     if raced.disturbed or tuning.lookup.disturbed:
         return replace(told, reason="something else may have run on the device")
@@ -149,17 +153,18 @@ def _likeliest_first(contest: Contest, entry: Entry) -> list[Candidate]:
     return sorted(dict.fromkeys(contest.candidates), key=place)
 
 
-def _race(clock: Clock, runners: Sequence[Runner], worth: float, expected: tuple[type[BaseException], ...]) -> _Raced:
+def races(clock: Clock, runners: Sequence[Runner], worth: float, expected: tuple[type[BaseException], ...]) -> Raced:
+    """Race a choice, which is the first of the runners, against the others; and again against the one that beats it."""
     race = Race(clock, LIMITS, expected)
     race.look(runners)
     first = race.challenge(0, worth)
     results = race.results
     if first is None or not first.is_slower(worth):
-        return _Raced(None, results, race.disturbed)
+        return Raced(None, results, race.disturbed)
     again = Race(clock, LIMITS, expected, seed=1)
     again.look([runners[0], runners[first.winner]])
     second = again.challenge(0, worth)
     if second is None or not second.is_slower(worth):
-        return _Raced(None, results, race.disturbed or again.disturbed)
+        return Raced(None, results, race.disturbed or again.disturbed)
     challenge = replace(second, winner=first.winner)
-    return _Raced(challenge, results, race.disturbed or again.disturbed, again.results[1].time_us)
+    return Raced(challenge, results, race.disturbed or again.disturbed, again.results[1].time_us)
