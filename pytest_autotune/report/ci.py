@@ -9,13 +9,12 @@ can be folded: https://docs.gitlab.com/ci/jobs/job_logs/.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from posixpath import join
 
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.report.summary import NOT_COVERED, Place, Summary
-from pytest_autotune.report.terminal import described
+from pytest_autotune.report.findings import Finding, findings
+from pytest_autotune.report.summary import Place, Summary
 
 #: How many annotations of one level GitHub shows of a step.
 SHOWN = 10
@@ -26,16 +25,6 @@ _TITLE = "autotune cache"
 SUMMARY_BYTES = 1024 * 1024 - 64 * 1024
 
 
-@dataclass(frozen=True)
-class _Finding:
-    """Something that is to be said at a place; of one level and place, all is one annotation."""
-
-    level: str
-    place: Place
-    word: str
-    text: str
-
-
 def github_annotations(summary: Summary, folder: str = "") -> list[str]:
     """Lines that GitHub turns into annotations: why the run fails, and at each test what it asked for and was no hit.
 
@@ -44,13 +33,13 @@ def github_annotations(summary: Summary, folder: str = "") -> list[str]:
     :param folder: pytest's rootdir, relative to the root of the repository; empty where it is that.
     """
     lines = [_command("error", failure, _hint(summary)) for failure in summary.failures[:SHOWN]]
-    found: defaultdict[str, defaultdict[Place, list[_Finding]]] = defaultdict(lambda: defaultdict(list))
-    for finding in _findings(summary):
-        found[finding.level][finding.place].append(finding)
+    found: defaultdict[str, defaultdict[Place, list[Finding]]] = defaultdict(lambda: defaultdict(list))
+    for finding in findings(summary):
+        found["error" if finding.fails else "warning"][finding.place].append(finding)
     for level, room in (("error", SHOWN - len(lines)), ("warning", SHOWN)):
         places = sorted(found[level], key=lambda place: (place.path, place.line))
         shown = places if len(places) <= room else places[: max(room - 1, 0)]
-        lines += [_annotation(found[level][place], folder) for place in shown]
+        lines += [_annotation(level, place, found[level][place], folder) for place in shown]
         if hidden := len(places) - len(shown):
             what = "1 more test asks" if hidden == 1 else f"{hidden} more tests ask"
             lines += [_command(level, f"{what} for what is no hit; the section of the log names all with -v")]
@@ -63,18 +52,6 @@ def github_annotations(summary: Summary, folder: str = "") -> list[str]:
             )
         )
     return lines
-
-
-def _findings(summary: Summary) -> Iterator[_Finding]:
-    for row in summary.rows:
-        if row.outcome in NOT_COVERED:
-            is_error = summary.gate.failure or row.outcome in summary.refused
-            place = next((summary.places[test] for test in row.tests if test in summary.places), Place(""))
-            text = f"{described(row.problem, row.label)}: {row.reason}"
-            yield _Finding("error" if is_error else "warning", place, row.outcome.value, text)
-    for kernel in summary.unseen:
-        level = "error" if summary.gate.failure else "warning"
-        yield _Finding(level, Place(""), "unseen", f"{kernel}: tuned without passing the plugin")
 
 
 def gitlab_section(seconds: int, is_folded: bool) -> tuple[str, str]:
@@ -91,13 +68,13 @@ def _hint(summary: Summary) -> str:
     return f"Re-run with {summary.update} to update the cache." if summary.update and summary.misses else ""
 
 
-def _annotation(findings: Sequence[_Finding], folder: str) -> str:
-    level, place = findings[0].level, findings[0].place
-    named = [f"{one.word.upper()} {one.text}" for one in findings[:_NAMED]]
-    if len(findings) > len(named):
-        named.append(f"… and {len(findings) - len(named)} more")
+def _annotation(level: str, place: Place, found: Sequence[Finding], folder: str) -> str:
+    """All that is found at one place."""
+    named = [str(finding) for finding in found[:_NAMED]]
+    if len(found) > len(named):
+        named.append(f"… and {len(found) - len(named)} more")
     where = {"file": join(folder, place.path), "line": str(place.line) if place.line else ""} if place.path else {}
-    return _command(level, *named, title=f"{_TITLE}: {', '.join(sorted({one.word for one in findings}))}", **where)
+    return _command(level, *named, title=f"{_TITLE}: {', '.join(sorted({one.word for one in found}))}", **where)
 
 
 def _command(level: str, *lines: str, title: str = _TITLE, **where: str) -> str:

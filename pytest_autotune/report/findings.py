@@ -1,0 +1,61 @@
+"""What is to be said at a test: the faces of CI systems, which show it at the file and line, take it from here. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_autotune.report.summary import NOT_COVERED, Place, Row, Summary
+from pytest_autotune.report.terminal import described
+
+#: Of what no test asked for.
+NOWHERE = Place("")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that the author of a test is to know.
+
+    :param word: what it is, as rows of the terminal begin: ``"stale"``.
+    :param text: problem and reason, or kernel and reason.
+    :param fails: the run or the test fails for it.
+    :param identity: 32 hexadecimal digits; the same for the same thing in another run, whatever its reason says.
+    """
+
+    word: str
+    text: str
+    place: Place
+    fails: bool
+    identity: str
+
+    def __str__(self) -> str:
+        return f"{self.word.upper()} {self.text}"
+
+
+def findings(summary: Summary) -> Iterator[Finding]:
+    """All findings of a run, in the order of its rows."""
+
+    def of(row: Row, word: str, why: str, fails: bool, tests: Sequence[str]) -> Finding:
+        place = next((summary.places[test] for test in tests if test in summary.places), NOWHERE)
+        return Finding(
+            word, f"{described(row.problem, row.label)}: {why}", place, fails, _digest(word, row.problem.digest)
+        )
+
+    gate_fails, drift_fails = bool(summary.gate.failure), bool(summary.drift.failure)
+    for row in summary.rows:
+        if row.outcome in NOT_COVERED:
+            assert row.outcome is not None
+            yield of(row, row.outcome.value, row.reason, gate_fails or row.outcome in summary.refused, row.tests)
+        for one in row.swept:
+            for test in one.failed_tests:
+                yield of(row, "failed", f"ran with {one.candidate}", True, [test])
+    for row in summary.slower:
+        yield of(row, "slower", str(row.verdict), drift_fails, row.tests)
+    for kernel in summary.unseen:
+        text = f"{kernel}: tuned without passing the plugin"
+        yield Finding("unseen", text, NOWHERE, gate_fails, _digest("unseen", kernel))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(" ".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
