@@ -6,6 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import fields, replace
+from fractions import Fraction
 
 import pytest
 
@@ -16,9 +17,10 @@ from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import ci, code_quality, html, json_report, junit, markdown, terminal
-from pytest_autotune.report.summary import Gate, Place, Row, Summary
+from pytest_autotune.report.summary import Gate, Place, Row, Summary, Swept
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.verify import Share, Verdict, Verification
 
 from .conftest import Suite
 
@@ -92,6 +94,8 @@ def hostile_summary() -> Summary:
             (candidate,),
             Versions.of(f"{HOSTILE} 1.0"),
             HOSTILE,
+            verdict=Verdict("", 2, 0.5, 2.0, 1.0, 0.1, 1.0, 1.0, entry) if outcome is Outcome.HIT else Verdict(HOSTILE),
+            swept=(Swept(candidate, (HOSTILE,)),),
             searches=((HOSTILE, 1.0),),
         )
         for problem, outcome in zip(problems, Outcome, strict=True)
@@ -119,7 +123,8 @@ def hostile_summary() -> Summary:
         updates=True,
         interrupted=True,
         update=HOSTILE,
-        sweep=HOSTILE,
+        sweep="3/10",
+        verify=Verification(Share(HOSTILE, Fraction(1)), 1, 1.0),
         refused=(Outcome.MISS,),
         places={HOSTILE: Place(HOSTILE, 1)},
         changes=Diff((Change(Kind.CHOICE, entry, entry),), 1),

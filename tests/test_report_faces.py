@@ -13,8 +13,9 @@ import pytest
 from pytest_autotune.cache.diff import Change, Diff, Kind
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.report import ci, code_quality, costs, faces, junit, markdown
-from pytest_autotune.report.summary import Gate, Place, Row, Summary
+from pytest_autotune.report.summary import Gate, Place, Row, Summary, Swept
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.verify import Verdict
 
 GPU = Device("Toy GPU", "toy", 4)
 
@@ -31,6 +32,11 @@ def missed(number: int, **more: object) -> Summary:
     rows = [row(Outcome.STALE, test=f"test_a.py::test_{index}", M=index) for index in range(number)]
     places = {f"test_a.py::test_{index}": Place("test_a.py", 10 * index + 1) for index in range(number)}
     return Summary(loaded=(("c.textproto", 3),), rows=tuple(rows), places=places, **more)  # type: ignore[arg-type]
+
+
+def of_many_kernels(number: int) -> Summary:
+    rows = tuple(row(Outcome.STALE, f"lib.op_{index}", f"test_a.py::test_{index}") for index in range(number))
+    return replace(missed(0), rows=rows)
 
 
 FAILED = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
@@ -62,6 +68,20 @@ def test_what_fails_the_run_is_an_error_and_comes_first_with_what_mends_it() -> 
         "::error file=test_a.py,line=1",
         "::error file=test_a.py,line=11",
     ]
+
+
+def test_a_slower_choice_and_a_test_that_failed_in_a_sweep_are_told_at_their_test() -> None:
+    (stale,) = missed(1).rows
+    slow = Entry(stale.problem, choice=Candidate(params=(Value("BLOCK", 64),)))
+    verdict = Verdict("", 2, 0.5, 15.0, 10.0, 0.1, entry=slow)
+    swept = (Swept(Candidate(params=(Value("BLOCK", 8),)), ("test_a.py::test_0",)),)
+    rows = (replace(stale, outcome=Outcome.HIT, reason="", verdict=verdict, swept=swept),)
+
+    failed, slower = ci.github_annotations(replace(missed(1), rows=rows))
+
+    at = "file=test_a.py,line=1,title=autotune cache%3A"
+    assert failed == f"::error {at} failed::FAILED toy:lib.op (M=0): ran with BLOCK=8"
+    assert slower.startswith(f"::warning {at} slower::SLOWER toy:lib.op (M=0): the choice takes 1.50 x (BLOCK=64)")
 
 
 def test_a_refused_outcome_is_an_error_without_a_limit() -> None:
@@ -187,8 +207,15 @@ def test_foreign_text_in_markdown_stays_in_one_cell_and_one_code_span() -> None:
     assert markdown.code(" ") == ""
 
 
+def test_many_misses_of_one_kernel_are_one_row_of_a_table() -> None:
+    text = markdown.to_markdown(missed(12))
+
+    assert "### Not covered (12)" in text
+    assert "| STALE | `test_a.py::test_0` and 11 more | `toy:lib.op`, `M = 0 … 11` | `source changed` |" in text
+
+
 def test_a_long_table_is_cut_and_what_is_left_out_is_counted() -> None:
-    text = markdown.to_markdown(missed(12), shown=10)
+    text = markdown.to_markdown(of_many_kernels(12), shown=10)
 
     assert len(re.findall(r"^\| STALE ", text, re.MULTILINE)) == 10
     assert "2 more are in the JSON report." in text
@@ -196,7 +223,7 @@ def test_a_long_table_is_cut_and_what_is_left_out_is_counted() -> None:
 
 @pytest.mark.parametrize("room", [0, 500, 2_000, 20_000])
 def test_a_step_summary_is_never_longer_than_its_room(room: int) -> None:
-    summary = missed(300)
+    summary = of_many_kernels(300)
     text = markdown.fitting(summary, room)
 
     assert len(text.encode()) <= room

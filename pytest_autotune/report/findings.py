@@ -1,4 +1,4 @@
-"""What is to be said at a test: the faces of CI systems, which show it at the file and line, take it from here. Pure."""
+"""What is to be said at a test: CI systems show it at the file and line. Pure."""
 
 from __future__ import annotations
 

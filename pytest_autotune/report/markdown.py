@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.report.costs import Cost, by_kernel, by_test
+from pytest_autotune.report.grouping import Group, groups
 from pytest_autotune.report.summary import NOT_COVERED, Row, Summary
 from pytest_autotune.report.terminal import described
 
@@ -78,7 +80,8 @@ def _lines(summary: Summary, shown: int) -> Iterator[str]:
     if summary.saved_seconds >= 0.1:
         yield f"\nAbout {summary.saved_seconds:.1f} s of tuning saved."
     missed = [row for row in summary.rows if row.outcome in NOT_COVERED]
-    yield from _part("Not covered", ["", "test", "problem", "why"], missed, _missed, shown)
+    together = groups(missed)
+    yield from _part("Not covered", ["", "test", "problem", "why"], together, _missed, shown, len(missed))
     if summary.update and missed:
         yield f"\nTo update the cache: {code('pytest ' + summary.update)}"
     slower = ["test", "problem", "faster", "times slower", "time"]
@@ -111,10 +114,15 @@ def _counts(summary: Summary) -> list[str]:
     return [*known, str(len(summary.unseen)), str(counts["tuned"]), str(counts["unused"])]
 
 
-def _missed(row: Row) -> list[str]:
+def _missed(group: Group) -> list[str]:
+    row, more = group.rows[0], len(group.rows) - 1
     outcome = row.outcome.value.upper() if row.outcome else ""
-    test = row.tests[0] if row.tests else ""
-    return [outcome, code(test), code(described(row.problem, row.label)), code(row.reason)]
+    test = code(row.tests[0] if row.tests else "")
+    if not more:
+        return [outcome, test, code(described(row.problem, row.label)), code(row.reason)]
+    problem = described(replace(row.problem, key=group.common))
+    spans = [code(span) for span in group.spans]
+    return [outcome, f"{test} and {more} more", ", ".join([code(problem), *spans]), code(group.reason)]
 
 
 def _slower(row: Row) -> list[str]:
@@ -159,12 +167,20 @@ def _cost(cost: Cost) -> list[str]:
 
 
 def _part(
-    title: str, head: Sequence[str], rows: Sequence[_T], cells: Callable[[_T], Sequence[str]], shown: int
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[_T],
+    cells: Callable[[_T], Sequence[str]],
+    shown: int,
+    number: int | None = None,
 ) -> Iterator[str]:
-    """A heading with a table; nothing where there are no rows."""
+    """A heading with a table; nothing where there are no rows.
+
+    :param number: of what the rows stand for, where that is not one each.
+    """
     if not rows:
         return
-    yield f"\n### {title} ({len(rows)})\n"
+    yield f"\n### {title} ({len(rows) if number is None else number})\n"
     if shown:
         yield from _table(head, map(cells, islice(rows, shown)))
     if len(rows) > shown:

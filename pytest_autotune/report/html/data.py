@@ -14,7 +14,7 @@ from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.report.costs import OUTSIDE, Cost, by_kernel, by_test
-from pytest_autotune.report.summary import NOT_COVERED, Row, Summary
+from pytest_autotune.report.summary import NOT_COVERED, Row, Summary, Swept
 
 #: As :mod:`pytest_autotune.tuners.measuring` writes it into a candidate's label, in microseconds.
 _SPREAD = re.compile(r"\+-([0-9.e+-]+) us, ")
@@ -54,7 +54,7 @@ def page_data(summary: Summary) -> dict[str, Any]:
     texts = Texts()
     dump = summary.dump
     data = {
-        "counts": {**summary.counts, "unseen": len(summary.unseen)},
+        "counts": {**summary.counts, "unseen": len(summary.unseen), "slower": len(summary.slower)},
         "judged": bool(summary.loaded) or any(row.outcome for row in summary.rows),
         "seconds": summary.tuning_seconds,
         "saved": summary.saved_seconds,
@@ -85,6 +85,11 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         changed = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
         facts.append(("Written", f"{dump.written_to} ({_entries(dump.entries)}{': ' if changed else ''}{changed})"))
     facts += [("Versions", str(versions)) for versions in sorted(set(summary.versions.values()), key=str) if versions]
+    if summary.verify is not None:
+        raced = f"{len(summary.verified)} choices in {summary.verifying_seconds:.1f} s, {len(summary.slower)} slower"
+        facts.append(("Raced again", f"{summary.verify}: {raced}"))
+    if summary.sweep:
+        facts.append(("Sweep", summary.sweep))
     if summary.incomplete:
         facts.append(("Not complete", summary.incomplete))
     return [(word, one_line(text)) for word, text in facts]
@@ -94,6 +99,7 @@ def _notes(summary: Summary) -> Iterable[str]:
     yield from summary.notes
     yield from (f"worker {worker} crashed" for worker in summary.crashed)
     yield from (f"{tuner} was left alone: {why}" for tuner, why in summary.unhooked)
+    yield from (f"{number} of {tuner} not raced: {why}" for (tuner, why), number in summary.not_verified.items())
     yield from (f"{kernel}: tuned without passing the plugin" for kernel in summary.unseen)
     if summary.taken_over:
         yield f"{summary.taken_over} tunings of an interrupted run with this dump path were taken over"
@@ -125,6 +131,9 @@ def _row(row: Row, texts: Texts) -> list[Any]:
         "alias": texts(row.alias),
         "versions": texts(str(row.versions)),
         "disturbed": int(row.disturbed),
+        "slower": int(row.verdict is not None and row.verdict.is_slower),
+        "verdict": texts(str(row.verdict or "")),
+        "swept": texts("; ".join(map(_ran_with, row.swept))),
     }
     return [
         texts(row.outcome.value if row.outcome else ""),
@@ -137,6 +146,11 @@ def _row(row: Row, texts: Texts) -> list[Any]:
         [_candidate(candidate, texts) for candidate in candidates],
         {name: value for name, value in about.items() if value},
     ]
+
+
+def _ran_with(swept: Swept) -> str:
+    failed = f" (failed: {', '.join(swept.failed_tests)})" if swept.failed_tests else ""
+    return f"{swept.candidate}{failed}"
 
 
 def _problem(problem: Problem, texts: Texts) -> list[int]:

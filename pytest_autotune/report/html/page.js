@@ -67,10 +67,13 @@
     row.candidates = candidates.map(([what, took = null, spread = 0, failed = 0, label = 0]) => ({
       what, time: took, spread, failed: texts[failed], label: texts[label],
     }));
-    for (const name of ["label", "reason", "moved", "alias", "versions"]) row[name] = texts[about[name] || 0];
+    for (const name of ["label", "reason", "moved", "alias", "versions", "verdict", "swept"]) {
+      row[name] = texts[about[name] || 0];
+    }
     row.disturbed = Boolean(about.disturbed);
-    const { outcome, name, key, device, label, reason } = row;
-    const words = [outcome, name, key, device, label, reason, configuration(choice), ...row.tests];
+    row.slower = Boolean(about.slower);
+    const { outcome, name, key, device, label, reason, verdict, swept } = row;
+    const words = [outcome, name, key, device, label, reason, verdict, swept, configuration(choice), ...row.tests];
     row.words = words.join("\n").toLowerCase();
     return row;
   });
@@ -174,7 +177,11 @@
 
   const kernelCell = ({ tuner, kernel }) => nameCell(kernel, ".", tuner);
   const keyCell = (row) => clamped(row.key, "code quiet");
-  const why = (row) => (row.reason ? el("small", { class: `reason ${row.outcome}` }, row.reason) : null);
+  function why(row) {
+    const slower = row.slower ? el("small", { class: "reason stale" }, row.verdict) : null;
+    return [row.reason ? el("small", { class: `reason ${row.outcome}` }, row.reason) : null, slower];
+  }
+
   const testCell = (test) => nameCell(test, "::");
 
   // The times of a problem's candidates on one line, the chosen one marked.
@@ -230,7 +237,8 @@
         el("td", { class: "number" }, `${(one.time / best).toFixed(2)} ×`));
     });
     const titles = ["Candidate", "", "Time", ...(hasSpread ? ["Spread"] : []), "Of the best"];
-    const headers = titles.map((title, at) => el("th", { scope: "col", class: at > 1 ? "number" : "" }, title));
+    const headers = titles.map((title, at) =>
+      (title ? el("th", { scope: "col", class: at > 1 ? "number" : "" }, title) : el("td")));
     const table = el("table", { class: "chart", "aria-label": "Times of the candidates" },
       el("thead", {}, el("tr", {}, headers)), el("tbody", {}, lines));
     const alike = common.size ? el("p", {}, quiet("All candidates: "), code([...common].join(", "))) : null;
@@ -244,7 +252,7 @@
     const facts = [
       ["Key", row.key], ["Device", row.device], ["Why", row.reason], ["Known as", row.label],
       ["Asked by", row.tests.join(", ")], ["Choice", configuration(row.choice)], ["Moved from", row.moved],
-      ["Entries of", row.alias], ["Tuned with", row.versions],
+      ["Entries of", row.alias], ["Tuned with", row.versions], ["Raced again", row.verdict], ["Ran with", row.swept],
       ["Measured", row.disturbed ? "disturbed: something else may have run on the device" : ""],
     ].filter(([, text]) => text);
     const list = facts.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { class: "code" }, text)]);
@@ -281,10 +289,13 @@
     ],
   });
 
+  const isOf = { tuned: (row) => row.tuned !== null, slower: (row) => row.slower };
+  for (const outcome of OUTCOMES) isOf[outcome] = (row) => row.outcome === outcome;
+
   function refresh() {
     const words = filter.words.toLowerCase().split(/\s+/).filter(Boolean);
     const shown = rows.filter((row) =>
-      (!filter.outcome || (filter.outcome === "tuned" ? row.tuned !== null : row.outcome === filter.outcome)) &&
+      (!filter.outcome || isOf[filter.outcome](row)) &&
       (!filter.kernel || row.name === filter.kernel) && words.every((one) => row.words.includes(one)));
     problems.show(shown);
     found.textContent = shown.length === rows.length ? count(rows.length, "problem")
@@ -326,7 +337,9 @@
     const { counts } = report;
     const known = report.judged ? OUTCOMES.filter((name) => counts[name] || name === "hit") : [];
     const tiles = [...known.map((name) => tile(name, counts[name])), tile("tuned", counts.tuned)];
-    for (const name of ["unused", "unseen"].filter((one) => counts[one])) tiles.push(fact(number(counts[name]), name));
+    if (counts.slower) tiles.push(tile("slower", counts.slower));
+    const others = ["untuned", "unused", "unseen"].filter((name) => counts[name]);
+    tiles.push(...others.map((name) => fact(number(counts[name]), name)));
     if (counts.tuned) tiles.push(fact(seconds(report.seconds), "of tuning"));
     if (report.saved >= 0.1) tiles.push(fact(seconds(report.saved), "of tuning saved"));
     const shares = known.filter((name) => counts[name]);
