@@ -110,6 +110,19 @@ def test_where_no_temporary_folder_can_be_written_there_is_no_folder(base: Path,
     assert shared_folder().path is None
 
 
+def test_where_python_takes_the_current_folder_for_temporary_files_there_is_no_folder(base: Path, monkeypatch) -> None:
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(base)
+
+    shared = shared_folder()
+    remove_run_folders(shared)
+
+    assert shared.path is None
+    assert "no folder for temporary files can be written" in shared.note
+    assert os.listdir(base) == []
+
+
 def test_a_folder_that_the_others_cannot_be_told_of_is_not_made(base: Path) -> None:
     (base / name()).write_text("")
 

@@ -73,7 +73,7 @@ def standard_folder() -> Path:
     :raises OSError: when it cannot be made, or is not this user's own.
     """
     memory = Path("/dev/shm")
-    base = memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+    base = memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else _for_temporary_files()
     folder = base / f"pytest-autotune-{os.getuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -87,6 +87,17 @@ def standard_folder() -> Path:
     return folder
 
 
+def _for_temporary_files() -> Path:
+    """The folder for temporary files.
+
+    :raises OSError: where none can be written. Python takes the current folder then, which is the user's project.
+    """
+    found = tempfile.gettempdir()
+    if found == os.getcwd() and found not in map(os.environ.get, ("TMPDIR", "TEMP", "TMP")):
+        raise FileNotFoundError(errno.ENOENT, "no folder for temporary files can be written")
+    return Path(found)
+
+
 def shared_folder(*, agreed: bool = True) -> SharedFolder:
     """The standard folder; where that cannot be used, one for this run alone.
 
@@ -98,7 +109,7 @@ def shared_folder(*, agreed: bool = True) -> SharedFolder:
         why = f"{error.filename or 'a folder for locks'}: {error.strerror or error}"
     if agreed:
         with suppress(OSError):
-            made = Path(tempfile.mkdtemp(prefix=_BEING_MADE))
+            made = Path(tempfile.mkdtemp(prefix=_BEING_MADE, dir=_for_temporary_files()))
             member = Membership(made)
             path = made.rename(made.with_name(made.name.replace("-new-", "-run-")))
             note = f"{why}; measurements of other pytest runs on this machine may overlap with those of this run"
@@ -141,7 +152,7 @@ def remove_run_folders(shared: SharedFolder) -> None:
     if shared.path is not None:
         with suppress(OSError), _opened(shared.path) as folder:
             _remove_runs(folder)
-    with suppress(OSError), _opened(os.path.realpath(tempfile.gettempdir())) as temporary:
+    with suppress(OSError), _opened(_for_temporary_files().resolve()) as temporary:
         for name in filter(_PRIVATE.fullmatch, os.listdir(temporary)):
             with suppress(OSError), _opened(name, temporary) as folder:
                 _lock_out_all_others(folder)
