@@ -93,7 +93,7 @@ class Suite:
             patch.setenv("TOY_LOG", str(self.log))
             # What else is installed for the tests would make every process of theirs start slowly.
             patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-            for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "GITLAB_CI"):
+            for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "GITLAB_CI", "CI_PROJECT_DIR"):
                 patch.delenv(name, raising=False)
             for name, value in environment.items():
                 patch.setenv(name, value)

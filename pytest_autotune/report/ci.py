@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from posixpath import join
 
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import Finding, findings
@@ -25,12 +24,10 @@ _TITLE = "autotune cache"
 SUMMARY_BYTES = 1024 * 1024 - 64 * 1024
 
 
-def github_annotations(summary: Summary, folder: str = "") -> list[str]:
+def github_annotations(summary: Summary) -> list[str]:
     """Lines that GitHub turns into annotations: why the run fails, and at each test what it asked for and was no hit.
 
     They are errors where the run or the test fails for it, and else warnings.
-
-    :param folder: pytest's rootdir, relative to the root of the repository; empty where it is that.
     """
     lines = [_command("error", failure, _hint(summary)) for failure in summary.failures[:SHOWN]]
     found: defaultdict[str, defaultdict[Place, list[Finding]]] = defaultdict(lambda: defaultdict(list))
@@ -39,7 +36,7 @@ def github_annotations(summary: Summary, folder: str = "") -> list[str]:
     for level, room in (("error", SHOWN - len(lines)), ("warning", SHOWN)):
         places = sorted(found[level], key=lambda place: (place.path, place.line))
         shown = places if len(places) <= room else places[: max(room - 1, 0)]
-        lines += [_annotation(level, place, found[level][place], folder) for place in shown]
+        lines += [_annotation(level, place, found[level][place]) for place in shown]
         if hidden := len(places) - len(shown):
             what = "1 more test asks" if hidden == 1 else f"{hidden} more tests ask"
             lines += [_command(level, f"{what} for what is no hit; the section of the log names all with -v")]
@@ -68,12 +65,12 @@ def _hint(summary: Summary) -> str:
     return f"Re-run with {summary.update} to update the cache." if summary.update and summary.misses else ""
 
 
-def _annotation(level: str, place: Place, found: Sequence[Finding], folder: str) -> str:
+def _annotation(level: str, place: Place, found: Sequence[Finding]) -> str:
     """All that is found at one place."""
     named = [str(finding) for finding in found[:_NAMED]]
     if len(found) > len(named):
         named.append(f"… and {len(found) - len(named)} more")
-    where = {"file": join(folder, place.path), "line": str(place.line) if place.line else ""} if place.path else {}
+    where = {"file": place.path, "line": str(place.line) if place.line else ""} if place.path else {}
     return _command(level, *named, title=f"{_TITLE}: {', '.join(sorted({one.word for one in found}))}", **where)
 
 

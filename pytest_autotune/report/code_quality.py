@@ -13,7 +13,7 @@ from pytest_autotune.report.summary import Summary
 
 
 def to_json(summary: Summary) -> str:
-    """The findings as JSON text; paths are relative to pytest's rootdir, which has to be that of the repository."""
+    """The findings as JSON text."""
     found = [
         {
             "check_name": f"autotune-{finding.word}",

@@ -37,7 +37,9 @@ def findings(summary: Summary) -> Iterator[Finding]:
     """All findings of a run, in the order of its rows."""
 
     def of(row: Row, word: str, why: str, fails: bool, tests: Sequence[str]) -> Finding:
-        place = next((summary.places[test] for test in tests if test in summary.places), NOWHERE)
+        # Of a test whose worker died, only its name is known.
+        known = [summary.places.get(test) or Place(test.partition("::")[0]) for test in tests]
+        place = max(known, key=lambda one: one.line > 0, default=NOWHERE)
         return Finding(
             word, f"{described(row.problem, row.label)}: {why}", place, fails, _digest(word, row.problem.digest)
         )

@@ -83,7 +83,7 @@ class Row:
 class Place:
     """Where a test is defined.
 
-    :param path: of its file, relative to pytest's rootdir, with forward slashes.
+    :param path: of its file, relative to the root of the repository, with forward slashes.
     :param line: the first one is 1; 0 where it is not known.
     """
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_autotune.report import ci, markdown
-from pytest_autotune.report.summary import Summary
+from pytest_autotune.report.summary import Place, Summary
+
+#: Variables with the folder of the checkout: GitHub's, GitLab's.
+_CHECKOUT = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 
 
 class NoSystem:
@@ -32,15 +36,11 @@ class NoSystem:
 class GitHub(NoSystem):
     """GitHub Actions, and those that understand the same commands.
 
-    :param root: pytest's rootdir.
-    :param environment: of this process.
+    :param step_summary: the file for Markdown; empty where there is none.
     """
 
-    def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
-        self._step_summary = environment.get("GITHUB_STEP_SUMMARY", "")
-        repository = Path(environment.get("GITHUB_WORKSPACE") or root).resolve()
-        folder = root.resolve().relative_to(repository) if root.resolve().is_relative_to(repository) else Path()
-        self._folder = "/".join(folder.parts)
+    def __init__(self, step_summary: str) -> None:
+        self._step_summary = step_summary
 
     def publish(self, summary: Summary) -> Summary:
         if not self._step_summary or not (summary.rows or summary.loaded or summary.dump or summary.failures):
@@ -55,7 +55,7 @@ class GitHub(NoSystem):
 
     def show(self, summary: Summary, terminalreporter: pytest.TerminalReporter, section: Callable[[], None]) -> None:
         section()
-        for line in ci.github_annotations(summary, self._folder):
+        for line in ci.github_annotations(summary):
             terminalreporter.write_line(line)
 
 
@@ -70,14 +70,32 @@ class GitLab(NoSystem):
         terminalreporter.write_line(end)
 
 
-def system(wanted: str, root: Path) -> NoSystem:
+def system(wanted: str) -> NoSystem:
     """The CI system that runs this process.
 
     :param wanted: ``"off"`` for none, whatever the environment says.
-    :param root: pytest's rootdir.
     """
     if wanted != "off" and os.environ.get("GITHUB_ACTIONS") == "true":
-        return GitHub(root, os.environ)
+        return GitHub(os.environ.get("GITHUB_STEP_SUMMARY", ""))
     if wanted != "off" and os.environ.get("GITLAB_CI") == "true":
         return GitLab()
     return NoSystem()
+
+
+class Places:
+    """Where tests are defined, as a CI system spells it: relative to the root of the repository.
+
+    :param root: pytest's rootdir, to which a report's location is relative.
+    """
+
+    def __init__(self, root: Path) -> None:
+        root = root.resolve()
+        named = [Path(path).resolve() for name in _CHECKOUT if (path := os.environ.get(name))]
+        found = [folder for folder in (root, *root.parents) if (folder / ".git").exists()]
+        repository = next((folder for folder in [*named, *found] if root.is_relative_to(folder)), root)
+        self._folder = root.relative_to(repository).as_posix()
+
+    def of(self, report: pytest.TestReport) -> Place:
+        """Where the test of a report is defined."""
+        path, line, _ = report.location
+        return Place(posixpath.normpath(f"{self._folder}/{path.replace(os.sep, '/')}"), 0 if line is None else line + 1)

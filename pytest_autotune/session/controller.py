@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import uuid
 from collections.abc import Generator, Sequence
@@ -51,7 +50,8 @@ class Controller:
         self._completeness = Completeness(config)
         self._has_begun = self._is_shown = False
         self._places: dict[str, Place] = {}
-        self._ci = ci.system(options.ci, config.rootpath)
+        self._ci = ci.system(options.ci)
+        self._locate = ci.Places(config.rootpath)
         self._summary: Summary | None = None
         self.run_id = uuid.uuid4().hex
         self._notes: list[str] = []
@@ -153,8 +153,7 @@ class Controller:
         worker = getattr(getattr(report, "node", None), "gateway", None)
         lookups = getattr(report, REPORT_ATTRIBUTE, [])
         if lookups:
-            path, line, _ = report.location
-            self._places[report.nodeid] = Place(path.replace(os.sep, "/"), 0 if line is None else line + 1)
+            self._places[report.nodeid] = self._locate.of(report)
         self._collect(getattr(worker, "id", ""), lookups)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

@@ -60,8 +60,14 @@ def test_a_miss_within_the_limit_is_a_warning_in_any_verbosity(serial_outdated: 
 
 
 def test_paths_of_annotations_are_those_of_the_repository(serial_outdated: Suite) -> None:
-    (line,) = annotations(serial_outdated.load(**GITHUB, GITHUB_WORKSPACE=str(serial_outdated.folder.parent)))
-    assert line.startswith(f"::warning file={serial_outdated.folder.name}/tests/test_op.py,line=5,")
+    folder = serial_outdated.folder
+    (line,) = annotations(serial_outdated.load(**GITHUB, GITHUB_WORKSPACE=str(folder.parent)))
+    assert line.startswith(f"::warning file={folder.name}/tests/test_op.py,line=5,")
+
+    (folder / ".git").mkdir()
+    below = ["--rootdir=tests", "--confcutdir=."]
+    (line,) = annotations(serial_outdated.load(*below, **GITHUB, GITHUB_WORKSPACE="/elsewhere"))
+    assert line.startswith("::warning file=tests/test_op.py,line=5,")
 
 
 @pytest.mark.parametrize(
