@@ -3,7 +3,7 @@
     python tests/versions.py                              # the versions to try, by name
     python tests/versions.py triton-3.4.0 lowest          # these
     python tests/versions.py triton-9.9.0 python-3.13     # and any other, by library and version
-    python tests/versions.py lowest --tests="tests -k formats"
+    python tests/versions.py lowest --tests="tests/acceptance -k 'not n2'"
 
 It needs no GPU. A library is put before what is installed for the Python that runs this. What decides on others, a
 torch, a JAX, a Python and the lowest of all, gets an environment of its own; with torch and JAX it takes some
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -142,7 +143,7 @@ def run(name: str, version: Version) -> bool:
     with log.open("w") as output:
         for tests in version.tests:
             done = subprocess.run(
-                [python, "-m", "pytest", "-q", "-n2", "--dist=loadfile", *tests.split()],
+                [python, "-m", "pytest", "-q", "-n2", "--dist=loadfile", *shlex.split(tests)],
                 cwd=ROOT,
                 env={**os.environ, **variables},
                 stdout=output,
