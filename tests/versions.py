@@ -150,7 +150,7 @@ def run(name: str, version: Version) -> bool:
                 stderr=subprocess.STDOUT,
             )
             statuses.append(done.returncode)
-    told = re.findall(r"^(?:FAILED|ERROR) .*|^.* in [\d.]+s\b.*$", log.read_text(), re.MULTILINE)
+    told = re.findall(r"^(?:FAILED|ERROR) .*|^\d+ \w+.* in [\d.]+s\b.*$", log.read_text(), re.MULTILINE)
     print(f"{name} ({' '.join(version.requirements)}): {log}", *told, sep="\n    ", flush=True)
     return not any(statuses)
 

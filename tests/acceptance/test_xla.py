@@ -122,7 +122,7 @@ def test_a_stale_entry_names_the_versions_that_changed(
 ) -> None:
     serial.dump()
 
-    lines = section(serial.load(TOY_XLA_CUDNN="9.19.0", TOY_XLA_TRITON="b" * 40))
+    lines = section(serial.load("-v", TOY_XLA_CUDNN="9.19.0", TOY_XLA_TRITON="b" * 40))
 
     stale = [line for line in lines if line.startswith("STALE")]
     assert len(stale) == 4
@@ -144,7 +144,7 @@ def test_a_stale_legacy_entry_names_cudnn_and_xlas_entry_version(
 ) -> None:
     serial.dump(TOY_XLA_LAYOUT="legacy")
 
-    lines = section(serial.load(TOY_XLA_LAYOUT="legacy", TOY_XLA_CUDNN="9.19.0", TOY_XLA_ENTRY_VERSION="52"))
+    lines = section(serial.load("-v", TOY_XLA_LAYOUT="legacy", TOY_XLA_CUDNN="9.19.0", TOY_XLA_ENTRY_VERSION="52"))
 
     stale = [line for line in lines if line.startswith("STALE")]
     assert len(stale) == 4
@@ -156,7 +156,7 @@ def test_a_cache_of_xlas_other_format_is_told_as_that(
 ) -> None:
     serial.dump(TOY_XLA_LAYOUT="legacy")
 
-    lines = section(serial.load())
+    lines = section(serial.load("-v"))
 
     assert sum(line.endswith("those that are loaded are of XLA's legacy (jax <= 0.11.1) format") for line in lines) == 4
 
