@@ -40,12 +40,12 @@ def _verdict(summary: Summary) -> tuple[str, str]:
     if summary.failures:
         return "failed", "; ".join(summary.failures)
     if summary.gate.skipped:
-        return "open", summary.gate.skipped
+        return "unjudged", summary.gate.skipped
     if summary.gate.limit:
         return "passed", f"within the limit of {summary.gate.limit} misses"
     if summary.misses:
-        return "open", f"{summary.misses} of {summary.problems} problems are not covered; no limit was set"
-    return "passed" if summary.loaded else "open", (
+        return "unjudged", f"{summary.misses} of {summary.problems} problems are not covered; no limit was set"
+    return "passed" if summary.loaded else "unjudged", (
         "every problem was a hit" if summary.loaded and summary.rows else "nothing was judged"
     )
 

@@ -6,11 +6,11 @@ The names here are those that ``page.js`` reads.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from pytest_autotune.cache.diff import Change, winner
+from pytest_autotune.cache.diff import Change, Diff, Kind, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.report.costs import OUTSIDE, Cost, by_kernel, by_test
@@ -66,7 +66,7 @@ def page_data(summary: Summary) -> dict[str, Any]:
         "tests": [_cost(cost, texts) for cost in by_test(summary)],
         "missed": _missed(summary, texts),
         "compared": "the loaded cache" if summary.loaded else one_line(dump.path) if dump is not None else "",
-        "unchanged": summary.changes.unchanged,
+        "changed": _changed(summary.changes),
         "changes": [_change(change, texts) for change in summary.changes.changes],
         "unused": [_problem(entry.problem, texts) for entry in summary.unused],
         "notes": [*map(one_line, _notes(summary))],
@@ -188,6 +188,11 @@ def _missed(summary: Summary, texts: Texts) -> list[list[Any]]:
             by_test[row.tests[0] if row.tests else OUTSIDE].append(number)
     ordered = sorted(by_test.items(), key=lambda pair: (-len(pair[1]), pair[0]))
     return [[texts(test), numbers] for test, numbers in ordered]
+
+
+def _changed(found: Diff) -> str:
+    kinds = Counter(change.kind for change in found.changes)
+    return ", ".join([*(kind.count(kinds[kind]) for kind in Kind if kinds[kind]), f"{found.unchanged} unchanged"])
 
 
 def _change(change: Change, texts: Texts) -> list[Any]:

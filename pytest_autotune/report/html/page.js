@@ -130,7 +130,7 @@
       const first = page * PAGE;
       const part = shown.slice(first, first + PAGE);
       body.replaceChildren(...part.flatMap(drawn));
-      if (!part.length) body.append(el("tr", {}, el("td", { colspan: columns.length }, quiet("Nothing fits."))));
+      if (!part.length) body.append(el("tr", {}, el("td", { colspan: columns.length }, quiet("Nothing to show."))));
       where.textContent = `${number(first + 1)} to ${number(first + part.length)} of ${number(shown.length)}`;
       before.disabled = page === 0;
       after.disabled = first + PAGE >= shown.length;
@@ -413,7 +413,8 @@
       const differ = now.map((part, at) => [before[at], part]).filter(([old, part]) => old !== part);
       if (!differ.length) return now.join(", ");
       const value = (part) => part.slice(nameOf(part).length + 1);
-      const shown = ([old, part]) => [`${nameOf(part)} `, ...fromTo(value(old) || "none", value(part) || "none")];
+      const shown = ([old, part]) =>
+        [el("span", { class: "whole" }, `${nameOf(part)} `, fromTo(value(old) || "none", value(part) || "none"))];
       return differ.flatMap((pair, at) => [at ? ", " : "", ...shown(pair)]);
     }
 
@@ -438,10 +439,7 @@
       ],
     });
     table.show(list);
-    const kinds = new Map();
-    for (const one of list) kinds.set(one.kind, (kinds.get(one.kind) || 0) + 1);
-    const told = [...kinds].map(([kind, many]) => `${number(many)} ${kind}`);
-    return [el("p", {}, quiet([...told, `${number(report.unchanged)} unchanged`].join(", "))), table.node];
+    return [el("p", {}, quiet(report.changed)), table.node];
   }
 
   function unused() {
