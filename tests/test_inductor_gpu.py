@@ -150,3 +150,28 @@ def test_two_workers_tune_each_problem_once_on_the_gpu(tmp_path: Path) -> None:
     assert dump.report["disagreements"] == 0
     assert dump.cache.count("entries {") == dump.counts["tuned"] == load.counts["hit"]
     assert [facts["test_mlp"]["measured"] for facts in load.facts.values()] == [0, 0]
+
+
+def test_loaded_choices_are_raced_again_on_the_gpu_and_the_code_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "test_compiled.py").write_text(SUITE)
+    tests = ("-k", "test_mlp or test_a_reduction")
+    dump, load = dump_and_load(tmp_path, *tests)
+    (tmp_path / "inductor").rename(tmp_path / "inductor of the load")
+    again = Run(tmp_path, *tests, LOAD, "--autotune-verify=all")
+
+    raced = {row["tuner"] for row in again.report["lookups"] if row["verdict"] and row["verdict"]["raced"]}
+    assert raced == {"inductor.config", "inductor.template"} & {row["tuner"] for row in dump.report["lookups"]}
+    assert again.counts["hit"] == load.counts["hit"]
+    assert {test: one["codes"] for test, one in again.facts[""].items()} == {
+        test: one["codes"] for test, one in load.facts[""].items()
+    }
+
+
+def test_a_sweep_runs_other_candidates_on_the_gpu_and_measures_none_of_them(tmp_path: Path) -> None:
+    (tmp_path / "test_compiled.py").write_text(SUITE)
+
+    sweep = Run(tmp_path, "-k", "test_a_reduction", "--autotune-sweep=1")
+
+    swept = [row for row in sweep.report["lookups"] if row["tuner"] == "inductor.config"]
+    assert swept
+    assert all(row["swept"] and not row["tuned"] for row in swept)

@@ -151,6 +151,11 @@ class Candidate:
         """Whether both name one configuration, whatever was measured of it."""
         return self.id == other.id and self.params == other.params
 
+    @property
+    def words(self) -> str:
+        """What a reader knows of it: not an id, which may be a digest, where anything else is known."""
+        return ", ".join(map(str, self.params)) or self.label or self.id or "default"
+
     def __str__(self) -> str:
         return ", ".join(map(str, self.params)) or self.id or "default"
 

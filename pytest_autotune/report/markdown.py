@@ -136,7 +136,7 @@ def _slower(row: Row) -> list[str]:
 def _failed(summary: Summary) -> list[list[str]]:
     """In a sweep, what ran in tests that failed."""
     return [
-        [test, described(row.problem, row.label), str(one.candidate)]
+        [test, described(row.problem, row.label), one.candidate.words]
         for row in summary.rows
         for one in row.swept
         for test in one.failed_tests

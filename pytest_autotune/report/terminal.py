@@ -147,13 +147,13 @@ def _swept(summary: Summary, verbosity: int) -> Iterator[Line]:
     failed = [(row, one, test) for row in summary.rows for one in row.swept for test in one.failed_tests]
     shown = failed if verbosity > 0 else failed[:SHOWN]
     for row, one, test in shown:
-        yield Line(f" {test} - {described(row.problem, row.label)}: ran with {one.candidate}", "FAILED", "red")
+        yield Line(f" {test} - {described(row.problem, row.label)}: ran with {one.candidate.words}", "FAILED", "red")
     if len(failed) > len(shown):
         yield _hidden(len(failed) - len(shown), "failed", "failed")
     refused = [(row, one) for row in summary.rows if row.swept for one in row.candidates if one.failed]
     shown_refused = refused if verbosity > 0 else refused[:SHOWN]
     for row, candidate in shown_refused:
-        yield Line(f" {described(row.problem, row.label)}: {candidate}: {candidate.failed}", "REFUSED", "yellow")
+        yield Line(f" {described(row.problem, row.label)}: {candidate.words}: {candidate.failed}", "REFUSED", "yellow")
     if len(refused) > len(shown_refused):
         yield _hidden(len(refused) - len(shown_refused), "refused", "refused")
 

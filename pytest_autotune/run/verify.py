@@ -118,7 +118,7 @@ class Verdict:
             return str(self.entry.choice)
         timed = [one for one in self.entry.candidates if one.time_us is not None]
         fastest = min(timed, key=lambda one: one.time_us or 0.0, default=None)
-        return "" if fastest is None else fastest.label or str(fastest)
+        return "" if fastest is None else fastest.words
 
     def __str__(self) -> str:
         if self.reason:

@@ -17,7 +17,9 @@ HEADING = "autotune sweep"
 
 def section(item: pytest.Item, options: Options, ran_with: Iterable[Lookup]) -> str:
     """The text of the section."""
-    lines = [f"{lookup.problem}: {lookup.entry.choice}" for lookup in ran_with if lookup.entry and lookup.entry.choice]
+    lines = [
+        f"{lookup.problem}: {lookup.entry.choice.words}" for lookup in ran_with if lookup.entry and lookup.entry.choice
+    ]
     return "\n".join([*(lines or ["no candidate of a sweep was asked for"]), f"rerun: {_command(item, options)}"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -135,3 +136,39 @@ def test_every_candidate_is_reported_with_its_time(suite: Suite) -> None:
         assert len(row["candidates"]) == 4
         assert all(candidate["time_us"] > 0 for candidate in row["candidates"])
     assert json.dumps(report)
+
+
+SLOW = """
+import torch, triton, triton.language as tl
+
+@triton.autotune(configs=[triton.Config({"BLOCK": block}) for block in (1024, 16, 2048)], key=["n"])
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + offsets, 2 * tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
+
+def test_double():
+    x = torch.randn(4_000_000, device="cuda")
+    y = torch.empty_like(x)
+    double[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, x.numel())
+    assert torch.equal(y, 2 * x)
+"""
+
+
+def test_a_slower_choice_that_was_planted_is_found_and_replaced_and_a_good_one_is_not_reported(suite: Suite) -> None:
+    suite.pytester.makepyfile(test_slow=SLOW)
+    suite.run("--autotune-dump=cache.textproto", "test_slow.py")
+    good = suite.cache.read_text()
+    planted = re.sub(r'name: "BLOCK" int: \d+', 'name: "BLOCK" int: 16', good)
+    assert planted != good
+
+    suite.cache.write_text(planted)
+    found = suite.report(
+        "--autotune-load=cache.textproto", "--autotune-update", "--autotune-verify=all", "test_slow.py"
+    )
+    again = suite.report(load, "--autotune-verify=all", "test_slow.py")
+
+    assert (found["verify"]["raced"], found["verify"]["slower"], found["counts"]["tuned"]) == (1, 1, 0)
+    assert found["lookups"][0]["verdict"]["slower"] > 0.5
+    assert found["dump"]["changed"] == 1
+    assert (again["verify"]["raced"], again["verify"]["slower"]) == (1, 0)

@@ -17,11 +17,13 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
+from pytest_autotune.tuners.inductor.template_race import verify_winner
 from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed, rounded_us
 
 #: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
@@ -78,6 +80,8 @@ class Templates:
         label = f"{len(choices)} candidates"
         if run.policy.sweep is not None:  # the next test asks again what it runs with
             run.at_next_test(forget_compiled)
+        if benchmark is None and run.may_verify(problem):
+            return {}  # they are compiled then, and this is asked again with a benchmark
         with run.tuning(
             problem,
             (),
@@ -90,10 +94,35 @@ class Templates:
                 if reason := _no_longer_compiles(offered, tuning.entry):
                     tuning.reject(reason)
                 else:
+                    self._verify(choices, benchmark, offered, tuning)
                     return offered.times_ms(tuning.entry)
             if benchmark is None:  # asks whether the candidates have to be compiled
                 return {}
             return self._measure(choices, benchmark, offered, tuning)
+
+    def _verify(
+        self,
+        choices: Sequence[Any],
+        benchmark: Callable[[Sequence[Any]], Mapping[Any, float]] | None,
+        offered: _Offered,
+        tuning: Tuning,
+    ) -> None:
+        entry = tuning.entry
+        if not tuning.to_verify or entry is None:
+            return
+        if benchmark is None:
+            tuning.verified(Verdict("its candidates were not compiled"))
+            return
+        if choices[0].layout.device.type != "cuda":
+            tuning.verified(Verdict("it is not on a GPU"))
+            return
+
+        def entry_of(times_ms: Mapping[Any, float]) -> Entry:
+            candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
+            problem, fingerprint = tuning.lookup.identity
+            return Entry(problem, fingerprint, None, tuple(candidates), label=entry.label, versions=versions())
+
+        verify_winner(tuning, self._timed, choices, offered.winner(entry), benchmark, entry_of)
 
     def _measure(
         self,

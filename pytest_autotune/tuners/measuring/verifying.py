@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 from pytest_autotune.cache.model import Candidate, Entry
@@ -72,15 +73,41 @@ class Contest:
 
 def verify(tuning: Tuning, contest: Contest) -> None:
     """Race the loaded choice where it is its turn, and report what came of it; what fails is reported, too."""
+    report(tuning, partial(_verdict, tuning, contest), contest.spent_s)
+
+
+def report(tuning: Tuning, race: Callable[[Callable[[], bool]], Verdict], spent_s: float = 0.0) -> None:
+    """Have a loaded choice raced where it is its turn, and report what came of it; what fails is reported, too.
+
+    :param race: is called with what says whether the time for it is over.
+    :param spent_s: seconds that were spent on it before.
+    """
     with tuning.verifying() as is_over:
         if is_over is None:
             return
-        started = time.perf_counter() - contest.spent_s
+        started = time.perf_counter() - spent_s
         try:
-            verdict = _verdict(tuning, contest, is_over)
+            verdict = race(is_over)
         except Exception as error:
             verdict = Verdict(f"{type(error).__name__}: {error}".splitlines()[0])
         tuning.verified(replace(verdict, seconds=float(f"{time.perf_counter() - started:.3g}")))
+
+
+def slower(told: Verdict, challenge: Challenge, best_us: float, entry: Entry) -> Verdict:
+    """The verdict on a choice that another candidate beats.
+
+    :param told: what is known of the race already.
+    :param best_us: the time of the one that beats it, in microseconds.
+    :param entry: what a dump keeps instead.
+    """
+    return replace(
+        told,
+        slower=float(f"{challenge.slower:.3g}"),
+        choice_us=rounded_us(best_us * (1 + challenge.slower)),
+        best_us=rounded_us(best_us),
+        error_us=float(f"{2 * challenge.error * best_us:.2g}"),
+        entry=entry,
+    )
 
 
 def _verdict(tuning: Tuning, contest: Contest, is_over: Callable[[], bool]) -> Verdict:
@@ -109,17 +136,10 @@ def _verdict(tuning: Tuning, contest: Contest, is_over: Callable[[], bool]) -> V
         return replace(told, reason="something else may have run on the device")
     if raced.challenge is None:
         return told
-    slower, best_us = raced.challenge.slower, rounded_us(raced.best_us)
     timed = [_timed(candidate, result) for candidate, result in zip(racing, raced.results, strict=True)]
-    best = timed[raced.challenge.winner] = replace(racing[raced.challenge.winner], time_us=best_us)
-    return replace(
-        told,
-        slower=float(f"{slower:.3g}"),
-        choice_us=rounded_us(best_us * (1 + slower)),
-        best_us=best_us,
-        error_us=float(f"{2 * raced.challenge.error * best_us:.2g}"),
-        entry=contest.entry(tuning, best, timed),
-    )
+    winner = raced.challenge.winner
+    best = timed[winner] = replace(racing[winner], time_us=rounded_us(raced.best_us))
+    return slower(told, raced.challenge, raced.best_us, contest.entry(tuning, best, timed))
 
 
 def _timed(candidate: Candidate, result: Result) -> Candidate:

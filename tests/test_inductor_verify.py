@@ -1,0 +1,154 @@
+"""Loaded choices of Inductor are raced again, on a GPU that is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.verify import Share, Verdict, Verification
+from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
+from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.inductor.templates import Templates
+from tests.test_inductor_benchmarks import Inductor, Kernel
+from tests.test_race import Gpu
+
+GPU = Device("NVIDIA H200", "sm_90", 132)
+ALL = Verification(Share.parse("all"), 0, 100.0)
+
+
+def a_run(entry: Entry, verify: Verification = ALL) -> tuple[TuningRun, list[Lookup]]:
+    lookups: list[Lookup] = []
+    run = TuningRun(Policy(verify=verify), EntryIndex.of([Cache((entry,))]), Alone(GpuLock(1.0)), lookups.append)
+    return run, lookups
+
+
+def config(block: int) -> Any:
+    return SimpleNamespace(kwargs={"XBLOCK": block}, num_warps=4, num_stages=1)
+
+
+def params(block: int) -> tuple[Value, ...]:
+    return Value("XBLOCK", block), Value("num_warps", 4), Value("num_stages", 1)
+
+
+class Spilling(Kernel):
+    """Inductor's autotuner of a kernel whose launchers have configurations; some spill registers."""
+
+    custom_kernel = False
+    inductor_meta: Mapping[str, Any] = {}
+
+    def __init__(self, times_us: Mapping[int, float], spills: Mapping[int, int] | None = None) -> None:
+        super().__init__(list(times_us.values()))
+        for launcher, block in zip(self.launchers, times_us, strict=True):
+            launcher.config, launcher.n_spills = config(block), (spills or {}).get(block, 0)
+
+
+def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that_inductor_refuses() -> None:
+    entry = Entry(Problem("inductor.config", "k", (), GPU), (), Candidate(params=params(64)))
+    part = KernelConfigs(lambda name: ("", ""), Benchmarks(lambda: Gpu()))
+    search: Any = SimpleNamespace(compiled_s=1.5)
+    verdicts = []
+    for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
+        run, lookups = a_run(entry)
+        with run.tuning(entry.problem, (), lambda entry: True) as tuning:
+            part._verify(Spilling(times_us, spills), search, tuning, ("x",), {})
+        verdicts.append(lookups[0].verdict)
+
+    slower, good = verdicts
+    assert slower is not None
+    assert slower.raced == 2
+    assert str(slower).startswith("the choice takes 1.10 x (XBLOCK=16, num_warps=4, num_stages=1), 4")
+    assert slower.seconds >= 1.5  # compiling them all
+    assert good is not None
+    assert (good.reason, good.is_slower) == ("", False)
+
+
+def test_a_kernel_on_the_cpu_is_not_raced_and_that_is_told() -> None:
+    entry = Entry(Problem("inductor.config", "k", (), GPU), (), Candidate(params=params(64)))
+    run, lookups = a_run(entry)
+    kernel = Spilling({64: 5.0, 16: 4.0})
+    kernel.device_props = SimpleNamespace(type="cpu")
+    with run.tuning(entry.problem, (), lambda entry: True) as tuning:
+        KernelConfigs(lambda name: ("", ""))._verify(kernel, SimpleNamespace(compiled_s=0.0), tuning, (), {})  # type: ignore
+
+    assert lookups[0].verdict == Verdict("it is not on a GPU")
+
+
+def template(name: str) -> Any:
+    class TemplateCaller:
+        layout = SimpleNamespace(device=SimpleNamespace(type="cuda", index=0))
+
+        def hash_key(self) -> str:
+            return name
+
+    found: Any = TemplateCaller()
+    found.name, found.description = name, f"BLOCK={name}"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("times_us", "told"),
+    [
+        ({"a": 50.0, "b": 44.0, "c": 90.0}, "the choice takes 1.14 x (Template b: BLOCK=b), 50"),
+        ({"a": 50.0, "b": 49.5, "c": 90.0}, "as fast as any"),
+    ],
+)
+def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, times_us: Mapping[str, float], told: str
+) -> None:
+    choices = [template(name) for name in times_us]
+    then = [Candidate(name, time_us=time_us) for name, time_us in zip(times_us, (10.0, 20.0, 30.0), strict=True)]
+    entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=tuple(then))
+    run, lookups = a_run(entry)
+    inductor: Any = Inductor()
+    timed = Benchmarks(lambda: Gpu())
+    timed.hook(inductor, run, Patches(run, "inductor"))
+    part = Templates(timed)
+    part._run = run
+    monkeypatch.setattr(part, "_problem", lambda *asked: entry.problem)
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._no_longer_compiles", lambda *asked: "")
+    asked: list[int] = []
+
+    def benchmark(some: Sequence[Any]) -> dict[Any, float]:
+        asked.append(len(some))
+        return {one: inductor.benchmarker.benchmark(lambda one=one: times_us[one.name]) for one in some}
+
+    compiled_first = part._lookup(dict, choices, "mm", "inputs", None, None)
+    used = part._lookup(dict, choices, "mm", "inputs", benchmark, None)
+
+    assert compiled_first == {}  # so that Inductor compiles them
+    assert used == dict(zip(choices, (0.01, 0.02, 0.03), strict=True))
+    [lookup] = lookups
+    assert lookup.verdict is not None
+    assert str(lookup.verdict).startswith(told)
+    assert asked == ([3, 2, 2] if lookup.verdict.is_slower else [3])
+    if lookup.verdict.is_slower:
+        assert lookup.verdict.entry is not None
+        fastest = min(lookup.verdict.entry.candidates, key=lambda one: one.time_us or 0.0)
+        assert fastest.id == "b"
+
+
+def test_templates_that_are_measured_in_another_process_are_not_raced_and_that_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choices = [template(name) for name in "ab"]
+    entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=(Candidate("a", time_us=1.0),))
+    run, lookups = a_run(entry)
+    part = Templates(Benchmarks(lambda: Gpu()))
+    part._run = run
+    monkeypatch.setattr(part, "_problem", lambda *asked: entry.problem)
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._no_longer_compiles", lambda *asked: "")
+
+    part._lookup(dict, choices, "mm", "inputs", lambda some: dict.fromkeys(some, 1.0), None)
+
+    assert lookups[0].verdict is not None
+    assert lookups[0].verdict.reason == "it was not measured in this process"
