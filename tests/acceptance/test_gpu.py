@@ -163,9 +163,8 @@ def test_a_slower_choice_that_was_planted_is_found_and_replaced_and_a_good_one_i
     assert planted != good
 
     suite.cache.write_text(planted)
-    found = suite.report(
-        "--autotune-load=cache.textproto", "--autotune-update", "--autotune-verify=all", "test_slow.py"
-    )
+    load = "--autotune-load=cache.textproto"
+    found = suite.report(load, "--autotune-update", "--autotune-verify=all", "test_slow.py")
     again = suite.report(load, "--autotune-verify=all", "test_slow.py")
 
     assert (found["verify"]["raced"], found["verify"]["slower"], found["counts"]["tuned"]) == (1, 1, 0)
