@@ -17,6 +17,7 @@ _BUCKET = 64
 _SAMPLE = 64
 
 _Key = tuple[Value, ...]
+_Words = tuple[str, ...]
 
 
 class _Bucket:
@@ -24,22 +25,25 @@ class _Bucket:
 
     def __init__(self, decode: Callable[[], Iterable[Entry]]) -> None:
         self._decode = decode
-        self._by_key: dict[Value | None, dict[_Key, list[Entry]]] = {}
+        self._by_words: dict[Value | None, dict[_Words, list[Entry]]] = {}
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
         return tuple(self._decode())
 
-    def same_key(self, key: _Key) -> Sequence[Entry]:
-        """The entries with this key. The first question sorts all of them by one part of it, and those by the rest."""
+    def same_key(self, key: _Key, words: _Words) -> Sequence[Entry]:
+        """The entries with this key. The first question sorts all of them by one part of it, and those by the rest.
+
+        :param words: those of the key.
+        """
         index = self._dividing_part
         part = key[index] if index < len(key) else None
-        found = self._by_key.get(part)
+        found = self._by_words.get(part)
         if found is None:
-            found = self._by_key[part] = {}
+            found = self._by_words[part] = {}
             for entry in self._by_part.get(part, ()):
-                found.setdefault(entry.problem.key, []).append(entry)
-        return found.get(key, ())
+                found.setdefault(_words(entry.problem.key), []).append(entry)
+        return [entry for entry in found.get(words, ()) if entry.problem.key == key]
 
     @cached_property
     def _dividing_part(self) -> int:
@@ -77,8 +81,9 @@ class _Kernel:
         return tuple(chain.from_iterable(bucket.entries for bucket in self._buckets))
 
     def same_key(self, key: _Key) -> Sequence[Entry]:
-        bucket = _digest(key) % len(self._buckets) if len(self._buckets) > 1 else 0
-        return self._buckets[bucket].same_key(key)
+        words = _words(key)
+        bucket = _digest(words) % len(self._buckets) if len(self._buckets) > 1 else 0
+        return self._buckets[bucket].same_key(key, words)
 
     @cached_property
     def encoded(self) -> Sequence[bytes]:
@@ -89,13 +94,18 @@ class _Kernel:
         number = len(entries) // _BUCKET + 1
         buckets: list[list[Entry]] = [[] for _ in range(number)]
         for entry in entries:
-            buckets[_digest(entry.problem.key) % number if number > 1 else 0].append(entry)
+            buckets[_digest(_words(entry.problem.key)) % number if number > 1 else 0].append(entry)
         return [_to_bytes(bucket) for bucket in buckets]
 
 
-def _digest(key: _Key) -> int:
-    """The same number in every process, unlike a hash; equal keys have the same, others mostly not."""
-    return crc32("\0".join([str(value.value) for value in key]).encode(errors="surrogatepass"))
+def _words(key: _Key) -> _Words:
+    """Of equal keys the same, of others mostly not; a key's own hash and equality take several times as long."""
+    return tuple([str(value.value) for value in key])
+
+
+def _digest(words: _Words) -> int:
+    """The same number in every process, unlike a hash."""
+    return crc32("\0".join(words).encode(errors="surrogatepass"))
 
 
 class EntryIndex:

@@ -239,13 +239,14 @@ class TuningRun:
             entry, so that one that is stale can say what has changed.
         """
         self.versions.setdefault(problem.library, versions)
+        indexes = self.indexes
         with ExitStack() as held:
             sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
             lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label, id=new_id())
             if made_of is not nothing_noted:
                 made_of = partial(self._noted, problem.tuner, made_of)
             loaded = Loaded(
-                self.indexes,
+                indexes,
                 self.policy,
                 offered,
                 self._may_exist(problem, exists),
@@ -259,8 +260,8 @@ class TuningRun:
                 sources.append(self._swept(sweep, problem, candidates))
             else:
                 sources.append((loaded if verify is None else Verified(loaded, verify.has_turn),))
-                if candidates is not None and self.policy.wants_no_tuning and self.indexes:
-                    sources.append(stand_ins(lookup.identity, self.policy, self.indexes, offered, candidates))
+                if candidates is not None and self.policy.wants_no_tuning and indexes:
+                    sources.append(stand_ins(lookup.identity, self.policy, indexes, offered, candidates))
             if not self._is_isolated:
                 sources.append((other,))
             tuning = Tuning(self, lookup, versions, chain.from_iterable(sources), other, made_of)

@@ -28,6 +28,7 @@ REPETITIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 DEVICES = [Device("NVIDIA H200", "sm_90", 132), Device("AMD Instinct MI300X", "gfx942", 304)]
 KERNELS = [f"lib.ops.kernel_{number}" for number in range(40)]
 SIZES = range(64, 64 * 400, 64)
+VERSIONS = Versions.of("triton 3.6.0")
 
 
 def some_entries(count: int, kernels: list[str] = KERNELS) -> tuple[Entry, ...]:
@@ -151,7 +152,7 @@ def indexes(loaded: Cache, groups: list[tuple[str, str, bytes]]) -> list[tuple[s
 
 
 def ask(run: TuningRun, problem: Problem, entry: Entry) -> None:
-    with run.tuning(problem, entry.fingerprint, lambda entry: True, Versions.of("triton 3.6.0")):
+    with run.tuning(problem, entry.fingerprint, lambda entry: True, VERSIONS):
         pass
 
 
