@@ -69,6 +69,12 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
             {"device": device, "used": other, "problems": problems}
             for (device, other), problems in summary.aliases.items()
         ],
+        "compiled_ahead": {
+            "kernels": summary.ahead.kernels,
+            "seconds": summary.ahead.seconds,
+            "used": summary.ahead.used,
+            "saved_seconds": summary.ahead.saved_seconds,
+        },
         "update": summary.update,
         "sweep": summary.sweep,
         "verify": _verify(summary),

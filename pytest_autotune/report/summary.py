@@ -13,6 +13,7 @@ from pytest_autotune.cache.diff import Diff
 from pytest_autotune.cache.merge import Disagreement, Merged
 from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Device, Entry, Identity, Problem, Versions
 from pytest_autotune.report.changes import changes
+from pytest_autotune.run.compiled_ahead import Ahead, summed_up
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.ending import Beginning, Collected, Ending
 from pytest_autotune.run.former import Former
@@ -130,6 +131,7 @@ class Summary:
     :param updates: the dump path was loaded, too.
     :param interrupted: the run was ended before its tests were.
     :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
+    :param ahead: what was compiled ahead of the tests.
     :param sweep: whose candidates the problems ran with, as a user types it again; empty where it is no sweep.
     :param verify: which loaded choices were to be raced again; None where none were.
     :param drift: the verdict on the number of those that are slower.
@@ -160,6 +162,7 @@ class Summary:
     updates: bool = False
     interrupted: bool = False
     update: str = ""
+    ahead: Ahead = field(default_factory=Ahead)
     sweep: str = ""
     refused: tuple[Outcome, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict)
@@ -347,6 +350,7 @@ def summarise(
         updates=request.updates,
         interrupted=collected.interrupted,
         update=request.update,
+        ahead=summed_up(process.ahead for process in facts),
         sweep=request.sweep,
         refused=request.refused,
         verify=request.verify,

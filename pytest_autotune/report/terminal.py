@@ -67,6 +67,7 @@ def section(summary: Summary, verbosity: int) -> list[Line]:
         lines += _by_tuner(summary)
     lines += _rows(summary, verbosity, failed)
     lines += _notes(summary, verbosity)
+    lines += _ahead(summary)
     lines += _settled(summary, failed)
     lines += _raced(summary, verbosity)
     lines += errors
@@ -319,6 +320,16 @@ def _counts(summary: Summary) -> str:
     saved = f"; about {summary.saved_seconds:.1f}s of tuning saved" if summary.saved_seconds >= 0.1 else ""
     untuned = f"; {counts['untuned']} used untuned" if counts["untuned"] else ""
     return ", ".join(parts) + tuned + untuned + saved
+
+
+def _ahead(summary: Summary) -> Iterator[Line]:
+    ahead = summary.ahead
+    if ahead.kernels:
+        used = "all" if ahead.used == ahead.kernels else str(ahead.used)
+        yield Line(
+            f"{_count(ahead.kernels, 'kernel')} compiled ahead in {ahead.seconds:.1f}s, {used} asked for; "
+            f"about {ahead.saved_seconds:.1f}s of compiling saved"
+        )
 
 
 def _outcomes(rows: Sequence[Row]) -> list[str]:

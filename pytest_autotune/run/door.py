@@ -17,6 +17,7 @@ from typing import NoReturn, TypeVar
 from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity, Problem, Value, Versions, library_of
+from pytest_autotune.run.compiled_ahead import CompiledAhead
 from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, MadeOf, Outcome, new_id, nothing_noted
@@ -101,6 +102,8 @@ class TuningRun:
         self._asked: set[tuple[str, str]] = set()
         self._is_isolated = False
         self._at_next_test: list[Callable[[], object]] = []
+        #: What was compiled ahead of the tests; said when the tests are over.
+        self.ahead = CompiledAhead()
         #: What choices were compiled for, in the order in which it was seen.
         self.specialised: dict[Specialised, None] = {}
         self._open = 0

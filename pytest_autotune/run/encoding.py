@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.model import Entry, Versions
+from pytest_autotune.run.compiled_ahead import CompiledAhead
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.specialised import Specialised
 from pytest_autotune.run.verify import Verdict
 
 _PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed", "untuned")
-_OF_VERDICT = tuple(field.name for field in fields(Verdict) if field.name != "entry")
+_OF_VERDICT = tuple(one.name for one in fields(Verdict) if one.name != "entry")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class ProcessFacts:
     :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param waited_s: seconds spent waiting for other workers' tunings.
     :param specialised: what choices were compiled for.
+    :param ahead: what was compiled ahead of its tests.
     """
 
     worker: str = ""
@@ -40,6 +42,7 @@ class ProcessFacts:
     imported: tuple[str, ...] = ()
     waited_s: float = 0.0
     specialised: tuple[Specialised, ...] = ()
+    ahead: CompiledAhead = field(default_factory=CompiledAhead)
 
 
 def encode_lookup(lookup: Lookup) -> str:
@@ -107,5 +110,8 @@ def decode_facts(text: str) -> ProcessFacts:
     versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
     texts = {name: tuple(mapping[name]) for name in ("notes", "unseen", "imported")}
     specialised = tuple(Specialised(**one) for one in mapping["specialised"])
-    plain = {"unhooked": unhooked, "versions": versions, "specialised": specialised}
+    ahead = mapping["ahead"]
+    compiled = tuple((str(name), float(seconds)) for name, seconds in ahead["compiled"])
+    told = CompiledAhead(compiled, tuple(ahead["asked"]), ahead["waited_s"])
+    plain = {"unhooked": unhooked, "versions": versions, "specialised": specialised, "ahead": told}
     return ProcessFacts(**{**mapping, **texts, **plain})

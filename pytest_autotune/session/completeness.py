@@ -91,8 +91,14 @@ def selection(config: pytest.Config) -> str:
     here, root = config.invocation_params.dir, config.rootpath
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and here != root:
         return f"only {os.path.relpath(here, root)} was asked for"
+    flag = selecting_flag(config)
+    return f"{flag} selects tests" if flag else ""
+
+
+def selecting_flag(config: pytest.Config) -> str:
+    """The option by which the user asked for some of the tests; empty where there is none."""
     for option, flag in _SELECTING.items():
         value = config.getoption(option, None)
         if value and value != _NO_SHARDS.get(option):
-            return f"{flag} selects tests"
+            return flag
     return ""

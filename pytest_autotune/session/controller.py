@@ -75,6 +75,11 @@ class Controller:
         problems = (entry.problem for cache in caches for entry in cache.entries)
         return sorted({problem.name for problem in problems})
 
+    @property
+    def has_compiled(self) -> bool:
+        """Whether loaded entries say what their choices were compiled for."""
+        return any(entry.compiled for _, cache in self._beginning.loaded for entry in cache.entries)
+
     def serve(self, process: TestProcess) -> None:
         """Collect from a process that runs the tests itself."""
         self._process = process
@@ -131,6 +136,7 @@ class Controller:
             run_id=self.run_id,
             shared_folder=str(self.shared.path or ""),
             workers=node.workerinput["workercount"],
+            has_compiled=self.has_compiled,
             night=self._options.night,
         )
         send_task(node.workerinput, task)

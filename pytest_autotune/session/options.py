@@ -232,6 +232,13 @@ OPTIONS = (
         has_flag=False,
     ),
     Option(
+        "compile_ahead",
+        WORD,
+        "`on`: on idle cores, child processes compile the loaded choices of Triton's kernels before tests ask for them",
+        "on|off",
+        "`on`",
+    ),
+    Option(
         "wait_timeout",
         SECONDS,
         "Seconds that one tuning waits in all for other workers' tunings and measurements",

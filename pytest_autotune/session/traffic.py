@@ -23,6 +23,7 @@ class Task:
     :param shared_folder: where the processes of this user meet on the controller's machine; empty where there is
         no such place.
     :param workers: how many workers the controller started.
+    :param has_compiled: loaded entries say what their choices were compiled for.
     :param night: the number that says whose turn it is; None where the worker may ask the calendar.
     """
 
@@ -33,6 +34,7 @@ class Task:
     run_id: str = ""
     shared_folder: str = ""
     workers: int = 1
+    has_compiled: bool = False
     night: int | None = None
 
     @property

@@ -23,9 +23,11 @@ from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.together.coordination import Coordination
+from pytest_autotune.run.together.folders import Membership
 from pytest_autotune.session import MARKER, REPORT_ATTRIBUTE, marker, sweeping
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.paths import path_argument
+from pytest_autotune.session.preparing import Place, prepare
 from pytest_autotune.session.traffic import send_results
 from pytest_autotune.tuners.hooks import Hooks
 
@@ -83,6 +85,9 @@ class TestProcess:
         self._refused = ""
         self._test_ends = ExitStack()
         self._is_isolated = False
+        #: Where tuners may prepare something beside the tests; None where nothing can be.
+        self.prepares_in: Place | None = None
+        self._preparing: Membership | None = None
 
     def _log(self, lookup: Lookup) -> None:
         self.in_this_test.append(lookup)
@@ -107,6 +112,7 @@ class TestProcess:
     def facts(self) -> ProcessFacts:
         """What this process reports of itself when it ends."""
         workerinput = getattr(self._config, "workerinput", {})
+        self._end_preparing()
         unseen = tuple(self.hooks.unseen())  # may add a note
         return ProcessFacts(
             worker=workerinput.get("workerid", ""),
@@ -118,6 +124,7 @@ class TestProcess:
             imported=tuple(kernel for kernel in self._known_kernels if module_is_imported(kernel)),
             waited_s=self._coordination.waited_s,
             specialised=tuple(self.run.specialised),
+            ahead=self.run.ahead,
         )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -126,6 +133,20 @@ class TestProcess:
         collected = len(items)
         yield
         self._deselected += collected - len(items)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if self.prepares_in is not None:
+            try:
+                self._preparing = prepare(session, self._options, self.prepares_in, self.hooks, self._deselected)
+            except Exception as error:
+                self.run.error("session", "prepare()", error)
+
+    def _end_preparing(self) -> None:
+        if self._preparing is not None and os.getpid() == self._process_id:
+            self.hooks.finish()
+            self._preparing.end()
+            self._preparing = None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -197,4 +218,5 @@ class TestProcess:
             send_results(workeroutput, self.take_unsent(), encode_facts(self.facts()))
 
     def pytest_unconfigure(self) -> None:
+        self._end_preparing()
         self.hooks.uninstall()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
@@ -12,6 +14,27 @@ from pytest_autotune.run.door import TuningRun
 
 class HookError(Exception):
     """This version of a tuner cannot be hooked; the message says why, in a few words."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What collection has found, for adapters that prepare something beside the tests.
+
+    An adapter that does has two more methods: ``prepare(suite)``, called once when collection is done in a run that
+    loads, and ``finish()``, called when the tests are over. Neither may keep the tests waiting.
+
+    :param tests: for each test, in their order, the functions and values that it is made of.
+    :param is_part: these are not all tests of the files that were collected.
+    :param children: how many children this process may have beside its tests.
+    :param folder: the run's own, the same for every worker on this machine.
+    :param wait_s: how long a test may wait for what is prepared, in seconds.
+    """
+
+    tests: tuple[tuple[object, ...], ...]
+    is_part: bool
+    children: int
+    folder: Path
+    wait_s: float
 
 
 class Adapter(Protocol):

@@ -25,13 +25,14 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.shared_work import Work
-from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.protocol import HookError, Suite
 from pytest_autotune.tuners.shared.guard import guarded
 from pytest_autotune.tuners.shared.source.definitions import may_be_defined
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.versions import version_of
 from pytest_autotune.tuners.triton import identity as identities
 from pytest_autotune.tuners.triton import interpreter
+from pytest_autotune.tuners.triton.ahead import CompileAhead
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiling import compile_ahead, compile_and_load
@@ -71,6 +72,7 @@ class Adapter:
         self._devices: set[Device] = set()
         self._specialisations: Specialisations | None = None
         self._compilations: Compilations | None = None
+        self._ahead: CompileAhead | None = None
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
@@ -113,8 +115,21 @@ class Adapter:
 
         wrapt.register_post_import_hook(watch, "triton.compiler")
 
+    def prepare(self, suite: Suite) -> None:
+        """Compile loaded choices ahead of the tests; see :class:`~pytest_autotune.tuners.protocol.Suite`."""
+        if self._run is not None and self._compilations is not None and self._compilations.is_hooked:
+            self._ahead = CompileAhead(self._run, self._compilations, self._autotuner_class)
+            self._ahead.start(suite)
+
+    def finish(self) -> None:
+        """The tests are over."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.stop()
+
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+        self.finish()
         if self._autotuner_class is not None:
             self._autotuner_class.check_disk_cache = self._original_check
             if isinstance(vars(self._autotuner_class).get("cache_results"), _AlwaysAsk):

@@ -59,6 +59,11 @@ class Compilations:
         self._module, self._original = compiler, original
         self._module.compile = compile
 
+    @property
+    def is_hooked(self) -> bool:
+        """Whether this process's compilations are seen."""
+        return self._module is not None
+
     def unhook(self) -> None:
         """Watch no more."""
         if self._module is not None:
@@ -90,3 +95,73 @@ def launching_autotuner(autotuner_class: Any) -> tuple[Any, Any, dict[str, Any]]
     if frame is None or not {"self", "key", "kwargs"} <= frame.f_locals.keys():
         return None
     return frame.f_locals["self"], frame.f_locals["key"], frame.f_locals["kwargs"]
+
+
+class _AbsentGpu:
+    """Stands in for Triton's driver where nothing is loaded or launched."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return -1  # what kernels have in memory for real devices is not for this one
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_only(arch: str, listener: Callable[..., object]) -> None:
+    """Let this process compile for a type of GPU, and no longer launch anything; for children that tests never run in.
+
+    :param arch: ``sm_90``, ``gfx942``.
+    :param listener: called as ``triton.knobs.compilation.listener``, in the place of the tests' own.
+    :raises HookError: where this Triton is not known to do so.
+    """
+    backends: Any = sys.modules.get("triton.backends.compiler")
+    driver: Any = getattr(sys.modules.get("triton.runtime.driver"), "driver", None)
+    knobs: Any = sys.modules.get("triton.knobs")
+    if backends is None or knobs is None or not hasattr(driver, "set_active"):
+        raise HookError(f"triton {version_of('triton')} has no driver that can be set")
+    driver.set_active(_AbsentGpu(_target(backends, arch)))
+    knobs.compilation.listener = listener
+    for hook in ("jit_cache_hook", "jit_post_compile_hook"):
+        setattr(knobs.runtime, hook, None)
+
+
+def _target(backends: Any, arch: str) -> Any:
+    kind, number = arch[:3], arch[3:]
+    if kind == "sm_" and number.isdigit():
+        return backends.GPUTarget("cuda", int(number), 32)
+    if kind == "gfx":
+        return backends.GPUTarget("hip", arch, 64 if number.startswith("9") else 32)
+    raise HookError(f"{arch} is an architecture that is not known here")
+
+
+def compile_kernel(function: Any, arguments: Mapping[str, Any]) -> None:
+    """Compile a kernel as a launch with these arguments would.
+
+    :param function: Triton's ``JITFunction``.
+    :raises HookError: where this Triton is not known to do so.
+    """
+    parameters = inspect.signature(type(function).run).parameters
+    if not {"grid", "warmup"} <= parameters.keys():
+        raise HookError(f"JITFunction.run of triton {version_of('triton')} has another signature")
+    function.pre_run_hooks = []  # they are for launches
+    function.run(grid=(1,), warmup=True, **arguments)
+
+
+def foreign_target() -> str:
+    """The architecture that a driver compiles for which is not Triton's own; empty where there is none such.
+
+    Triton's own is not asked: it would initialise CUDA.
+    """
+    driver = getattr(sys.modules.get("triton.runtime.driver"), "driver", None)
+    held = vars(driver) if driver is not None else {}
+    active = held.get("_active", held.get("active"))
+    if active is None or type(active).__module__.startswith("triton."):
+        return ""
+    target = active.get_current_target()
+    return f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":")[0]

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.made_of import of_candidates, of_parts
-from pytest_autotune.cache.model import PRUNED, Device, Problem, UnportableError, Value, Versions
+from pytest_autotune.cache.model import PRUNED, Device, Entry, Problem, UnportableError, Value, Versions, before_pruning
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM, older_source_digest
@@ -81,11 +81,7 @@ def identity_of(
         offered: dict[tuple[Value, ...], Any] = {}
         for config, params in zip(configs, distinct_params(configs), strict=True):
             offered.setdefault(params, config)
-        fingerprint = (
-            Value("source", _source(autotuner.fn, heuristics, arguments), FORM),
-            Value("search", _list_digest(autotuner.configs), "digest"),
-            *settings(autotuner),
-        )
+        fingerprint = _fingerprint(autotuner, heuristics, arguments)
     except UnportableError as error:
         raise UnportableProblem(Problem(NAME, qualified_name(function), tuple(key), on), str(error)) from None
     problem = Problem(NAME, qualified_name(function), tuple(key), on)
@@ -93,6 +89,32 @@ def identity_of(
     if not heuristics:
         fingerprint = _in_the_form_of_the_file(fingerprint, function, loaded)
     return CallIdentity(problem, (*fingerprint, *_pruned(autotuner, configs)), offered)
+
+
+def holds(entry: Entry, autotuner: Any, function: FunctionType, heuristics: Heuristics) -> bool:
+    """Whether an entry's fingerprint is that of an autotuner now, as far as this shows without a call.
+
+    :param heuristics: those under and over the autotuner.
+    """
+    try:
+        fingerprint = _fingerprint(autotuner, heuristics, ())
+        if not heuristics:
+            fingerprint = _in_the_form_of_the_file(fingerprint, function, [entry.fingerprint])
+    except UnportableError:
+        return False
+    return before_pruning(entry.fingerprint) == tuple(sorted(fingerprint, key=lambda value: value.name))
+
+
+def _fingerprint(autotuner: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> tuple[Value, ...]:
+    """What choices of an autotuner rest on, before pruning.
+
+    :raises UnportableError: when a part of it has no stable form.
+    """
+    return (
+        Value("source", _source(autotuner.fn, heuristics, arguments), FORM),
+        Value("search", _list_digest(autotuner.configs), "digest"),
+        *settings(autotuner),
+    )
 
 
 def _in_the_form_of_the_file(

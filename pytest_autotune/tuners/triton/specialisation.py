@@ -82,7 +82,7 @@ def text_of(source: Any, held: Collection[str], options: Mapping[str, object]) -
     words = words_of(source, held)
     text = " ".join(words.values())
     if options:
-        given = (f"{name}={_json(plain(value))}" for name, value in sorted(options.items()))
+        given = (f"{name}={_json(_checked(value))}" for name, value in sorted(options.items()))
         text = f"{text} | {' '.join(given)}"
     if len(text) > LONGEST:
         raise NoText(f"longer than {LONGEST} characters")
@@ -119,10 +119,12 @@ def group_of(words: Mapping[str, str], key: Sequence[Value]) -> str:
 
     :param words: of all parameters, the choice's own among them.
     """
-    parts = []
+    parts: list[object] = []
     for value in key:
         name, _, of = value.name.partition(".")
-        if name in words:
+        if name not in words:  # what the kernel took from the function around it
+            parts.append(value.encoded)
+        else:
             # The type is compiled in, but what the key says of a pointer does not say where it points to.
             parts.append((value.name, re.sub(r":16|:S", "", words[name]) if of else words[name]))
     return digest(repr(parts))
@@ -192,9 +194,19 @@ class _Parser:
             if match is None or not self._text.startswith("=", match.end()):
                 raise NoText(self._text[self._at :][:40])
             self._at = match.end() + 1
-            yield match[0], self._constant()
+            yield match[0], _checked(self._constant())
             if self._at < len(self._text) and not self._takes(" "):
                 raise NoText(self._text[self._at :][:40])
+
+
+def _checked(option: object) -> object:
+    """An option of a launch that is a number or a switch: others name files, or are handed to other programs.
+
+    :raises NoText: for others.
+    """
+    if option is not None and type(option) not in (bool, int, float):
+        raise NoText(f"an option of type {type(option).__qualname__}")
+    return option
 
 
 def _json(value: object) -> str:

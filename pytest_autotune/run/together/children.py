@@ -1,0 +1,263 @@
+"""Work that forked children of a process do beside its tests, on cores that are idle.
+
+The process forks once, and never waits for what comes of it. What it forks leads the others: it makes the list of jobs,
+forks workers that take them, and ends those that hang. It is no child of the test process, in which ``os.wait()`` is
+the tests' own, and no member of its session: Ctrl-C does not reach it. All of them end when they are told to, when the
+test process ends, however it does, and after a time at the latest. They share no descriptor with it: what they write
+goes nowhere, and what is locked there is not locked by them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import resource
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+#: So long may one job take, all of them, and the end of those that are told to end, in seconds.
+JOB_S, ALL_S, END_S = 60.0, 900.0, 3.0
+#: So much more memory than the test process may one of them use, in bytes.
+MEMORY = 8 << 30
+#: So much has to be there for each, in bytes.
+FREE_MEMORY = 1 << 30
+#: A pipe holds the numbers of so many jobs.
+MOST_JOBS = 10_000
+_POLL_S = 0.05
+_PR_SET_PDEATHSIG = 1
+_OWN_SIGNALS = ("SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGPROF", "SIGVTALRM", "SIGABRT")
+
+
+class Children:
+    """The children of this process; made by :func:`start`."""
+
+    def __init__(self, stop: int, alive: int) -> None:
+        self._stop = stop
+        self._alive = alive
+        self._process = os.getpid()
+        self._is_open = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of them have ended."""
+        return not self._is_open or bool(_readable([self._alive], 0))
+
+    def stop(self) -> None:
+        """End them, and wait until they have ended, or :data:`END_S`; in a forked child of a test nothing is done."""
+        if self._process != os.getpid() or not self._is_open:
+            return
+        self._is_open = False
+        with suppress(OSError):
+            os.write(self._stop, b".")
+        _readable([self._alive], END_S)
+        for descriptor in (self._stop, self._alive):
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def start(plan: Callable[[], Sequence[Callable[[], object]]], number: int, keep: Collection[int] = ()) -> Children:
+    """Fork children that do some jobs.
+
+    :param plan: called in the first child; makes the jobs, which are called in any order and in any of the children.
+    :param number: how many of them work at a time.
+    :param keep: descriptors that they may write to.
+    :raises OSError: when there can be none.
+    """
+    process = os.getpid()
+    stop_read, stop_write = os.pipe()
+    alive_read, alive_write = os.pipe()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python 3.12 warns where there are threads: theirs are not needed here
+            child = os.fork()
+    except OSError:
+        for descriptor in (stop_read, stop_write, alive_read, alive_write):
+            os.close(descriptor)
+        raise
+    if child == 0:
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                os.close(stop_write)
+                _lead(plan, number, process, stop_read, {*keep, stop_read, alive_write})
+        finally:
+            os._exit(0)
+    os.close(stop_read)
+    os.close(alive_write)
+    _reap(child)
+    return Children(stop_write, alive_read)
+
+
+def _reap(child: int) -> None:
+    """Wait for a child that only forks; one that hangs is killed."""
+    give_up_at = time.monotonic() + END_S
+    with suppress(ChildProcessError):  # a handler of the test process has done it
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            if time.monotonic() >= give_up_at:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.001)
+
+
+def _lead(
+    plan: Callable[[], Sequence[Callable[[], object]]], number: int, process: int, stop: int, keep: Collection[int]
+) -> None:
+    """Do everything that the first child does."""
+    for name in _OWN_SIGNALS:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _leave_alone_what_is_open(keep)
+    # Not before: what it opens is to stay open.
+    threading.Thread(target=_end_with, args=(process, stop), daemon=True).start()
+    _bound()
+    jobs = list(plan())[:MOST_JOBS]
+    _Workers(jobs, number).work()
+
+
+def _end_with(process: int, stop: int) -> None:
+    """End all of this group when told to, when the test process ends, or after a time."""
+    waited_for = [stop]
+    with suppress(OSError, AttributeError):
+        waited_for.append(os.pidfd_open(process))
+    give_up_at = time.monotonic() + ALL_S
+    while time.monotonic() < give_up_at and not _readable(waited_for, 1.0):
+        if not _is_alive(process):
+            break
+    os.killpg(0, signal.SIGKILL)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    with suppress(OSError, IndexError):
+        state = (
+            Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+        )
+        return state not in ("Z", "X")
+    return True
+
+
+def _readable(descriptors: Sequence[int], timeout_s: float) -> list[int]:
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN | select.POLLHUP)
+    return [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
+
+
+def _leave_alone_what_is_open(keep: Collection[int]) -> None:
+    """Let all that is open lead nowhere. It stays open, so that nothing else gets a number that something writes to."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor not in keep and descriptor != nowhere:
+            with suppress(OSError):
+                os.dup2(nowhere, descriptor, inheritable=descriptor < 3)
+    sys.stdin = sys.stdout = sys.stderr = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
+
+
+def _bound() -> None:
+    """Take no more than what is left, and be the first to go."""
+    sys.settrace(None)
+    sys.setprofile(None)
+    gc.disable()  # it would copy the memory that is shared with the test process
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        limit = pages * mmap.PAGESIZE + MEMORY
+        if hard == resource.RLIM_INFINITY or limit < hard:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    with suppress(OSError):
+        os.nice(5)
+
+
+class _Workers:
+    """Forks of the first child that take jobs until there are none.
+
+    :param number: how many at a time.
+    """
+
+    def __init__(self, jobs: Sequence[Callable[[], object]], number: int) -> None:
+        self._jobs = jobs
+        self._number = min(number, len(jobs))
+        self._begun = mmap.mmap(-1, 8 * max(self._number, 1))
+        self._queue, put = os.pipe()
+        for job in range(len(jobs)):
+            os.write(put, struct.pack("i", job))
+        os.close(put)
+        self._slots: dict[int, int] = {}
+
+    def work(self) -> None:
+        """Have all jobs done."""
+        for slot in range(self._number):
+            self._fork(slot)
+        while self._slots:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if process in self._slots:
+                slot = self._slots.pop(process)
+                if status:  # what it did has killed it; another one goes on with the rest
+                    self._fork(slot)
+                continue
+            time.sleep(_POLL_S)
+            for worker, slot in self._slots.items():
+                begun = struct.unpack_from("d", self._begun, 8 * slot)[0]
+                if begun and time.monotonic() - begun > JOB_S:
+                    os.kill(worker, signal.SIGKILL)
+                    struct.pack_into("d", self._begun, 8 * slot, 0.0)
+
+    def _fork(self, slot: int) -> None:
+        leader = os.getpid()
+        struct.pack_into("d", self._begun, 8 * slot, 0.0)
+        process = os.fork()
+        if process:
+            self._slots[process] = slot
+            return
+        try:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            while os.getppid() == leader and (job := os.read(self._queue, 4)):
+                struct.pack_into("d", self._begun, 8 * slot, time.monotonic())
+                with suppress(Exception):
+                    self._jobs[struct.unpack("i", job)[0]]()
+                struct.pack_into("d", self._begun, 8 * slot, 0.0)
+        finally:
+            os._exit(0)
+
+
+def number_of(cores: int, processes: int, index: int, free: int | None = None) -> int:
+    """How many children one of several processes may have: what is left of the cores, and of the memory, is shared.
+
+    :param cores: of this machine.
+    :param processes: how many share it.
+    :param index: of this one among them, from 0.
+    :param free: memory in bytes; None: what is free now.
+    """
+    free = free_memory() if free is None else free
+    spare = min(cores - processes, free // FREE_MEMORY)
+    return max(spare // processes + (index < spare % processes), 0) if spare > 0 else 0
+
+
+def free_memory() -> int:
+    """The memory that this process may still use, in bytes."""
+    found = [1 << 40]
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        meminfo: Mapping[str, str] = dict(line.split(":", 1) for line in lines if ":" in line)
+        found.append(int(meminfo["MemAvailable"].split()[0]) * 1024)
+    with suppress(OSError, ValueError):  # of a container
+        group = Path("/sys/fs/cgroup")
+        limit, used = (int((group / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+        found.append(max(limit - used, 0))
+    return min(found)

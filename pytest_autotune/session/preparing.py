@@ -1,0 +1,83 @@
+"""What collection has found, for the tuners that prepare something beside the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_autotune import devices as device
+from pytest_autotune.run.distributed import in_distributed_run
+from pytest_autotune.run.together.children import number_of
+from pytest_autotune.run.together.folders import Membership
+from pytest_autotune.session.completeness import selecting_flag
+from pytest_autotune.session.parsed_options import Options
+from pytest_autotune.tuners.hooks import Hooks
+from pytest_autotune.tuners.protocol import Suite
+
+#: So long a test waits for what is prepared, at most, in seconds.
+WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the processes of a run meet.
+
+    :param folder: the run's own on this machine.
+    :param workers: how many processes run its tests there.
+    :param number: of this one among them, from 0.
+    """
+
+    folder: Path
+    workers: int = 1
+    number: int = 0
+
+
+def prepare(
+    session: pytest.Session, options: Options, place: Place, hooks: Hooks, deselected: int
+) -> Membership | None:
+    """Let tuners prepare what they can for the tests that are to run.
+
+    :param deselected: how many tests were collected and are not to run.
+    :returns: what keeps the place while they do; None where there is nothing to prepare.
+    """
+    config = session.config
+    if options.compile_ahead != "on" or options.sweep is not None or config.option.collectonly:
+        return None
+    if not session.items or in_distributed_run():
+        return None
+    children = number_of(device.cpu().multiprocessors, place.workers, place.number)
+    if not children:
+        return None
+    try:
+        membership = Membership(place.folder)
+    except OSError:  # reported when the run began
+        return None
+    tests = tuple(tuple(_made_of(item)) for item in session.items)
+    is_part = deselected > 0 or _is_part(config)
+    hooks.prepare(Suite(tests, is_part, children, place.folder, min(options.wait_timeout, WAIT_S)))
+    return membership
+
+
+def _is_part(config: pytest.Config) -> bool:
+    """Whether the user asked for some of the tests, or for other than whole folders."""
+    if selecting_flag(config):
+        return True
+    typed = config.args_source is pytest.Config.ArgsSource.ARGS
+    return typed and not all((config.invocation_params.dir / arg).is_dir() for arg in config.args)
+
+
+def _made_of(item: pytest.Item) -> Iterator[object]:
+    """What a test calls, as far as pytest knows: its function, its fixtures' and what it is parametrized with."""
+    found: Any = item
+    yield getattr(found, "obj", None)
+    with suppress(AttributeError):
+        yield from found.callspec.params.values()
+    with suppress(AttributeError, TypeError, IndexError):
+        definitions: Sequence[Any]
+        for definitions in found._fixtureinfo.name2fixturedefs.values():
+            yield definitions[-1].func

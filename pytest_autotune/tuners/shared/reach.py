@@ -1,0 +1,135 @@
+"""What tests reach by name, without calling anything: functions, classes and modules, as their code names them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from pytest_autotune.tuners.shared.source.functions import closure_cells, layers
+from pytest_autotune.tuners.shared.source.libraries import of_library
+
+#: So many things are looked at.
+MOST = 100_000
+_CONTAINERS = (list, tuple, set, frozenset)
+_LARGEST = 1000
+
+
+def reached(tests: Iterable[Iterable[object]], is_wanted: Callable[[Any], bool]) -> list[Any]:
+    """What is wanted among all that tests can reach by name, what the first test reaches first.
+
+    :param tests: for each test, the functions and values that it is made of.
+    :param is_wanted: of any object; asks it nothing.
+    """
+    walk = _Walk()
+    found = []
+    for roots in tests:
+        found += [one for one in walk.from_(roots) if is_wanted(one)]
+    return found
+
+
+class _Walk:
+    """Looks at everything once."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._kept: list[object] = []  # a number of an object that has gone might be another's
+        self._names: dict[int, set[str]] = {}
+
+    def from_(self, roots: Iterable[object]) -> Iterator[object]:
+        queue = deque(roots)
+        while queue:
+            value = queue.popleft()
+            if id(value) in self._seen or isinstance(value, (str, bytes, int, float, type(None))):
+                continue
+            if len(self._seen) >= MOST:
+                return
+            self._seen.add(id(value))
+            self._kept.append(value)
+            yield value
+            queue.extend(self._next(value))
+
+    def _next(self, value: Any) -> Iterator[object]:
+        kind = type(value)
+        if kind is FunctionType:
+            if not of_library(value):
+                yield from self._of_function(value)
+        elif kind is MethodType:
+            yield value.__func__
+            yield value.__self__
+        elif kind in (staticmethod, classmethod):
+            yield value.__func__
+        elif kind is property:
+            yield from (value.fget, value.fset)
+        elif kind is partial:
+            yield from (value.func, *value.args, *value.keywords.values())
+        elif issubclass(kind, type):
+            if not of_library(value):
+                yield from value.__mro__[1:]
+                yield from list(vars(value).values())
+        elif kind in _CONTAINERS or issubclass(kind, tuple):
+            yield from list(value)[:_LARGEST]
+        elif kind is dict:
+            yield from list(value.values())[:_LARGEST]
+        elif kind is not ModuleType:
+            # Not what an object says that it is: to ask proxies may run code of theirs.
+            attributes = getattr(kind, "__dictoffset__", 0) and object.__getattribute__(value, "__dict__")
+            inside = attributes if isinstance(attributes, dict) else {}
+            if {"fn", "py_func", "__wrapped__"} & inside.keys():
+                yield from list(layers(value))[1:]
+            elif not of_library(kind):
+                yield kind
+
+    def _of_function(self, function: FunctionType) -> Iterator[object]:
+        names = list(_names(function.__code__))
+        scope: Mapping[str, Any] = {**function.__globals__, **closure_cells(function)}
+        modules = []
+        for name in names:
+            if name in scope:
+                yield scope[name]
+                modules += [scope[name]] if type(scope[name]) is ModuleType else []
+        for name in _imported(function.__code__):
+            if (module := _module(name)) is not None:
+                modules.append(module)
+        for module in modules:
+            yield from self._attributes(module, names)
+        yield from closure_cells(function).values()
+        yield from (function.__defaults__ or ())
+        yield from (getattr(function, "__wrapped__", None),)
+
+    def _attributes(self, module: ModuleType, names: Iterable[str]) -> Iterator[object]:
+        """What code with these names may take from a module, and from modules in it."""
+        queue = [module]
+        done = set()
+        while queue:
+            here = queue.pop()
+            if id(here) in done or of_library(here):
+                continue
+            done.add(id(here))
+            for name in names:
+                value = vars(here).get(name)
+                if type(value) is ModuleType:
+                    queue.append(value)
+                elif value is not None:
+                    yield value
+
+
+def _module(name: str) -> ModuleType | None:
+    import sys
+
+    found = sys.modules.get(name)
+    return found if type(found) is ModuleType else None
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _imported(code: CodeType) -> Iterator[str]:
+    """Names in the code that may be those of modules, which it imports when it runs."""
+    return (name for name in _names(code) if _module(name) is not None)

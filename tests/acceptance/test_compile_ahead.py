@@ -1,0 +1,359 @@
+"""A load compiles ahead of its tests: real runs, with kernels that are really compiled for a GPU that is not there."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import pytest_autotune.tuners.triton.adapter
+from tests.test_children import is_gone, pid_in, until
+
+ROOT = Path(__file__).parent.parent.parent
+
+CONFTEST = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import time
+from pathlib import Path
+
+import pytest
+import triton
+from triton import knobs
+from triton.runtime import driver
+from tests.test_triton_compiled import AbsentGpu
+
+folder = Path(__file__).parent
+state = dict(vars(driver))
+driver.set_active(AbsentGpu())
+triton.compiler.compiler.max_shared_mem = lambda device: 100_000
+compiled = []
+
+
+def pytest_unconfigure():
+    vars(driver).update(state)
+
+
+@pytest.fixture(autouse=True)
+def listening(monkeypatch):
+    def listener(*, src, cache_hit, **_):
+        with (folder / "compiled.log").open("a") as log:
+            log.write(f"{{src.name}} {{'found' if cache_hit else 'compiled'}}\\n")
+    monkeypatch.setattr(knobs.compilation, "listener", listener)
+
+
+@pytest.fixture
+def all_on_disk():
+    # The children are quick where a machine is idle, and tests must not depend on it.
+    give_up_at = time.monotonic() + 60
+    wanted = int((folder / "wanted").read_text())
+    while len(list(Path(knobs.cache.dir).glob("*/__grp__*.json"))) < wanted and time.monotonic() < give_up_at:
+        time.sleep(0.05)
+"""
+
+LIBRARY = """
+import triton
+import triton.language as tl
+
+
+def configs():
+    return [triton.Config({"BLOCK": block}, num_warps=1) for block in (16, 32)]
+
+
+@triton.autotune(configs(), key=["n"])
+@triton.jit
+def scale(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+def made(shift):
+    @triton.autotune(configs(), key=["n"])
+    @triton.heuristics({"SHIFT": lambda args: shift})
+    @triton.jit
+    def shifted(x, y, n, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + at, SHIFT + tl.load(x + at, mask=at < n), mask=at < n)
+
+    return shifted
+
+
+shift_one, shift_two = made(1), made(2)
+"""
+
+TESTS = """
+import lib
+import torch
+
+
+def launch(kernel, n=64, offset=0):
+    x = torch.zeros(4096)
+    kernel[(1,)](x[offset:], x, n)
+
+
+def test_scale(all_on_disk):
+    launch(lib.scale)
+    launch(lib.scale, 50)
+
+
+def test_unaligned():
+    launch(lib.scale, 64, 1)
+
+
+def test_made_by_a_factory():
+    launch(lib.shift_one)
+    launch(lib.shift_two)
+"""
+
+
+_DUMPED: list[bytes] = []
+
+
+class Suite:
+    """A suite of kernels, and what the compiler did in the tests' process."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.folder = pytester.path
+        self.log = self.folder / "compiled.log"
+        self.cache = self.folder / "cache.textproto"
+        pytester.makeconftest(CONFTEST)
+        pytester.makepyfile(lib=LIBRARY, test_lib=TESTS)
+        self.wants(0)
+
+    def wants(self, kernels: int) -> None:
+        (self.folder / "wanted").write_text(str(kernels))
+
+    def run(self, *args: str, cold: bool = True) -> dict[str, Any]:
+        """Run, with an empty compile cache; returns the JSON report."""
+        if cold:
+            shutil.rmtree(self.folder / "triton", ignore_errors=True)
+        self.log.unlink(missing_ok=True)
+        options = ["-ppytest_autotune.plugin", "--autotune-report=r.json", "--autotune-tuners=triton"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            patch.setenv("TRITON_CACHE_DIR", str(self.folder / "triton"))
+            patch.delenv("TRITON_INTERPRET", raising=False)
+            self.result = self.pytester.runpytest("-Wignore", *options, *args)
+        for one in gc.get_objects():  # the next run would find what this one has chosen
+            if type(one).__name__ == "Autotuner" and type(one).__module__ == "triton.runtime.autotuner":
+                one.cache.clear()
+        report = self.folder / "r.json"
+        return json.loads(report.read_text()) if report.exists() else {}
+
+    def dump(self) -> None:
+        self.wants(0)
+        if not _DUMPED:  # once is enough: the tests of this module compile the same
+            self.run("--autotune-dump=cache.textproto")
+            _DUMPED.append(self.cache.read_bytes())
+        self.cache.write_bytes(_DUMPED[0])
+        self.wants(5)
+
+    @property
+    def compiled(self) -> int:
+        """How often the tests' own process compiled."""
+        return self.log.read_text().count(" compiled") if self.log.exists() else 0
+
+    @property
+    def found(self) -> int:
+        """How often it found on disk what it needed."""
+        return self.log.read_text().count(" found") if self.log.exists() else 0
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
+    monkeypatch.setattr("pytest_autotune.session.preparing.number_of", lambda *_: 2)
+    return Suite(pytester)
+
+
+Section = Callable[[pytest.RunResult], list[str]]
+
+
+def test_tests_of_a_cold_load_compile_nothing_and_the_summary_says_what_was_saved(
+    suite: Suite, section: Section
+) -> None:
+    suite.dump()
+    written = suite.cache.read_bytes()
+
+    report = suite.run("--autotune-load=cache.textproto")
+
+    assert report["counts"]["hit"] == 4
+    assert (suite.compiled, suite.found) == (0, 5)
+    assert report["compiled_ahead"]["kernels"] == report["compiled_ahead"]["used"] == 5
+    assert report["compiled_ahead"]["saved_seconds"] > 0
+    words = r"5 kernels compiled ahead in \d+\.\ds, all asked for; about \d+\.\ds of compiling saved"
+    assert re.fullmatch(words, section(suite.result)[0])
+
+    suite.run("--autotune-load=cache.textproto", "--autotune-dump=cache.textproto", cold=False)
+    assert suite.cache.read_bytes() == written
+
+
+def test_with_a_full_compile_cache_nothing_is_compiled_or_said(suite: Suite, section: Section) -> None:
+    suite.dump()
+    suite.run("--autotune-load=cache.textproto")
+
+    report = suite.run("--autotune-load=cache.textproto", cold=False)
+
+    assert report["compiled_ahead"]["kernels"] == 0
+    assert not any("ahead" in line for line in section(suite.result))
+
+
+@pytest.mark.parametrize("off", ["--autotune-compile-ahead=off", "-oautotune_compile_ahead=off", "--collect-only"])
+def test_it_can_be_turned_off(suite: Suite, monkeypatch: pytest.MonkeyPatch, off: str) -> None:
+    suite.dump()
+    suite.wants(0)
+    monkeypatch.setattr("os.fork", lambda: pytest.fail("forked"))
+
+    suite.run("--autotune-load=cache.textproto", off)
+
+    assert "forked" not in suite.result.stdout.str()
+
+
+def test_of_a_part_of_the_suite_only_what_its_tests_reach_is_compiled(suite: Suite) -> None:
+    suite.dump()
+    suite.wants(3)
+
+    report = suite.run("--autotune-load=cache.textproto", "-k", "scale or unaligned")
+
+    assert report["compiled_ahead"]["kernels"] == 3, suite.cache.read_text()
+    assert suite.compiled == 0
+
+
+def test_a_kernel_that_was_edited_is_not_compiled_for_what_it_was(suite: Suite) -> None:
+    suite.dump()
+    suite.pytester.makepyfile(lib=LIBRARY.replace("2 * tl.load", "3 * tl.load"))
+    suite.wants(2)
+
+    report = suite.run("--autotune-load=cache.textproto")
+
+    assert report["counts"]["stale"] == 2
+    assert report["compiled_ahead"]["kernels"] == 2
+
+
+HOSTILE = [
+    "",
+    "_",
+    "*fp32 *fp32",
+    "=1 =1 =1 _",
+    '={"jit":"os:system"} *fp32 i32 _',
+    '*fp32 *fp32 i32 _ | extern_libs={"x":"/etc/passwd"}',
+    '*fp32 *fp32 i32 _ | ir_override="/etc/passwd"',
+    "*fp32 *fp32 i32 _ | grid=1",
+    "*fp32 *fp32 i32 _ | num_warps=1000000",
+    "*fp32 *fp32 i32 =1000000000",
+    "x" * 5000,
+    "(" * 1000,
+]
+
+
+def test_what_a_stranger_writes_costs_a_compilation_at_most(suite: Suite) -> None:
+    suite.dump()
+    text = suite.cache.read_text()
+    lines = "".join(f"  compiled: {json.dumps(one)}\n" for one in HOSTILE)
+    suite.cache.write_text(re.sub(r"(?:  compiled: .*\n)+", lambda _: lines, text))
+    suite.wants(0)
+
+    report = suite.run("--autotune-load=cache.textproto", "-k", "not factory")
+
+    suite.result.assert_outcomes(passed=2, deselected=1)
+    assert report["counts"]["hit"] == 2
+    assert report["notes"] == []
+
+
+def test_where_a_child_dies_the_tests_compile_themselves(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite.dump()
+    suite.wants(0)
+    kill = "pytest_autotune.tuners.triton.ahead.compile_kernel"
+    monkeypatch.setattr(kill, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+
+    report = suite.run("--autotune-load=cache.textproto")
+
+    suite.result.assert_outcomes(passed=3)
+    assert suite.compiled == 5
+    assert report["compiled_ahead"]["kernels"] == 0
+
+
+def test_where_nothing_can_be_forked_a_line_says_so(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite.dump()
+    suite.wants(0)
+
+    def fork() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("os.fork", fork)
+
+    report = suite.run("--autotune-load=cache.textproto")
+
+    suite.result.assert_outcomes(passed=3)
+    assert report["notes"] == ["triton: nothing was compiled ahead: Resource temporarily unavailable"]
+
+
+WAITS = """
+
+def test_waits():
+    import pathlib, time
+    give_up_at = time.monotonic() + 20
+    while not pathlib.Path({path!r}).exists():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+"""
+
+
+def test_a_test_waits_for_what_is_being_compiled_and_does_not_compile_it_again(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead: Any = pytest_autotune.tuners.triton.ahead
+    suite.dump()
+    suite.wants(0)
+    begun = suite.folder / "begun"
+    (suite.folder / "test_a.py").write_text(WAITS.format(path=str(begun)))
+    turn = ahead._Plan._turn
+
+    @contextmanager
+    def slowly(self: Any, name: str) -> Iterator[None]:
+        with turn(self, name):
+            begun.touch()
+            time.sleep(1)
+            yield
+
+    monkeypatch.setattr(ahead._Plan, "_turn", slowly)
+
+    report = suite.run("--autotune-load=cache.textproto", "test_a.py", "test_lib.py")
+
+    # Two children held two kernels when the tests asked.
+    assert suite.compiled + suite.found == 5
+    assert report["compiled_ahead"]["used"] == suite.found >= 1
+
+
+def test_no_child_is_there_when_the_run_is_over(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite.dump()
+    suite.wants(0)
+    number = suite.folder / "number"
+
+    def hang(*_: object) -> None:
+        (suite.folder / "new").write_text(f"{os.getpid()}\n")
+        (suite.folder / "new").rename(number)
+        time.sleep(60)
+
+    monkeypatch.setattr("pytest_autotune.tuners.triton.ahead.compile_kernel", hang)
+    (suite.folder / "test_lib.py").write_text(TESTS + WAITS.format(path=str(number)))
+
+    suite.run("--autotune-load=cache.textproto")
+
+    suite.result.assert_outcomes(passed=4)
+    assert until(lambda: is_gone(pid_in(number)), 2)

@@ -1,0 +1,244 @@
+"""Forked children that work beside the tests, and leave nothing of themselves there."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune.run.together import children
+from pytest_autotune.run.together.children import FREE_MEMORY, Children, number_of, start
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
+    give_up_at = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+    return bool(found)
+
+
+def pid_in(path: Path) -> int:
+    assert until(lambda: path.exists() and path.read_text().endswith("\n")), f"{path.name} was not written"
+    return int(path.read_text())
+
+
+def is_gone(process: int) -> bool:
+    return not children._is_alive(process)
+
+
+def writes_its_number(path: Path) -> Callable[[], None]:
+    return lambda: (path.with_suffix(".new").write_text(f"{os.getpid()}\n"), path.with_suffix(".new").rename(path))[0]  # type: ignore[func-returns-value]
+
+
+def sleeps(path: Path) -> Callable[[], None]:
+    def job() -> None:
+        writes_its_number(path)()
+        time.sleep(60)
+
+    return job
+
+
+def all_done(started: Children) -> None:
+    assert until(lambda: started.is_over)
+    started.stop()
+
+
+def test_jobs_are_done_in_children_several_at_a_time(tmp_path: Path) -> None:
+    def meets(mine: str, other: str) -> Callable[[], None]:
+        def job() -> None:
+            (tmp_path / mine).touch()
+            until(lambda: (tmp_path / other).exists())
+            (tmp_path / f"{mine}-met").touch()
+
+        return job
+
+    all_done(start(lambda: [meets("a", "b"), meets("b", "a")], 2))
+
+    assert {"a-met", "b-met"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_they_are_no_children_of_the_process_that_waits_for_its_own(tmp_path: Path) -> None:
+    started = start(lambda: [sleeps(tmp_path / "job")], 1)
+    pid_in(tmp_path / "job")
+
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    started.stop()
+
+
+def test_told_to_end_they_end_with_what_they_have_started(tmp_path: Path) -> None:
+    def job() -> None:
+        compiler = subprocess.Popen(["sleep", "60"])
+        (tmp_path / "compiler.new").write_text(f"{compiler.pid}\n")
+        (tmp_path / "compiler.new").rename(tmp_path / "compiler")
+        sleeps(tmp_path / "worker")()
+
+    started = start(lambda: [job], 1)
+    processes = [pid_in(tmp_path / name) for name in ("compiler", "worker")]
+
+    began = time.monotonic()
+    started.stop()
+
+    assert until(lambda: all(map(is_gone, processes)), 2)
+    assert time.monotonic() - began < 2
+    started.stop()  # twice is once
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_none_outlives_a_process_that_is_killed(tmp_path: Path, how: signal.Signals) -> None:
+    script = f"""
+import os, sys, time
+from pathlib import Path
+sys.path[:0] = {[str(Path(__file__).parent.parent)]!r}
+from tests.test_children import sleeps, start
+start(lambda: [sleeps(Path({str(tmp_path)!r}) / name) for name in "ab"], 2)
+if os.fork() == 0:  # a child of a test, which lives on
+    time.sleep(3)
+    os._exit(0)
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script])
+    workers = [pid_in(tmp_path / name) for name in "ab"]
+
+    process.send_signal(how)
+    process.wait()
+
+    assert until(lambda: all(map(is_gone, workers)), 2.5)
+
+
+def test_a_job_that_ends_its_process_costs_nothing_but_itself(tmp_path: Path) -> None:
+    jobs = [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: os._exit(7), lambda: 1 / 0]
+
+    all_done(start(lambda: [*jobs, writes_its_number(tmp_path / "last")], 1))
+
+    assert (tmp_path / "last").exists()
+
+
+def test_a_job_that_hangs_is_ended_and_the_others_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "JOB_S", 0.3)
+
+    all_done(start(lambda: [sleeps(tmp_path / "hangs"), writes_its_number(tmp_path / "last")], 1))
+
+    assert is_gone(pid_in(tmp_path / "hangs"))
+    assert (tmp_path / "last").exists()
+
+
+def test_all_of_them_end_after_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "ALL_S", 0.3)
+
+    all_done(start(lambda: [sleeps(tmp_path / "hangs")], 1))
+
+
+def test_a_job_that_takes_all_memory_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "MEMORY", 1 << 28)
+    taken = tmp_path / "taken"
+
+    def job() -> None:
+        try:
+            bytearray(1 << 30)
+        except MemoryError:
+            taken.write_text("no")
+
+    all_done(start(lambda: [job], 1))
+
+    assert taken.read_text() == "no"
+
+
+def test_what_they_write_goes_nowhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with (tmp_path / "open").open("w") as file:
+
+        def job() -> None:
+            print("to the screen")
+            os.write(1, b"to the screen")
+            os.write(2, b"to the screen")
+            file.write("into the test's file")
+            file.flush()
+            subprocess.run(["echo", "to the screen"], check=True)
+            (tmp_path / "done").touch()
+
+        all_done(start(lambda: [job], 1))
+
+    assert (tmp_path / "done").exists()
+    assert capfd.readouterr() == ("", "")
+    assert (tmp_path / "open").read_text() == ""
+
+
+def test_locks_of_the_process_are_not_theirs(tmp_path: Path) -> None:
+    import fcntl
+
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        started = start(lambda: [sleeps(tmp_path / "job")], 1)
+        pid_in(tmp_path / "job")
+    with (tmp_path / "lock").open("w") as again:
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    started.stop()
+
+
+def test_nothing_of_the_process_changes(tmp_path: Path) -> None:
+    before = random.getstate(), dict(os.environ), list(warnings.filters), signal.getsignal(signal.SIGTERM), os.nice(0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        all_done(start(lambda: [random.random, lambda: os.environ.clear()], 1))
+
+    assert (
+        random.getstate(),
+        dict(os.environ),
+        list(warnings.filters),
+        signal.getsignal(signal.SIGTERM),
+        os.nice(0),
+    ) == before
+
+
+def test_descriptors_are_closed_when_they_have_ended() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+
+    all_done(start(lambda: [], 1))
+
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_plan_that_fails_ends_them() -> None:
+    all_done(start(lambda: [][1], 2))
+
+
+def test_where_nothing_can_be_forked_the_caller_learns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    before = set(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(OSError, match="temporarily"):
+        start(lambda: [], 1)
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize(
+    ("cores", "processes", "memory", "numbers"),
+    [
+        (16, 1, 64, [15]),
+        (16, 4, 64, [3, 3, 3, 3]),
+        (6, 4, 64, [1, 1, 0, 0]),
+        (2, 1, 64, [1]),
+        (2, 2, 64, [0, 0]),
+        (1, 1, 64, [0]),
+        (4, 8, 64, [0] * 8),
+        (16, 1, 3, [3]),
+        (16, 4, 2, [1, 1, 0, 0]),
+        (16, 1, 0, [0]),
+    ],
+)
+def test_the_cores_and_the_memory_that_are_left_are_shared(
+    cores: int, processes: int, memory: int, numbers: list[int]
+) -> None:
+    assert [number_of(cores, processes, index, memory * FREE_MEMORY) for index in range(processes)] == numbers
