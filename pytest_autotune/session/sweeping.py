@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.session.parsed_options import Options
 
@@ -17,9 +18,8 @@ HEADING = "autotune sweep"
 
 def section(item: pytest.Item, options: Options, ran_with: Iterable[Lookup]) -> str:
     """The text of the section."""
-    lines = [
-        f"{lookup.problem}: {lookup.entry.choice.words}" for lookup in ran_with if lookup.entry and lookup.entry.choice
-    ]
+    used = [(lookup.problem, lookup.entry.choice) for lookup in ran_with if lookup.entry is not None]
+    lines = [one_line(f"{problem}: {choice.words}") for problem, choice in used if choice is not None]
     return "\n".join([*(lines or ["no candidate of a sweep was asked for"]), f"rerun: {_command(item, options)}"])
 
 

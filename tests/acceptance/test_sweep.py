@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from pytest_autotune.cache.model import Candidate, Device, Problem, Value
 from pytest_autotune.cli.main import main
+from pytest_autotune.run.sweep import Sweep
 from tests.conftest import Suite
 
 SUITE = """
@@ -28,46 +30,54 @@ def test_wrong(tune):
 """
 
 
-def choices(report: dict[str, Any]) -> dict[str, Any]:
-    return {json.dumps([row["kernel"], row["key"]]): row["choice"]["params"] for row in report["lookups"]}
+def pick(seed: str, kernel: str, names: str, **key: int) -> str:
+    """The candidate that a seed gives a problem of the toy tuner."""
+    problem = Problem("toy", kernel, tuple(Value(*pair) for pair in key.items()), Device("Toy GPU", "toy", 4))
+    candidates = [Candidate(params=(Value("config", name),)) for name in names.split()]
+    return str(Sweep.parse(seed).ordered(problem, candidates)[0].params[0].value)
 
 
-def test_a_seed_gives_the_same_candidates_in_any_order_with_any_workers_and_measures_nothing(suite: Suite) -> None:
+def test_a_seed_gives_the_same_candidates_with_any_workers_measures_nothing_and_is_named_where_a_test_fails(
+    suite: Suite, section: Any
+) -> None:
     suite.write(test_lib=SUITE)
+    seed = next(seed for seed in "0123456789" if pick(seed, "lib.wrong", "right wrong", N=1) == "wrong")
 
-    first = suite.report("--autotune-sweep=3")
+    result = suite.run(f"--autotune-sweep={seed}", "--autotune-report=report.json")
+
+    report = json.loads((suite.folder / "report.json").read_text())
+    found = {(row["kernel"], *row["key"].values()): row["choice"]["params"]["config"] for row in report["lookups"]}
+    expected = {("lib.matmul", m): pick(seed, "lib.matmul", "a b", M=m) for m in range(6)}
+    assert found == {**expected, ("lib.wrong", 1): "wrong"}
+    assert set(expected.values()) == {"a", "b"}
     assert suite.tunings == []
-    alone = suite.report("--autotune-sweep=3", "test_lib.py::test_matmul[4]")
-    other = suite.report("--autotune-sweep=4")
-
-    assert choices(alone).items() <= choices(first).items()
-    assert len(choices(first)) == len(choices(other)) == 7
-    assert choices(other) != choices(first)
-    assert first["sweep"] == "3"
-    assert first["counts"]["tuned"] == first["counts"]["hit"] == 0
-
-
-def test_in_two_sweeps_of_two_both_candidates_run_and_the_wrong_one_is_named(suite: Suite, section: Any) -> None:
-    suite.write(test_lib=SUITE)
-
-    runs = {part: suite.run(f"--autotune-sweep={part}/2", f"--autotune-report=r{part}.json") for part in (1, 2)}
-
-    assert sorted(run.ret for run in runs.values()) == [0, 1]
-    part, failed = next((part, run) for part, run in runs.items() if run.ret)
-    failed.stdout.fnmatch_lines(
+    assert report["sweep"] == seed
+    assert report["counts"]["tuned"] == report["counts"]["hit"] == 0
+    result.stdout.fnmatch_lines(
         [
             "*-- autotune sweep --*",
             "toy:lib.wrong (N=1): config=wrong",
-            f"rerun: pytest --autotune-sweep={part}/2 test_lib.py::test_wrong",
+            f"rerun: pytest --autotune-sweep={seed} test_lib.py::test_wrong",
         ]
     )
-    assert section(failed) == [
+    assert section(result) == [
         "FAILED test_lib.py::test_wrong - toy:lib.wrong (N=1): ran with config=wrong",
-        f"7 problems ran with candidates of --autotune-sweep={part}/2; 1 of them in tests that failed",
+        f"7 problems ran with candidates of --autotune-sweep={seed}; 1 of them in tests that failed",
     ]
-    reports = [json.loads((suite.folder / f"r{part}.json").read_text()) for part in runs]
-    ran = [{row["choice"]["params"]["config"] for row in report["lookups"]} for report in reports]
-    assert ran[0] | ran[1] == {"a", "b", "right", "wrong"}
+
+
+def test_in_two_sweeps_of_two_both_candidates_of_every_problem_run(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=SUITE)
+
+    runs = [serial_suite.run(f"--autotune-sweep={part}/2", f"--autotune-report=r{part}.json") for part in (1, 2)]
+
+    assert sorted(run.ret for run in runs) == [0, 1]
+    ran: dict[str, set[str]] = {}
+    for part in (1, 2):
+        for row in json.loads((serial_suite.folder / f"r{part}.json").read_text())["lookups"]:
+            ran.setdefault(f"{row['kernel']} {row['key']}", set()).add(row["choice"]["params"]["config"])
+    assert all(len(found) == 2 for found in ran.values())
+    assert len(ran) == 7
 
 
 def test_a_test_that_asks_again_for_a_problem_names_it_too_and_a_passing_one_nothing(serial_suite: Suite) -> None:
