@@ -10,6 +10,8 @@ import pytest
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode, encode
+from pytest_autotune.cache.formats.schema import one_of_each
+from pytest_autotune.cache.model import Device, Entry, Problem, Value
 from pytest_autotune.cache.stores import read
 
 from .benchmarks.fuzz_files import damaged, problem
@@ -44,6 +46,16 @@ def test_reading_a_file_takes_no_more_memory_than_twenty_times_its_size(name, tm
 def test_a_file_of_parts_too_small_for_a_cache_is_refused(name, told):
     with pytest.raises(CacheError, match=told):
         decode(FILES[name](400_000), Format.BINARY, "cache.pb")
+
+
+def test_of_values_that_all_differ_only_so_many_are_numbered():
+    values = tuple(Value(f"{number}", number) for number in range(50_000))
+    entry = Entry(Problem("t", "k", values, Device("d", "d")))
+    tracemalloc.start()
+    assert one_of_each([entry, entry]) == (entry,)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8_000_000
 
 
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value)

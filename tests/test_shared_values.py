@@ -39,3 +39,11 @@ def test_values_of_other_types_are_other_problems() -> None:
     assert len({identify(entry(value)) for value in SCALARS}) == len(SCALARS)
     assert identify(entry(1)) == identify(entry(1, block=64))
     assert len({identify(entry(1)), identify(entry(1, device=A100)), identify(entry(1, source="t"))}) == 3
+
+
+def test_entries_of_more_values_than_are_numbered_are_told_apart_all_the_same() -> None:
+    identify = Identities(most=3)
+    several = [entry(number) for number in range(5)]
+
+    assert len({identify(one) for one in several}) == 5
+    assert [identify(one) for one in several] == [identify(entry(number)) for number in range(5)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import count
 from typing import Generic, TypeAlias, TypeVar
@@ -17,6 +18,10 @@ FastIdentity: TypeAlias = "tuple[object, ...]"
 _MOST_OBJECTS = 20_000
 
 
+class TooManyError(Exception):
+    """What would be remembered of different values would take more memory than it may."""
+
+
 class OncePerValue(Generic[_T]):
     """Makes something of a value, once for all that are equal.
 
@@ -24,10 +29,12 @@ class OncePerValue(Generic[_T]):
     Entries that were read together share their values: these are known by the object.
 
     :param make: what it makes is never false.
+    :param most: so many different values; for another one, :class:`TooManyError` is raised.
     """
 
-    def __init__(self, make: Callable[[Value], _T]) -> None:
+    def __init__(self, make: Callable[[Value], _T], most: float = math.inf) -> None:
         self._make = make
+        self._most = most
         self._of_equal: dict[tuple[str, Scalar, type, str], _T] = {}
         self._of_object: dict[int, _T] = {}
         self._objects: list[Value] = []
@@ -44,6 +51,8 @@ class OncePerValue(Generic[_T]):
         parts = value.name, repr(scalar) if cls is float else scalar, cls, value.type
         made = self._of_equal.get(parts)
         if made is None:
+            if len(self._of_equal) >= self._most:
+                raise TooManyError
             made = self._of_equal[parts] = self._make(value)
         if len(self._objects) < _MOST_OBJECTS:
             self._of_object[id(value)] = made
@@ -55,16 +64,22 @@ class Identities:
     """Stands for problems and fingerprints, so that those of many entries compare fast.
 
     The same object has to be used for all that is compared.
+
+    :param most: so many different values are numbered, each of which takes some hundred bytes; an entry with another one,
+        which no equal entry lacks, stands for itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = math.inf) -> None:
         numbers = count(1)
-        self._values = OncePerValue(lambda value: next(numbers))
+        self._values = OncePerValue(lambda value: next(numbers), most)
         self._devices: dict[Device, int] = {}
 
     def __call__(self, entry: Entry) -> FastIdentity:
         """The identity of an entry."""
-        return *self.problem(entry.problem), tuple(self._values.each(entry.fingerprint))
+        try:
+            return *self.problem(entry.problem), tuple(self._values.each(entry.fingerprint))
+        except TooManyError:
+            return entry.identity
 
     def problem(self, problem: Problem) -> FastIdentity:
         """The identity of a problem."""

@@ -98,8 +98,8 @@ FILES: dict[str, Callable[[int], str | bytes]] = {
     "names.pb": lambda size: _binary(repeat=(b"\x1a\x00", size // 2)),
     "entries.pb": lambda size: b"\x08\x01" + b"\x1a\x00" * (size // 2),
     "devices.pb": lambda size: b"\x08\x01" + b"\x12\x00" * (size // 2),
-    "distinct-names.pb": lambda size: _binary(repeat=(_many(lambda n: _field(3, _field(1, b"%09d" % n)), size), 1)),
-    "distinct-params.pb": lambda size: _binary((6, _many(lambda n: _field(2, _field(1, b"%09d" % n)), size))),
+    "distinct-names.pb": lambda size: _binary(repeat=(_many(lambda n: _field(3, _field(1, b"%012d" % n)), size), 1)),
+    "distinct-params.pb": lambda size: _binary((6, _many(lambda n: _field(2, _field(1, b"%012d" % n)), size))),
     "distinct-candidates.pb": lambda size: _binary(
         repeat=(_many(lambda n: _field(7, _field(2, _field(1, b"%08d" % n))), size), 1)
     ),

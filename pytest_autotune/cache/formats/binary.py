@@ -225,7 +225,7 @@ def _devices(message: Message, where: str) -> dict[str, Device]:
 # Values that are kept for others that are equal: enough for the largest suite, and no more than some megabytes.
 _MOST_VALUES = 20_000
 # What is made of an entry, a candidate and a value, by the parser and then here, takes about so many bytes of memory.
-_BYTES_OF_ENTRY, _BYTES_OF_CANDIDATE, _BYTES_OF_VALUE = 464, 208, 208
+_BYTES_OF_ENTRY, _BYTES_OF_CANDIDATE, _BYTES_OF_VALUE = 464, 224, 224
 # Of the bytes of a file that may be taken; entries that a tuner writes take half of it at most. What is left to 20
 # times is for the bytes themselves and the parser. And what any file may take.
 _MOST_MEMORY, _ANY_MEMORY = 16, 2**20

@@ -25,6 +25,8 @@ _T = TypeVar("_T")
 _UINT32 = range(2**32)
 _INT64 = range(-(2**63), 2**63)
 _UPGRADE = "upgrade pytest-autotune"
+# Different values by which entries are told apart fast while a file is read: some megabytes.
+_MOST_NUMBERED = 10_000
 # More are no types of processors that a suite has met.
 _MOST_DEVICES = 10_000
 
@@ -195,7 +197,7 @@ def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     faster stays, then the one that is encoded lower: whatever the order of the
     lines, the same.
     """
-    identify = Identities()
+    identify = Identities(_MOST_NUMBERED)
     chosen: dict[FastIdentity, Entry] = {}
     # Of each that was compared, since a large entry may be compared with thousands.
     preferences: dict[int, tuple[float, str, bytes]] = {}
