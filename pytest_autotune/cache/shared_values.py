@@ -65,8 +65,8 @@ class Identities:
 
     The same object has to be used for all that is compared.
 
-    :param most: so many different values are numbered, each of which takes some hundred bytes; an entry with another one,
-        which no equal entry lacks, stands for itself.
+    :param most: so many different values are numbered, each of which takes some hundred bytes; an entry with another
+        one, which no equal entry lacks, stands for itself.
     """
 
     def __init__(self, most: float = math.inf) -> None:
