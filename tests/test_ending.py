@@ -232,7 +232,7 @@ def test_the_verdict_needs_the_summary_and_the_limit_only(
 
 
 def test_without_a_limit_nothing_is_judged() -> None:
-    assert judge(MISSED, None) == faces.Summary().gate
+    assert judge(MISSED, None) == Summary().gate
 
 
 def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_as_in_the_terminal() -> None:

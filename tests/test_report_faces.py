@@ -46,6 +46,7 @@ def test_a_face_is_found_by_how_the_name_of_its_file_ends() -> None:
     names = {"a/r.json": "JSON", "r.md": "Markdown", "r.xml": "JUnit", "gl.codequality.json": "GitLab Code Quality"}
     found = {name: face.name for name in names if (face := faces.face_of(PurePath(name)))}
     assert found == names
+    assert all(face.text(Summary()) for face in faces.FILES)
 
 
 def test_github_shows_each_miss_at_the_file_and_line_of_its_test() -> None:

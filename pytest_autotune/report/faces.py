@@ -7,12 +7,13 @@ and a row in :data:`FILES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
-from pytest_autotune.report import code_quality, html, json_report, junit, markdown
-from pytest_autotune.report.summary import Summary
+if TYPE_CHECKING:
+    from pytest_autotune.report.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -21,21 +22,28 @@ class FileFace:
 
     :param name: what it is called.
     :param suffixes: of the names of such files.
-    :param text: the whole file, of a summary.
+    :param module: in this package; imported when a report is written, which most runs do not do.
+    :param function: of that module, from a summary to the whole file.
     """
 
     name: str
     suffixes: tuple[str, ...]
-    text: Callable[[Summary], str]
+    module: str
+    function: str
+
+    def text(self, summary: Summary) -> str:
+        """The whole file."""
+        text: str = getattr(import_module(f"{__package__}.{self.module}"), self.function)(summary)
+        return text
 
 
 #: Every face that is a file. Of several suffixes that a name ends in, the first row's counts.
 FILES = (
-    FileFace("GitLab Code Quality", (".codequality.json",), code_quality.to_json),
-    FileFace("JSON", (".json",), json_report.to_json),
-    FileFace("HTML", (".html",), html.to_html),
-    FileFace("Markdown", (".md",), markdown.to_markdown),
-    FileFace("JUnit", (".xml",), junit.to_xml),
+    FileFace("GitLab Code Quality", (".codequality.json",), "code_quality", "to_json"),
+    FileFace("JSON", (".json",), "json_report", "to_json"),
+    FileFace("HTML", (".html",), "html", "to_html"),
+    FileFace("Markdown", (".md",), "markdown", "to_markdown"),
+    FileFace("JUnit", (".xml",), "junit", "to_xml"),
 )
 
 #: The suffixes that a report may have.
