@@ -242,3 +242,13 @@ def test_the_cores_and_the_memory_that_are_left_are_shared(
     cores: int, processes: int, memory: int, numbers: list[int]
 ) -> None:
     assert [number_of(cores, processes, index, memory * FREE_MEMORY) for index in range(processes)] == numbers
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("200000 100000", 2), ("max 100000", 8), ("50000 100000", 1), ("", 8), ("9900000 100000", 8)]
+)
+def test_a_container_has_the_cores_that_it_has_time_of(tmp_path: Path, quota: str, cores: int) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+
+    assert children.cores(8, tmp_path / "cpu.max") == cores
+    assert children.cores(8, tmp_path / "there-is-none") == 8

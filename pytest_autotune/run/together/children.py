@@ -249,6 +249,18 @@ def number_of(cores: int, processes: int, index: int, free: int | None = None) -
     return max(spare // processes + (index < spare % processes), 0) if spare > 0 else 0
 
 
+def cores(affinity: int, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The cores that this process may use: a container may have less time of them than there are.
+
+    :param affinity: those that it may run on.
+    :param quota: where the time of a container stands, ``MICROSECONDS PERIOD``.
+    """
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        time_us, period_us = map(int, quota.read_text(encoding="ascii").split())
+        return max(min(affinity, time_us // period_us), 1)
+    return affinity
+
+
 def free_memory() -> int:
     """The memory that this process may still use, in bytes."""
     found = [1 << 40]

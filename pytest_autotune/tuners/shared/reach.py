@@ -15,6 +15,7 @@ from pytest_autotune.tuners.shared.source.libraries import of_library
 MOST = 100_000
 _CONTAINERS = (list, tuple, set, frozenset)
 _LARGEST = 1000
+_PLAIN = (str, bytes, int, float, bool, type(None))
 
 
 def reached(tests: Iterable[Iterable[object]], is_wanted: Callable[[Any], bool]) -> list[Any]:
@@ -42,7 +43,7 @@ class _Walk:
         queue = deque(roots)
         while queue:
             value = queue.popleft()
-            if id(value) in self._seen or isinstance(value, (str, bytes, int, float, type(None))):
+            if id(value) in self._seen or type(value) in _PLAIN:
                 continue
             if len(self._seen) >= MOST:
                 return

@@ -9,13 +9,15 @@ anything of, it leaves to the test.
 from __future__ import annotations
 
 import gc
+import glob
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -153,6 +155,23 @@ def _known_device() -> Device | None:
     return devices.current_gpu() or Device("cuda" if arch.startswith("sm_") else "hip", arch)
 
 
+def _shown_device(loaded: Collection[Device], shown: str = "/proc/driver/nvidia/gpus/*/information") -> Device | None:
+    """The device that all GPUs of this machine are, if there are entries for it; None where it cannot be seen.
+
+    To ask the driver takes a second or more, in which children would have nothing to do.
+
+    :param shown: where NVIDIA's driver says what there is.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip().startswith(("-", "MIG", "NoDev")):
+        return None
+    models = set()
+    for path in glob.glob(shown):
+        with suppress(OSError):
+            models |= set(re.findall(r"^Model:\s*(.+?)\s*$", Path(path).read_text(errors="replace"), re.MULTILINE))
+    found = [device for device in loaded if models == {device.name}]
+    return found[0] if len(found) == 1 and os.environ.get("CUDA_VISIBLE_DEVICES") != "" else None
+
+
 def _asked_device() -> Device | None:
     """The first GPU that NVIDIA's driver shows to processes like this one."""
     command = [sys.executable, "-I", "-S", "-c", _ASK_DRIVER]
@@ -193,7 +212,7 @@ class _Plan:
     def jobs(self) -> Sequence[Callable[[], object]]:
         """What is to be compiled, what the tests need first in front."""
         try:
-            device = self._device or _asked_device()
+            device = self._device or _shown_device(self._index.devices(NAME)) or _asked_device()
             if device is None:
                 return []
             jobs = list(self._jobs(device))

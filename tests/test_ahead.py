@@ -1,0 +1,133 @@
+"""What is compiled ahead: for which device, of which kernels, in which order."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from pytest_autotune.cache.model import Device
+from pytest_autotune.run.compiled_ahead import Ahead, CompiledAhead, summed_up
+from pytest_autotune.tuners.shared.reach import reached
+from pytest_autotune.tuners.triton.ahead import _shown_device
+from pytest_autotune.tuners.triton.dummies import dummy_of
+from pytest_autotune.tuners.triton.specialisation import NoText, parsed
+
+H200, H100 = Device("NVIDIA H200", "sm_90", 132), Device("NVIDIA H100 80GB HBM3", "sm_90", 132)
+
+
+@pytest.mark.parametrize(
+    ("models", "visible", "found"),
+    [
+        (["NVIDIA H200"], None, H200),
+        (["NVIDIA H200", "NVIDIA H200"], "1", H200),
+        (["NVIDIA H200", "NVIDIA H100 80GB HBM3"], None, None),
+        (["NVIDIA A100"], None, None),
+        (["NVIDIA H200"], "", None),
+        (["NVIDIA H200"], "-1", None),
+        (["NVIDIA H200"], "MIG-8d8a2ae5", None),
+        ([], None, None),
+    ],
+)
+def test_the_device_is_seen_where_all_gpus_are_of_one_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, models: list[str], visible: str | None, found: Device | None
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for number, model in enumerate(models):
+        (tmp_path / str(number)).write_text(f"Model: \t\t {model}\nIRQ:   \t\t 0\n")
+
+    assert _shown_device([H100, H200], f"{tmp_path}/*") == found
+
+
+class Kernel:
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+
+
+def inner() -> None:
+    pass
+
+
+first, second, third, fourth = (Kernel(inner) for _ in range(4))
+REGISTRY = {"by name": third}
+
+
+def calls_second() -> None:
+    second.fn()
+
+
+class Layer:
+    def forward(self) -> None:
+        calls_second()
+
+    @staticmethod
+    def backward() -> None:
+        first.fn()
+
+
+layer = Layer()
+
+
+def uses_a_registry() -> None:
+    REGISTRY["by name"].fn()
+
+
+def uses_a_layer() -> None:
+    def later() -> None:
+        layer.forward()
+
+    later()
+
+
+def endless() -> None:
+    endless()
+
+
+def test_kernels_are_reached_by_name_in_the_order_of_the_tests() -> None:
+    def is_kernel(value: object) -> bool:
+        return type(value) is Kernel
+
+    assert reached([(uses_a_registry,), (calls_second,), (uses_a_layer,)], is_kernel) == [third, second, first]
+    assert reached([(endless, partial(print, fourth), (first,), None, "x")], is_kernel) == [fourth, first]
+    assert reached([], is_kernel) == []
+
+
+def test_an_object_that_answers_for_another_one_is_asked_nothing() -> None:
+    class Proxy:
+        def __getattribute__(self, name: str) -> Any:
+            pytest.fail(f"asked for {name}")
+
+    assert reached([(Proxy(),)], lambda value: False) == []
+
+
+def test_dummies_are_specialised_as_the_text_says() -> None:
+    aligned, pointer, number, odd, real, yes = map(dummy_of, parsed("*fp16:16 *bf16 i32:16 i64 fp32 u1").parts)
+
+    assert (aligned.data_ptr(), pointer.data_ptr() % 16) == (0, 1)
+    assert (str(aligned.dtype), str(pointer.dtype)) == ("torch.float16", "torch.bfloat16")
+    assert number % 16 == 0
+    assert odd % 16 != 0
+    assert odd > 2**32
+    assert (real, yes) == (0.5, True)
+
+
+@pytest.mark.parametrize("text", ["*unknown", "*", "nvtmadesc", "(_)"])
+def test_what_no_argument_can_be_made_of_is_refused(text: str) -> None:
+    with pytest.raises(NoText):
+        list(map(dummy_of, parsed(text).parts))
+
+
+def test_what_several_processes_compiled_and_asked_for_is_counted_once() -> None:
+    one = CompiledAhead((("a", 1.0), ("b", 2.0)), ("a", "c"), 0.25)
+    other = CompiledAhead((("c", 4.0),), ("a",), 0.25)
+
+    assert summed_up([one, other]) == summed_up([other, one]) == Ahead(3, 7.0, 2, 4.5)
+    assert summed_up([]) == Ahead()
+    assert summed_up([CompiledAhead((("a", 1.0),), ("a",), 9.0)]).saved_seconds == 0
