@@ -41,11 +41,16 @@ def test_reading_a_file_takes_no_more_memory_than_twenty_times_its_size(name, tm
         ("distinct-candidates.pb", "takes over 16 times its size in memory: not a cache"),
         ("distinct-entries.pb", "takes over 16 times its size in memory: not a cache"),
         ("distinct-devices.pb", "has more than 10000 devices: not a cache"),
+        ("words.pb", "takes over 16 times its size in memory: not a cache"),
+        ("words.json", r"entries\[0\].compiled has 6666. texts: not a cache"),
+        ("words.yaml", r"entries\[0\].compiled has 6666. texts: not a cache"),
     ],
 )
-def test_a_file_of_parts_too_small_for_a_cache_is_refused(name, told):
+def test_a_file_of_parts_too_small_for_a_cache_is_refused(name, told, tmp_path):
+    data = FILES[name](400_000)
+    (tmp_path / name).write_bytes(data.encode() if isinstance(data, str) else data)
     with pytest.raises(CacheError, match=told):
-        decode(FILES[name](400_000), Format.BINARY, "cache.pb")
+        read(tmp_path / name)
 
 
 def test_of_values_that_all_differ_only_so_many_are_numbered():

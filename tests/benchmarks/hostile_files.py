@@ -9,13 +9,15 @@ and what ends in anything but a cache or a line of error is told as CRASHED.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice, product
 from pathlib import Path
 
 from pytest_autotune.cache.formats import Format, encode
@@ -69,6 +71,12 @@ def _written(size: int) -> bytes:
     return encode(Cache(tuple(entries)), Format.YAML)
 
 
+def _words(size: int) -> Iterator[str]:
+    """Words of four letters, all different."""
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+    return map("".join, islice(product(letters, repeat=4), size // 6))
+
+
 #: name with its suffix -> the file of about so many bytes.
 FILES: dict[str, Callable[[int], str | bytes]] = {
     "names.textproto": lambda size: HEAD + ENTRY + _numbered('key { name: "%d" } ', size) + "}",
@@ -109,6 +117,10 @@ FILES: dict[str, Callable[[int], str | bytes]] = {
         + _many(lambda n: _field(3, _field(1, b"t") + _field(2, b"%08d" % n) + _field(4, b"d")), size)
     ),
     "distinct-devices.pb": lambda size: b"\x08\x01" + _many(lambda n: _field(2, _field(1, b"%08d" % n)), size),
+    "words.textproto": lambda size: HEAD + ENTRY + "".join(f'compiled:"{word}"' for word in _words(size // 2)) + "}",
+    "words.json": lambda size: JSON + f'"compiled": [{",".join(json.dumps(word) for word in _words(size))}]}}]}}',
+    "words.yaml": lambda size: YAML + f"compiled: [{','.join(_words(size))}]}}\n",
+    "words.pb": lambda size: _binary(repeat=(b"".join(_field(12, word.encode()) for word in _words(size)), 1)),
     "unknown.pb": lambda size: b"\x08\x01" + b"\xa0\x06\x01" * (size // 3),
 }
 #: More of the file's size than this, or of the time for half of it, is too much.

@@ -10,7 +10,7 @@ our own took 1.1 and 1.5 s, and 400 lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from operator import attrgetter, eq
@@ -339,9 +339,15 @@ class _Reader:
             outline.label,
             outline.tuning_seconds,
             self._versions[outline.environment],
-            tuple(sorted(set(outline.compiled))) if outline.compiled else (),
-            tuple(sorted(set(outline.made_of))) if outline.made_of else (),
+            self._noted(outline.compiled),
+            self._noted(outline.made_of),
         )
+
+    def _noted(self, texts: Collection[str]) -> tuple[str, ...]:
+        if not texts:
+            return ()
+        self._take(_BYTES_OF_VALUE * len(texts))
+        return tuple(sorted(set(texts)))
 
     def _shared(self, text: str) -> str:
         return self._texts.setdefault(text, text) if len(self._texts) < _MOST_VALUES else text

@@ -277,6 +277,8 @@ def _refuse(found: object, path: _Path, wanted: str, where: str) -> NoReturn:
 
 # Values that are kept for others that are equal: enough for the largest suite, and no more than a few megabytes.
 _MOST_VALUES = 20_000
+# Noted of one entry, of which each takes thirty times the four characters that it may have.
+_MOST_TEXTS = 10_000
 # Of one mapping; the largest of this version has thirteen.
 _MOST_NAMES = 1000
 
@@ -312,11 +314,17 @@ class _Reader:
             fields.text("label"),
             fields.number("tuning_seconds") if "tuning_seconds" in fields else 0.0,
             self._versions[fields.text("environment")],
-            fields.each("compiled", self._text),
-            fields.each("made_of", self._text),
+            self._noted(fields, "compiled"),
+            self._noted(fields, "made_of"),
         )
         self._done(fields)
         return check_entry(entry, lambda: _shown(path), self._where)
+
+    def _noted(self, fields: _Fields, name: str) -> tuple[str, ...]:
+        texts = fields.each(name, self._text)
+        if len(texts) > _MOST_TEXTS:
+            raise CacheError(self._where, f"{_shown(fields.path(name))} has {len(texts)} texts: not a cache")
+        return texts
 
     def _text(self, plain: object, path: _Path) -> str:
         if type(plain) is not str:
