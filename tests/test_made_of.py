@@ -51,11 +51,12 @@ def test_a_digest_of_source_names_the_functions_and_constants_that_changed(befor
         (search({"A": 1}), search({"A": 1, "B": 2}), "B=2 came; B=- went"),
         (search({"A": "a b|c=d,e"}, {"A": "f"}), search({"A": "f"}), "A=a_b_c_d_e went"),
         (search(*blocks(16)), search(*blocks(16)), ""),
+        ("search a: N | 1", f"search b: N | {'9' * 5000} | 1", f"N={'9' * 98} came"),
         (search(*blocks(*range(1000))), search(*blocks(*range(999))), ""),
         (search(*blocks(*range(0, 2000, 20))), search(*blocks(*range(20, 2000, 20))), "BLOCK=0 went"),
         (search(*blocks(*range(200, 900, 2))), search(*blocks(1, 2)), ""),
     ],
-    ids=["both", "many", "another name", "odd values", "the same", "too many", "a hundred", "two forms"],
+    ids=["both", "many", "another name", "odd values", "the same", "hostile", "too many", "a hundred", "two forms"],
 )
 def test_a_digest_of_candidates_names_those_that_came_and_went(before: str, now: str, words: str) -> None:
     assert difference(before, now) == words

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from itertools import chain, zip_longest
 from zlib import crc32
 
+from pytest_autotune.cache.made_of import by_digest
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
 
 # In the place of a kernel, which is never empty: the row that holds the outline of a tuner.
@@ -121,6 +122,7 @@ class EntryIndex:
         self._find_outline = outlines
         self._outlines: dict[str, list[Entry]] = {}
         self._devices: dict[str, frozenset[Device]] = {}
+        self._made_of: dict[tuple[str, str], Mapping[str, str]] = {}
         self._by_code: dict[str, Mapping[_Key, list[str]]] = {}
 
     @classmethod
@@ -182,6 +184,13 @@ class EntryIndex:
                     kernels.append(entry.problem.kernel)
             self._by_code[tuner] = found
         return self._by_code[tuner].get(fingerprint, ()) if fingerprint else ()
+
+    def made_of(self, tuner: str, kernel: str) -> Mapping[str, str]:
+        """What the entries of a kernel say about the digests of their fingerprints, by :func:`by_digest`."""
+        if (tuner, kernel) not in self._made_of:
+            texts = (text for entry in self.of_kernel(tuner, kernel) for text in entry.made_of)
+            self._made_of[tuner, kernel] = by_digest(texts)
+        return self._made_of[tuner, kernel]
 
     def outline(self, tuner: str) -> Sequence[Entry]:
         """One empty entry, without a key, for each kernel, device and fingerprint that a tuner has entries of."""

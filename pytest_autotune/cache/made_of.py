@@ -8,7 +8,6 @@ where they are many, ``search c0ffee123456: BLOCK=64,128 num_warps=4,8``. It is 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -18,6 +17,8 @@ from pytest_autotune.cache.model import Entry, Value
 MOST = 1200
 #: So many names or candidates are said.
 SAID = 3
+#: and so many characters of each.
+LONGEST = 100
 _LIST = " | "
 _PLAIN = re.compile(r"[\s|,=]+")
 
@@ -87,7 +88,7 @@ def _came_and_went(came: Iterable[str], went: Iterable[str]) -> str:
 
 def _some(words: Sequence[str]) -> str:
     more = f" and {len(words) - SAID} more" if len(words) > SAID else ""
-    return ", ".join(words[:SAID]) + more
+    return ", ".join(word[:LONGEST] for word in words[:SAID]) + more
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -101,7 +102,9 @@ def _axes(text: str) -> list[tuple[str, list[str]]]:
 
 def _order(text: str) -> list[tuple[int, str]]:
     """Sorts numbers in a text by their size."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", text)]
+    # Not int(): a file may hold numbers that it refuses to read.
+    parts = [part.lstrip("0") if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
+    return [(len(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def _plain(text: str) -> str:
@@ -129,7 +132,7 @@ def said_once(entries: Sequence[Entry], before: Iterable[Entry], known: Iterable
 
     for number, entry in enumerate(entries):
         problem = entry.problem
-        keys = [(problem.tuner, problem.kernel, f"{part.name} {part.value}") for part in entry.fingerprint]
+        keys = [(problem.tuner, problem.kernel, digest_of(part)) for part in entry.fingerprint]
         wanted.append([key for key in keys if key in texts])
         for key in wanted[-1]:
             if key not in says or (has_said(number, key[2]) and not has_said(says[key], key[2])):
@@ -141,8 +144,11 @@ def said_once(entries: Sequence[Entry], before: Iterable[Entry], known: Iterable
     return found
 
 
-def texts_of(entries: Iterable[Entry], fingerprint: Iterable[Value]) -> dict[str, str]:
-    """What entries of a kernel say about the digests of a fingerprint, by the name of each."""
-    wanted = Counter(f"{part.name} {part.value}" for part in fingerprint)
-    texts = (text for entry in entries for text in entry.made_of)
-    return {text.partition(" ")[0]: text for text in texts if text.partition(":")[0] in wanted}
+def digest_of(part: Value) -> str:
+    """What the text of a part of a fingerprint begins with: ``source 5f2c91d0a7b3``."""
+    return f"{part.name} {part.value}"
+
+
+def by_digest(texts: Iterable[str]) -> dict[str, str]:
+    """Texts by what each is of (:func:`digest_of`)."""
+    return {text.partition(":")[0]: text for text in texts}

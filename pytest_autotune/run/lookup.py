@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.made_of import difference, texts_of
+from pytest_autotune.cache.made_of import by_digest, difference, digest_of
 from pytest_autotune.cache.model import Entry, Identity, Problem, Value, before_pruning
 from pytest_autotune.run.verify import Verdict
 
@@ -151,8 +151,8 @@ def find(
         own = [entry for entry in same_key if entry.problem.device.name == other]
         alias = other if own else ""
     if own:
-        kernel = partial(_of_kernel, indexes, problem)
-        return _among(own, fingerprint, offered, alias, lambda entry: _differences(entry, fingerprint, kernel, made_of))
+        noted = partial(_differences, fingerprint=fingerprint, indexes=indexes, made_of=made_of)
+        return _among(own, fingerprint, offered, alias, noted)
     if (moved := _moved(indexes, problem, fingerprint, offered, exists)) is not None:
         return moved
     if same_key:
@@ -221,18 +221,22 @@ def _among(
     return Finding(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
 
 
-def _of_kernel(indexes: Sequence[EntryIndex], problem: Problem) -> list[Entry]:
-    return [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
-
-
 def _differences(
-    entry: Entry, fingerprint: tuple[Value, ...], kernel: Callable[[], Sequence[Entry]], made_of: MadeOf
+    entry: Entry, fingerprint: tuple[Value, ...], indexes: Sequence[EntryIndex], made_of: MadeOf
 ) -> dict[str, str]:
     """What changed in the digests of a fingerprint since an entry was made, in words, as far as both sides say."""
-    before = texts_of(kernel(), set(entry.fingerprint) - set(fingerprint))
-    now = {text.partition(" ")[0]: text for text in made_of()} if before else {}
-    found = {name: difference(before[name], now[name]) for name in sorted(before.keys() & now.keys())}
-    return {name: text for name, text in found.items() if text}
+    noted: dict[str, str] = {}
+    for index in indexes:
+        noted.update(index.made_of(entry.problem.tuner, entry.problem.kernel))
+    now = {part.name: part for part in fingerprint}
+    changed = [part for part in entry.fingerprint if part.name in now and part != now[part.name]]
+    noted_now = by_digest(made_of()) if any(digest_of(part) in noted for part in changed) else {}
+    found = {}
+    for part in changed:
+        before, after = noted.get(digest_of(part)), noted_now.get(digest_of(now[part.name]))
+        if before and after and (words := difference(before, after)):
+            found[part.name] = words
+    return found
 
 
 def _choice_of(entry: Entry) -> str:
