@@ -28,7 +28,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Alone, GpuLock
-from pytest_autotune.run.verify import Share, Verdict, Verification
+from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.keys import key_values, multiple_of, power_of_two
@@ -933,11 +933,12 @@ def test_a_loaded_choice_is_raced_by_the_clock_of_the_host_and_used_all_the_same
     assert (good.verdict.reason, good.verdict.is_slower) == ("", False)
 
 
-def test_a_choice_that_is_measured_by_its_callers_benchmark_is_not_raced_and_that_is_told(tuner: FunctionTuner) -> None:
+def test_a_choice_is_raced_by_its_callers_benchmark_where_there_is_one(tuner: FunctionTuner) -> None:
     found, lookup = hit(tuner, 2, space=[1, 2], run=identity, measuring=AS_TOLD)
 
     assert found == 2
-    assert lookup.verdict == Verdict("its caller brings a benchmark of its own")
+    assert lookup.verdict is not None
+    assert (lookup.verdict.slower, lookup.verdict.best, lookup.verdict.best_us) == (1.0, "config=1", 1.0)
 
 
 def test_a_configuration_that_cannot_be_used_does_not_race(tuner: FunctionTuner) -> None:

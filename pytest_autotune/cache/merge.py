@@ -137,11 +137,8 @@ def merge(
 
 def _told(entry: Entry, now: Sequence[Entry], before: Entry | None, forget: bool) -> Entry:
     """An entry with all that its choice was compiled for; with ``forget``, only what is said now, if anything is."""
-    if forget:
-        bare = united(replace(entry, compiled=()), now)
-        if bare.compiled:
-            return bare
-    return united(entry, [*now, *([before] if before else [])])
+    bare = united(replace(entry, compiled=()), now)
+    return bare if forget and bare.compiled else united(entry, [*now, *([before] if before else [])])
 
 
 def best_time_us(entry: Entry) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from pytest_autotune.cache.model import Candidate, Entry
 from pytest_autotune.devices import stream_is_capturing
@@ -13,8 +12,9 @@ from pytest_autotune.tuners.function.processors import Processor
 from pytest_autotune.tuners.function.randomness import random_state_kept
 from pytest_autotune.tuners.function.search import Plan, runners
 from pytest_autotune.tuners.function.strategies import Exhaustive
-from pytest_autotune.tuners.measuring.clocks import Runner
-from pytest_autotune.tuners.measuring.how import make_clock
+from pytest_autotune.tuners.measuring.clocks import Clock, Runner
+from pytest_autotune.tuners.measuring.how import CallersClock, make_clock
+from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.measuring.verifying import Contest, verify
 
 #: A larger space is not raced as a whole.
@@ -32,9 +32,6 @@ def verify_choice(plan: Plan, processor: Processor, tuning: Tuning, workers: int
     if stream_is_capturing():
         tuning.verified(Verdict("a CUDA graph was captured"))
         return
-    if callable(plan.measuring.clock):
-        tuning.verified(Verdict("its caller brings a benchmark of its own"))
-        return
     candidates = _candidates(plan, entry)
     if not candidates:
         tuning.verified(Verdict("its space is too large to be raced as a whole, and the file keeps no candidates"))
@@ -45,9 +42,13 @@ def verify_choice(plan: Plan, processor: Processor, tuning: Tuning, workers: int
         by_params = runners(plan, configurations, processor.on_gpu, workers)
         return {one: by_params[one.params] for one in some if one.params in by_params}
 
-    clock = partial(make_clock, plan.measuring.clock, processor.on_gpu, plan.measuring.flush_l2)
+    def clock() -> Clock:
+        own, how = plan.measuring.clock, plan.measuring
+        return CallersClock(own) if callable(own) else make_clock(own, processor.on_gpu, how.flush_l2)
+
+    expected = (*plan.callbacks.expected, UnusableTimesError)
     with random_state_kept():
-        verify(tuning, Contest(candidates, ready, clock, plan.callbacks.expected, processor.lock))
+        verify(tuning, Contest(candidates, ready, clock, expected, processor.lock))
 
 
 def _candidates(plan: Plan, entry: Entry) -> list[Candidate]:

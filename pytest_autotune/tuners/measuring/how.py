@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_autotune.tuners.measuring.clocks import Clock, CupyEvents, HostClock, torch_clock
+from pytest_autotune.tuners.measuring.clocks import Clock, CupyEvents, HostClock, Launch, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits
 from pytest_autotune.tuners.measuring.times import Measurement, measurement
 
@@ -60,6 +60,31 @@ def measured_by(clock: OwnClock, call: Callable[[], object]) -> Measurement:
     """
     times = clock(call)
     return measurement([float(time) for time in times] if isinstance(times, Iterable) else [float(times)])
+
+
+class CallersClock:
+    """A benchmark of the caller's as a clock: what it says of a call is the time of one launch."""
+
+    can_keep_busy = False
+
+    def __init__(self, own: OwnClock) -> None:
+        self._own = own
+
+    def synchronise(self) -> None:
+        pass
+
+    def use_device(self) -> Callable[[], object]:
+        return lambda: None
+
+    def launch(self, runner: Runner, busy_us: float) -> Launch:
+        runner.before()
+        try:
+            time_us = measured_by(self._own, runner.run).median_us
+        except Exception as error:
+            runner.after(error)
+            raise
+        runner.after(None)
+        return Launch(time_us, lambda: time_us)
 
 
 class NoClockError(Exception):
