@@ -28,29 +28,12 @@ def serial_outdated(serial_suite: Suite) -> Suite:
 def make_outdated(suite: Suite) -> Suite:
     hit = "def test_hit(tune):\n    tune('lib.op', M=1)\n\n\n"
     test = f"{hit}def test_stale(tune):\n    tune('lib.op', M=2, source='{{}}')\n"
-    suite.write(**{"tests/test_op": test.format("one")}).dump()
+    Suite(suite.pytester, []).write(**{"tests/test_op": test.format("one")}).dump()
     return suite.write(**{"tests/test_op": test.format("two")})
 
 
 def annotations(result: pytest.RunResult) -> list[str]:
     return [line for line in result.outlines if line.startswith("::")]
-
-
-def test_github_gets_an_annotation_at_the_test_and_a_step_summary_after_what_is_there(outdated: Suite) -> None:
-    step_summary = outdated.folder / "step.md"
-    step_summary.write_text("another step\n")
-
-    result = outdated.load(GATE, **GITHUB, GITHUB_STEP_SUMMARY=str(step_summary))
-
-    verdict, stale = annotations(result)
-    assert verdict.startswith("::error title=autotune cache::maximum allowed autotune cache misses exceeded: 1 > 0%0A")
-    assert stale == (
-        "::error file=tests/test_op.py,line=5,title=autotune cache%3A stale::STALE toy:lib.op (M=2): source changed"
-    )
-    written = step_summary.read_text()
-    assert written.startswith("another step\n")
-    assert "| STALE | `tests/test_op.py::test_stale` | `toy:lib.op (M=2)` | `source changed` |" in written
-    assert result.ret == 1
 
 
 def test_a_miss_within_the_limit_is_a_warning_in_any_verbosity(serial_outdated: Suite) -> None:
@@ -121,9 +104,23 @@ def cases(suite: Suite) -> dict[str, ElementTree.Element]:
     return {case.get("name", ""): case for case in found.iter("testcase") if case.get("classname") == "autotune_cache"}
 
 
-def test_junit_has_a_case_that_fails_with_the_gate(outdated: Suite) -> None:
-    assert outdated.load(GATE, "--junitxml=junit.xml").ret == 1
+def test_a_failed_gate_is_an_annotation_a_step_summary_after_what_is_there_and_a_failed_case_of_junit(
+    outdated: Suite,
+) -> None:
+    step_summary = outdated.folder / "step.md"
+    step_summary.write_text("another step\n")
 
+    result = outdated.load(GATE, "--junitxml=junit.xml", **GITHUB, GITHUB_STEP_SUMMARY=str(step_summary))
+
+    verdict, stale = annotations(result)
+    assert verdict.startswith("::error title=autotune cache::maximum allowed autotune cache misses exceeded: 1 > 0%0A")
+    assert stale == (
+        "::error file=tests/test_op.py,line=5,title=autotune cache%3A stale::STALE toy:lib.op (M=2): source changed"
+    )
+    written = step_summary.read_text()
+    assert written.startswith("another step\n")
+    assert "| STALE | `tests/test_op.py::test_stale` | `toy:lib.op (M=2)` | `source changed` |" in written
+    assert result.ret == 1
     failure = cases(outdated)["gate"].find("failure")
     assert failure is not None
     assert failure.get("message") == "maximum allowed autotune cache misses exceeded: 1 > 0"
