@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -120,7 +121,8 @@ class Templates:
         def entry_of(times_ms: Mapping[Any, float]) -> Entry:
             candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
             problem, fingerprint = tuning.lookup.identity
-            return Entry(problem, fingerprint, None, tuple(candidates), label=entry.label, versions=versions())
+            new = replace(entry, problem=problem, fingerprint=fingerprint, candidates=tuple(candidates))
+            return replace(new, versions=versions(), raw=b"")
 
         verify_winner(tuning, self._timed, choices, offered.winner(entry), benchmark, entry_of)
 

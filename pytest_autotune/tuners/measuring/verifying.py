@@ -152,15 +152,9 @@ def _entry(tuning: Tuning, best: Candidate, timed: Sequence[Candidate]) -> Entry
     old = tuning.entry
     assert old is not None
     problem, fingerprint = tuning.lookup.identity
-    return Entry(
-        problem,
-        fingerprint,
-        best,
-        tuple(timed),
-        label=old.label,
-        tuning_seconds=old.tuning_seconds,
-        versions=tuning.versions,
-    )
+    # What the old choice was compiled for says nothing of this one.
+    new = replace(old, problem=problem, fingerprint=fingerprint, choice=best, candidates=tuple(timed), compiled=())
+    return replace(new, versions=tuning.versions, raw=b"")
 
 
 def _likeliest_first(contest: Contest, entry: Entry) -> list[Candidate]:
