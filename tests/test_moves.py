@@ -72,7 +72,7 @@ def test_a_moved_kernel_is_a_hit_that_says_so_and_an_update_renames_its_entries(
 
     assert [(row["outcome"], row["moved_from"]) for row in report["lookups"]] == [("hit", "old.copy")] * 2
     loaded.assert_outcomes(passed=2)
-    loaded.stdout.fnmatch_lines([f"2 hits of {now} moved from triton:old.copy", "2 hits*", "*--autotune-dump=*"])
+    loaded.stdout.fnmatch_lines([f"2 hits of {now} moved from triton:old.copy", "2 hits*", "*--autotune-update*"])
     a_suite.load("--autotune-dump=cache.textproto").assert_outcomes(passed=2)
     assert a_suite.cache.read_text() == before.replace('"old.copy"', f'"{now}"')
     a_suite.load().stdout.no_fnmatch_line("*moved from*")
