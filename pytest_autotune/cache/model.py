@@ -58,12 +58,12 @@ class Value:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Value) or self.name != other.name or self.type != other.type:
+        if other.__class__ is not Value:
             return False
         mine, theirs = self.value, other.value
-        if type(mine) is float:
-            return type(theirs) is float and repr(mine) == repr(theirs)
-        return type(mine) is type(theirs) and mine == theirs
+        if mine.__class__ is not theirs.__class__ or self.name != other.name or self.type != other.type:
+            return False
+        return mine == theirs if mine.__class__ is not float else repr(mine) == repr(theirs)
 
     def __hash__(self) -> int:
         # Coarser than equality, and much cheaper: a problem is hashed at every lookup.
