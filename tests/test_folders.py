@@ -90,7 +90,7 @@ def test_without_any_place_to_write_there_is_no_folder_and_one_line(base: Path, 
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device", str(base))
 
-    monkeypatch.setattr(os, "mkdir", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
 
     shared = shared_folder()
 
