@@ -74,6 +74,7 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
             "seconds": summary.ahead.seconds,
             "used": summary.ahead.used,
             "saved_seconds": summary.ahead.saved_seconds,
+            "skipped": summary.ahead.skipped,
         },
         "update": summary.update,
         "sweep": summary.sweep,

@@ -67,7 +67,7 @@ def section(summary: Summary, verbosity: int) -> list[Line]:
         lines += _by_tuner(summary)
     lines += _rows(summary, verbosity, failed)
     lines += _notes(summary, verbosity)
-    lines += _ahead(summary)
+    lines += _ahead(summary, verbosity)
     lines += _settled(summary, failed)
     lines += _raced(summary, verbosity)
     lines += errors
@@ -322,8 +322,10 @@ def _counts(summary: Summary) -> str:
     return ", ".join(parts) + tuned + untuned + saved
 
 
-def _ahead(summary: Summary) -> Iterator[Line]:
+def _ahead(summary: Summary, verbosity: int) -> Iterator[Line]:
     ahead = summary.ahead
+    if ahead.skipped and verbosity > 0:
+        yield Line(f"nothing was compiled ahead: {ahead.skipped}")
     if ahead.kernels:
         used = "all" if ahead.used == ahead.kernels else str(ahead.used)
         yield Line(

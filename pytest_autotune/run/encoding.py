@@ -112,6 +112,6 @@ def decode_facts(text: str) -> ProcessFacts:
     specialised = tuple(Specialised(**one) for one in mapping["specialised"])
     ahead = mapping["ahead"]
     compiled = tuple((str(name), float(seconds)) for name, seconds in ahead["compiled"])
-    told = CompiledAhead(compiled, tuple(ahead["asked"]), ahead["waited_s"])
+    told = CompiledAhead(compiled, tuple(ahead["asked"]), ahead["waited_s"], ahead["skipped"])
     plain = {"unhooked": unhooked, "versions": versions, "specialised": specialised, "ahead": told}
     return ProcessFacts(**{**mapping, **texts, **plain})

@@ -234,8 +234,9 @@ OPTIONS = (
     Option(
         "compile_ahead",
         WORD,
-        "`on`: on idle cores, child processes compile the loaded choices of Triton's kernels before tests ask for them",
-        "on|off",
+        "`on`: on idle cores, child processes compile the loaded choices of Triton's kernels before tests ask for "
+        "them, where CUDA was not initialised before the first test; `always`: there, too",
+        "on|off|always",
         "`on`",
     ),
     Option(

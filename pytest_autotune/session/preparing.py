@@ -46,7 +46,7 @@ def prepare(
     :returns: what keeps the place while they do; None where there is nothing to prepare.
     """
     config = session.config
-    if options.compile_ahead != "on" or options.sweep is not None or config.option.collectonly:
+    if options.compile_ahead == "off" or options.sweep is not None or config.option.collectonly:
         return None
     if not session.items or in_distributed_run():
         return None
@@ -59,7 +59,8 @@ def prepare(
         return None
     tests = tuple(tuple(_made_of(item)) for item in session.items)
     is_part = deselected > 0 or _is_part(config)
-    hooks.prepare(Suite(tests, is_part, children, place.folder, min(options.wait_timeout, WAIT_S)))
+    always = options.compile_ahead == "always"
+    hooks.prepare(Suite(tests, is_part, children, place.folder, min(options.wait_timeout, WAIT_S), always))
     return membership
 
 

@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import pytest_autotune.tuners.triton.adapter
+from pytest_autotune.cache.model import Device
 from tests.test_children import is_gone, pid_in, until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -222,6 +223,25 @@ def test_it_can_be_turned_off(suite: Suite, monkeypatch: pytest.MonkeyPatch, off
     suite.run("--autotune-load=cache.textproto", off)
 
     assert "forked" not in suite.result.stdout.str()
+
+
+def test_where_cuda_is_initialised_nothing_is_forked_unless_it_is_asked_for(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite.dump()
+    suite.wants(0)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.ahead._cuda_is_initialised", lambda: True)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.ahead._known_device", lambda: Device("cuda", "sm_90"))
+
+    report = suite.run("--autotune-load=cache.textproto", "-v")
+
+    assert report["compiled_ahead"]["kernels"] == 0
+    assert report["notes"] == []
+    suite.result.stdout.fnmatch_lines("nothing was compiled ahead: CUDA was initialised before the first test; *")
+
+    suite.wants(5)
+    report = suite.run("--autotune-load=cache.textproto", "--autotune-compile-ahead=always")
+    assert report["compiled_ahead"]["kernels"] == 5
 
 
 def test_of_a_part_of_the_suite_only_what_its_tests_reach_is_compiled(suite: Suite) -> None:

@@ -6,7 +6,8 @@
 For each suite: a dump, which also adds to the cache what its choices are compiled for; then, in turns, a load without
 compiling ahead, one with it, and one with what the other two have compiled. Every arm has a compile cache of its own,
 of Triton and of Inductor, and every load is a process of its own. The best of the rounds is shown, one table at the
-end. ``--cache=NAME=FILE`` spares a suite the dump: it is loaded, and what it does not say yet is added to a copy.
+end. Suites may have initialised CUDA before their first test, so ``--on=always`` is compared unless told otherwise.
+``--cache=NAME=FILE`` spares a suite the dump: it is loaded, and what it does not say yet is added to a copy.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--workers", default="0,4")
     parser.add_argument("--dump-workers", default="4")
+    parser.add_argument("--on", default="always", choices=("on", "always"))
     parser.add_argument("--cache", action="append", default=[])
     options = parser.parse_args()
     print(machine("torch", "triton", "pytest-xdist"), flush=True)
@@ -42,7 +44,7 @@ def main() -> None:
             args = [one for one in arguments.split(",") if one]
             cache = _cache(place / title, dumped.get(title), Path(folder), args, options.dump_workers)
             for workers in options.workers.split(","):
-                row = _row(place / title, cache, Path(folder), args, workers, options.rounds)
+                row = _row(place / title, cache, Path(folder), args, workers, options.rounds, options.on)
                 rows.append((title, "serial" if workers == "0" else f"-n {workers}", *row))
                 print(rows[-1], flush=True)
     head = ("suite", "workers", "tests", "cold, off", "cold, on", "full", "on / full", "on / off", "ahead", "file")
@@ -67,7 +69,9 @@ def _cache(place: Path, given: str | None, folder: Path, args: list[str], worker
     return cache
 
 
-def _row(place: Path, cache: Path, folder: Path, args: list[str], workers: str, rounds: int) -> tuple[object, ...]:
+def _row(
+    place: Path, cache: Path, folder: Path, args: list[str], workers: str, rounds: int, on: str
+) -> tuple[object, ...]:
     seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
     told: dict[str, object] = {}
     tests = ""
@@ -78,7 +82,7 @@ def _row(place: Path, cache: Path, folder: Path, args: list[str], workers: str, 
             report = place / "report.json"
             report.unlink(missing_ok=True)
             options = [f"--autotune-load={cache}", f"--autotune-report={report}", f"-n{workers}"]
-            options.append(f"--autotune-compile-ahead={'off' if arm == 'off' else 'on'}")
+            options.append(f"--autotune-compile-ahead={'off' if arm == 'off' else on}")
             took, output = pytest_seconds(folder, "-q", *args, *options, **_environment(compiled))
             seconds[arm].append(took)
             if arm == "on":
@@ -88,7 +92,8 @@ def _row(place: Path, cache: Path, folder: Path, args: list[str], workers: str, 
     off, on, full = (min(seconds[arm]) for arm in ARMS)
     text = cache.read_text()
     added = sum(len(line) + 1 for line in text.splitlines() if line.startswith("  compiled: "))
-    ahead = f"{told.get('kernels')} kernels in {told.get('seconds')} s, {told.get('used')} asked for"
+    done = f"{told.get('kernels')} kernels in {told.get('seconds')} s, {told.get('used')} asked for"
+    ahead = told.get("skipped") or done
     return (
         tests.split(" in ")[0],
         f"{off:.1f} s",

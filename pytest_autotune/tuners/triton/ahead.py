@@ -27,6 +27,7 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Device
+from pytest_autotune.devices import cuda_driver
 from pytest_autotune.run.compiled_ahead import CompiledAhead
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together import children
@@ -45,6 +46,8 @@ from pytest_autotune.tuners.triton.specialisation import Held, NoText, innermost
 
 #: So many texts of one entry are compiled for.
 MOST_OF_ENTRY = 64
+#: Why nothing was done, in words.
+AFTER_CUDA = "CUDA was initialised before the first test; --autotune-compile-ahead=always forks all the same"
 _ASK_S = 30.0
 # In a process of its own: CUDA that was initialised in the parent is of no use in a forked child.
 _ASK_DRIVER = """
@@ -81,6 +84,9 @@ class CompileAhead:
         """Fork children that compile; the tests go on at once."""
         index = self._run.index
         if index is None or NAME not in index.tuners() or suite.children < 1 or not sys.platform.startswith("linux"):
+            return
+        if _cuda_is_initialised() and not suite.after_cuda:
+            self._run.ahead = CompiledAhead(skipped=AFTER_CUDA)
             return
         told = suite.folder / f"{uuid.uuid4().hex}.ahead"
         descriptor = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -144,10 +150,14 @@ def _read(told: Path | None) -> Iterator[tuple[str, str]]:
             yield kind, words
 
 
+def _cuda_is_initialised() -> bool:
+    torch: Any = sys.modules.get("torch")
+    return (torch is not None and bool(torch.cuda.is_initialized())) or cuda_driver.context_gpu() is not None
+
+
 def _known_device() -> Device | None:
     """What the tests run on, where that can be seen without initialising anything."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    if _cuda_is_initialised():
         return devices.current_gpu()
     arch = foreign_target()
     if not arch:
