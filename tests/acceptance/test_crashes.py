@@ -227,10 +227,8 @@ _SHORT = {
     "Ctrl-C twice": 2,
     "SIGSTOP of a process that tests, kill -9 3 s later": 2,
     "a stopped process holds the GPU; kill -9": 2,
-    "a file in its place; kill -9": 2,
     "another run two days later; kill -9": 0,
     "another user's link and journal; kill -9 of pytest": 0,
-    "the dump's disk is full; kill -9": 2,
     "the disk of both is full; error": 0,
 }
 
