@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -217,6 +217,21 @@ def test_what_a_helper_carries_and_can_change_is_named(looked_up: list[Lookup]) 
     chosen(run)
 
     assert [lookup.label for lookup in looked_up] == ["not in the fingerprint: cells (tuple)"]
+
+
+def typed(config: int) -> int:
+    found: Optional[int] = typing_cast(Optional[int], config)  # noqa: UP045
+    return found or 0
+
+
+def typing_cast(kind: Any, value: Any) -> Any:
+    return value
+
+
+def test_what_a_function_says_of_types_is_no_data_that_the_fingerprint_lacks(looked_up: list[Lookup]) -> None:
+    chosen(typed)
+
+    assert looked_up[-1].label == ""
 
 
 def test_the_text_of_a_lambda_and_what_it_calls_are_in_the_fingerprint(

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, Optional
 
 from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.shared.digest import digest
@@ -44,7 +44,8 @@ _Unstable = Callable[[str, object, object], None]
 
 def is_code(value: object) -> bool:
     """Whether a value is a part of the program, which digests of source follow, and not data."""
-    return isinstance(value, (ModuleType, type)) or python_function(value) is not None
+    # On Python 3.10, Any is no class yet.
+    return isinstance(value, (ModuleType, type, type(Optional))) or python_function(value) is not None
 
 
 def _unnoticed(name: str, user: object, value: object) -> None:
