@@ -30,6 +30,10 @@ def pid_in(path: Path) -> int:
     return int(path.read_text())
 
 
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def is_gone(process: int) -> bool:
     return not children._is_alive(process)
 
@@ -67,10 +71,11 @@ def test_jobs_are_done_in_children_several_at_a_time(tmp_path: Path) -> None:
 
 def test_they_are_no_children_of_the_process_that_waits_for_its_own(tmp_path: Path) -> None:
     started = start(lambda: [sleeps(tmp_path / "job")], 1)
-    pid_in(tmp_path / "job")
+    worker = pid_in(tmp_path / "job")
+    leader = parent_of(worker)
 
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert os.getpid() not in (leader, parent_of(leader))
+    assert os.getsid(worker) == os.getsid(leader) != os.getsid(0)
     started.stop()
 
 
