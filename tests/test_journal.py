@@ -44,7 +44,9 @@ def test_a_lookup_is_the_same_line_wherever_it_goes_and_its_own_although_another
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "{}", '{"problem": 1}', encode_lookup(lookup())[:-9], "[" * 10**5]
+    "text",
+    ["", "{", "[]", "null", "{}", '{"problem": 1}', encode_lookup(lookup())[:-9], "[" * 10**5],
+    ids=["empty", "open", "list", "null", "nothing", "problem", "torn", "deep"],  # a lookup's own id differs by process
 )
 def test_a_broken_line_is_an_error_of_its_value(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
