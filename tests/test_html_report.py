@@ -69,6 +69,10 @@ def test_the_verdict_is_there_without_the_script() -> None:
     assert "<noscript><p>1 hit, 1 miss, 1 stale, 3 tuned." in page
 
 
+def test_a_run_that_asked_for_nothing_has_not_passed() -> None:
+    assert '<p id="verdict" class="unjudged">nothing was judged</p>' in to_html(Summary(loaded=(("c.textproto", 3),)))
+
+
 def test_each_text_and_configuration_is_in_the_data_once() -> None:
     data = page_data(summary(30))
 

@@ -154,6 +154,16 @@ def test_gitlab_code_quality_names_the_place_and_keeps_its_fingerprint() -> None
     assert json.loads(code_quality.to_json(missed(1)))[0]["fingerprint"] == first["fingerprint"]
 
 
+def test_of_two_tests_that_fail_with_one_problem_in_a_sweep_gitlab_shows_both() -> None:
+    (one,) = missed(1).rows
+    swept = (Swept(Candidate(params=(Value("BLOCK", 8),)), ("test_a.py::test_0", "test_a.py::test_1")),)
+    rows = (replace(one, outcome=None, swept=swept),)
+
+    first, second = json.loads(code_quality.to_json(replace(missed(1), rows=rows)))
+
+    assert first["fingerprint"] != second["fingerprint"]
+
+
 def test_the_junit_report_has_a_case_for_the_limit_and_for_each_problem() -> None:
     summary = missed(2, gate=FAILED)
     suite = ElementTree.fromstring(junit.to_xml(summary)).find("testsuite")
@@ -221,6 +231,14 @@ def test_a_long_table_is_cut_and_what_is_left_out_is_counted() -> None:
 
     assert len(re.findall(r"^\| STALE ", text, re.MULTILINE)) == 10
     assert "2 more are in the JSON report." in text
+
+
+def test_of_a_row_for_many_misses_that_is_left_out_each_is_counted() -> None:
+    rows = tuple(row(Outcome.STALE, f"lib.op_{kernel}", M=number) for kernel in "ab" for number in range(12))
+    text = markdown.to_markdown(replace(missed(0), rows=rows), shown=1)
+
+    assert "### Not covered (24)" in text
+    assert "12 more are in the JSON report." in text
 
 
 @pytest.mark.parametrize("room", [0, 500, 2_000, 20_000])

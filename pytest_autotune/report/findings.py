@@ -36,13 +36,12 @@ class Finding:
 def findings(summary: Summary) -> Iterator[Finding]:
     """All findings of a run, in the order of its rows."""
 
-    def of(row: Row, word: str, why: str, fails: bool, tests: Sequence[str]) -> Finding:
+    def of(row: Row, word: str, why: str, fails: bool, tests: Sequence[str], *which: str) -> Finding:
         # Of a test whose worker died, only its name is known.
         known = [summary.places.get(test) or Place(test.partition("::")[0]) for test in tests]
         place = max(known, key=lambda one: one.line > 0, default=NOWHERE)
-        return Finding(
-            word, f"{described(row.problem, row.label)}: {why}", place, fails, _digest(word, row.problem.digest)
-        )
+        text = f"{described(row.problem, row.label)}: {why}"
+        return Finding(word, text, place, fails, _digest(word, row.problem.digest, *which))
 
     gate_fails, drift_fails = bool(summary.gate.failure), bool(summary.drift.failure)
     for row in summary.rows:
@@ -51,7 +50,8 @@ def findings(summary: Summary) -> Iterator[Finding]:
             yield of(row, row.outcome.value, row.reason, gate_fails or row.outcome in summary.refused, row.tests)
         for one in row.swept:
             for test in one.failed_tests:
-                yield of(row, "failed", f"ran with {one.candidate}", True, [test])
+                # Several tests may fail with one candidate, and one test with several.
+                yield of(row, "failed", f"ran with {one.candidate}", True, [test], test, one.candidate.words)
     for row in summary.slower:
         yield of(row, "slower", str(row.verdict), drift_fails, row.tests)
     for kernel in summary.unseen:

@@ -81,7 +81,8 @@ def _lines(summary: Summary, shown: int) -> Iterator[str]:
         yield f"\nAbout {summary.saved_seconds:.1f} s of tuning saved."
     missed = [row for row in summary.rows if row.outcome in NOT_COVERED]
     together = groups(missed)
-    yield from _part("Not covered", ["", "test", "problem", "why"], together, _missed, shown, len(missed))
+    head = ["", "test", "problem", "why"]
+    yield from _part("Not covered", head, together, _missed, shown, size=lambda group: len(group.rows))
     if summary.update and missed:
         yield f"\nTo update the cache: {code('pytest ' + summary.update)}"
     slower = ["test", "problem", "faster", "times slower", "time"]
@@ -172,19 +173,19 @@ def _part(
     rows: Sequence[_T],
     cells: Callable[[_T], Sequence[str]],
     shown: int,
-    number: int | None = None,
+    size: Callable[[_T], int] = lambda row: 1,
 ) -> Iterator[str]:
     """A heading with a table; nothing where there are no rows.
 
-    :param number: of what the rows stand for, where that is not one each.
+    :param size: how many things a row stands for.
     """
     if not rows:
         return
-    yield f"\n### {title} ({len(rows) if number is None else number})\n"
+    yield f"\n### {title} ({sum(map(size, rows))})\n"
     if shown:
         yield from _table(head, map(cells, islice(rows, shown)))
-    if len(rows) > shown:
-        yield f"\n{len(rows) - shown} more {'is' if len(rows) - shown == 1 else 'are'} in the JSON report."
+    if hidden := sum(map(size, rows[shown:])):
+        yield f"\n{hidden} more {'is' if hidden == 1 else 'are'} in the JSON report."
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -94,9 +94,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Gate:
-    """The verdict on the number of misses.
+    """The verdict on the number of misses and unused entries, or on the number of choices that are slower.
 
-    :param limit: how many misses are allowed, as the user wrote it; empty where they are not to be judged.
+    :param limit: how many are allowed, as the user wrote it; empty where they are not to be judged.
     :param fail_on_unused: whether unused entries are to be judged.
     :param failure: why the run fails; empty when it passes.
     :param skipped: why nothing was judged; empty when it was.

@@ -212,7 +212,7 @@ def described(problem: Problem, label: str = "") -> str:
     if label:
         shown.append(label)
     key = f" ({', '.join(shown)})" if shown else ""
-    return f"{problem.tuner.split('.')[0]}:{problem.kernel}{key}"
+    return f"{problem.library}:{problem.kernel}{key}"
 
 
 def _crashes(summary: Summary) -> Iterator[Line]:

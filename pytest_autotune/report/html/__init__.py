@@ -45,9 +45,9 @@ def _verdict(summary: Summary) -> tuple[str, str]:
         return "passed", f"within the limit of {summary.gate.limit} misses"
     if summary.misses:
         return "unjudged", f"{summary.misses} of {summary.problems} problems are not covered; no limit was set"
-    return "passed" if summary.loaded else "unjudged", (
-        "every problem was a hit" if summary.loaded and summary.rows else "nothing was judged"
-    )
+    if summary.loaded and summary.rows:
+        return "passed", "every problem was a hit"
+    return "unjudged", "nothing was judged"
 
 
 def _embedded(data: object) -> str:

@@ -32,8 +32,6 @@ DECIDING = 20
 HOPELESS = 20.0
 #: The first look is the only one at such a candidate where it took longer than a host stalls.
 STALL_US = 10_000.0
-#: What the host times and is shorter gets two more looks.
-SHORT_US = 5_000.0
 #: Candidates within this share of the fastest one at the first look may win.
 MAY_WIN = 0.5
 #: So many launches are queued before the host waits for the device; its queue holds about 1,000 operations.
