@@ -555,7 +555,7 @@ def test_the_version_is_told(run: Run) -> None:
     [
         (["shw"], "pytest-autotune: No such command 'shw'"),
         (["show"], "pytest-autotune show: Missing argument 'FILE'"),
-        (["show", "a.textproto", "--colour"], "pytest-autotune show: No such option '--colour'"),
+        (["show", "a.textproto", "--colour"], "pytest-autotune show: No such option"),
         (["show", "gone.pb"], "pytest-autotune: gone.pb: no such file"),
         (["show", "a.docx"], 'pytest-autotune: a.docx: the suffix ".docx" is unknown'),
     ],
