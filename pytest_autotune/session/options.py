@@ -155,7 +155,12 @@ OPTIONS = (
         "Fail a complete run that leaves loaded entries unused; a run of a part of the suite is not judged",
         default="false",
     ),
-    Option("report", PATHS, "Write a report of the run: `.html`, `.md`, `.json`, `.xml` (JUnit). Repeatable", "PATH"),
+    Option(
+        "report",
+        PATHS,
+        "Write a report of the run: `.html`, `.md`, `.json`, `.xml` (JUnit), `.codequality.json` (GitLab). Repeatable",
+        "PATH",
+    ),
     Option(
         "ci",
         WORD,
