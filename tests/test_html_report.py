@@ -20,6 +20,7 @@ from pytest_autotune.report.html import to_html
 from pytest_autotune.report.html.data import page_data, spread_us
 from pytest_autotune.report.summary import Gate, Row, Summary
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.measuring.times import Measurement
 
 GPU = Device("Toy GPU", "toy", 4)
@@ -71,6 +72,17 @@ def test_the_verdict_is_there_without_the_script() -> None:
 
 def test_a_run_that_asked_for_nothing_has_not_passed() -> None:
     assert '<p id="verdict" class="unjudged">nothing was judged</p>' in to_html(Summary(loaded=(("c.textproto", 3),)))
+
+
+def test_one_of_a_kind_is_counted_as_one() -> None:
+    old = replace(summary(1).rows[0], moved_from="lib.ops.old", alias="Other GPU")
+    verify = Verification(Share.parse("all"), 0, 60.0)
+    shown = Summary(loaded=(("c.textproto", 1),), rows=(old,), taken_over=1, verify=verify)
+    data = page_data(replace(shown, left_out=(Entry(old.problem),)))
+
+    text = "\n".join([*data["notes"], *(text for _, text in data["facts"])])
+    assert re.findall(r"\b1 \w+", text) == ["1 tuning", "1 hit", "1 problem", "1 loaded", "1 entry"]
+    assert "0 choices in" in text
 
 
 def test_each_text_and_configuration_is_in_the_data_once() -> None:

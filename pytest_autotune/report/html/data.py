@@ -78,16 +78,17 @@ def page_data(summary: Summary) -> dict[str, Any]:
 def _facts(summary: Summary) -> list[tuple[str, str]]:
     """What is to be known of the run, as (word, text)."""
     facts = [("Device", str(device)) for device in summary.devices]
-    facts += [("Loaded", f"{path} ({_entries(entries)})") for path, entries in summary.loaded]
+    facts += [("Loaded", f"{path} ({_count(entries, 'entry', 'entries')})") for path, entries in summary.loaded]
     dump = summary.dump
     if dump is not None and dump.written:
         numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
         changed = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
-        facts.append(("Written", f"{dump.written_to} ({_entries(dump.entries)}{': ' if changed else ''}{changed})"))
+        entries = _count(dump.entries, "entry", "entries")
+        facts.append(("Written", f"{dump.written_to} ({entries}{': ' if changed else ''}{changed})"))
     facts += [("Versions", str(versions)) for versions in sorted(set(summary.versions.values()), key=str) if versions]
     if summary.verify is not None:
-        raced = f"{len(summary.verified)} choices in {summary.verifying_seconds:.1f} s, {len(summary.slower)} slower"
-        facts.append(("Raced again", f"{summary.verify}: {raced}"))
+        raced = f"{_count(len(summary.verified), 'choice')} in {summary.verifying_seconds:.1f} s"
+        facts.append(("Raced again", f"{summary.verify}: {raced}, {len(summary.slower)} slower"))
     if summary.sweep:
         facts.append(("Sweep", summary.sweep))
     if summary.incomplete:
@@ -102,15 +103,16 @@ def _notes(summary: Summary) -> Iterable[str]:
     yield from (f"{number} of {tuner} not raced: {why}" for (tuner, why), number in summary.not_verified.items())
     yield from (f"{kernel}: tuned without passing the plugin" for kernel in summary.unseen)
     if summary.taken_over:
-        yield f"{summary.taken_over} tunings of an interrupted run with this dump path were taken over"
+        yield f"{_count(summary.taken_over, 'tuning')} of an interrupted run with this dump path taken over"
     for (then, now), hits in summary.other_versions.items():
-        yield f"{hits} hits were tuned with {then}; this run has {now}"
+        yield f"{_count(hits, 'hit')}, tuned with {then}; this run has {now}"
     for (old, new), hits in summary.moved.items():
-        yield f"{hits} hits of {new} moved from {old}"
+        yield f"{_count(hits, 'hit')} of {new} moved from {old}"
     for (device, other), problems in summary.aliases.items():
-        yield f"{problems} problems of {device} used entries of {other}"
+        yield f"{_count(problems, 'problem')} of {device} used entries of {other}"
     if summary.left_out:
-        yield f"{len(summary.left_out)} loaded entries are not in the dump: no test asked for what they choose"
+        entries = _count(len(summary.left_out), "loaded entry is", "loaded entries are")
+        yield f"{entries} not in the dump: no test asked for what they choose"
     for disagreement in summary.disagreements:
         choices = ", ".join(f"{who or 'main'} chose {choice}" for who, choice in disagreement.choices)
         yield f"{disagreement.problem}: {choices}; kept {disagreement.choices[0][0] or 'main'}"
@@ -217,5 +219,5 @@ def _rounded(number: float | None) -> float | None:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
 
 
-def _entries(number: int) -> str:
-    return "1 entry" if number == 1 else f"{number:,} entries"
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"

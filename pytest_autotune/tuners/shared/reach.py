@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -37,7 +38,6 @@ class _Walk:
     def __init__(self) -> None:
         self._seen: set[int] = set()
         self._kept: list[object] = []  # a number of an object that has gone might be another's
-        self._names: dict[int, set[str]] = {}
 
     def from_(self, roots: Iterable[object]) -> Iterator[object]:
         queue = deque(roots)
@@ -118,8 +118,6 @@ class _Walk:
 
 
 def _module(name: str) -> ModuleType | None:
-    import sys
-
     found = sys.modules.get(name)
     return found if type(found) is ModuleType else None
 

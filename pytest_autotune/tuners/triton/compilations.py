@@ -163,5 +163,9 @@ def foreign_target() -> str:
     active = held.get("_active", held.get("active"))
     if active is None or type(active).__module__.startswith("triton."):
         return ""
-    target = active.get_current_target()
+    return arch_of(active.get_current_target())
+
+
+def arch_of(target: Any) -> str:
+    """The architecture of what a driver of Triton compiles for, as a device has it: without settings of a machine."""
     return f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":")[0]

@@ -20,6 +20,7 @@ from pytest_autotune.tuners.shared.values import callable_text, constant_text, e
 from pytest_autotune.tuners.shared.versions import versions_of
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
+from pytest_autotune.tuners.triton.compilations import arch_of
 from pytest_autotune.tuners.triton.key import Heuristics, heuristics_of, key_value, key_values
 from pytest_autotune.tuners.triton.params import distinct_params, has_names, search_text
 
@@ -149,8 +150,7 @@ def target_device() -> Device:
     """The device where torch has no GPU in use: what Triton's driver compiles for."""
     driver: Any = sys.modules["triton.runtime.driver"].driver
     target = driver.active.get_current_target()
-    arch = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":")[0]
-    return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), arch)
+    return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), arch_of(target))
 
 
 def made_of(call: Call, function: FunctionType, fingerprint: Iterable[Value], configs: Sequence[Any]) -> Iterator[str]:
