@@ -497,6 +497,17 @@ def test_prune_drops_what_is_unused_in_all_reports(run: Run) -> None:
     assert held("a.textproto") == {entry(2), entry(3), entry(True)}
 
 
+def test_prune_keeps_every_entry_of_a_problem_that_a_run_asked_for(run: Run) -> None:
+    other = replace(entry(1), fingerprint=(Value("source", "of another branch", "digest"),))
+    write("a.textproto", entry(1), other, entry(2))
+    report("1.json", [entry(1)], [other, entry(2)])  # a report says of neither what it rests on
+
+    status, lines, _ = run("prune", "a.textproto", "--unused-in=1.json")
+
+    assert (status, lines[0]) == (0, "1 entry dropped, 2 kept")
+    assert held("a.textproto") == {entry(1), other}
+
+
 def test_prune_leaves_entries_of_devices_that_no_report_saw_and_takes_a_report_of_each(run: Run) -> None:
     write("a.textproto", entry(1), entry(1, device=A100), entry(2, device=A100))
     report("h200.json", [entry(2)], [entry(1)])

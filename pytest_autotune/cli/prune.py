@@ -86,7 +86,8 @@ def _unused_in_all(reports: Sequence[Report]) -> Callable[[Entry], bool]:
         device = entry.problem.device.id
         saw = [report for report in reports if device in report.devices]
         reported = _as_reported(entry.problem)
-        return bool(saw) and all(reported in report.unused for report in saw)
+        # A report names problems: of several entries of one, it does not say which was asked for.
+        return bool(saw) and all(reported in report.unused and reported not in report.asked for report in saw)
 
     return unused
 

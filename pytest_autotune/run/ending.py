@@ -112,7 +112,8 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
         *measurements(zip(processes, lookups, strict=True)),
         *measurements((INTERRUPTED_RUN, lookup) for lookup in taken_over),
     ]
-    used = [lookup.entry for lookup in lookups if lookup.entry is not None and _was_used(lookup)]
+    kept = lookups if policy is None else _of_the_run(lookups, beginning, held)
+    used = [lookup.entry for lookup in kept if lookup.entry is not None and _was_used(lookup)]
     drop = {entry.identity for entry in unused} if policy is not None and policy.prune else set()
     new_only = policy is not None and policy.new_only
     for lookup, entry in () if new_only else renamed(lookups):
@@ -123,7 +124,7 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
             used = [entry if one is old else one for one in used]
             drop.add(old.identity)
     if policy is not None:
-        used += _faster(lookups, policy.keep_candidates)
+        used += _faster(kept, policy.keep_candidates)
     if new_only:
         there = {entry.problem for entry in held.entries}
         measured = [one for one in measured if one.entry.problem not in there]
@@ -154,6 +155,26 @@ def measurements(lookups: Iterable[tuple[str, Lookup]]) -> list[Measured]:
 
 def _was_used(lookup: Lookup) -> bool:
     return lookup.outcome is Outcome.HIT and not lookup.searched
+
+
+def _of_the_run(lookups: Iterable[Lookup], beginning: Beginning, held: Cache) -> list[Lookup]:
+    """The lookups but those that the cache of a single test gave another choice than the caches of the run have."""
+    choices: dict[Identity, set[tuple[object, ...] | None]] = {}
+    for cache in (*(cache for _, cache in beginning.loaded), held):
+        for entry in cache.entries:
+            choices.setdefault(entry.identity, set()).add(_choice_of(entry))
+
+    def is_of_the_run(lookup: Lookup) -> bool:
+        entry = lookup.entry
+        if entry is None or not _was_used(lookup):
+            return True
+        return _choice_of(entry) in choices.get(entry.identity, {_choice_of(entry)})
+
+    return [lookup for lookup in lookups if is_of_the_run(lookup)]
+
+
+def _choice_of(entry: Entry) -> tuple[object, ...] | None:
+    return None if entry.choice is None else (entry.choice.id, entry.choice.params)
 
 
 def _faster(lookups: Iterable[Lookup], keep_candidates: bool) -> list[Entry]:

@@ -23,6 +23,8 @@ _SELECTING = {
     "num_shards": "--num-shards",
 }
 _NO_SHARDS = {"num_shards": 1}
+#: Ini values that ``-o`` may narrow a run with.
+_SELECTING_INI = {"testpaths", "python_files", "python_classes", "python_functions", "norecursedirs"}
 
 
 class Completeness:
@@ -34,9 +36,12 @@ class Completeness:
         self._failures = 0
         self._skipped = ""
         self._collection_error = ""
+        self._ran: set[str] = set()
 
     def saw(self, report: pytest.TestReport) -> None:
         """Note the report of a phase of a test."""
+        if report.when != "setup" or not report.passed:
+            self._ran.add(report.nodeid)
         if report.failed:
             self._failures += 1
             self._failed = self._failed or report.nodeid
@@ -81,6 +86,11 @@ class Completeness:
             return self._skipped
         if session.shouldfail:
             return "the run stopped early"
+        # What ends a run with a status of its own, such as pytest.exit(returncode=0), is no interruption to pytest.
+        items: Sequence[pytest.Item] = getattr(session, "items", ())
+        collected = len({item.nodeid for item in items}) or session.testscollected
+        if left := collected - len(self._ran):
+            return f"{left} of {collected} tests did not run" if left > 0 else ""
         return ""
 
 
@@ -101,4 +111,5 @@ def selecting_flag(config: pytest.Config) -> str:
         value = config.getoption(option, None)
         if value and value != _NO_SHARDS.get(option):
             return flag
-    return ""
+    names = (given.partition("=")[0].strip() for given in config.getoption("override_ini", None) or ())
+    return next((f"-o {name}" for name in names if name in _SELECTING_INI), "")

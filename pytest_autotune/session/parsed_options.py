@@ -128,13 +128,18 @@ def _updating(config: pytest.Config, options: Options) -> Options:
         if word not in (None, "", "tune"):
             option = f"--autotune-{name.replace('_', '-')}={word}"
             raise pytest.UsageError(f"{flag}: {option} would leave nothing to update (leave one of them out)")
-    dump = options.dump if config.getoption("autotune_dump") else None  # the ini file's gives way
+    if options.update_new_only and config.getoption("autotune_prune"):
+        raise pytest.UsageError(
+            f"{flag}: leaves what is there as it is, and --autotune-prune drops entries (leave one of them out)"
+        )
+    prune = options.prune and not options.update_new_only  # the ini file's gives way
+    dump = options.dump if config.getoption("autotune_dump") else None
     if dump is not None and not options.updates:
         raise pytest.UsageError(
             f"{flag}: writes into {options.load[-1].typed}, which is loaded, and --autotune-dump={dump.typed} names "
             "another cache (leave one of them out)"
         )
-    return replace(options, dump=dump or options.load[-1], on_miss="tune", on_stale="tune")
+    return replace(options, dump=dump or options.load[-1], prune=prune, on_miss="tune", on_stale="tune")
 
 
 def _without_caches(config: pytest.Config, options: Options) -> Options:

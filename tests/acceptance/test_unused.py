@@ -169,6 +169,12 @@ INCOMPLETE = {
         "test_z.py could not be collected",
     ),
     "exit": ([], {"test_z": "import pytest\ndef test_z(): pytest.exit('enough')"}, "the run was interrupted"),
+    "exit with a status": (
+        [],
+        {"test_a": "import pytest\ndef test_a(): pytest.exit('enough', returncode=0)"},
+        "3 of 3 tests did not run",
+    ),
+    "-o": (["-o", "python_files=test_op.py"], {}, "-o python_files selects tests"),
     "conftest deselects": ([], {"conftest": CONFTEST.format(body=HOOK)}, "1 test deselected"),
     "conftest drops": ([], {"conftest": CONFTEST.format(body="del items[-1:]")}, "1 test deselected"),
 }

@@ -95,6 +95,19 @@ def test_new_only_adds_what_is_missing_and_leaves_stale_entries_to_the_byte(outd
     assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
 
 
+def test_new_only_drops_nothing_whatever_the_ini_file_says_of_pruning(outdated: Suite) -> None:
+    outdated.write(test_op=OPS.format(ms="2", more=""))
+    outdated.pytester.makeini("[pytest]\nautotune_prune = true\n")
+    before = outdated.cache.read_text().count("entries {")
+
+    outdated.load("--autotune-update-new-only")
+    refused = outdated.load("--autotune-update-new-only", "--autotune-prune")
+
+    assert outdated.cache.read_text().count("entries {") == before + 1
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(["ERROR: --autotune-update-new-only: leaves what is there as it is, and *prune*"])
+
+
 def test_new_only_is_told_in_the_report_and_writes_nothing_where_nothing_is_new(outdated: Suite) -> None:
     outdated.load("--autotune-update-new-only")
     before = outdated.cache.read_bytes()
@@ -172,3 +185,34 @@ def test_misses_and_unused_entries_are_two_verdicts_in_one_line(shrunk: Suite) -
     result = shrunk.load("--autotune-fail-on-unused", "--autotune-max-misses=0")
 
     result.stdout.fnmatch_lines([f"*maximum allowed autotune cache misses exceeded: 1 > 0; {UNUSED}*"])
+
+
+MARKED = """
+@pytest.mark.autotune_cache(load="own.textproto")
+def test_marked(tune): assert tune('lib.op', M=1) == "b"
+"""
+
+
+@pytest.mark.parametrize("verify", [[], ["--autotune-verify"]])
+def test_what_the_cache_of_a_single_test_chooses_replaces_nothing(serial_suite: Suite, verify: list[str]) -> None:
+    serial_suite.write(test_op=OPS.format(ms="1", more="")).dump()
+    before = serial_suite.cache.read_text()
+    (serial_suite.folder / "own.textproto").write_text(before.replace('text: "a"', 'text: "b"'))
+    serial_suite.write(test_op=OPS.format(ms="1", more="") + MARKED)
+
+    result = serial_suite.load("--autotune-update", *verify)
+
+    result.assert_outcomes(passed=2)
+    assert serial_suite.cache.read_text() == before
+
+
+def test_what_only_the_cache_of_a_single_test_has_is_added(serial_suite: Suite) -> None:
+    serial_suite.write(test_op=OPS.format(ms="1", more="")).dump()
+    before = serial_suite.cache.read_text()
+    (serial_suite.folder / "own.textproto").write_text(before.replace('text: "a"', 'text: "b"'))
+    serial_suite.cache.unlink()
+    serial_suite.write(test_op=OPS.format(ms="2", more="") + MARKED)
+
+    serial_suite.load("--autotune-update")
+
+    assert serial_suite.cache.read_text().count("entries {") == 2
