@@ -54,7 +54,7 @@ class _Problem:
 
 @click.command("sweep-table", short_help="what several sweeps together ran, and what failed")
 @click.argument("reports", metavar="REPORT.json...", type=PATH, nargs=-1, required=True)
-@click.option("--exit-code", is_flag=True, help="Exit status 1 where a candidate failed or never ran.")
+@click.option("--exit-code", is_flag=True, help="Exit status 1 where a candidate failed or never ran, or no problem has any.")
 def command(reports: tuple[str, ...], exit_code: bool) -> int:
     """Which candidates ran in the sweeps of these reports, which failed, and which never ran.
 
@@ -65,7 +65,7 @@ def command(reports: tuple[str, ...], exit_code: bool) -> int:
     for path in reports:
         _add(path, problems)
     print_lines(_lines([problems[key] for key in sorted(problems)]))
-    bad = any(problem.number(FAILED) or problem.number(NEVER) for problem in problems.values())
+    bad = not problems or any(problem.number(FAILED) or problem.number(NEVER) for problem in problems.values())
     return FOUND if exit_code and bad else OK
 
 

@@ -63,6 +63,8 @@ def judge_drift(summary: Summary, limit: MissLimit | None) -> Gate:
         return Gate(limit.text, failure=f"maximum allowed drift of autotune choices exceeded: {compared}")
     if raced:
         return Gate(limit.text)
+    if asked_nothing := _asked_nothing(summary):
+        return Gate(limit.text, failure=asked_nothing)
     if not summary.is_judged:
         return Gate(limit.text, failure="nothing was loaded, so no choice was raced (add --autotune-load=PATH)")
     return Gate(limit.text, skipped="drift of autotune choices not judged: not one was raced")
@@ -87,14 +89,21 @@ def judge(summary: Summary, limit: MissLimit | None, fail_on_unused: bool = Fals
     if why_not:
         return replace(gate, skipped=f"autotune cache {' and '.join(judged)} not judged: {why_not}")
     failures = _misses(summary, limit) if limit is not None else []
-    if not failures and summary.unasked and not summary.incomplete:
-        failures.append(f"{_entries(summary.unasked)} loaded and not one was asked for")
+    if not failures and (asked_nothing := _asked_nothing(summary)):
+        failures.append(asked_nothing)
     if fail_on_unused:
         if summary.incomplete:
             why_not = f"unused autotune cache entries not judged: {summary.incomplete}"
         elif summary.unused:
             failures.append(f"{_entries(len(summary.unused))} loaded and not asked for (--autotune-fail-on-unused)")
     return replace(gate, failure="; ".join(failures), skipped=why_not)
+
+
+def _asked_nothing(summary: Summary) -> str:
+    """Why a complete run that asked for nothing fails; empty where it did not."""
+    if not summary.unasked or summary.incomplete:
+        return ""
+    return f"{_entries(summary.unasked)} loaded and not one was asked for"
 
 
 def _misses(summary: Summary, limit: MissLimit) -> list[str]:

@@ -156,6 +156,13 @@ def test_the_command_in_a_report_runs_exactly_that_again(serial_suite: Suite) ->
     again.stdout.fnmatch_lines(["toy:lib.wrong (N=1): config=wrong"])
 
 
+def test_a_table_of_sweeps_in_which_nothing_ran_is_not_green(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib="def test(): pass")
+    serial_suite.report("--autotune-sweep=1/2")
+
+    assert main(["sweep-table", "--exit-code", str(serial_suite.folder / "report.json")]) == 1
+
+
 def test_a_table_of_all_sweeps_says_what_ran_failed_and_never_ran(serial_suite: Suite, capsys: Any) -> None:
     serial_suite.write(
         test_lib="""
