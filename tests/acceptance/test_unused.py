@@ -171,8 +171,8 @@ INCOMPLETE = {
     "exit": ([], {"test_z": "import pytest\ndef test_z(): pytest.exit('enough')"}, "the run was interrupted"),
     "exit with a status": (
         [],
-        {"test_a": "import pytest\ndef test_a(): pytest.exit('enough', returncode=0)"},
-        "3 of 3 tests did not run",
+        {"test_oq": "import pytest\ndef test_oq(): pytest.exit('enough', returncode=0)"},
+        "2 of 3 tests did not run",
     ),
     "-o": (["-o", "python_files=test_op.py"], {}, "-o python_files selects tests"),
     "conftest deselects": ([], {"conftest": CONFTEST.format(body=HOOK)}, "1 test deselected"),
