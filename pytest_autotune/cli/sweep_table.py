@@ -54,7 +54,7 @@ class _Problem:
 
 @click.command("sweep-table", short_help="what several sweeps together ran, and what failed")
 @click.argument("reports", metavar="REPORT.json...", type=PATH, nargs=-1, required=True)
-@click.option("--exit-code", is_flag=True, help="Exit status 1 where a candidate failed or never ran, or none is there.")
+@click.option("--exit-code", is_flag=True, help="Exit status 1 where a candidate failed or never ran, or none did.")
 def command(reports: tuple[str, ...], exit_code: bool) -> int:
     """Which candidates ran in the sweeps of these reports, which failed, and which never ran.
 
