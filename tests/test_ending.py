@@ -231,6 +231,13 @@ def test_the_verdict_needs_the_summary_and_the_limit_only(
     )
 
 
+def test_an_unportable_problem_of_a_run_that_loads_nothing_is_not_judged() -> None:
+    rows = tuple(replace(row, outcome=Outcome.UNPORTABLE) for row in MISSED.rows)
+    gate = judge(replace(MISSED, loaded=(), rows=rows), MissLimit.parse("0"))
+
+    assert (gate.failure, gate.skipped) == ("", "autotune cache misses not judged: nothing was loaded")
+
+
 def test_without_a_limit_nothing_is_judged() -> None:
     assert judge(MISSED, None) == Summary().gate
 

@@ -74,6 +74,12 @@ def test_a_run_that_asked_for_nothing_has_not_passed() -> None:
     assert '<p id="verdict" class="unjudged">nothing was judged</p>' in to_html(Summary(loaded=(("c.textproto", 3),)))
 
 
+def test_without_a_cache_no_problem_was_judged() -> None:
+    unportable = replace(summary(1).rows[0], outcome=Outcome.UNPORTABLE)
+    assert page_data(Summary(rows=(unportable,)))["judged"] is False
+    assert page_data(summary())["judged"] is True
+
+
 def test_one_of_a_kind_is_counted_as_one() -> None:
     old = replace(summary(1).rows[0], moved_from="lib.ops.old", alias="Other GPU")
     verify = Verification(Share.parse("all"), 0, 60.0)

@@ -212,6 +212,11 @@ def test_markdown_has_the_verdict_the_misses_the_changes_and_where_the_time_went
     assert "`pytest --autotune-load=c`" in text
 
 
+def test_without_a_cache_an_unportable_problem_is_counted_and_nothing_else_is() -> None:
+    text = markdown.to_markdown(Summary(rows=(row(Outcome.UNPORTABLE, seconds=1.0), row(None, M=1, seconds=1.0))))
+    assert "|  |  |  |  | 1 | 0 | 2 | 0 |" in text
+
+
 def test_foreign_text_in_markdown_stays_in_one_cell_and_one_code_span() -> None:
     assert markdown.code("a|b") == r"`a\|b`"
     assert markdown.code("a``b`") == "``` a``b` ```"

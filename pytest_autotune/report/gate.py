@@ -80,7 +80,7 @@ def judge(summary: Summary, limit: MissLimit | None, fail_on_unused: bool = Fals
     if not judged:
         return gate
     why_not = ""
-    if not summary.loaded and not any(row.outcome for row in summary.rows):
+    if not summary.is_judged:
         why_not = "nothing was loaded"
     elif summary.updates:
         why_not = "this run updates the cache that it loads"

@@ -110,8 +110,7 @@ def _lines(summary: Summary, shown: int) -> Iterator[str]:
 def _counts(summary: Summary) -> list[str]:
     counts = summary.counts
     outcomes = ("hit", "miss", "stale", "mismatch", "unportable")
-    judged = bool(summary.loaded) or any(row.outcome for row in summary.rows)
-    known = [str(counts[name]) if judged else "" for name in outcomes]
+    known = [str(counts[name]) if summary.is_judged or counts[name] else "" for name in outcomes]
     return [*known, str(len(summary.unseen)), str(counts["tuned"]), str(counts["unused"])]
 
 

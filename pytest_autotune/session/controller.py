@@ -247,7 +247,7 @@ class Controller:
         gate = judge(summary, options.max_misses, options.fail_on_unused)
         # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
         problem = unloaded_gate(self._config, options)
-        if problem and self._process is None and not any(row.outcome for row in summary.rows) and not gate.failure:
+        if problem and self._process is None and not summary.is_judged and not gate.failure:
             gate = replace(gate, failure=problem, is_usage_error=True)
         return replace(summary, gate=gate, drift=judge_drift(summary, options.max_drift))
 

@@ -55,7 +55,7 @@ def page_data(summary: Summary) -> dict[str, Any]:
     dump = summary.dump
     data = {
         "counts": {**summary.counts, "unseen": len(summary.unseen), "slower": len(summary.slower)},
-        "judged": bool(summary.loaded) or any(row.outcome for row in summary.rows),
+        "judged": summary.is_judged,
         "seconds": summary.tuning_seconds,
         "saved": summary.saved_seconds,
         "complete": not summary.incomplete,

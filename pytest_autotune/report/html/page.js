@@ -335,7 +335,7 @@
       el("b", {}, number(many)), OUTCOMES.includes(name) ? word(name) : el("span", {}, name));
     const fact = (figure, what) => el("div", { class: "tile" }, el("b", {}, figure), el("span", {}, what));
     const { counts } = report;
-    const known = report.judged ? OUTCOMES.filter((name) => counts[name] || name === "hit") : [];
+    const known = OUTCOMES.filter((name) => counts[name] || (report.judged && name === "hit"));
     const tiles = [...known.map((name) => tile(name, counts[name])), tile("tuned", counts.tuned)];
     if (counts.slower) tiles.push(tile("slower", counts.slower));
     const others = ["untuned", "unused", "unseen"].filter((name) => counts[name]);
