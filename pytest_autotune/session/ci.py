@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,8 @@ import pytest
 
 from pytest_autotune.report import ci, markdown
 from pytest_autotune.report.summary import Place, Summary
+from pytest_autotune.report.terminal import Line
+from pytest_autotune.session import reports
 
 #: Variables with the folder of the checkout: GitHub's, GitLab's.
 _CHECKOUT = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
@@ -28,9 +30,9 @@ class NoSystem:
         """
         return summary
 
-    def show(self, summary: Summary, terminalreporter: pytest.TerminalReporter, section: Callable[[], None]) -> None:
+    def show(self, summary: Summary, terminalreporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
         """Write the section of the terminal, and around it the lines for the system."""
-        section()
+        reports.show(lines, terminalreporter)
 
 
 class GitHub(NoSystem):
@@ -53,8 +55,8 @@ class GitHub(NoSystem):
             return replace(summary, notes=(*summary.notes, note))
         return summary
 
-    def show(self, summary: Summary, terminalreporter: pytest.TerminalReporter, section: Callable[[], None]) -> None:
-        section()
+    def show(self, summary: Summary, terminalreporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
+        reports.show(lines, terminalreporter)
         for line in ci.github_annotations(summary):
             terminalreporter.write_line(line)
 
@@ -62,11 +64,13 @@ class GitHub(NoSystem):
 class GitLab(NoSystem):
     """GitLab CI."""
 
-    def show(self, summary: Summary, terminalreporter: pytest.TerminalReporter, section: Callable[[], None]) -> None:
+    def show(self, summary: Summary, terminalreporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
+        if not lines:
+            return
         is_folded = not (summary.misses or summary.failures)
         begin, end = ci.gitlab_section(int(time.time()), is_folded)
         terminalreporter.write_line(begin)
-        section()
+        reports.show(lines, terminalreporter)
         terminalreporter.write_line(end)
 
 

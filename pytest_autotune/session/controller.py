@@ -16,6 +16,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
+from pytest_autotune.report import terminal
 from pytest_autotune.report.gate import judge, judge_drift
 from pytest_autotune.report.summary import Place, Request, Summary, summarise
 from pytest_autotune.run.dumping import Destination, dump
@@ -275,8 +276,8 @@ class Controller:
         if self._summary is not None and terminalreporter is not None and not self._is_shown:
             self._is_shown = True
             terminalreporter.write(after)
-            summary, verbosity = self._summary, self._config.get_verbosity()
-            self._ci.show(summary, terminalreporter, lambda: reports.show(summary, terminalreporter, verbosity))
+            lines = terminal.section(self._summary, self._config.get_verbosity())
+            self._ci.show(self._summary, terminalreporter, lines)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_summary(self, postfix: list[str]) -> None:

@@ -93,9 +93,8 @@ def pytest_html_section(summary: Summary) -> str:
     return f'<h2>autotune cache</h2><pre id="autotune-cache" style="{style}">{lines}</pre>'
 
 
-def show(summary: Summary, terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:
-    """Write the section of the terminal."""
-    lines = terminal.section(summary, verbosity)
+def show(lines: Sequence[terminal.Line], terminalreporter: pytest.TerminalReporter) -> None:
+    """Write the section of the terminal; nothing where it has no lines."""
     if not lines:
         return
     terminalreporter.write_sep("=", "autotune cache")

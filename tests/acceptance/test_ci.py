@@ -95,6 +95,10 @@ def test_gitlab_can_fold_the_section(serial_outdated: Suite) -> None:
     assert re.search(r"^\x1b\[0Ksection_start:\d+:autotune_cache[\r\n]\x1b\[0Kautotune cache$", out, re.MULTILINE)
 
 
+def test_gitlab_has_no_section_where_nothing_is_said(serial_outdated: Suite) -> None:
+    assert "section_start" not in serial_outdated.load("-qq", GITLAB_CI="true").stdout.str()
+
+
 def cases(suite: Suite) -> dict[str, ElementTree.Element]:
     """The test cases of the run itself in JUnit's report, by name; the counts agree with what is there."""
     (found,) = ElementTree.parse(suite.folder / "junit.xml").iter("testsuite")
