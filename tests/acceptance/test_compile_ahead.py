@@ -323,6 +323,24 @@ def test_where_nothing_can_be_forked_a_line_says_so(suite: Suite, monkeypatch: p
     assert report["notes"] == ["triton: nothing was compiled ahead: Resource temporarily unavailable"]
 
 
+def test_where_tests_cannot_wait_for_children_they_compile_themselves_and_a_line_says_so(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite.dump()
+    suite.wants(0)
+
+    def full(path: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pytest_autotune.run.together.waiting.HeldLock", full)
+
+    report = suite.run("--autotune-load=cache.textproto")
+
+    suite.result.assert_outcomes(passed=3)
+    (note,) = report["notes"]
+    assert note.endswith(": No space left on device; workers do not wait for each other there")
+
+
 WAITS = """
 
 def test_waits():

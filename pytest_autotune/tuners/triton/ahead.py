@@ -79,6 +79,7 @@ class CompileAhead:
         self._told: Path | None = None
         self._asked: set[str] = set()
         self._waited_s = 0.0
+        self._notes: Sequence[str] = ()
 
     def start(self, suite: Suite) -> None:
         """Fork children that compile; the tests go on at once."""
@@ -100,7 +101,7 @@ class CompileAhead:
             return
         finally:
             os.close(descriptor)
-        self._told = told
+        self._told, self._notes = told, waits.notes
         self._compilations.turns = partial(self._turn, waits, suite.folder)
 
     @contextmanager
@@ -123,6 +124,8 @@ class CompileAhead:
         self._compilations.turns = None
         self._children.stop()
         self._children = None
+        for note in self._notes:
+            self._run.note(note)
         compiled: dict[str, float] = {}
         for kind, words in _read(self._told):
             if kind == "compiled":
