@@ -219,4 +219,5 @@ class TestProcess:
 
     def pytest_unconfigure(self) -> None:
         self._end_preparing()
+        self.run.begin_test("")  # a run may follow in this process: what the last test of a sweep ran with is forgotten
         self.hooks.uninstall()

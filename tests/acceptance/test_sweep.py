@@ -156,6 +156,15 @@ def test_the_command_in_a_report_runs_exactly_that_again(serial_suite: Suite) ->
     again.stdout.fnmatch_lines(["toy:lib.wrong (N=1): config=wrong"])
 
 
+def test_what_the_last_test_ran_with_is_forgotten_as_well(serial_suite: Suite) -> None:
+    forgets = "def test(door): door.at_next_test(lambda: open('forgotten', 'w').close())"
+    serial_suite.write(test_lib=forgets)
+
+    serial_suite.run("--autotune-sweep=7")
+
+    assert (serial_suite.folder / "forgotten").exists()
+
+
 def test_a_table_of_sweeps_in_which_nothing_ran_is_not_green(serial_suite: Suite) -> None:
     serial_suite.write(test_lib="def test(): pass")
     serial_suite.report("--autotune-sweep=1/2")
