@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Place:
+class MeetingPlace:
     """Where the processes of a run meet.
 
     :param folder: the run's own on this machine.
@@ -38,7 +38,7 @@ class Place:
 
 
 def prepare(
-    session: pytest.Session, options: Options, place: Place, hooks: Hooks, deselected: int
+    session: pytest.Session, options: Options, place: MeetingPlace, hooks: Hooks, deselected: int
 ) -> Membership | None:
     """Let tuners prepare what they can for the tests that are to run.
 

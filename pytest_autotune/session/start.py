@@ -14,7 +14,7 @@ from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coord
 from pytest_autotune.run.together.folders import SharedFolder, shared_folder
 from pytest_autotune.session.controller import Controller
 from pytest_autotune.session.parsed_options import Options
-from pytest_autotune.session.preparing import Place
+from pytest_autotune.session.preparing import MeetingPlace
 from pytest_autotune.session.progress import ProgressFile, ProgressOfWorkers, progress_of_process
 from pytest_autotune.session.traffic import receive_task
 from pytest_autotune.session.worker import TestProcess
@@ -51,7 +51,7 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
         progress=progress_of_process(config),
     )
     if controller.has_compiled and controller.shared.path is not None:
-        process.prepares_in = Place(controller.shared.run(controller.run_id))
+        process.prepares_in = MeetingPlace(controller.shared.run(controller.run_id))
     controller.serve(process)
     return controller, _register(config, process)
 
@@ -85,7 +85,7 @@ def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]
     )
     if task.has_compiled and task.run_id and shared.path is not None:
         number = int("".join(filter(str.isdigit, worker)) or 0) % task.workers
-        process.prepares_in = Place(shared.run(task.run_id), task.workers, number)
+        process.prepares_in = MeetingPlace(shared.run(task.run_id), task.workers, number)
     return process
 
 

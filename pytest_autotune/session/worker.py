@@ -27,7 +27,7 @@ from pytest_autotune.run.together.folders import Membership
 from pytest_autotune.session import MARKER, REPORT_ATTRIBUTE, marker, sweeping
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.paths import path_argument
-from pytest_autotune.session.preparing import Place, prepare
+from pytest_autotune.session.preparing import MeetingPlace, prepare
 from pytest_autotune.session.traffic import send_results
 from pytest_autotune.tuners.hooks import Hooks
 
@@ -86,7 +86,7 @@ class TestProcess:
         self._test_ends = ExitStack()
         self._is_isolated = False
         #: Where tuners may prepare something beside the tests; None where nothing can be.
-        self.prepares_in: Place | None = None
+        self.prepares_in: MeetingPlace | None = None
         self._preparing: Membership | None = None
 
     def _log(self, lookup: Lookup) -> None:

@@ -152,7 +152,7 @@ def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench
     from pytest_autotune.run.together.shared_work import UndividedWork
     from pytest_autotune.tuners.triton import launches
     from pytest_autotune.tuners.triton.call import Call
-    from pytest_autotune.tuners.triton.compiling import compile_ahead, load_ahead
+    from pytest_autotune.tuners.triton.compiling import compile_candidates, load_ahead
 
     call = Call.of(autotuner, tuning_key, bench_fn)
     left_s = float(os.environ["MEASURING_UNTIL"]) - time.time()
@@ -162,7 +162,7 @@ def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench
     own = launches.clock_for(autotuner) is None
     chosen = None
     if len(configs) > 1 and left_s > 0 and not own:
-        compile_ahead(call, configs, run, UndividedWork())
+        compile_candidates(call, configs, run, UndividedWork())
         load_ahead(call, configs)
         if part != "compile":
             record = {"problem": problem, **_measured(part, call, configs)}

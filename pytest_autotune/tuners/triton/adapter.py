@@ -35,7 +35,7 @@ from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.ahead import CompileAhead
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compilations import Compilations
-from pytest_autotune.tuners.triton.compiling import compile_ahead, compile_and_load
+from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
 from pytest_autotune.tuners.triton.failures import failure_text
 from pytest_autotune.tuners.triton.identity import NAME, UnportableProblem, identity_of, made_of, versions
 from pytest_autotune.tuners.triton.specialised import Specialisations
@@ -218,7 +218,7 @@ class Adapter:
 
         def help_to_compile(work: Work) -> None:
             if not interpreter.interprets(autotuner):
-                compile_ahead(call, configs, run, work)
+                compile_candidates(call, configs, run, work)
 
         def candidates() -> list[Candidate]:
             return [Candidate(params=params) for params in identity.offered]

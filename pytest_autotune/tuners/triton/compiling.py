@@ -23,7 +23,7 @@ def _compile(call: Call, config: Any) -> Any:
     return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
 
 
-def compile_ahead(
+def compile_candidates(
     call: Call,
     configs: Sequence[Any],
     run: TuningRun,
@@ -78,7 +78,7 @@ def fetch_compiled(call: Call, configs: Sequence[Any], run: TuningRun, work: Wor
     """Take from Triton's cache what other workers have compiled; what is not there is compiled here."""
     for number in numbers:
         work.wait_for(number)
-    compile_ahead(call, [configs[number] for number in numbers], run, UndividedWork())
+    compile_candidates(call, [configs[number] for number in numbers], run, UndividedWork())
 
 
 def _async_compile_mode() -> Any:

@@ -15,7 +15,7 @@ from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed, rounded_us
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
-from pytest_autotune.tuners.triton.compiling import compile_ahead, fetch_compiled, load_ahead
+from pytest_autotune.tuners.triton.compiling import compile_candidates, fetch_compiled, load_ahead
 from pytest_autotune.tuners.triton.failures import fails_again, failure_text, noted_failures
 from pytest_autotune.tuners.triton.launches import Raced, clock_for, race
 from pytest_autotune.tuners.triton.params import distinct_params
@@ -28,7 +28,7 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
     """
     autotuner = call.autotuner
     if not interpreter.interprets(autotuner) and not tuning.known_to_fail:
-        taken = compile_ahead(call, configs, run, tuning.work, tuning.tries)
+        taken = compile_candidates(call, configs, run, tuning.work, tuning.tries)
         fetch_compiled(call, configs, run, tuning.work, taken)
         load_ahead(call, configs)
     failed: dict[Any, BaseException] = {}

@@ -14,7 +14,7 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.verifying import Contest, verify
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
-from pytest_autotune.tuners.triton.compiling import compile_ahead, compile_and_load
+from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
 from pytest_autotune.tuners.triton.launches import clock_for, expected_failures, runner
 
 
@@ -38,7 +38,7 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
 
     def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
         configs = [offered[candidate.params] for candidate in candidates]
-        compile_ahead(call, configs, run, UndividedWork())
+        compile_candidates(call, configs, run, UndividedWork())
         runners = {}
         for candidate, config in zip(candidates, configs, strict=True):
             try:
