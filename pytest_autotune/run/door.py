@@ -81,7 +81,7 @@ class TuningRun:
         self.current_test = ""
         self.paused = False
         self.notes: list[str] = []
-        #: tuner -> why it could not be hooked.
+        #: tuner -> why it could not be hooked, or which error of ours left a call of it alone.
         self.unhooked: dict[str, str] = {}
         self.versions: dict[str, Versions] = {}
         #: How many searches have begun behind the door.
@@ -134,7 +134,15 @@ class TuningRun:
 
     def error(self, tuner: str, where: str, error: BaseException) -> None:
         """Note an error of ours in one line: it must never fail a test, or the run."""
-        self.note(" ".join(f"{tuner}: error in {where}: {type(error).__name__}: {words_of(error)}".split()))
+        self.note(f"{tuner}: {self._words(where, error)}")
+
+    def went_wrong(self, tuner: str, where: str, error: BaseException) -> None:
+        """Note an error of ours for which a call was tuned without being counted: a limit on misses is not kept then."""
+        self.error(tuner, where, error)
+        self.unhooked.setdefault(tuner, self._words(where, error))
+
+    def _words(self, where: str, error: BaseException) -> str:
+        return " ".join(f"error in {where}: {type(error).__name__}: {words_of(error)}".split())
 
     @contextmanager
     def _guarded(self, tuner: str, held: AbstractContextManager[_T], otherwise: _T) -> Iterator[_T]:

@@ -257,6 +257,17 @@ class Adapter:
 """
 
 
+def test_a_call_that_an_error_of_an_adapter_left_uncounted_fails_the_gate(suite: Suite) -> None:
+    suite.write(test_op="def test_op(tune): tune('lib.op', M=1)").dump()
+    suite.write(test_op="def test_op(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
+
+    result = suite.load("--autotune-max-misses=0", "-q")
+
+    result.assert_outcomes(passed=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["toy was left alone: error in *", "!*requested tuner could not be hooked: toy*"])
+
+
 def test_a_tuner_that_nobody_asked_for_may_be_left_alone(serial_suite: Suite, section) -> None:
     serial_suite.write().dump()
     (serial_suite.folder / "elder.py").write_text(ELDER)

@@ -48,7 +48,7 @@ def guarded(
             modules = {module for _, module in frames} - {own}
             if run.searches > searches and any(module.partition(".")[0] == library for module in modules):
                 raise
-            run.error(tuner, f"{getattr(original, '__name__', original)}()", error)
+            run.went_wrong(tuner, f"{getattr(original, '__name__', original)}()", error)
         return original(*args, **kwargs)
 
     setattr(call, _IS_GUARDED, True)
