@@ -137,7 +137,7 @@ class TuningRun:
         self.note(f"{tuner}: {self._words(where, error)}")
 
     def went_wrong(self, tuner: str, where: str, error: BaseException) -> None:
-        """Note an error of ours for which a call was tuned without being counted: a limit on misses is not kept then."""
+        """Note an error of ours for which a call was tuned without being counted: it fails a limit on misses."""
         self.error(tuner, where, error)
         self.unhooked.setdefault(tuner, self._words(where, error))
 
