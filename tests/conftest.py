@@ -10,6 +10,7 @@ import json
 import os
 import pkgutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,17 @@ def suite(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch
     """A suite that a test runs without xdist's workers, with none and with two."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     return Suite(pytester, DISTRIBUTIONS[request.param])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_tuned_is_left() -> Iterator[None]:
+    """Kernels of suites that were run in this process stay in memory; a run of the next file would report them."""
+    yield
+    module: Any = sys.modules.get("triton.runtime.autotuner")
+    if module is not None:
+        for found in gc.get_objects():
+            if issubclass(type(found), module.Autotuner) and isinstance(vars(found).get("cache"), dict):
+                found.cache.clear()
 
 
 @pytest.fixture
