@@ -5,7 +5,8 @@
 
 Runs suites unmodified on a GPU. First all candidates are compiled, by many processes; not where MEASURING_COMPILED is
 a folder in which Triton has cached them already. Then in two fresh processes, one after the other, each problem that a
-suite meets is measured in every way in turn, on the same compiled candidates; in the second, every third one by Triton.
+suite meets is measured by the race and every second one in the other ways, in turn, on the same compiled candidates; in
+the second, every third one by Triton.
 The truth is a measurement of ten times the race's: up to 400 launches of each candidate in turn, the GPU kept busy.
 Loss: the truth of the choice over the truth of the best. SECONDS bound the whole; what was not reached is left out.
 """
@@ -102,6 +103,8 @@ def _tell(first: dict[str, Any], second: dict[str, Any]) -> None:
     for arm in ARMS:
         losses, held, others, differ = [], [], 0, []
         for name, one in problems.items():
+            if arm not in one["arms"]:
+                continue
             truth, choice = one["truth"], one["arms"][arm]["choice"]
             losses.append(truth[choice] / min(truth) - 1)
             held.append(one["arms"][arm]["held_s"])
@@ -114,6 +117,7 @@ def _tell(first: dict[str, Any], second: dict[str, Any]) -> None:
         rows.append(
             (
                 arm,
+                len(held),
                 f"{sum(held):.1f} s",
                 f"{statistics.median(held):.3f} s",
                 f"{statistics.mean(losses):.2%}",
@@ -123,7 +127,16 @@ def _tell(first: dict[str, Any], second: dict[str, Any]) -> None:
                 f"{sum(differ)} of {others}" if others else "",
             )
         )
-    head = ("measured by", "GPU held", "median of a problem", "loss: mean", "95th percentile", "most", "over 2 %")
+    head = (
+        "measured by",
+        "problems",
+        "GPU held",
+        "median of a problem",
+        "loss: mean",
+        "95th percentile",
+        "most",
+        "over 2 %",
+    )
     table((*head, "two processes chose differently"), rows)
 
 
@@ -188,7 +201,8 @@ def _measured(part: str, call: Any, configs: list[Any]) -> dict[str, Any]:
 
     ways = {"plain": _plain, "before": _before, "race": _race}
     order = random.Random(str(call.tuning_key) + part)
-    names = list(ARMS) if part == "first" else ["race", *(["plain"] if order.random() < 1 / 3 else [])]
+    others = ["plain", "before"] if part == "first" else ["plain"]
+    names = ["race", *(others if order.random() < (1 / 2 if part == "first" else 1 / 3) else [])]
     order.shuffle(names)
     arms: dict[str, Any] = {}
     for name in names:

@@ -1,6 +1,6 @@
 """``--autotune-verify``: which planted losses it finds, how often it reports one that is not there, and what it costs.
 
-    python tests/benchmarks/verify.py SECONDS [FOLDER:PYTEST_ARGUMENTS...]
+    python tests/benchmarks/verify.py SECONDS [--parts=planted,unchanged,wall] [FOLDER:PYTEST_ARGUMENTS...]
     python tests/benchmarks/verify.py 450 example_suite:tests
 
 On a GPU. The problems are those of the kernels of example_suite in 120 sizes, in a suite that this script writes.
@@ -18,6 +18,7 @@ SECONDS bound the whole; what was not reached is left out.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import time
 from importlib import import_module
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,8 @@ BANDS = ((0.02, 0.04), (0.05, 0.08), (0.10, 0.25))
 #: A choice with a smaller true loss is reported falsely.
 TRULY_SLOWER = 0.03
 RUNS = 10
-#: Of the time: when planting ends, and when the runs of the unchanged cache do.
-PLANTED, UNCHANGED = 0.5, 0.85
+#: How the time is divided among the parts that are wanted.
+SHARES = {"planted": 0.5, "unchanged": 0.35, "wall": 0.15}
 SUITE = """
 import pytest, torch
 from example_kernels.attention import attention
@@ -87,18 +89,29 @@ def test_attention(heads, tokens, dim, causal):
 
 
 def main() -> None:
-    began, seconds, suites = time.time(), float(sys.argv[1]), sys.argv[2:]
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("suites", nargs="*")
+    parser.add_argument("--parts", default=",".join(SHARES))
+    options = parser.parse_args()
+    began, parts = time.time(), options.parts.split(",")
     print(machine("torch", "triton", "pytest-xdist"), flush=True)
+    truths, runs, walls = [], [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "test_problems.py").write_text(SUITE)
         cache = folder / "cache.textproto"
         print(f"dump: {_pytest(folder, f'--autotune-dump={cache}', '-n4'):.1f} s", flush=True)
-        truths = _planted(folder, began + seconds * PLANTED)
-        print(f"planted: {time.time() - began:.0f} s", flush=True)
-        runs = _unchanged(folder, cache, began + seconds * UNCHANGED)
-        print(f"unchanged: {time.time() - began:.0f} s", flush=True)
-        walls = _walls([f"{folder}:test_problems.py", *suites], folder, began + seconds)
+        until = dict(zip(parts, accumulate(SHARES[part] for part in parts), strict=True))
+        ends = {part: began + options.seconds * share / max(until.values()) for part, share in until.items()}
+        if "planted" in parts:
+            truths = _planted(folder, ends["planted"])
+            print(f"planted: {time.time() - began:.0f} s", flush=True)
+        if "unchanged" in parts:
+            runs = _unchanged(folder, cache, ends["unchanged"])
+            print(f"unchanged: {time.time() - began:.0f} s", flush=True)
+        if "wall" in parts:
+            walls = _walls([f"{folder}:test_problems.py", *options.suites], folder, ends["wall"])
     if out := os.environ.get("OUT"):
         (Path(out) / "verify.json").write_text(json.dumps({"truths": truths, "runs": runs, "walls": walls}))
     _tell(truths, runs, walls)
