@@ -10,6 +10,7 @@ import pytest
 
 from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Device
+from pytest_autotune.devices.visible import visible_nvidia_gpus
 
 
 class Cuda:
@@ -134,7 +135,7 @@ def test_the_gpus_to_spread_are_those_that_are_visible(monkeypatch, visible, lis
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
-    assert device.visible_nvidia_gpus() == expected
+    assert visible_nvidia_gpus() == expected
 
 
 def test_a_cpu_has_as_many_threads_as_its_tuner_uses() -> None:

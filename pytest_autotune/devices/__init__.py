@@ -7,7 +7,6 @@ initialising CUDA early freezes ``CUDA_VISIBLE_DEVICES`` and breaks suites that 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from functools import lru_cache
 from typing import Any
@@ -26,15 +25,30 @@ def current_gpu() -> Device | None:
     thread's CUDA context, whichever library made it. None where there is neither:
     then nothing can have been launched.
     """
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        return _cuda_device(torch.cuda.get_device_properties(torch.cuda.current_device()))
-    xpu: Any = getattr(torch, "xpu", None)
+    if (cuda := torch_cuda()) is not None:
+        return _cuda_device(cuda.get_device_properties(cuda.current_device()))
+    xpu: Any = getattr(sys.modules.get("torch"), "xpu", None)
     if xpu is not None and xpu.is_available() and xpu.is_initialized():
         properties = xpu.get_device_properties(xpu.current_device())
         return Device(properties.name, "xpu", getattr(properties, "gpu_eu_count", 0))
     gpu = cuda_driver.context_gpu()
-    return None if gpu is None else Device(gpu.name, f"sm_{gpu.major}{gpu.minor}", gpu.multiprocessors)
+    return None if gpu is None else of_driver(gpu)
+
+
+def torch_cuda() -> Any:
+    """``torch.cuda``, of CUDA or ROCm, where torch has initialised a GPU in this process; None elsewhere."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() and cuda.is_available() else None
+
+
+def cuda_is_initialised() -> bool:
+    """Whether torch, or another library in this thread, has initialised CUDA or ROCm: forked children cannot use it."""
+    return torch_cuda() is not None or cuda_driver.context_gpu() is not None
+
+
+def of_driver(gpu: cuda_driver.CudaGpu) -> Device:
+    """The type of a GPU that NVIDIA's driver tells of."""
+    return Device(gpu.name, f"sm_{gpu.major}{gpu.minor}", gpu.multiprocessors)
 
 
 def _cuda_device(properties: Any) -> Device:
@@ -46,29 +60,16 @@ def _cuda_device(properties: Any) -> Device:
 
 def current_gpu_uuid() -> str:
     """The UUID of the physical GPU, or MIG slice, that this thread launches on now; empty if unknown."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
+    if (cuda := torch_cuda()) is not None:
+        return str(getattr(cuda.get_device_properties(cuda.current_device()), "uuid", ""))
     gpu = cuda_driver.context_gpu()
     return "" if gpu is None else gpu.uuid
 
 
 def stream_is_capturing() -> bool:
     """Whether what this thread launches now becomes part of a CUDA graph, so that nothing can be measured or loaded."""
-    torch: Any = sys.modules.get("torch")
-    return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
-
-
-def visible_nvidia_gpus() -> list[str]:
-    """What ``CUDA_VISIBLE_DEVICES`` may name now, one word for each GPU; asks the driver and makes no context."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [word.strip() for word in visible.split(",") if word.strip()]
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
+    cuda = torch_cuda()
+    return cuda is not None and bool(cuda.is_current_stream_capturing())
 
 
 def gpu(index: int) -> Device:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune import devices as device
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
+from pytest_autotune.devices.visible import visible_nvidia_gpus
 from pytest_autotune.report import terminal
 from pytest_autotune.report.gate import judge, judge_drift
 from pytest_autotune.report.summary import Place, Request, Summary, summarise
@@ -121,7 +121,7 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         if self._options.spread_gpus:
-            gpus = device.visible_nvidia_gpus()
+            gpus = visible_nvidia_gpus()
             if not gpus:
                 raise pytest.UsageError("--autotune-spread-gpus: no NVIDIA GPU is visible (nvidia-smi lists none)")
             for number, spec in enumerate(specs):

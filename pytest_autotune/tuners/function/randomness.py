@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from pytest_autotune.devices import torch_cuda
+
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
@@ -24,6 +26,6 @@ def random_state_kept() -> Iterator[None]:
         if torch is not None:
             stack.callback(torch.set_rng_state, torch.get_rng_state())
             # The state of a GPU cannot be read while it captures a graph; nothing can be tuned then.
-            if torch.cuda.is_available() and torch.cuda.is_initialized():
-                stack.callback(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
+            if (cuda := torch_cuda()) is not None:
+                stack.callback(cuda.set_rng_state_all, cuda.get_rng_state_all())
         yield

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from pytest_autotune.devices import torch_cuda
 from pytest_autotune.tuners.measuring.clocks import Clock, CupyEvents, HostClock, Launch, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits
 from pytest_autotune.tuners.measuring.times import Measurement, measurement
@@ -127,7 +127,6 @@ _CLOCKS: dict[str, Callable[[bool], Clock]] = {"torch": torch_clock, "cupy": Cup
 
 def _library_on_gpu() -> str:
     """The library whose events can time the GPU; empty where there is none."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch_cuda() is not None:
         return "torch"
     return "cupy" if "cupy" in sys.modules else ""
