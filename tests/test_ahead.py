@@ -12,11 +12,12 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from pytest_autotune.cache.model import Device
+from pytest_autotune.devices.visible import only_type
 from pytest_autotune.run.compiled_ahead import Ahead, CompiledAhead, summed_up
 from pytest_autotune.tuners.shared.reach import reached
-from pytest_autotune.tuners.triton.ahead import _shown_device
+from pytest_autotune.tuners.triton.constants import NoText
 from pytest_autotune.tuners.triton.dummies import dummy_of
-from pytest_autotune.tuners.triton.specialisation import NoText, parsed
+from pytest_autotune.tuners.triton.specialisation_text import parsed
 
 H200, H100 = Device("NVIDIA H200", "sm_90", 132), Device("NVIDIA H100 80GB HBM3", "sm_90", 132)
 
@@ -43,7 +44,7 @@ def test_the_device_is_seen_where_all_gpus_are_of_one_type(
     for number, model in enumerate(models):
         (tmp_path / str(number)).write_text(f"Model: \t\t {model}\nIRQ:   \t\t 0\n")
 
-    assert _shown_device([H100, H200], f"{tmp_path}/*") == found
+    assert only_type([H100, H200], f"{tmp_path}/*") == found
 
 
 class Kernel:

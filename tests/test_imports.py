@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -67,3 +68,18 @@ def imported_at_once(path: Path) -> Iterator[str]:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_only_one_module_names_what_is_inside_triton() -> None:
+    room = ROOT / "tuners" / "triton"
+    naming = {file.name for file in room.glob("*.py") if any(re.match(r"triton\.\w", text) for text in texts_of(file))}
+    assert naming == {"internals.py"}
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """The text constants of a module, without its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value

@@ -36,7 +36,7 @@ from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.triton.adapter import Adapter
-from pytest_autotune.tuners.triton.compiling import _async_compile_mode
+from pytest_autotune.tuners.triton.internals import async_compile_mode
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000
@@ -542,7 +542,7 @@ def test_a_candidate_that_does_not_compile_does_not_hinder_the_others(run) -> No
     assert picky.best_config.kwargs["BLOCK"] == 32
 
 
-@pytest.mark.skipif(_async_compile_mode() is None, reason="this Triton compiles in no threads")
+@pytest.mark.skipif(async_compile_mode() is None, reason="this Triton compiles in no threads")
 @pytest.mark.usefixtures("absent_gpu")
 def test_a_candidate_that_fails_only_in_a_compiling_thread_is_compiled_again(
     run: Any, monkeypatch: pytest.MonkeyPatch

@@ -19,8 +19,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-import pytest_autotune.tuners.triton.adapter
 from pytest_autotune.cache.model import Device
+from pytest_autotune.tuners.triton.ahead_plan import Plan
 from tests.test_children import is_gone, pid_in, until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -230,7 +230,7 @@ def test_where_cuda_is_initialised_nothing_is_forked_unless_it_is_asked_for(
 ) -> None:
     suite.dump()
     suite.wants(0)
-    monkeypatch.setattr("pytest_autotune.tuners.triton.ahead._cuda_is_initialised", lambda: True)
+    monkeypatch.setattr("pytest_autotune.devices.cuda_is_initialised", lambda: True)
     monkeypatch.setattr("pytest_autotune.tuners.triton.ahead._known_device", lambda: Device("cuda", "sm_90"))
 
     report = suite.run("--autotune-load=cache.textproto", "-v")
@@ -298,7 +298,7 @@ def test_what_a_stranger_writes_costs_a_compilation_at_most(suite: Suite) -> Non
 def test_where_a_child_dies_the_tests_compile_themselves(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     suite.dump()
     suite.wants(0)
-    kill = "pytest_autotune.tuners.triton.ahead.compile_kernel"
+    kill = "pytest_autotune.tuners.triton.internals.compile_kernel"
     monkeypatch.setattr(kill, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 
     report = suite.run("--autotune-load=cache.textproto")
@@ -355,12 +355,11 @@ def test_waits():
 def test_a_test_waits_for_what_is_being_compiled_and_does_not_compile_it_again(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ahead: Any = pytest_autotune.tuners.triton.ahead
     suite.dump()
     suite.wants(0)
     begun = suite.folder / "begun"
     (suite.folder / "test_a.py").write_text(WAITS.format(path=str(begun)))
-    turn = ahead._Plan._turn
+    turn = Plan._turn
 
     @contextmanager
     def slowly(self: Any, name: str) -> Iterator[None]:
@@ -369,7 +368,7 @@ def test_a_test_waits_for_what_is_being_compiled_and_does_not_compile_it_again(
             time.sleep(0.4)
             yield
 
-    monkeypatch.setattr(ahead._Plan, "_turn", slowly)
+    monkeypatch.setattr(Plan, "_turn", slowly)
 
     report = suite.run("--autotune-load=cache.textproto", "test_a.py", "test_lib.py")
 
@@ -388,7 +387,7 @@ def test_no_child_is_there_when_the_run_is_over(suite: Suite, monkeypatch: pytes
         (suite.folder / "new").rename(number)
         time.sleep(60)
 
-    monkeypatch.setattr("pytest_autotune.tuners.triton.ahead.compile_kernel", hang)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.compile_kernel", hang)
     (suite.folder / "test_lib.py").write_text(TESTS + WAITS.format(path=str(number)))
 
     suite.run("--autotune-load=cache.textproto")

@@ -23,7 +23,7 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, runners
-from pytest_autotune.tuners.inductor.compile_ahead import CompileAhead
+from pytest_autotune.tuners.inductor.compile_threads import CompileThreads
 from pytest_autotune.tuners.inductor.configurations import (
     Params,
     candidate,
@@ -108,7 +108,7 @@ class KernelConfigs:
         self._timed = timed or Benchmarks()
         self._run: TuningRun | None = None
         self._hash_configs: Callable[[Sequence[Any]], str] = str
-        self._ahead: CompileAhead | None = None
+        self._threads: CompileThreads | None = None
         #: What the search for an autotuner is known by: once it is narrowed to the choice, its list is gone.
         self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         #: What is measured now of each autotuner that is searched for, in milliseconds.
@@ -123,7 +123,7 @@ class KernelConfigs:
         part = self
         self._run = run
         self._hash_configs = module.hash_configs
-        self._ahead = CompileAhead(run, module.torch._inductor.config)
+        self._threads = CompileThreads(run, module.torch._inductor.config)
 
         def make_precompile(original: Any) -> Any:
             def precompile(
@@ -198,7 +198,7 @@ class KernelConfigs:
         if "run" in vars(autotuner) or (autotuner in self._list_digests and autotuner.launchers):
             return None  # another graph has the same kernel, and its choice is made or will be
         search = self._search(autotuner, reload)
-        ahead = self._ahead if self._ahead is not None and self._ahead.is_wanted else None
+        ahead = self._threads if self._threads is not None and self._threads.is_wanted else None
         if search is None:
             if ahead is None or autotuner.compile_results:
                 return compile()

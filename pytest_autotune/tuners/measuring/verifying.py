@@ -28,7 +28,7 @@ AT_A_TIME = 16
 
 
 @dataclass(frozen=True)
-class Raced:
+class Comparison:
     """The outcome of both races.
 
     :param challenge: None where the choice is as good as any.
@@ -167,18 +167,20 @@ def _likeliest_first(contest: Contest, entry: Entry) -> list[Candidate]:
     return sorted(dict.fromkeys(contest.candidates), key=place)
 
 
-def races(clock: Clock, runners: Sequence[Runner], worth: float, expected: tuple[type[BaseException], ...]) -> Raced:
+def races(
+    clock: Clock, runners: Sequence[Runner], worth: float, expected: tuple[type[BaseException], ...]
+) -> Comparison:
     """Race a choice, which is the first of the runners, against the others; and again against the one that beats it."""
     race = Race(clock, LIMITS, expected)
     race.look(runners)
     first = race.challenge(0, worth)
     results = race.results
     if first is None or not first.is_slower(worth):
-        return Raced(None, results, race.disturbed)
+        return Comparison(None, results, race.disturbed)
     again = Race(clock, LIMITS, expected, seed=1)
     again.look([runners[0], runners[first.winner]])
     second = again.challenge(0, worth)
     if second is None or not second.is_slower(worth):
-        return Raced(None, results, race.disturbed or again.disturbed)
+        return Comparison(None, results, race.disturbed or again.disturbed)
     challenge = replace(second, winner=first.winner)
-    return Raced(challenge, results, race.disturbed or again.disturbed, again.results[1].time_us)
+    return Comparison(challenge, results, race.disturbed or again.disturbed, again.results[1].time_us)

@@ -10,8 +10,6 @@ supplies the benchmarker that Triton lacks there (``do_bench``).
 
 from __future__ import annotations
 
-import gc
-import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,24 +23,21 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.shared_work import Work
-from pytest_autotune.tuners.protocol import HookError, Suite
+from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.guard import guarded
 from pytest_autotune.tuners.shared.source.definitions import may_be_defined
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.versions import version_of
 from pytest_autotune.tuners.triton import identity as identities
-from pytest_autotune.tuners.triton import interpreter
-from pytest_autotune.tuners.triton.ahead import CompileAhead
+from pytest_autotune.tuners.triton import internals, interpreter
+from pytest_autotune.tuners.triton.ahead import CompilingChildren
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compilations import Compilations
+from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
 from pytest_autotune.tuners.triton.failures import failure_text
 from pytest_autotune.tuners.triton.identity import NAME, UnportableProblem, identity_of, made_of, versions
-from pytest_autotune.tuners.triton.specialised import Specialisations
 from pytest_autotune.tuners.triton.tuning import tune
 from pytest_autotune.tuners.triton.verifying import verify_choice
-
-_HOOKED_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
 
 
 class _AlwaysAsk:
@@ -61,7 +56,7 @@ class _AlwaysAsk:
 class Adapter:
     """Hooks ``triton.autotune``."""
 
-    module = "triton.runtime.autotuner"
+    module = internals.AUTOTUNER_MODULE
     acts_without_entries = True
 
     def __init__(self) -> None:
@@ -70,18 +65,14 @@ class Adapter:
         self._original_check: Any = None
         self._seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._devices: set[Device] = set()
-        self._specialisations: Specialisations | None = None
+        self._compiled_choices: CompiledChoices | None = None
         self._compilations: Compilations | None = None
-        self._ahead: CompileAhead | None = None
+        self._ahead: CompilingChildren | None = None
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         autotuner_class = module.Autotuner
-        original = autotuner_class.__dict__.get("check_disk_cache")
-        if original is None:
-            raise HookError(f"triton {version_of('triton')} has no Autotuner.check_disk_cache; triton >= 3.4 is needed")
-        if list(inspect.signature(original).parameters) != _HOOKED_PARAMETERS:
-            raise HookError(f"Autotuner.check_disk_cache of triton {version_of('triton')} has another signature")
+        original = internals.disk_cache_check(autotuner_class)
         adapter = self
 
         def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
@@ -95,8 +86,8 @@ class Adapter:
         self._original_check = original
         autotuner_class.check_disk_cache = guarded(check_disk_cache, leave_alone, run, NAME, library=NAME)
         autotuner_class.cache_results = _AlwaysAsk()
-        self._specialisations = Specialisations(run, autotuner_class)
-        self._compilations = Compilations(self._specialisations.compiled)
+        self._compiled_choices = CompiledChoices(run, autotuner_class)
+        self._compilations = Compilations(self._compiled_choices.compiled)
         self._watch_when_imported()
 
     def _watch_when_imported(self) -> None:
@@ -113,12 +104,12 @@ class Adapter:
                 except Exception as error:  # choices are loaded all the same
                     adapter._run.note(f"triton: what is compiled is not seen: {error}")
 
-        wrapt.register_post_import_hook(watch, "triton.compiler")
+        wrapt.register_post_import_hook(watch, internals.COMPILER_MODULE)
 
     def prepare(self, suite: Suite) -> None:
         """Compile loaded choices ahead of the tests; see :class:`~pytest_autotune.tuners.protocol.Suite`."""
         if self._run is not None and self._compilations is not None and self._compilations.is_hooked:
-            self._ahead = CompileAhead(self._run, self._compilations, self._autotuner_class)
+            self._ahead = CompilingChildren(self._run, self._compilations, self._autotuner_class)
             self._ahead.start(suite)
 
     def finish(self) -> None:
@@ -143,7 +134,7 @@ class Adapter:
     def isolated(self) -> Iterator[None]:
         """Give every autotuner an empty memory, and its own back afterwards."""
         swapped = []
-        for autotuner in self._autotuners():
+        for autotuner in self._live_autotuners():
             if type(autotuner.__dict__.get("cache")) is dict:
                 swapped.append((autotuner, autotuner.cache))
                 autotuner.cache = {}
@@ -156,29 +147,18 @@ class Adapter:
     def unseen(self) -> list[str]:
         """Kernels of autotuners that hold choices and never came through the hook."""
         names = set()
-        for autotuner in self._autotuners():
-            if id(autotuner) not in self._seen and len(autotuner.configs) > 1 and self._was_tuned(autotuner):
+        for autotuner in self._live_autotuners():
+            if id(autotuner) in self._seen or len(autotuner.configs) < 2:
+                continue
+            if internals.was_tuned(autotuner, self._autotuner_class):
                 function = python_function(autotuner)
                 kernel = qualified_name(function) if function else repr(autotuner)
                 if self._run is not None and not self._run.ignores(NAME, kernel):
                     names.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
         return sorted(names)
 
-    def _autotuners(self) -> list[Any]:
-        if self._autotuner_class is None:
-            return []
-        # isinstance would ask proxies for their class, which may run code of theirs.
-        return [found for found in gc.get_objects() if issubclass(type(found), self._autotuner_class)]
-
-    def _was_tuned(self, autotuner: Any) -> bool:
-        try:
-            holds_choices = len(autotuner.cache) > 0
-        except TypeError:
-            holds_choices = True
-        if type(autotuner).run is self._autotuner_class.run:
-            # Triton >= 3.8 takes the only candidate left after pruning without asking: nothing was tuned.
-            return holds_choices and hasattr(autotuner, "bench_time")
-        return holds_choices
+    def _live_autotuners(self) -> list[Any]:
+        return internals.live_autotuners(self._autotuner_class) if self._autotuner_class is not None else []
 
     def _choose(self, autotuner: Any, tuning_key: Any, configs: Sequence[Any], bench_fn: Callable[[], None]) -> bool:
         """Stand in for ``check_disk_cache``: put a choice into ``autotuner.cache``.
@@ -223,8 +203,8 @@ class Adapter:
         def candidates() -> list[Candidate]:
             return [Candidate(params=params) for params in identity.offered]
 
-        assert self._specialisations is not None
-        self._specialisations.forget(autotuner, tuning_key)
+        assert self._compiled_choices is not None
+        self._compiled_choices.forget(autotuner, tuning_key)
         label = "measured in a CUDA graph" if getattr(autotuner, "use_cuda_graph", False) else ""
         with run.tuning(
             identity.problem,
@@ -249,7 +229,7 @@ class Adapter:
                     continue
                 verify_choice(call, identity.offered, tuning, run)
                 call.adopt(config, (tuning.entry.choice.time_us or 0.0) / 1000)
-                self._specialisations.chosen(call, tuning.entry, config, kernel)
+                self._compiled_choices.chosen(call, tuning.entry, config, kernel)
                 self._forget_before_the_next_test(autotuner, tuning_key)
                 return True
             if not run.policy.dumping and _owner_uses_disk_cache(autotuner):
@@ -262,14 +242,14 @@ class Adapter:
     def _note_tuned(self, call: Call, lookup: Lookup) -> None:
         """Note what the choice of a search was compiled for; what it was compiled to is in Triton's memory."""
         assert self._run is not None
-        assert self._specialisations is not None
+        assert self._compiled_choices is not None
         config = call.autotuner.cache.get(call.tuning_key)
         if self._run.policy.dumping and lookup.tuned and lookup.entry is not None and config is not None:
             kernel = None
             if not interpreter.interprets(call.autotuner) and not stream_is_capturing():
                 with suppress(Exception):  # then the launch raises it
                     kernel = compile_and_load(call, config)
-            self._specialisations.chosen(call, lookup.entry, config, kernel)
+            self._compiled_choices.chosen(call, lookup.entry, config, kernel)
 
     def _forget_before_the_next_test(self, autotuner: Any, tuning_key: Any) -> None:
         """Let the next test ask for its own choice where arguments outside the key prune the candidates.

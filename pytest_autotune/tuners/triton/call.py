@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.tuners.shared.source.functions import closure_cells
+from pytest_autotune.tuners.triton import internals
 
 
 @dataclass(frozen=True)
@@ -22,15 +21,11 @@ class Call:
 
     @classmethod
     def of(cls, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None]) -> Call:
-        """The call whose arguments only the closure of the benchmark function holds.
+        """The call that a benchmark function of Triton's is for.
 
         :raises LookupError: when it is not the function that Triton is known to pass.
         """
-        cells = closure_cells(bench_fn) if inspect.isfunction(bench_fn) else {}
-        args, kwargs = cells["args"], cells["kwargs"]
-        if not (isinstance(args, tuple) and isinstance(kwargs, dict)):
-            raise LookupError("args")
-        return cls(autotuner, tuning_key, args, kwargs)
+        return cls(autotuner, tuning_key, *internals.arguments_of(bench_fn))
 
     @property
     def named(self) -> dict[str, Any]:

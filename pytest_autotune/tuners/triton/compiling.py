@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -12,6 +10,7 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together.shared_work import UndividedWork, Work
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
+from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.call import Call
 
 
@@ -42,9 +41,9 @@ def compile_candidates(
     others = []
     with ExitStack() as stack:
         pool = None
-        mode = _async_compile_mode()
+        mode = internals.async_compile_mode()
         if mode is not None and run.policy.cores > 1:
-            stack.callback(_forget_failures, call.autotuner)
+            stack.callback(internals.forget_failures, call.autotuner.fn)
             pool = stack.enter_context(CompilePool(run.policy.cores))
             stack.enter_context(mode(pool, ignore_errors=True))
         for number, config in enumerate(configs):
@@ -62,32 +61,11 @@ def compile_candidates(
     return others
 
 
-def _forget_failures(autotuner: Any) -> None:
-    """Remove from Triton's memory of compiled kernels what failed in the pool: it would raise that error again."""
-    inner = autotuner.fn
-    while inner is not None and not hasattr(inner, "device_caches"):
-        inner = getattr(inner, "fn", None)
-    for caches in getattr(inner, "device_caches", {}).values():
-        compiled = caches[0]
-        for key, kernel in list(compiled.items()):
-            if type(kernel).__name__ == "FutureKernel" and kernel.kernel is None:
-                del compiled[key]
-
-
 def fetch_compiled(call: Call, configs: Sequence[Any], run: TuningRun, work: Work, numbers: Sequence[int]) -> None:
     """Take from Triton's cache what other workers have compiled; what is not there is compiled here."""
     for number in numbers:
         work.wait_for(number)
     compile_candidates(call, [configs[number] for number in numbers], run, UndividedWork())
-
-
-def _async_compile_mode() -> Any:
-    """Triton's mode for compiling in a pool: since 3.6 without leaving itself active after an error."""
-    module: Any = sys.modules.get("triton.runtime._async_compile")
-    mode = getattr(module, "AsyncCompileMode", None)
-    if mode is None or "ignore_errors" not in inspect.signature(mode).parameters:
-        return None
-    return mode if module.active_mode.get() is None else None
 
 
 def compile_and_load(call: Call, config: Any) -> Any:
@@ -96,9 +74,7 @@ def compile_and_load(call: Call, config: Any) -> Any:
     :returns: Triton's compiled kernel.
     """
     kernel = _compile(call, config)
-    load = getattr(kernel, "_init_handles", None)
-    if load is not None:
-        load()
+    internals.load(kernel)
     return kernel
 
 

@@ -6,7 +6,9 @@ import re
 import sys
 from typing import Any
 
-from pytest_autotune.tuners.triton.specialisation import Constant, NoText, Part, Typed, constant_of
+from pytest_autotune.tuners.triton import internals
+from pytest_autotune.tuners.triton.constants import NoText, constant_of
+from pytest_autotune.tuners.triton.specialisation_text import Constant, Part, Typed
 
 _TORCH = {
     "fp16": "float16",
@@ -75,8 +77,8 @@ def dummy_of(part: Part) -> Any:
 
 
 def _descriptor(kind: str, block: list[int]) -> Any:
-    tools: Any = sys.modules.get("triton.tools.tensor_descriptor")
-    if tools is None:
+    descriptor = internals.descriptor_class()
+    if descriptor is None:
         raise NoText("no descriptors are in use")
     strides = [1 << 10] * (len(block) - 1) + [1]
-    return tools.TensorDescriptor(Buffer(kind, divisible=True), list(block), strides, list(block))
+    return descriptor(Buffer(kind, divisible=True), list(block), strides, list(block))

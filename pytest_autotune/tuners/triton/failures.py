@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from pytest_autotune.tuners.shared.source.functions import closure_cells
+from pytest_autotune.tuners.triton import internals
 
 
 @contextmanager
@@ -28,8 +27,7 @@ def noted_failures(
         try:
             return benchmark(kernel_call, *args, **kwargs)
         except Exception as error:
-            cells = closure_cells(kernel_call) if inspect.isfunction(kernel_call) else {}
-            failed[cells.get("config")] = error
+            failed[internals.candidate_of(kernel_call)] = error
             raise
 
     autotuner.do_bench = noting
@@ -48,10 +46,7 @@ def fails_again(error: BaseException) -> bool:
     causes = (error, error.__cause__)
     if any(isinstance(one, (MemoryError, OSError)) or type(one).__module__.startswith("torch") for one in causes):
         return False
-    names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.startswith("triton.")}
-    if names & {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError", "InterpreterError"}:
-        return True
-    return isinstance(error, (TypeError, ValueError, KeyError)) or str(error).startswith("PassManager::run failed")
+    return isinstance(error, (TypeError, ValueError, KeyError)) or internals.is_refusal(error)
 
 
 def failure_text(error: BaseException) -> str:

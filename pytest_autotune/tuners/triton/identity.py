@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -18,27 +17,12 @@ from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM,
 from pytest_autotune.tuners.shared.source.source_digest import FORM, source_digest, source_parts
 from pytest_autotune.tuners.shared.values import callable_text, constant_text, encoded_text, refuse
 from pytest_autotune.tuners.shared.versions import versions_of
-from pytest_autotune.tuners.triton import interpreter
+from pytest_autotune.tuners.triton import internals, interpreter
 from pytest_autotune.tuners.triton.call import Call
-from pytest_autotune.tuners.triton.compilations import arch_of
 from pytest_autotune.tuners.triton.key import Heuristics, heuristics_of, key_value, key_values
 from pytest_autotune.tuners.triton.params import distinct_params, has_names, search_text
 
 NAME = "triton"
-#: Those of ``triton.knobs`` that change what a kernel is compiled to.
-_SETTINGS = {
-    "language": ("fp32_default", "default_fp_fusion"),
-    "runtime": ("debug", "sanitize_overflow"),
-    "compilation": ("instrumentation_mode", "enable_asan", "override"),
-    "nvidia": ("disable_ptxas_opt", "ptxas_options"),
-    "amd": (
-        "use_buffer_ops",
-        "use_block_pingpong",
-        "use_in_thread_transpose",
-        "use_async_copy",
-        "scalarize_packed_fops",
-    ),
-}
 
 
 class UnportableProblem(Exception):
@@ -148,9 +132,8 @@ def versions() -> Versions:
 
 def target_device() -> Device:
     """The device where torch has no GPU in use: what Triton's driver compiles for."""
-    driver: Any = sys.modules["triton.runtime.driver"].driver
-    target = driver.active.get_current_target()
-    return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), arch_of(target))
+    target = internals.current_target()
+    return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), internals.arch_of(target))
 
 
 def made_of(call: Call, function: FunctionType, fingerprint: Iterable[Value], configs: Sequence[Any]) -> Iterator[str]:
@@ -200,17 +183,8 @@ def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, 
 
 def settings(autotuner: Any) -> Iterator[Value]:
     """The settings of Triton that change what is compiled, where they are not what they are by themselves."""
-    knobs = sys.modules.get("triton.knobs")
-    if knobs is None or interpreter.interprets(autotuner):
+    if interpreter.interprets(autotuner):
         return
-    changed = []
-    for group_name, names in _SETTINGS.items():
-        group = getattr(knobs, group_name, None)
-        for name in names:
-            value = getattr(group, name, None)
-            default = getattr(vars(type(group)).get(name), "default", None)
-            default = default() if callable(default) else default  # as in Triton 3.4
-            if (value or None) != (default or None):
-                changed.append(f"{group_name}.{name}={value}")
+    changed = list(internals.changed_settings())
     if changed:
         yield Value("settings", ", ".join(changed), "settings")

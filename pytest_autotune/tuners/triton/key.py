@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import enum
 import numbers
-import sys
 from collections.abc import Callable, Iterator
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from pytest_autotune.cache.model import Value, plain_value
 from pytest_autotune.tuners.shared.source.functions import closure_cells, layers, python_function
 from pytest_autotune.tuners.shared.source.source_digest import is_code
 from pytest_autotune.tuners.shared.values import DtypeName, stable_value, unwrapped
+from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.call import Call
 
 Heuristics = list[tuple[str, Callable[..., object]]]
@@ -22,26 +22,9 @@ _CELLS = ("closure.", "heuristics.")
 
 def heuristics_of(autotuner: Any) -> Heuristics:
     """The functions of ``triton.heuristics`` under and over an autotuner, by the name of the value they make."""
-    found: list[Any] = [layer for layer in layers(autotuner.fn) if _is_heuristics(layer)]
-    # Who stands over the autotuner only the calls that are under way know: heuristics, then what they call.
-    frame = sys._getframe()
-    while frame.f_back is not None and not _runs(frame, autotuner):
-        frame = frame.f_back
-    while frame.f_back is not None and frame.f_back.f_code.co_name == "run":
-        frame = frame.f_back
-        caller = frame.f_locals.get("self")
-        if _is_heuristics(caller) and any(layer is autotuner for layer in layers(caller)):
-            found.append(caller)
+    under: list[Any] = [layer for layer in layers(autotuner.fn) if internals.is_heuristics(layer)]
+    found = [*under, *internals.heuristics_over(autotuner)]
     return [pair for heuristics in found for pair in heuristics.values.items()]
-
-
-def _runs(frame: FrameType, autotuner: Any) -> bool:
-    return frame.f_code.co_name == "run" and frame.f_locals.get("self") is autotuner
-
-
-def _is_heuristics(layer: Any) -> bool:
-    is_heuristics = any(cls.__name__ == "Heuristics" for cls in type(layer).__mro__)
-    return is_heuristics and isinstance(getattr(layer, "values", None), dict)
 
 
 def key_values(call: Call, function: FunctionType, heuristics: Heuristics) -> Iterator[tuple[str, object]]:

@@ -7,8 +7,6 @@ hooks of Triton's too, and are not timed.
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,13 +14,11 @@ from typing import Any
 
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, triton_clock
 from pytest_autotune.tuners.measuring.race import Race, Result
-
-_BENCH_PARAMETERS = ["self", "args", "config", "meta"]
-_DRIVER_HAS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
+from pytest_autotune.tuners.triton import internals
 
 
 @dataclass(frozen=True)
-class Raced:
+class RaceOutcome:
     """The outcome of a race: the candidate to choose, None where all failed, and what became of each."""
 
     best: Any
@@ -32,46 +28,23 @@ class Raced:
 
 
 def clock_for(autotuner: Any) -> Callable[[], Clock] | None:
-    """Makes the clock for the race; None where the kernel's benchmark is not Triton's own and is to be used as it is.
-
-    That is a benchmark that its author brings, one with ``warmup=``, ``rep=`` or ``use_cuda_graph=``, one that
-    another package has put in its place, and that of a backend without events.
-    """
-    bench = getattr(type(autotuner), "_bench", None)
-    if getattr(bench, "__module__", "") != "triton.runtime.autotuner":
-        return None
-    if list(inspect.signature(type(autotuner)._bench).parameters) != _BENCH_PARAMETERS:
-        return None
-    if autotuner._do_bench is not None or not _is_tritons(autotuner.do_bench):
-        return None
-    driver = sys.modules["triton.runtime.driver"].driver.active
-    if not all(hasattr(driver, name) for name in _DRIVER_HAS):
-        return None
-    return partial(triton_clock, driver)
+    """Makes the clock for the race; None where the kernel's own benchmark is to be used as it is."""
+    driver = internals.benchmark_driver(autotuner)
+    return partial(triton_clock, driver) if driver is not None else None
 
 
-def _is_tritons(benchmark: object) -> bool:
-    named = getattr(benchmark, "__module__", ""), getattr(benchmark, "__qualname__", "")
-    return named == ("triton.testing", "do_bench")
-
-
-def race(clock: Clock, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], configs: Sequence[Any]) -> Raced:
+def race(
+    clock: Clock, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], configs: Sequence[Any]
+) -> RaceOutcome:
     """Race compiled candidates of one call.
 
     :raises Exception: what Triton's own benchmark does not take for a failure of one candidate.
     """
-    running = Race(clock, expected=expected_failures())
+    running = Race(clock, expected=internals.expected_failures())
     running.look([runner(autotuner, args, kwargs, config) for config in configs])
     results = running.finish()
     best = configs[running.choice] if any(result.measured for result in results) else None
-    return Raced(best, dict(zip(configs, results, strict=True)), running.disturbed)
-
-
-def expected_failures() -> tuple[type[BaseException], ...]:
-    """What Triton's own benchmark takes for a failure of one candidate."""
-    errors: Any = sys.modules["triton.runtime.errors"]
-    compiler: Any = sys.modules["triton.compiler.errors"]
-    return errors.OutOfResources, errors.PTXASError, compiler.CompileTimeAssertionFailure
+    return RaceOutcome(best, dict(zip(configs, results, strict=True)), running.disturbed)
 
 
 def runner(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], config: Any) -> Runner:

@@ -17,7 +17,7 @@ from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_candidates, fetch_compiled, load_ahead
 from pytest_autotune.tuners.triton.failures import fails_again, failure_text, noted_failures
-from pytest_autotune.tuners.triton.launches import Raced, clock_for, race
+from pytest_autotune.tuners.triton.launches import RaceOutcome, clock_for, race
 from pytest_autotune.tuners.triton.params import distinct_params
 
 
@@ -66,7 +66,7 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
     tuning.record(candidates[best], list(candidates.values()))
 
 
-def _race(call: Call, configs: Sequence[Any]) -> Raced | None:
+def _race(call: Call, configs: Sequence[Any]) -> RaceOutcome | None:
     """Race the candidates, and leave the autotuner as its own benchmark would.
 
     :returns: the outcome; None where the kernel's benchmark is not Triton's own and is to be used as it is.

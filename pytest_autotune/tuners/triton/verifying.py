@@ -12,10 +12,10 @@ from pytest_autotune.run.together.shared_work import UndividedWork
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.verifying import Contest, verify
-from pytest_autotune.tuners.triton import interpreter
+from pytest_autotune.tuners.triton import internals, interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
-from pytest_autotune.tuners.triton.launches import clock_for, expected_failures, runner
+from pytest_autotune.tuners.triton.launches import clock_for, runner
 
 
 def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: Tuning, run: TuningRun) -> None:
@@ -49,4 +49,4 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
         return runners
 
     candidates = [Candidate(params=params) for params in offered]
-    verify(tuning, Contest(candidates, ready, make_clock, expected_failures()))
+    verify(tuning, Contest(candidates, ready, make_clock, internals.expected_failures()))

@@ -12,9 +12,10 @@ from pytest_autotune.cache.model import Entry, before_pruning
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import layers
+from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.call import Call
-from pytest_autotune.tuners.triton.compilations import launching_autotuner
-from pytest_autotune.tuners.triton.specialisation import NoText, group_of, text_of, words_of
+from pytest_autotune.tuners.triton.constants import NoText
+from pytest_autotune.tuners.triton.specialisation_text import group_of, text_of, words_of
 
 _OF_TRITON = ("grid", "warmup")
 
@@ -28,7 +29,7 @@ class _Chosen:
     config: Any
 
 
-class Specialisations:
+class CompiledChoices:
     """What the choices of one process are compiled for.
 
     The first call of a key comes by the door. A later one that differs in what no key has, such as an alignment, has
@@ -61,7 +62,7 @@ class Specialisations:
 
     def compiled(self, source: Any, kernel: Any) -> None:
         """Something was compiled in this process."""
-        found = launching_autotuner(self._class)
+        found = internals.launching_autotuner(self._class)
         if found is not None:
             autotuner, key, kwargs = found
             known = self._chosen.get((id(autotuner), key))
@@ -73,8 +74,9 @@ class Specialisations:
         names = list(source.signature)
         given = [name for name in kwargs if name not in _OF_TRITON]
         options = {name: kwargs[name] for name in given if name not in names}
+        layer: Any
         for layer in layers(autotuner.fn):  # heuristics may set options, too
-            for name in getattr(layer, "values", ()) if type(layer).__name__ == "Heuristics" else ():
+            for name in layer.values if internals.is_heuristics(layer) else ():
                 if name not in names:
                     options[name] = getattr(kernel.metadata, name)
         held = [name for name in config.kwargs if name in names]

@@ -19,7 +19,7 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 
-class CompileAhead:
+class CompileThreads:
     """Threads that compile for one process.
 
     :param run: decides whether, and on how many cores.

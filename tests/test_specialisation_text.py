@@ -18,8 +18,8 @@ from pytest_autotune.run.encoding import ProcessFacts, decode_facts, encode_fact
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, end
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.specialised import Specialised
-from pytest_autotune.tuners.triton import specialisation
-from pytest_autotune.tuners.triton.specialisation import LONGEST, Constant, Held, NoText, Typed, parsed, text_of
+from pytest_autotune.tuners.triton.constants import NoText, constant_of
+from pytest_autotune.tuners.triton.specialisation_text import LONGEST, Constant, Held, Typed, parsed, text_of
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 
@@ -56,7 +56,7 @@ def test_a_constant_comes_back_as_it_was(value: object) -> None:
 
     first, second = parsed(words).parts
     assert isinstance(first, Constant)
-    assert specialisation.constant_of(first.value) == value
+    assert constant_of(first.value) == value
     assert second == Typed("i64")
 
 
@@ -64,7 +64,7 @@ def test_a_member_of_an_enum_is_found_by_its_name() -> None:
     (found,) = parsed(text_of(source(a={"value": Order.ROWS}), [], {})).parts
 
     assert isinstance(found, Constant)
-    assert specialisation.constant_of(found.value) is Order.ROWS
+    assert constant_of(found.value) is Order.ROWS
 
 
 def test_tuples_and_descriptors_are_taken_apart() -> None:
@@ -133,7 +133,7 @@ def test_a_constant_that_names_anything_else_is_refused_and_nothing_is_imported(
     monkeypatch.setitem(sys.modules, "tests.lazy_module", lazy)
 
     with pytest.raises(NoText):
-        specialisation.constant_of(value)
+        constant_of(value)
     assert "this_is_not_imported" not in sys.modules
 
 

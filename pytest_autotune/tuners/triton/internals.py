@@ -1,0 +1,370 @@
+"""Triton's internals, 3.4 to 3.9: no other module here names a module, a class or a private member of Triton's.
+
+What a user of Triton sees of an autotuner and its candidates (``configs``, ``keys``, ``cache``, ``fn``, ``pre_hook``,
+``all_kwargs()``) is used by its name. Where a Triton is not what is known here, what hooks it raises HookError, and
+what asks it says that there is none.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType, ModuleType
+from typing import Any
+
+from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.source.functions import closure_cells, layers
+from pytest_autotune.tuners.shared.versions import version_of
+
+AUTOTUNER_MODULE = "triton.runtime.autotuner"
+#: Triton imports it after its autotuner.
+COMPILER_MODULE = "triton.compiler"
+JIT_MODULE = "triton.runtime.jit"
+LANGUAGE_MODULE = "triton.language.core"
+_CHECK_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
+_BENCH_PARAMETERS = ["self", "args", "config", "meta"]
+_COMPILE_PARAMETERS = ["src", "target", "options"]
+_BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
+#: Those of ``triton.knobs`` that change what a kernel is compiled to.
+_SETTINGS = {
+    "language": ("fp32_default", "default_fp_fusion"),
+    "runtime": ("debug", "sanitize_overflow"),
+    "compilation": ("instrumentation_mode", "enable_asan", "override"),
+    "nvidia": ("disable_ptxas_opt", "ptxas_options"),
+    "amd": (
+        "use_buffer_ops",
+        "use_block_pingpong",
+        "use_in_thread_transpose",
+        "use_async_copy",
+        "scalarize_packed_fops",
+    ),
+}
+_REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError", "InterpreterError"}
+
+
+def _module(name: str) -> Any:
+    return sys.modules.get(f"triton.{name}")
+
+
+def _another(what: str) -> HookError:
+    return HookError(f"{what} of triton {version_of('triton')} has another signature")
+
+
+# What is hooked
+
+
+def disk_cache_check(autotuner_class: Any) -> Callable[..., Any]:
+    """``Autotuner.check_disk_cache``: called with the candidates that pruning left, and what benchmarks them.
+
+    :raises HookError: where there is none, or it is called otherwise.
+    """
+    check: Callable[..., Any] | None = autotuner_class.__dict__.get("check_disk_cache")
+    if check is None:
+        raise HookError(f"triton {version_of('triton')} has no Autotuner.check_disk_cache; triton >= 3.4 is needed")
+    if list(inspect.signature(check).parameters) != _CHECK_PARAMETERS:
+        raise _another("Autotuner.check_disk_cache")
+    return check
+
+
+def compile_of(compiler: ModuleType) -> Callable[..., Any]:
+    """``triton.compiler.compile``: what kernels compile themselves with.
+
+    :raises HookError: where there is none, or it is called otherwise.
+    """
+    compile: Callable[..., Any] | None = getattr(compiler, "compile", None)
+    if compile is None or list(inspect.signature(compile).parameters)[:3] != _COMPILE_PARAMETERS:
+        raise _another("triton.compiler.compile")
+    return compile
+
+
+def given_to_compile(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of ``triton.compiler.compile`` by name: ``src``, ``target``, ``options``."""
+    return {**dict(zip(_COMPILE_PARAMETERS, args, strict=False)), **kwargs}
+
+
+# Layers of a kernel
+
+
+def is_heuristics(layer: Any) -> bool:
+    """Whether a decorator of a kernel is ``triton.heuristics``, or another package's of that name."""
+    return _is_heuristics_class(type(layer)) and isinstance(getattr(layer, "values", None), dict)
+
+
+def _is_heuristics_class(cls: type) -> bool:
+    return any(base.__name__ == "Heuristics" for base in cls.__mro__)
+
+
+def is_interpreted(layer: Any) -> bool:
+    """Whether this is a function that Triton's interpreter runs, under its decorators."""
+    return type(layer).__name__ == "InterpretedFunction"
+
+
+def jit_function(layer: Any) -> Any:
+    """The ``JITFunction`` under decorators of Triton; None where there is none."""
+    for _ in range(20):
+        if type(layer).__name__ == "JITFunction" and type(layer).__module__ == JIT_MODULE:
+            return layer
+        layer = vars(layer).get("fn") if hasattr(layer, "__dict__") else None
+    return None
+
+
+def live_autotuners(autotuner_class: Any) -> list[Any]:
+    """The autotuners that there are in this process, those of factories too."""
+    return _live(lambda cls: issubclass(cls, autotuner_class))
+
+
+def live_heuristics() -> list[Any]:
+    """The decorators ``triton.heuristics`` that there are in this process."""
+    return [one for one in _live(_is_heuristics_class) if is_heuristics(one) and hasattr(one, "fn")]
+
+
+def _live(is_wanted: Callable[[type], bool]) -> list[Any]:
+    # isinstance would ask proxies for their class, which may run code of theirs.
+    verdicts: dict[int, bool] = {}
+    found = []
+    for one in gc.get_objects():
+        cls = type(one)
+        verdict = verdicts.get(id(cls))
+        if verdict is None:
+            verdict = verdicts[id(cls)] = is_wanted(cls)
+        if verdict:
+            found.append(one)
+    return found
+
+
+def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
+    """Whether an autotuner holds a choice that some search made."""
+    try:
+        holds_choices = len(autotuner.cache) > 0
+    except TypeError:
+        holds_choices = True
+    if type(autotuner).run is autotuner_class.run:
+        # Triton >= 3.8 takes the only candidate left after pruning without asking: nothing was tuned.
+        return holds_choices and hasattr(autotuner, "bench_time")
+    return holds_choices
+
+
+# Calls that are under way
+
+
+def arguments_of(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, which only the closure of its benchmark function holds.
+
+    :raises LookupError: when it is not the function that Triton is known to pass.
+    """
+    cells = closure_cells(bench_fn) if inspect.isfunction(bench_fn) else {}
+    args, kwargs = cells["args"], cells["kwargs"]
+    if not (isinstance(args, tuple) and isinstance(kwargs, dict)):
+        raise LookupError("args")
+    return args, kwargs
+
+
+def candidate_of(kernel_call: Callable[[], object]) -> Any:
+    """The candidate that Triton's benchmark launches; None where that is not known."""
+    return closure_cells(kernel_call).get("config") if inspect.isfunction(kernel_call) else None
+
+
+def heuristics_over(autotuner: Any) -> Iterator[Any]:
+    """The ``triton.heuristics`` over an autotuner that is called: only the calls that are under way know them."""
+    frame = sys._getframe()
+    while frame.f_back is not None and not _runs(frame, autotuner):
+        frame = frame.f_back
+    while frame.f_back is not None and frame.f_back.f_code.co_name == "run":
+        frame = frame.f_back
+        caller = frame.f_locals.get("self")
+        if is_heuristics(caller) and any(layer is autotuner for layer in layers(caller)):
+            yield caller
+
+
+def _runs(frame: FrameType, autotuner: Any) -> bool:
+    return frame.f_code.co_name == "run" and frame.f_locals.get("self") is autotuner
+
+
+def launching_autotuner(autotuner_class: Any) -> tuple[Any, Any, dict[str, Any]] | None:
+    """The autotuner that launches a kernel now, its key and the call's keyword arguments; None where none does."""
+    code = autotuner_class.run.__code__
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None or not {"self", "key", "kwargs"} <= frame.f_locals.keys():
+        return None
+    return frame.f_locals["self"], frame.f_locals["key"], frame.f_locals["kwargs"]
+
+
+# Compiling
+
+
+def compile_kernel(function: Any, arguments: Mapping[str, Any]) -> None:
+    """Compile a kernel as a launch with these arguments would; for children that tests never run in.
+
+    :param function: Triton's ``JITFunction``.
+    :raises HookError: where this Triton is not known to do so.
+    """
+    parameters = inspect.signature(type(function).run).parameters
+    if not {"grid", "warmup"} <= parameters.keys():
+        raise _another("JITFunction.run")
+    function.pre_run_hooks = []  # they are for launches
+    function.run(grid=(1,), warmup=True, **arguments)
+
+
+def load(kernel: Any) -> None:
+    """Load a compiled kernel onto the device, as its first launch does."""
+    load = getattr(kernel, "_init_handles", None)
+    if load is not None:
+        load()
+
+
+def async_compile_mode() -> Any:
+    """Triton's mode for compiling in a pool: since 3.6 without leaving itself active after an error."""
+    module = _module("runtime._async_compile")
+    mode = getattr(module, "AsyncCompileMode", None)
+    if mode is None or "ignore_errors" not in inspect.signature(mode).parameters:
+        return None
+    return mode if module.active_mode.get() is None else None
+
+
+def forget_failures(kernel: Any) -> None:
+    """Remove from Triton's memory of compiled kernels what failed in the pool: it would raise that error again."""
+    while kernel is not None and not hasattr(kernel, "device_caches"):
+        kernel = getattr(kernel, "fn", None)
+    for caches in getattr(kernel, "device_caches", {}).values():
+        compiled = caches[0]
+        for key, future in list(compiled.items()):
+            if type(future).__name__ == "FutureKernel" and future.kernel is None:
+                del compiled[key]
+
+
+def expected_failures() -> tuple[type[BaseException], ...]:
+    """What Triton's own benchmark takes for a failure of one candidate."""
+    errors, compiler = _module("runtime.errors"), _module("compiler.errors")
+    return errors.OutOfResources, errors.PTXASError, compiler.CompileTimeAssertionFailure
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error is one of Triton's that says: this cannot be compiled, or needs more than the device has."""
+    names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.startswith("triton.")}
+    return bool(names & _REFUSALS) or str(error).startswith("PassManager::run failed")
+
+
+def descriptor_class() -> Any:
+    """``TensorDescriptor``; None where none is in use."""
+    return getattr(_module("tools.tensor_descriptor"), "TensorDescriptor", None)
+
+
+# The driver
+
+
+def _driver() -> Any:
+    return getattr(_module("runtime.driver"), "driver", None)
+
+
+def current_target() -> Any:
+    """What the active driver compiles for: ``backend`` and ``arch``.
+
+    :raises RuntimeError: where there is no GPU.
+    """
+    return _driver().active.get_current_target()
+
+
+def arch_of(target: Any) -> str:
+    """The architecture of what a driver of Triton compiles for, as a device has it: without settings of a machine."""
+    return f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":")[0]
+
+
+def foreign_target() -> str:
+    """The architecture that a driver compiles for which is not Triton's own; empty where there is none such.
+
+    Triton's own is not asked: it would initialise CUDA.
+    """
+    driver = _driver()
+    held = vars(driver) if driver is not None else {}
+    active = held.get("_active", held.get("active"))  # the one since 3.5, the other before
+    if active is None or type(active).__module__.startswith("triton."):
+        return ""
+    return arch_of(active.get_current_target())
+
+
+def benchmark_driver(autotuner: Any) -> Any:
+    """The active driver, with what Triton's own benchmark needs of it; None where another benchmark is to be used.
+
+    That is one that a kernel's author brings, one with ``warmup=``, ``rep=`` or ``use_cuda_graph=``, one that
+    another package has put in its place, and that of a backend without events.
+    """
+    bench = getattr(type(autotuner), "_bench", None)
+    if getattr(bench, "__module__", "") != AUTOTUNER_MODULE:
+        return None
+    if list(inspect.signature(type(autotuner)._bench).parameters) != _BENCH_PARAMETERS:
+        return None
+    if autotuner._do_bench is not None or not _is_own_benchmark(autotuner.do_bench):
+        return None
+    driver = _driver().active
+    return driver if all(hasattr(driver, name) for name in _BENCHMARK_NEEDS) else None
+
+
+def _is_own_benchmark(benchmark: object) -> bool:
+    named = getattr(benchmark, "__module__", ""), getattr(benchmark, "__qualname__", "")
+    return named == ("triton.testing", "do_bench")
+
+
+class _AbsentGpu:
+    """Stands in for Triton's driver where nothing is loaded or launched."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return -1  # what kernels have in memory for real devices is not for this one
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_only(arch: str, listener: Callable[..., object]) -> None:
+    """Let this process compile for a type of GPU, and no longer launch anything; for children that tests never run in.
+
+    :param arch: ``sm_90``, ``gfx942``.
+    :param listener: called as ``triton.knobs.compilation.listener``, in the place of the tests' own.
+    :raises HookError: where this Triton is not known to do so.
+    """
+    backends, driver, knobs = _module("backends.compiler"), _driver(), _module("knobs")
+    if backends is None or knobs is None or not hasattr(driver, "set_active"):
+        raise HookError(f"triton {version_of('triton')} has no driver that can be set")
+    driver.set_active(_AbsentGpu(_target(backends, arch)))
+    knobs.compilation.listener = listener
+    for hook in ("jit_cache_hook", "jit_post_compile_hook"):
+        setattr(knobs.runtime, hook, None)
+
+
+def _target(backends: Any, arch: str) -> Any:
+    kind, number = arch[:3], arch[3:]
+    if kind == "sm_" and number.isdigit():
+        return backends.GPUTarget("cuda", int(number), 32)
+    if kind == "gfx":
+        return backends.GPUTarget("hip", arch, 64 if number.startswith("9") else 32)
+    raise HookError(f"{arch} is an architecture that is not known here")
+
+
+# Settings
+
+
+def cache_folder() -> str:
+    """Where Triton keeps what it compiled."""
+    return str(getattr(_module("knobs").cache, "dir", ""))
+
+
+def changed_settings() -> Iterator[str]:
+    """The settings that change what is compiled, where they are not at their defaults: ``group.name=value``."""
+    knobs = _module("knobs")
+    for group_name, names in _SETTINGS.items():
+        group = getattr(knobs, group_name, None)
+        for name in names:
+            value = getattr(group, name, None)
+            default = getattr(vars(type(group)).get(name), "default", None)
+            default = default() if callable(default) else default  # as in Triton 3.4
+            if (value or None) != (default or None):
+                yield f"{group_name}.{name}={value}"
