@@ -12,6 +12,7 @@ from types import FunctionType
 from pytest_autotune.cache.made_of import of_candidates, of_parts
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, Versions, plain_value
 from pytest_autotune.devices import cpu, current_gpu
+from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
@@ -26,6 +27,7 @@ from pytest_autotune.tuners.shared.source.functions import python_function, qual
 from pytest_autotune.tuners.shared.values import constant_text, stable_value
 
 __all__ = [
+    "Abilities",
     "Adapter",
     "Candidate",
     "Clock",

@@ -22,13 +22,13 @@ import pytest
 from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.run.door import NO_WAY_IN, TuningRun
+from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Alone, GpuLock
-from pytest_autotune.run.verify import Share, Verification
+from pytest_autotune.run.verify import NO_WAY_IN, Share, Verification
 from pytest_autotune.tuners.protocol import Adapter, HookError
 
 WAIT_S = 5.0
@@ -187,7 +187,7 @@ class AdapterConformance(ABC):
                 self.tune()
                 self.forget()
             assert [lookup.tuned for lookup in lookups] == [False], (
-                "run.tuning(…, candidates=…) says what a sweep may give"
+                "run.tuning(…, abilities=Abilities(candidates)) says what a sweep may give"
             )
             assert lookups[0].entry is not None
             picks.append(lookups[0].entry.choice)

@@ -64,7 +64,7 @@ def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
             one(kernel)
         adapter.unhook()
         assert door.notes == []
-        return lookups, ProcessFacts(specialised=tuple(door.specialised))
+        return lookups, ProcessFacts(compiled_for=tuple(door.compiled_for))
 
     yield run
     for adapter in adapters:
@@ -140,7 +140,7 @@ def test_a_load_that_meets_a_new_specialisation_adds_it(process: Process) -> Non
 def test_a_run_that_only_loads_notes_nothing(process: Process) -> None:
     entries = [one.entry for one in process([call()])[0] if one.entry is not None]
 
-    assert process([call(), call(64, 1)], entries, dumping=False)[1].specialised == ()
+    assert process([call(), call(64, 1)], entries, dumping=False)[1].compiled_for == ()
 
 
 def test_what_listens_to_compilations_sees_what_it_saw(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:

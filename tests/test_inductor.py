@@ -24,9 +24,10 @@ pytest.importorskip("triton")
 
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value, Versions
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.lookup import Lookup, Outcome, find
+from pytest_autotune.run.find import Caches, find
+from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.testing import AdapterConformance
@@ -1099,7 +1100,7 @@ def test_the_row_of_a_template_that_is_gone_names_it() -> None:
     entry = template_entry(Candidate("a", time_us=2.0, label="slow"), Candidate("b", time_us=1.0, label="Template mm"))
     index = EntryIndex.of([Cache((entry,))])
 
-    finding = find([index], entry.problem, (), lambda entry: False, {})
+    finding = find(Caches([index]), Identity(entry.problem, ()), lambda entry: False)
 
     assert finding.reason == "the fastest one, Template mm, is no longer a candidate"
 

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.sources import Answer, Loaded, OtherWorker, Remembered
@@ -37,9 +38,9 @@ def never(entry: Entry) -> bool:
     return False
 
 
-def loaded(*entries: Entry, offered: Any = always, policy: Policy | None = None, **more: Any) -> Loaded:
-    indexes = [EntryIndex.of([Cache(entries)])]
-    return Loaded(indexes, policy or Policy(), offered, lambda kernel: True, **more)
+def loaded(*entries: Entry, offered: Any = always, policy: Policy | None = None, of_one_test: bool = False) -> Loaded:
+    caches = Caches([EntryIndex.of([Cache(entries)])], of_one_test=of_one_test)
+    return Loaded(caches, policy or Policy(), offered)
 
 
 def test_what_is_remembered_is_offered_without_an_outcome_and_has_been_reported() -> None:
@@ -54,7 +55,7 @@ def test_what_is_remembered_is_offered_without_an_outcome_and_has_been_reported(
         pytest.param(Remembered({}, always), id="nothing remembered"),
         pytest.param(Remembered({ENTRY.identity: ENTRY}, never), id="remembered, and no candidate any more"),
         pytest.param(Remembered({ENTRY.identity: entry(choice=None)}, always), id="every candidate failed"),
-        pytest.param(Loaded([], Policy(), always, lambda kernel: True), id="nothing loaded"),
+        pytest.param(Loaded(Caches(), Policy(), always), id="nothing loaded"),
         pytest.param(OtherWorker(SoleClaim, always), id="no other worker"),
         pytest.param(OtherWorker(lambda: SoleClaim(ASKED), always), id="another worker that recorded nothing"),
         pytest.param(OtherWorker(lambda: SoleClaim(Lookup(ENTRY.problem, entry=ENTRY)), never), id="no candidate"),
@@ -101,7 +102,7 @@ def test_what_is_judged_is_the_lookup_that_was_asked() -> None:
     ("source", "reason"),
     [
         (loaded(entry(M=16)), "no entry"),
-        (loaded(entry(M=16), is_alone=True), "no entry; the nearest has M 16 instead of 64"),
+        (loaded(entry(M=16), of_one_test=True), "no entry; the nearest has M 16 instead of 64"),
         (loaded(entry(M=16), policy=Policy(on_miss=OnMiss.ERROR)), "no entry; the nearest has M 16 instead of 64"),
     ],
 )

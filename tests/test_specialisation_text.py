@@ -14,10 +14,10 @@ from pytest_autotune.cache.formats import Format, decode, encode
 from pytest_autotune.cache.formats.binary import to_bytes
 from pytest_autotune.cache.merge import Measured, merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.compiled_for import CompiledFor
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, encode_facts
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, end
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.specialised import Specialised
 from pytest_autotune.tuners.triton.constants import NoText, constant_of
 from pytest_autotune.tuners.triton.specialisation_text import LONGEST, Constant, Held, Typed, parsed, text_of
 
@@ -243,10 +243,10 @@ def asked(one: Entry) -> Lookup:
 
 
 def dumped(
-    held: Cache, lookups: list[Entry], *workers: list[Specialised], policy: DumpPolicy | None = None
+    held: Cache, lookups: list[Entry], *workers: list[CompiledFor], policy: DumpPolicy | None = None
 ) -> list[tuple[str, ...]]:
     facts = tuple(
-        decode_facts(encode_facts(ProcessFacts(f"gw{index}", specialised=tuple(seen))))
+        decode_facts(encode_facts(ProcessFacts(f"gw{index}", compiled_for=tuple(seen))))
         for index, seen in enumerate(workers)
     )
     collected = Collected(tuple(("gw0", asked(one)) for one in lookups), facts=facts)
@@ -255,8 +255,8 @@ def dumped(
     return [one.compiled for one in merged.cache.entries]
 
 
-def met(one: Entry, text: str, group: str = "g") -> Specialised:
-    return Specialised(one.identity.digest, group, text)
+def met(one: Entry, text: str, group: str = "g") -> CompiledFor:
+    return CompiledFor(one.identity.digest, group, text)
 
 
 def test_what_one_entry_of_a_group_was_compiled_for_counts_for_all_of_them_whoever_met_it() -> None:

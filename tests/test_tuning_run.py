@@ -11,6 +11,7 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
@@ -321,7 +322,9 @@ def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
 
 def moved_run(*entries: Entry, exists: Any = lambda kernel: False) -> list[Lookup]:
     run, lookups = a_run(entries)
-    with run.tuning(problem("new"), [Value("source", "s")], lambda entry: True, exists=exists) as tuning:
+    with run.tuning(
+        problem("new"), [Value("source", "s")], lambda entry: True, abilities=Abilities(exists=exists)
+    ) as tuning:
         if tuning.entry is None:
             tuning.record(FAST)
     return lookups
@@ -357,7 +360,8 @@ def test_a_kernel_that_this_process_has_asked_for_has_not_moved() -> None:
     run, lookups = a_run((an_entry("old"),))
     tune(run, problem("old"))
 
-    with run.tuning(problem("new"), [Value("source", "s")], lambda entry: True, exists=lambda kernel: False) as tuning:
+    gone = Abilities(exists=lambda kernel: False)
+    with run.tuning(problem("new"), [Value("source", "s")], lambda entry: True, abilities=gone) as tuning:
         assert tuning.entry is None
 
     assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]

@@ -10,8 +10,8 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.model import Entry, Versions
 from pytest_autotune.run.compiled_ahead import CompiledAhead
+from pytest_autotune.run.compiled_for import CompiledFor
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.specialised import Specialised
 from pytest_autotune.run.verify import Verdict
 
 _PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed", "untuned")
@@ -29,7 +29,7 @@ class ProcessFacts:
     :param versions: tuner -> those of the libraries that it ran under.
     :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param waited_s: seconds spent waiting for other workers' tunings.
-    :param specialised: what choices were compiled for.
+    :param compiled_for: what choices were compiled for.
     :param ahead: what was compiled ahead of its tests.
     """
 
@@ -41,7 +41,7 @@ class ProcessFacts:
     versions: tuple[tuple[str, Versions], ...] = ()
     imported: tuple[str, ...] = ()
     waited_s: float = 0.0
-    specialised: tuple[Specialised, ...] = ()
+    compiled_for: tuple[CompiledFor, ...] = ()
     ahead: CompiledAhead = field(default_factory=CompiledAhead)
 
 
@@ -109,9 +109,9 @@ def decode_facts(text: str) -> ProcessFacts:
     unhooked = tuple((str(tuner), str(why)) for tuner, why in mapping["unhooked"])
     versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
     texts = {name: tuple(mapping[name]) for name in ("notes", "unseen", "imported")}
-    specialised = tuple(Specialised(**one) for one in mapping["specialised"])
+    compiled_for = tuple(CompiledFor(**one) for one in mapping["compiled_for"])
     ahead = mapping["ahead"]
     compiled = tuple((str(name), float(seconds)) for name, seconds in ahead["compiled"])
     told = CompiledAhead(compiled, tuple(ahead["asked"]), ahead["waited_s"], ahead["skipped"])
-    plain = {"unhooked": unhooked, "versions": versions, "specialised": specialised, "ahead": told}
+    plain = {"unhooked": unhooked, "versions": versions, "compiled_for": compiled_for, "ahead": told}
     return ProcessFacts(**{**mapping, **texts, **plain})

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import Measured, Merged, merge
 from pytest_autotune.cache.model import Cache, Entry, Identity, Versions, before_pruning
+from pytest_autotune.run.compiled_for import with_compiled
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
-from pytest_autotune.run.specialised import with_compiled
 from pytest_autotune.run.verify import Verdict
 
 #: Who has measured what was taken over.
@@ -103,8 +103,8 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
     """
     processes = [process for process, _ in collected.lookups]
     prunes = policy is not None and policy.prune and not collected.incomplete
-    specialised = (one for process in collected.facts for one in process.specialised)
-    lookups = with_compiled(settled([lookup for _, lookup in collected.lookups]), specialised, anew=prunes)
+    compiled_for = (one for process in collected.facts for one in process.compiled_for)
+    lookups = with_compiled(settled([lookup for _, lookup in collected.lookups]), compiled_for, anew=prunes)
     unused = () if collected.incomplete else _unused(beginning, lookups, collected)
     asked = {lookup.problem for lookup in lookups}
     taken_over = [lookup for lookup in collected.taken_over if lookup.problem not in asked] if policy else []

@@ -48,11 +48,18 @@ class Progress:
         self._tell = tell
         self._now = now
         self._stages: dict[Problem, Stage] = {}
+        #: How many searches have begun.
+        self.searches = 0
 
     def begin(self, problem: Problem, waits: str = "") -> None:
         """A problem is searched, or another process's search waited for; once it ends, call :meth:`end`."""
         stage = self._stages.get(problem) or Stage(problem.name, self._now())
         self._set(problem, replace(stage, waits=waits))
+
+    def begin_search(self, problem: Problem) -> None:
+        """This process searches."""
+        self.searches += 1
+        self.begin(problem)
 
     def waits(self, problem: Problem, waits: str = "") -> None:
         """A tuning waits for something, or no more."""

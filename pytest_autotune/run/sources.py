@@ -3,7 +3,7 @@
 What this process has chosen before, what is loaded, what stands in for a tuning where the user wants none, and what
 another worker is tuning; in a sweep the candidates in its order, each a source of its own. Each says what it makes of
 the lookup, and may offer an entry; the tuner takes it or rejects it, and the next source is asked. A source decides
-nothing beyond that: whether a lookup is an error says :class:`~pytest_autotune.run.door.Tuning`, for all of them.
+nothing beyond that: whether a lookup is an error says :class:`~pytest_autotune.run.tuning.Tuning`, for all of them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
-from pytest_autotune.run.lookup import NO_ENTRY, Lookup, MadeOf, Outcome, find, nothing_noted
+from pytest_autotune.run.abilities import Exists, MadeOf, nothing_noted
+from pytest_autotune.run.find import Caches, find
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest, nearest_entries
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.sweep import Sweep
@@ -73,45 +74,41 @@ class Remembered:
 class Loaded:
     """What is loaded; without anything loaded, it leaves a lookup as it is.
 
-    :param indexes: the caches, the one that takes precedence first.
     :param offered: whether an entry's choice is among the candidates now.
-    :param exists: whether there may still be a kernel of some name in this process.
+    :param exists: whether there may still be a kernel of some name in this process; None: there may be any.
     :param made_of: what the digests of the fingerprint stand for.
-    :param is_alone: nobody else can name the nearest entry of a miss; the controller does where it has all indexes.
     """
 
     def __init__(
         self,
-        indexes: Sequence[EntryIndex],
+        caches: Caches,
         policy: Policy,
         offered: Callable[[Entry], bool],
-        exists: Callable[[str], bool],
-        *,
-        is_alone: bool = False,
+        exists: Exists | None = None,
         made_of: MadeOf = nothing_noted,
     ) -> None:
-        self._indexes = indexes
+        self._caches = caches
         self._policy = policy
         self._offered = offered
         self._exists = exists
         self._made_of = made_of
-        self._names_nearest = is_alone or policy.on_miss == OnMiss.ERROR
 
     def ask(self, lookup: Lookup) -> Answer:
-        if not self._indexes:
+        if not self._caches.indexes:
             return Answer(lookup)
-        aliases = self._policy.aliases
-        found = find(
-            self._indexes, lookup.problem, lookup.fingerprint, self._offered, aliases, self._exists, self._made_of
-        )
-        reason = found.reason
-        if reason == NO_ENTRY and self._names_nearest:
-            reason = Nearest(self._indexes, aliases).reason(lookup.problem)
+        found = find(self._caches, lookup.identity, self._offered, self._exists, self._made_of)
+        reason = self._nearest(lookup.problem) if found.reason == NO_ENTRY else found.reason
         is_hit = found.outcome is Outcome.HIT
         is_used = found.usable and (is_hit or self._policy.on_stale == OnStale.USE)
         judged = lookup.judged(found.outcome, reason, found.entry if is_hit or is_used else None, found.alias)
         # A hit that is not usable says that every candidate failed.
         return Answer(judged, found.entry if is_used else None, is_last=is_hit and not is_used)
+
+    def _nearest(self, problem: Problem) -> str:
+        """Why there is no entry; with the nearest one only where the controller, which has all, cannot name it."""
+        if self._caches.of_one_test or self._policy.on_miss == OnMiss.ERROR:
+            return Nearest(self._caches.indexes, self._caches.aliases).reason(problem)
+        return NO_ENTRY
 
     def rejected(self, lookup: Lookup, reason: str) -> Lookup:
         return replace(lookup, outcome=Outcome.STALE, reason=reason)
@@ -137,8 +134,8 @@ class StandIn:
 
 def stand_ins(
     identity: Identity,
-    policy: Policy,
-    indexes: Sequence[EntryIndex],
+    on_miss: OnMiss,
+    caches: Caches,
     offered: Callable[[Entry], bool],
     candidates: Callable[[], Iterable[Candidate]],
 ) -> Iterator[Source]:
@@ -147,7 +144,7 @@ def stand_ins(
     :param candidates: in the tuner's own order.
     """
     problem, fingerprint = identity
-    near = nearest_entries(indexes, problem, policy.aliases) if policy.on_miss == OnMiss.NEAREST else []
+    near = nearest_entries(caches.indexes, problem, caches.aliases) if on_miss == OnMiss.NEAREST else []
     choices = [(entry.choice, OnMiss.NEAREST) for entry in near if entry.choice is not None and offered(entry)]
     seen = set()
     for choice, kind in chain(choices, ((candidate, OnMiss.FIRST) for candidate in candidates())):

@@ -16,6 +16,8 @@ from pytest_autotune.cache.ties import noise_of
 #: A choice is slower where another candidate saves this share of the other's time, or more.
 WORTH = 0.05
 ALL = "all"
+#: Why a choice is not raced again of a tuner whose adapter does not ask for it.
+NO_WAY_IN = "its tuner cannot race it"
 _PART = re.compile(r"(\d+)/(\d+)")
 _DIGEST_BITS = 128
 

@@ -123,7 +123,7 @@ class TestProcess:
             versions=tuple(self.run.versions.items()),
             imported=tuple(kernel for kernel in self._known_kernels if module_is_imported(kernel)),
             waited_s=self._coordination.waited_s,
-            specialised=tuple(self.run.specialised),
+            compiled_for=tuple(self.run.compiled_for),
             ahead=self.run.ahead,
         )
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Value
+from pytest_autotune.run.reasons import REASON_LENGTH
 from pytest_autotune.tuners.function.compiling import Compiled, Compiling, compiler
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.space import Configuration, Space, params_of
@@ -20,9 +21,6 @@ from pytest_autotune.tuners.measuring.how import Measuring, NoClockError, OwnClo
 from pytest_autotune.tuners.measuring.race import DeviceLostError, Limits, Race, Result
 from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesError
 from pytest_autotune.tuners.shared.candidates import rounded_us
-
-#: A reason why a candidate failed is kept up to this many characters.
-REASON_LENGTH = 200
 
 _Hold = Callable[[], AbstractContextManager[object]]
 _Tries = Callable[[int, int], object]

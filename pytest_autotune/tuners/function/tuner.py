@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, UnportableError, Value, Versions
 from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.function.carried import Bound, carried_by
 from pytest_autotune.tuners.function.compiling import Compiling
@@ -245,8 +246,10 @@ def _choose(memory: Memory, request: Request) -> Configuration:
         request.on_offer,
         versions(),
         label,
-        candidates=partial(_candidates, request),
-        made_of=partial(made_of, values, request.plan.space, request.sources),
+        Abilities(
+            candidates=partial(_candidates, request),
+            made_of=partial(made_of, values, request.plan.space, request.sources),
+        ),
     ) as tuning:
         while tuning.entry is not None and tuning.entry.choice is not None:
             found = request.plan.space.find(tuning.entry.choice.params)

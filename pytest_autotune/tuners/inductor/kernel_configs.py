@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, UnportableError
 from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, runners
@@ -288,7 +289,7 @@ class KernelConfigs:
         if self._run.policy.sweep is not None:  # the next test asks again what it runs with
             self._run.at_next_test(forget_compiled)
         return self._run.tuning(
-            search.problem, (), search.offers, versions(), search.label, candidates=search.candidates
+            search.problem, (), search.offers, versions(), search.label, Abilities(search.candidates)
         )
 
     def _verify(

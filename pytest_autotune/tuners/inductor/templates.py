@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem
+from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
@@ -89,7 +90,7 @@ class Templates:
             lambda entry: offered.winner(entry) is not None,
             versions(),
             label,
-            candidates=offered.candidates,
+            Abilities(offered.candidates),
         ) as tuning:
             while tuning.entry is not None:
                 if reason := _no_longer_compiles(offered, tuning.entry):

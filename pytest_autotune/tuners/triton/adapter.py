@@ -20,6 +20,7 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Candidate, Device, Entry
 from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.shared_work import Work
@@ -212,10 +213,12 @@ class Adapter:
             on_offer,
             versions(),
             label,
-            help_to_compile,
-            may_be_defined,
-            candidates,
-            partial(made_of, call, function, identity.fingerprint, configs),
+            Abilities(
+                candidates,
+                may_be_defined,
+                help_to_compile,
+                partial(made_of, call, function, identity.fingerprint, configs),
+            ),
         ) as tuning:
             while tuning.entry is not None and tuning.entry.choice is not None:
                 config, kernel = identity.offered[tuning.entry.choice.params], None

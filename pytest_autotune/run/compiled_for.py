@@ -17,7 +17,7 @@ MOST = 64
 
 
 @dataclass(frozen=True)
-class Specialised:
+class CompiledFor:
     """One text of what an entry's choice was compiled for.
 
     :param entry: the digest of its identity.
@@ -29,7 +29,7 @@ class Specialised:
     text: str
 
 
-def with_compiled(lookups: Iterable[Lookup], found: Iterable[Specialised], *, anew: bool) -> list[Lookup]:
+def with_compiled(lookups: Iterable[Lookup], found: Iterable[CompiledFor], *, anew: bool) -> list[Lookup]:
     """The lookups, whose entries say what their choices were compiled for.
 
     :param anew: what an entry said before goes, where this run says anything.

@@ -1,0 +1,64 @@
+"""What this process may have to itself among others: a problem, a race, a core, the device.
+
+Guarded: where it cannot be had for an error of ours, the process goes on as if it were alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+
+from pytest_autotune.cache.model import Identity, Value
+from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.notes import Notes
+from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
+from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
+from pytest_autotune.run.together.shared_work import Work
+
+
+class Claims:
+    """The claims of one process.
+
+    :param progress: is told what is waited for.
+    """
+
+    def __init__(self, coordination: Coordination, notes: Notes, progress: Progress) -> None:
+        self._coordination = coordination
+        self._notes = notes
+        self._progress = progress
+        self._open = 0
+        self._lock = threading.Lock()
+
+    def tuning(self, lookup: Lookup, held: ExitStack, meanwhile: Callable[[Work], None] | None) -> Claim:
+        """Claim a problem until ``held`` is left; waits for a worker that tunes it now, unless inside of a tuning."""
+        with self._lock:
+            nested, self._open = self._open > 0, self._open + 1
+        held.callback(self._leave)
+        self._progress.begin(lookup.problem, WAITING_FOR_WORKER)
+        # Waiting inside a tuning could wait for a worker that waits for this one.
+        claiming = self._coordination.claim(lookup.identity, wait=not nested, meanwhile=meanwhile)
+        return held.enter_context(self._notes.guarded(lookup.problem.tuner, claiming, SoleClaim()))
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._open -= 1
+
+    def race(self, lookup: Lookup, held: ExitStack) -> Claim:
+        """Claim the race of a loaded choice until ``held`` is left; waits for nobody."""
+        problem, fingerprint = lookup.identity
+        # Another thing than the tuning of the problem, which a worker may have at the same time.
+        identity = Identity(problem, (*fingerprint, Value("verify", True)))
+        claiming = self._coordination.claim(identity, wait=False)
+        return held.enter_context(self._notes.guarded(problem.tuner, claiming, SoleClaim()))
+
+    def core(self) -> AbstractContextManager[None]:
+        """Wait for a core to compile a candidate on, and hold it; may be left in another thread."""
+        return self._notes.guarded("core", self._coordination.core(), None)
+
+    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+        """Have the device to oneself; yields False where that took too long.
+
+        :param on: names the processor where it is not the current GPU.
+        """
+        return self._notes.guarded("lock", self._coordination.measuring(on), False)

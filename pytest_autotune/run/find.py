@@ -1,0 +1,175 @@
+"""What the loaded caches make of a lookup: hit, stale, mismatch or miss, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.made_of import by_digest, difference, digest_of
+from pytest_autotune.cache.model import Entry, Identity, Problem, Value, before_pruning
+from pytest_autotune.run.abilities import Exists, MadeOf, nothing_noted
+from pytest_autotune.run.lookup import NO_ENTRY, Outcome
+
+
+@dataclass(frozen=True)
+class Caches:
+    """What is loaded in a process, at one time.
+
+    :param indexes: of the caches, the one that takes precedence first.
+    :param aliases: device name -> name of a device whose entries it may use.
+    :param asked: (tuner, kernel) of what this process has looked up while something was loaded.
+    :param of_one_test: a test has loaded some of them for itself: what they lack, nobody else can say later.
+    """
+
+    indexes: Sequence[EntryIndex] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    asked: Set[tuple[str, str]] = frozenset()
+    of_one_test: bool = False
+
+    def with_index(self, index: EntryIndex) -> Caches:
+        """One more, before all others, for one test."""
+        return replace(self, indexes=(index, *self.indexes), of_one_test=True)
+
+    def have(self, problem: Problem) -> bool:
+        """Whether there is an entry of a problem, with whatever fingerprint."""
+        return any(entry.problem == problem for index in self.indexes for entry in index.same_key(problem))
+
+
+class Found(NamedTuple):
+    """What the loaded entries say about one problem.
+
+    :param entry: the entry to use for a hit; for a stale problem the nearest one.
+    :param usable: the entry's choice is on offer, though its fingerprint may differ. A hit that is not
+        usable says that every candidate failed.
+    :param alias: the device whose entry is used in place of this one's.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    entry: Entry | None = None
+    usable: bool = False
+    alias: str = ""
+
+
+def find(
+    caches: Caches,
+    identity: Identity,
+    offered: Callable[[Entry], bool],
+    exists: Exists | None = None,
+    made_of: MadeOf = nothing_noted,
+) -> Found:
+    """Look a problem up; the first index precedes.
+
+    :param identity: with the fingerprint sorted by name.
+    :param offered: whether the tuner has the entry's choice among its candidates now.
+    :param exists: whether there may still be a kernel of some name; the entries of one that is gone may be of
+        one that was moved. None: there may be any.
+    :param made_of: what the digests of the fingerprint stand for; asked where the problem is stale.
+    """
+    problem, fingerprint = identity
+    same_key = [entry for index in caches.indexes for entry in index.same_key(problem)]
+    own = [entry for entry in same_key if entry.problem.device == problem.device]
+    alias = ""
+    if not own and (other := caches.aliases.get(problem.device.name)):
+        own = [entry for entry in same_key if entry.problem.device.name == other]
+        alias = other if own else ""
+    if own:
+        hit = _hit(own, fingerprint, offered, alias)
+        return _stale(own, fingerprint, offered, alias, caches, made_of) if hit is None else hit
+    if exists is not None and (moved := _moved(caches, identity, offered, exists)) is not None:
+        return moved
+    if same_key:
+        devices = ", ".join(sorted({str(entry.problem.device) for entry in same_key}))
+        return Found(Outcome.MISMATCH, f"tuned on {devices}, running on {problem.device}", same_key[0])
+    return Found(Outcome.MISS, NO_ENTRY)
+
+
+def _hit(
+    entries: Sequence[Entry], fingerprint: tuple[Value, ...], offered: Callable[[Entry], bool], alias: str
+) -> Found | None:
+    for entry in entries:
+        if entry.fingerprint == fingerprint:
+            if entry.every_failed:
+                return Found(Outcome.HIT, "", entry, alias=alias)
+            if offered(entry):
+                return Found(Outcome.HIT, "", entry, usable=True, alias=alias)
+    # The fastest of all candidates is the fastest of any part of them that it is in.
+    whole = before_pruning(fingerprint)
+    for entry in entries:
+        if entry.fingerprint == whole and not entry.every_failed and offered(entry):
+            return Found(Outcome.HIT, "", entry, usable=True, alias=alias)
+    return None
+
+
+def _stale(
+    entries: Sequence[Entry],
+    fingerprint: tuple[Value, ...],
+    offered: Callable[[Entry], bool],
+    alias: str,
+    caches: Caches,
+    made_of: MadeOf,
+) -> Found:
+    """What entries come to of which none is a hit: the nearest one, and why it is none."""
+    exact = next((entry for entry in entries if entry.fingerprint == fingerprint), None)
+    if exact is not None:
+        return Found(Outcome.STALE, f"{_choice_of(exact)} is no longer a candidate", exact, alias=alias)
+    usable = next((entry for entry in entries if not entry.every_failed and offered(entry)), None)
+    nearest = usable or entries[0]
+    changed = sorted({value.name for value in set(nearest.fingerprint) ^ set(fingerprint)})
+    reason = f"{', '.join(changed)} changed"
+    if told := _differences(nearest, fingerprint, caches, made_of):
+        said = [told[name] if len(changed) == 1 else f"{name}: {told[name]}" for name in changed if name in told]
+        reason += f" ({'; '.join(said)})"
+    now = {value.name: value.type for value in fingerprint}
+    if any(value.type != now.get(value.name, value.type) for value in nearest.fingerprint):
+        reason += " or only the rule for its digest"
+    if usable is None and not nearest.every_failed:
+        reason += f", and {_choice_of(nearest)} is no longer a candidate"
+    return Found(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
+
+
+def _moved(caches: Caches, identity: Identity, offered: Callable[[Entry], bool], exists: Exists) -> Found | None:
+    """The entry of a kernel with another name and the same source, that is gone; None if several chose differently."""
+    problem, fingerprint = identity
+    if not any(value.name == "source" for value in fingerprint):
+        return None
+    indexes = caches.indexes
+    kernels = {kernel for index in indexes for kernel in index.with_fingerprint(problem.tuner, fingerprint)}
+    found: list[Entry] = []
+    for kernel in sorted(kernels - {problem.kernel}):
+        old = replace(problem, kernel=kernel)
+        same = [entry for index in indexes for entry in index.same_key(old) if entry.problem == old]
+        same = [entry for entry in same if entry.fingerprint == fingerprint and entry.choice and offered(entry)]
+        if same and (problem.tuner, kernel) not in caches.asked and not exists(kernel):
+            found.append(same[0])
+    choices = [entry.choice for entry in found if entry.choice is not None]
+    if not choices or not all(choice.same_configuration(choices[0]) for choice in choices):
+        return None
+    return Found(Outcome.HIT, f"moved from {found[0].problem.kernel}", found[0], usable=True)
+
+
+def _differences(entry: Entry, fingerprint: tuple[Value, ...], caches: Caches, made_of: MadeOf) -> dict[str, str]:
+    """What changed in the digests of a fingerprint since an entry was made, in words, as far as both sides say."""
+    noted: dict[str, str] = {}
+    for index in caches.indexes:
+        noted.update(index.made_of(entry.problem.tuner, entry.problem.kernel))
+    now = {part.name: part for part in fingerprint}
+    changed = [part for part in entry.fingerprint if part.name in now and part != now[part.name]]
+    noted_now = by_digest(made_of()) if any(digest_of(part) in noted for part in changed) else {}
+    found = {}
+    for part in changed:
+        before, after = noted.get(digest_of(part)), noted_now.get(digest_of(now[part.name]))
+        if before and after and (words := difference(before, after)):
+            found[part.name] = words
+    return found
+
+
+def _choice_of(entry: Entry) -> str:
+    """What an entry chooses, in words; where it keeps the times of all candidates, the fastest."""
+    if entry.choice is not None:
+        return f"the choice {entry.choice}"
+    timed = [candidate for candidate in entry.candidates if candidate.time_us is not None]
+    fastest = min(timed, key=lambda candidate: candidate.time_us or 0.0, default=None)
+    return "the choice" if fastest is None else f"the fastest one, {fastest.label or fastest},"

@@ -1,0 +1,58 @@
+"""What becomes of a lookup that is settled: it is reported, and where the policy calls it an error, refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NoReturn
+
+from pytest_autotune.run.encoding import decode_lookup, encode_lookup
+from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.notes import Notes
+from pytest_autotune.run.policy import Policy, Refusal, refusal
+
+
+def raise_refusal(message: str) -> NoReturn:
+    """Refuse a lookup where no test runs that could be failed.
+
+    :raises Refusal: always.
+    """
+    raise Refusal(message)
+
+
+class Reporting:
+    """The way of lookups out of this process.
+
+    :param log: called once for each problem that this process asked for.
+    :param refuse: raises, when the policy says that a lookup is an error.
+    """
+
+    def __init__(
+        self, policy: Policy, notes: Notes, log: Callable[[Lookup], None], refuse: Callable[[str], NoReturn]
+    ) -> None:
+        self._policy = policy
+        self._notes = notes
+        self._log = log
+        self._refuse = refuse
+
+    def report(self, lookup: Lookup) -> None:
+        """Report what became of a lookup; an error in doing so is a line of the summary."""
+        lookup = lookup.named()
+        if lookup.tuned:
+            try:
+                decode_lookup(encode_lookup(lookup))
+            except Exception as error:  # an adapter of another package may record what is no entry
+                self._notes.error(lookup.problem.tuner, "record()", error)
+                lookup = replace(lookup, entry=None, tuned=False, label="")
+        try:
+            self._log(lookup)
+        except Exception as error:
+            self._notes.error(lookup.problem.tuner, "the door", error)
+
+    def refuse_errors(self, lookup: Lookup) -> None:
+        """Refuse a lookup that the policy calls an error: here, and nowhere else.
+
+        :raises BaseException: what ``refuse`` raises.
+        """
+        if self._policy.is_error(lookup.outcome):
+            self._refuse(refusal(lookup))

@@ -1,0 +1,247 @@
+"""Tuning: one open door of one process, from the first question to what was recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pytest_autotune.cache.model import Candidate, Entry, Versions
+from pytest_autotune.run.abilities import MadeOf
+from pytest_autotune.run.claims import Claims
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.notes import Notes
+from pytest_autotune.run.policy import Refusal
+from pytest_autotune.run.progress import WAITING_FOR_GPU, Progress
+from pytest_autotune.run.races import Races
+from pytest_autotune.run.reasons import failed_candidates
+from pytest_autotune.run.reporting import Reporting
+from pytest_autotune.run.sources import OtherWorker, Source
+from pytest_autotune.run.together.shared_work import UndividedWork, Work
+from pytest_autotune.run.verify import Verdict
+
+#: What is said of an entry that expected a failure.
+WORKS_NOW = "every candidate failed when it was tuned, and one works now"
+
+
+@dataclass(frozen=True)
+class Process:
+    """What all open doors of a process have in common."""
+
+    notes: Notes
+    reporting: Reporting
+    claims: Claims
+    races: Races
+    progress: Progress
+
+
+class Asked(NamedTuple):
+    """What a tuner has asked for.
+
+    :param versions: of the libraries that matter to it.
+    :param made_of: what the digests of the fingerprint stand for.
+    :param is_judged: something is loaded, so that the lookup has an outcome.
+    """
+
+    lookup: Lookup
+    versions: Versions
+    made_of: MadeOf
+    is_judged: bool
+
+
+class Tuning:
+    """One open door: an entry to use, or a search to make and record.
+
+    :param sources: asked in this order.
+    :param other: one of them, which has the claim.
+    """
+
+    def __init__(self, process: Process, asked: Asked, sources: Iterator[Source], other: OtherWorker) -> None:
+        #: The entry to use; None where the tuner must search.
+        self.entry: Entry | None = None
+        self.lookup = asked.lookup
+        #: This process asked for the problem before and has reported it.
+        self.is_reported = False
+        #: The choice of ``entry`` is to be raced before it is used.
+        self.to_verify = False
+        self._process = process
+        self._asked = asked
+        self._sources = sources
+        self._other = other
+        #: The source of ``entry``, and the lookup as that was asked.
+        self._offer: tuple[Source, Lookup] | None = None
+        self._started = 0.0
+        self._waited_s = 0.0
+
+    def ask(self) -> None:
+        """Ask the sources that are left, until one has an entry; the door does so first.
+
+        :raises BaseException: what the run raises where an outcome is an error.
+        """
+        self.entry = self._offer = None
+        self.to_verify = False
+        try:
+            self._ask_each()
+        except Refusal:
+            raise
+        except Exception as error:  # the tuner goes on without
+            self._sources = iter(())
+            self._process.notes.error(self.lookup.problem.tuner, "the door", error)
+            if self._asked.is_judged and self.lookup.outcome is None:
+                self.lookup = replace(self.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
+        if self.entry is None:
+            self._process.progress.begin_search(self.lookup.problem)
+        self._started, self._waited_s = time.perf_counter(), 0.0
+
+    def _ask_each(self) -> None:
+        for source in self._sources:
+            lookup = self.lookup
+            answer = source.ask(lookup)
+            self.lookup, self.is_reported = answer.lookup, answer.is_reported
+            if answer.entry is not None:
+                self.to_verify = answer.to_verify
+                self.entry, self._offer = answer.entry, (source, lookup)
+                return
+            self._process.reporting.refuse_errors(self.lookup)
+            if answer.is_last:
+                self._sources = iter(())
+                return
+
+    def reject(self, reason: str) -> None:
+        """Say why ``entry`` cannot be used; afterwards ``entry`` is another one or None.
+
+        :raises BaseException: what the run raises where a stale problem is an error.
+        """
+        if self._offer is None:
+            return
+        source, lookup = self._offer
+        self.entry = self._offer = None
+        self.lookup, self.is_reported = source.rejected(lookup, reason), False
+        self._process.reporting.refuse_errors(self.lookup)
+        self.ask()
+
+    @contextmanager
+    def verifying(self) -> Iterator[Callable[[], bool] | None]:
+        """Race the loaded choice, if it is its turn, this worker's, and there is time left for it.
+
+        :returns: whether the time is over; None where nothing is to be done.
+        """
+        if not self.to_verify:
+            yield None
+            return
+        self.to_verify = False
+        races = self._process.races
+        if why := races.why_none:
+            self.verified(Verdict(why))
+            yield None
+            return
+        with ExitStack() as held:
+            claim = self._process.claims.race(self.lookup, held)
+            if not claim.is_mine:
+                yield None
+                return
+            left_s, started = races.left_s, time.perf_counter()
+            try:
+                yield lambda: time.perf_counter() - started > left_s
+            finally:
+                verdict = self.lookup.verdict
+                races.spent_s += verdict.seconds if verdict is not None else time.perf_counter() - started
+            claim.publish(self.lookup)
+
+    def verified(self, verdict: Verdict) -> None:
+        """Report what became of the choice in a race, or why there was none."""
+        self.to_verify = False
+        self.lookup = replace(self.lookup, verdict=verdict)
+
+    @property
+    def known_to_fail(self) -> bool:
+        """A loaded entry says that every candidate failed: the tuner does as it would without us."""
+        return self.entry is None and self.lookup.outcome is Outcome.HIT and not self.lookup.tuned
+
+    @property
+    def versions(self) -> Versions:
+        """Of the libraries that matter to the tuner, now."""
+        return self._asked.versions
+
+    @property
+    def work(self) -> Work:
+        """What workers that wait for this tuning may do towards it."""
+        claim = self._other.claim
+        return claim.work if claim is not None else UndividedWork()
+
+    @contextmanager
+    def measuring(self, on: str = "") -> Iterator[None]:
+        """Have the device to oneself, as far as other pytest processes go.
+
+        :param on: names the processor where it is not the current GPU.
+        """
+        asked, progress, problem = time.perf_counter(), self._process.progress, self.lookup.problem
+        progress.waits(problem, WAITING_FOR_GPU)
+        with self._process.claims.measuring(on) as undisturbed:
+            progress.waits(problem)
+            self._waited_s += time.perf_counter() - asked
+            if not undisturbed:
+                self.was_disturbed()
+            yield
+
+    def tries(self, number: int, of: int) -> None:
+        """Say which candidate is compiled or measured now, for people who wait.
+
+        :param number: from 1.
+        """
+        self._process.progress.tries(self.lookup.problem, number, of)
+
+    def was_disturbed(self) -> None:
+        """Say that something else may have run on the device while it was measured."""
+        self.lookup = replace(self.lookup, disturbed=True)
+
+    def record(
+        self, choice: Candidate | None, candidates: Sequence[Candidate] = (), native: bytes = b"", label: str = ""
+    ) -> Entry:
+        """Record what a search that really took place has chosen.
+
+        :param candidates: every candidate with its time in microseconds, or why it failed.
+        :returns: the new entry.
+        :raises BaseException: what the run raises where an outcome is an error: here, where it was
+            :attr:`known_to_fail` and did not.
+        """
+        known_to_fail = self.known_to_fail
+        seconds = time.perf_counter() - self._started - self._waited_s
+        entry = Entry(
+            self.lookup.problem,
+            self.lookup.fingerprint,
+            choice,
+            tuple(candidates),
+            native,
+            label or self.lookup.label,
+            float(f"{seconds:.3g}"),
+            self._asked.versions,
+            made_of=tuple(self._asked.made_of()),
+        )
+        if known_to_fail and entry.every_failed:
+            assert self.lookup.entry is not None
+            return self.lookup.entry
+        self.lookup = replace(self.lookup, entry=entry, tuned=True)
+        if known_to_fail:
+            self.lookup = replace(self.lookup, outcome=Outcome.STALE, reason=WORKS_NOW)
+        if self._other.claim is not None:
+            try:
+                self._other.claim.publish(self.lookup)
+            except Exception as error:  # the others tune it themselves
+                self._process.notes.error(self.lookup.problem.tuner, "the door", error)
+        if known_to_fail:
+            self._process.reporting.refuse_errors(self.lookup)
+        return entry
+
+    def record_failure(self, reasons: Iterable[str]) -> Entry:
+        """Record that no candidate can be used, so that later runs expect it; each call fails as it always does.
+
+        Only for failures that the next run will see again: what does not compile, or needs more than
+        the device has. Not for a device that broke, a time-out, or memory that another process holds.
+
+        :param reasons: why; of candidates that failed for the same reason, one is enough.
+        :returns: the entry.
+        """
+        return self.record(None, failed_candidates(reasons))
