@@ -138,13 +138,26 @@ def test_what_it_chooses_on_a_noisy_device_is_within_two_percent_of_the_best(see
 
 
 def test_two_processes_agree_on_kernels_that_take_hardly_longer_than_the_ticks_of_the_timer() -> None:
-    times_us = [4.80, 4.77, 4.72, 4.74, 4.55, 4.52, 4.51, 4.72]  # the fifth is the first within 0.1 us of the best
+    times_us = [4.80, 4.77, 4.72, 4.74, 4.55, 4.52, 4.51, 4.72]  # the fifth is the first within 3 % of the best
 
     choices = Counter(race(Gpu(noise=0.03, seed=seed, tick_us=0.032), times_us, seed=seed)[0] for seed in range(20))
 
     assert choices.most_common(1)[0][0] == 4
     assert choices[4] >= 18
     assert max(times_us[choice] for choice in choices) < 4.51 * 1.02
+
+
+def test_processes_in_which_each_candidate_is_a_little_faster_or_slower_agree_for_nearly_all_problems() -> None:
+    chance, differ = random.Random(1), 0
+    for problem in range(20):
+        usual_us = [5.5 + abs(chance.gauss(0, 0.3)) for _ in range(12)]
+        own = [[time_us + chance.gauss(0, 0.012) for time_us in usual_us] for _ in range(2)]
+        gpus = [Gpu(noise=0.03, seed=2 * problem + number, tick_us=0.032) for number in range(2)]
+        first, second = (race(gpu, times_us)[0] for gpu, times_us in zip(gpus, own, strict=True))
+        differ += first != second
+        assert max(usual_us[first], usual_us[second]) < min(usual_us) * 1.04
+
+    assert differ <= 2
 
 
 def test_a_host_that_is_late_for_some_launches_has_no_candidate_judged_by_the_few_laps_where_it_was_in_time() -> None:
