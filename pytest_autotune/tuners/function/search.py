@@ -22,7 +22,8 @@ from pytest_autotune.tuners.measuring.race import DeviceLostError, Limits, Race,
 from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesError
 from pytest_autotune.tuners.shared.candidates import rounded_us
 
-_Hold = Callable[[], AbstractContextManager[object]]
+#: Has a measurement hold the device.
+Hold = Callable[[], AbstractContextManager[object]]
 _Tries = Callable[[int, int], object]
 
 
@@ -122,7 +123,7 @@ class Loss:
         return max(self.choice.time_us / self.best.time_us - 1, 0.0)
 
 
-def search(plan: Plan, on_gpu: bool, workers: int, hold: _Hold, tries: _Tries = lambda number, of: None) -> Found:
+def search(plan: Plan, on_gpu: bool, workers: int, hold: Hold, tries: _Tries = lambda number, of: None) -> Found:
     """Search a space for the fastest configuration.
 
     Compiling and the first run of a candidate, which may compile as well, take place beside
@@ -139,7 +140,7 @@ def search(plan: Plan, on_gpu: bool, workers: int, hold: _Hold, tries: _Tries = 
     return bench.finish()
 
 
-def compare(plan: Plan, config: object, on_gpu: bool, workers: int, hold: _Hold) -> Loss:
+def compare(plan: Plan, config: object, on_gpu: bool, workers: int, hold: Hold) -> Loss:
     """Compare one configuration with the fastest of its space; takes what :func:`search` takes.
 
     :raises TuningError: when the configuration cannot be used, or :func:`search` raises it.
@@ -255,7 +256,7 @@ def _why_none(trials: Sequence[Trial]) -> str:
     return f"{number} failed: {reasons}{more}" if trials else "the search came to no candidate"
 
 
-def _bench(plan: Plan, on_gpu: bool, hold: _Hold) -> _Bench:
+def _bench(plan: Plan, on_gpu: bool, hold: Hold) -> _Bench:
     how = plan.measuring
     try:
         clock = make_clock(how.clock, on_gpu, how.flush_l2)
@@ -269,7 +270,7 @@ def _bench(plan: Plan, on_gpu: bool, hold: _Hold) -> _Bench:
 class _Bench(ABC):
     """Where candidates are checked and measured."""
 
-    def __init__(self, callbacks: Callbacks, clock: Clock, hold: _Hold) -> None:
+    def __init__(self, callbacks: Callbacks, clock: Clock, hold: Hold) -> None:
         self._callbacks = callbacks
         self._clock = clock
         self._hold = hold
@@ -364,7 +365,7 @@ class _Bench(ABC):
 class _OwnBench(_Bench):
     """The caller's own benchmark, which is taken as it is: each candidate is measured by it once, in its turn."""
 
-    def __init__(self, callbacks: Callbacks, clock: Clock, hold: _Hold, own: OwnClock) -> None:
+    def __init__(self, callbacks: Callbacks, clock: Clock, hold: Hold, own: OwnClock) -> None:
         super().__init__(callbacks, clock, hold)
         self._own = own
 
@@ -406,7 +407,7 @@ class _OwnBench(_Bench):
 class _RaceBench(_Bench):
     """A race between all candidates; the device is held while they race, and not while they are checked."""
 
-    def __init__(self, callbacks: Callbacks, clock: Clock, hold: _Hold, limits: Limits) -> None:
+    def __init__(self, callbacks: Callbacks, clock: Clock, hold: Hold, limits: Limits) -> None:
         super().__init__(callbacks, clock, hold)
         self._race = Race(clock, limits, self._expected)
         #: The trials by the numbers that they have in the race.

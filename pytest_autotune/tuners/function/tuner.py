@@ -5,58 +5,24 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
-from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, UnportableError, Value, Versions
-from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.abilities import Abilities
+from pytest_autotune.cache.model import Identity, Problem, UnportableError
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.tuners.function.carried import Bound, carried_by
+from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_unportable, workers_of
 from pytest_autotune.tuners.function.compiling import Compiling
-from pytest_autotune.tuners.function.errors import TuningError
-from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, made_of
-from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
-from pytest_autotune.tuners.function.keys import key_values, sizes_in
 from pytest_autotune.tuners.function.processors import Processor, processor_of
 from pytest_autotune.tuners.function.randomness import random_state_kept
-from pytest_autotune.tuners.function.search import Callbacks, Found, Loss, Plan, compare, search, why_unusable
-from pytest_autotune.tuners.function.source_text import callbacks_with_source
-from pytest_autotune.tuners.function.space import Configuration, SpaceError, as_space, sample
+from pytest_autotune.tuners.function.search import Callbacks, Hold, Loss, Plan, compare
+from pytest_autotune.tuners.function.space import Configuration, SpaceError, as_space
 from pytest_autotune.tuners.function.strategies import as_strategy
-from pytest_autotune.tuners.function.verifying import verify_choice
 from pytest_autotune.tuners.measuring.how import Measuring
-from pytest_autotune.tuners.shared.versions import version_of, versions_of
 
-NAME = "function"
-#: So many configurations of a space that is too large to be listed are candidates of a sweep.
-SWEPT = 1000
 #: How long a thread waits for another one that tunes the same problem, in seconds.
 WAIT_S = 120.0
-#: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
-_LIBRARIES = ("torch", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
-
-_Hold = Callable[[], AbstractContextManager[object]]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What one call asks for."""
-
-    problem: Problem
-    fingerprint: Fingerprint
-    processor: Processor
-    plan: Plan
-    sources: tuple[object, ...] = ()
-
-    @property
-    def identity(self) -> Identity:
-        return Identity(self.problem, self.fingerprint.values)
-
-    def on_offer(self, entry: Entry) -> bool:
-        return entry.choice is not None and self.plan.space.find(entry.choice.params) is not None
 
 
 @dataclass
@@ -164,23 +130,12 @@ class FunctionTuner:
             if device is None:
                 self._note_two_devices(name, processor)
             try:
-                problem = Problem(NAME, name, key_values(key or {}), processor.device)
-                sources = _sources(source, callbacks)
-                carried = carried_by(_carriers(callbacks, sources), sizes_in(key or {}))
-                searched = (*how_measured(plan.measuring, processor.on_gpu), *how_searched(plan.strategy, plan.space))
-                request = Request(
-                    problem, fingerprint(plan.space, version, sources, carried, searched), processor, plan, sources
-                )
+                request = Request.of(name, key or {}, plan, processor, version, source)
             except UnportableError as error:
-                return self._unportable(Problem(NAME, name, (), processor.device), str(error), plan, processor)
-            memory = self.memory
-            chosen = memory.chosen.get(request.identity)
-            if chosen is None:
-                with _one_at_a_time(memory, request.identity):
-                    chosen = memory.chosen.get(request.identity) or _choose(memory, request)
-                    memory.chosen[request.identity] = chosen
+                problem = Problem(NAME, name, (), processor.device)
+                return choose_unportable(self.memory.run, plan, processor, problem, str(error)).config
             # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
-            found = plan.space.find(chosen.params)
+            found = plan.space.find(self._chosen(request).params)
             assert found is not None
             return found.config
 
@@ -216,9 +171,9 @@ class FunctionTuner:
             as_space(space), callbacks, measuring or Measuring(), compiling or Compiling(), as_strategy(strategy)
         )
         processor, active = processor_of(device), self.memory.run
-        hold: _Hold = nullcontext if active is None else partial(active.measuring, processor.lock)
+        hold: Hold = nullcontext if active is None else partial(active.measuring, processor.lock)
         with random_state_kept():
-            return compare(plan, config, processor.on_gpu, _workers(active), hold)
+            return compare(plan, config, processor.on_gpu, workers_of(active), hold)
 
     def _note_two_devices(self, kernel: str, processor: Processor) -> None:
         memory = self.memory
@@ -226,91 +181,16 @@ class FunctionTuner:
         if memory.run is not None and before.on_gpu != processor.on_gpu:
             memory.run.note(f"{NAME}:{kernel} was tuned for the CPU and for a GPU in one process: say device=")
 
-    def _unportable(self, problem: Problem, reason: str, plan: Plan, processor: Processor) -> Any:
-        run = self.memory.run
-        hold: _Hold = nullcontext
-        if run is not None and not run.paused and not run.ignores(NAME, problem.kernel):
-            run.unportable(problem, reason)
-            hold = partial(run.measuring, processor.lock)
-        return _search(plan, processor, problem, _workers(run), hold).best.configuration.config
-
-
-def _choose(memory: Memory, request: Request) -> Configuration:
-    run, problem, label = memory.run, request.problem, request.fingerprint.label
-    if run is None or run.paused or run.ignores(NAME, problem.kernel):
-        return _search(request.plan, request.processor, problem, _workers(run), nullcontext).best.configuration
-    values = _in_the_form_of_the_file(run, problem, request.fingerprint)
-    with run.tuning(
-        problem,
-        values,
-        request.on_offer,
-        versions(),
-        label,
-        Abilities(
-            candidates=partial(_candidates, request),
-            made_of=partial(made_of, values, request.plan.space, request.sources),
-        ),
-    ) as tuning:
-        while tuning.entry is not None and tuning.entry.choice is not None:
-            found = request.plan.space.find(tuning.entry.choice.params)
-            assert found is not None
-            if run.policy.sweep is not None:  # it asks again what it runs with
-                run.at_next_test(partial(memory.chosen.pop, request.identity, None))
-            elif not tuning.lookup.untuned:
-                verify_choice(request.plan, request.processor, tuning, _workers(run))
-                return found
-            if not (why := _why_unusable(request, found)):
-                return found
-            tuning.reject(why)
-        hold = partial(tuning.measuring, request.processor.lock)
-        try:
-            outcome = _search(request.plan, request.processor, problem, _workers(run), hold, tuning.tries)
-        except TuningError as error:
-            if error.reasons:
-                tuning.record_failure(error.reasons)
-            raise
-        if outcome.disturbed:
-            tuning.was_disturbed()
-        tuning.record(outcome.best.candidate, [trial.candidate for trial in outcome.trials])
-        return outcome.best.configuration
-
-
-def _candidates(request: Request) -> list[Candidate]:
-    """All configurations; of a space that is too large to be listed some, the same in every run."""
-    return [Candidate(params=one.params) for one in sample(request.plan.space, SWEPT, request.problem.digest)]
-
-
-def _why_unusable(request: Request, configuration: Configuration) -> str:
-    if stream_is_capturing():
-        return ""
-    with random_state_kept():
-        return why_unusable(request.plan, configuration, request.processor.on_gpu)
-
-
-def _in_the_form_of_the_file(run: TuningRun, problem: Problem, now: Fingerprint) -> tuple[Value, ...]:
-    """The fingerprint by the older rule for sources where a loaded entry has that one, and it holds."""
-    loaded = [entry.fingerprint for index in run.indexes for entry in index.same_key(problem)]
-    if not loaded or now.values in loaded:
-        return now.values
-    older = now.older()
-    return older if older is not None and older in loaded else now.values
-
-
-def _search(
-    plan: Plan,
-    processor: Processor,
-    problem: Problem,
-    workers: int,
-    hold: _Hold,
-    tries: Callable[[int, int], object] = lambda number, of: None,
-) -> Found:
-    if stream_is_capturing():
-        raise TuningError(f"{problem}: nothing can be tuned while a CUDA graph is captured (call it once before)")
-    with random_state_kept():
-        try:
-            return search(plan, processor.on_gpu, workers, hold, tries)
-        except TuningError as error:
-            raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
+    def _chosen(self, request: Request) -> Configuration:
+        memory, identity = self.memory, request.identity
+        chosen = memory.chosen.get(identity)
+        if chosen is None:
+            with _one_at_a_time(memory, identity):
+                chosen = memory.chosen.get(identity)
+                if chosen is None:
+                    chosen = choose(memory.run, request, partial(memory.chosen.pop, identity, None))
+                memory.chosen[identity] = chosen
+        return chosen
 
 
 @contextmanager
@@ -326,12 +206,6 @@ def _one_at_a_time(memory: Memory, identity: Identity) -> Iterator[None]:
         if acquired:
             lock.release()
         memory.searches.pop(search, None)
-
-
-def _workers(run: TuningRun | None) -> int:
-    if run is not None:
-        return run.policy.compile_threads
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
@@ -354,29 +228,6 @@ def _classes(invalid: object) -> tuple[type[BaseException], ...]:
     if not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
         raise TypeError(f"invalid= takes classes of errors, not {invalid!r}")
     return classes
-
-
-def _carriers(callbacks: Callbacks, sources: tuple[object, ...]) -> list[object]:
-    """The functions of a call that decide which configuration is the fastest."""
-    functions: list[object] = [callbacks.run, *filter(None, [callbacks.compile])]
-    known = {id(own.function if isinstance(own, Bound) else own) for own in functions}
-    return functions + [source for source in sources if callable(source) and id(source) not in known]
-
-
-def _sources(source: object, callbacks: Callbacks) -> tuple[object, ...]:
-    if source is None:
-        return callbacks_with_source(callbacks.run, callbacks.compile)
-    return tuple(source) if isinstance(source, (list, tuple)) else (source,)
-
-
-def versions() -> Versions:
-    """The versions that are noted of a choice; the first one is that of the tuner itself."""
-    return Versions((("pytest-autotune", _own_version()), *versions_of(*_LIBRARIES).each))
-
-
-@lru_cache(maxsize=1)
-def _own_version() -> str:
-    return version_of("pytest-autotune")
 
 
 TUNER = FunctionTuner()

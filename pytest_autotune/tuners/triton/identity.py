@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -13,7 +14,11 @@ from pytest_autotune.cache.made_of import of_candidates, of_parts
 from pytest_autotune.cache.model import PRUNED, Device, Entry, Problem, UnportableError, Value, Versions, before_pruning
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM, older_source_digest
+from pytest_autotune.tuners.shared.source.older_source_digest import (
+    OLDER_FORM,
+    in_the_form_of_the_file,
+    older_source_digest,
+)
 from pytest_autotune.tuners.shared.source.source_digest import FORM, source_digest, source_parts
 from pytest_autotune.tuners.shared.values import callable_text, constant_text, encoded_text, refuse
 from pytest_autotune.tuners.shared.versions import versions_of
@@ -71,8 +76,7 @@ def identity_of(
         raise UnportableProblem(Problem(NAME, qualified_name(function), tuple(key), on), str(error)) from None
     problem = Problem(NAME, qualified_name(function), tuple(key), on)
     loaded = [entry.fingerprint for index in indexes for entry in index.same_key(problem)]
-    if not heuristics:
-        fingerprint = _in_the_form_of_the_file(fingerprint, function, loaded)
+    fingerprint = in_the_form_of_the_file(fingerprint, loaded, partial(_older, fingerprint, function, heuristics))
     return CallIdentity(problem, (*fingerprint, *_pruned(autotuner, configs)), offered)
 
 
@@ -82,12 +86,11 @@ def holds(entry: Entry, autotuner: Any, function: FunctionType, heuristics: Heur
     :param heuristics: those under and over the autotuner.
     """
     try:
-        fingerprint = _fingerprint(autotuner, heuristics, ())
-        if not heuristics:
-            fingerprint = _in_the_form_of_the_file(fingerprint, function, [entry.fingerprint])
+        now = _fingerprint(autotuner, heuristics, ())
     except UnportableError:
         return False
-    return before_pruning(entry.fingerprint) == tuple(sorted(fingerprint, key=lambda value: value.name))
+    form = in_the_form_of_the_file(now, [entry.fingerprint], partial(_older, now, function, heuristics))
+    return before_pruning(entry.fingerprint) == form
 
 
 def _fingerprint(autotuner: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> tuple[Value, ...]:
@@ -102,23 +105,14 @@ def _fingerprint(autotuner: Any, heuristics: Heuristics, arguments: Sequence[tup
     )
 
 
-def _in_the_form_of_the_file(
-    fingerprint: tuple[Value, ...], function: FunctionType, loaded: Sequence[tuple[Value, ...]]
-) -> tuple[Value, ...]:
-    """The fingerprint, with a source digest by the older rule where a loaded entry has that one and it holds.
-
-    Such an entry stays as it is until the problem is tuned again. What the older
-    rule does not see is never trusted to it.
-    """
-    if not any(value.name == "source" and value.type == OLDER_FORM for one in loaded for value in one):
-        return fingerprint
+def _older(fingerprint: tuple[Value, ...], function: FunctionType, heuristics: Heuristics) -> tuple[Value, ...] | None:
+    if heuristics:
+        return None
     try:
-        older = Value("source", older_source_digest(function, encoded_text), OLDER_FORM)
+        source = Value("source", older_source_digest(function, encoded_text), OLDER_FORM)
     except UnportableError:
-        return fingerprint
-    by_older_rule = tuple(sorted((older, *fingerprint[1:]), key=lambda value: value.name))
-    by_this_rule = tuple(sorted(fingerprint, key=lambda value: value.name))
-    return by_older_rule if by_older_rule in loaded and by_this_rule not in loaded else fingerprint
+        return None
+    return source, *fingerprint[1:]
 
 
 def _list_digest(configs: Iterable[Any]) -> str:

@@ -280,7 +280,7 @@ def foreign_target() -> str:
     """
     driver = _driver()
     held = vars(driver) if driver is not None else {}
-    active = held.get("_active", held.get("active"))  # the one since 3.5, the other before
+    active = held.get("_active", held.get("active"))  # Triton 3.4 has it under the latter
     if active is None or type(active).__module__.startswith("triton."):
         return ""
     return arch_of(active.get_current_target())

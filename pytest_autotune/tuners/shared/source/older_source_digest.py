@@ -11,11 +11,11 @@ import inspect
 import sys
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pytest_autotune.cache.model import UnportableError
+from pytest_autotune.cache.model import UnportableError, Value
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function, qualified_name
 from pytest_autotune.tuners.shared.source.tokens import code_text
@@ -115,3 +115,33 @@ def _used(function: FunctionType, source: str) -> Iterator[tuple[str, object]]:
         if not isinstance(value, ModuleType) and getattr(builtins, name, found) is not value:
             found[path] = value
     yield from sorted(found.items(), key=lambda item: item[0])
+
+
+def in_the_form_of_the_file(
+    fingerprint: Sequence[Value],
+    loaded: Sequence[tuple[Value, ...]],
+    older: Callable[[], Sequence[Value] | None],
+) -> tuple[Value, ...]:
+    """A fingerprint, sorted by name, with a source digest by the older rule where a loaded entry has that one.
+
+    Such an entry stays as it is until the problem is tuned again. What the older rule does not see is never trusted
+    to it.
+
+    :param loaded: the fingerprints of entries with the same key.
+    :param older: makes the fingerprint by the older rule; None where that one does not see all there is.
+    """
+    now = sorted_by_name(fingerprint)
+    if now in loaded or not any(_is_older(value) for one in loaded for value in one):
+        return now
+    by_older_rule = older()
+    found = sorted_by_name(by_older_rule) if by_older_rule is not None else now
+    return found if found in loaded else now
+
+
+def _is_older(value: Value) -> bool:
+    return value.name == "source" and value.type == OLDER_FORM
+
+
+def sorted_by_name(fingerprint: Iterable[Value]) -> tuple[Value, ...]:
+    """A fingerprint as entries hold it."""
+    return tuple(sorted(fingerprint, key=lambda value: value.name))

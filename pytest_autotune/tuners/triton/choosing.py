@@ -1,0 +1,215 @@
+"""What a call of an autotuned kernel runs with where Triton's memory has nothing: a choice, or a search."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from pytest_autotune import devices
+from pytest_autotune.cache.model import Candidate, Device, Entry
+from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.run.abilities import Abilities
+from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.together.shared_work import Work
+from pytest_autotune.tuners.shared.source.definitions import may_be_defined
+from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.triton import identity as identities
+from pytest_autotune.tuners.triton import interpreter
+from pytest_autotune.tuners.triton.call import Call
+from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
+from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
+from pytest_autotune.tuners.triton.failures import failure_text
+from pytest_autotune.tuners.triton.identity import (
+    NAME,
+    CallIdentity,
+    UnportableProblem,
+    identity_of,
+    made_of,
+    versions,
+)
+from pytest_autotune.tuners.triton.tuning import tune
+from pytest_autotune.tuners.triton.verifying import verify_choice
+
+
+class Choices:
+    """Chooses for the calls of one process.
+
+    :param disk_cache: Triton's own ``check_disk_cache``.
+    :param compiled: notes what the choices are compiled for.
+    """
+
+    def __init__(self, run: TuningRun, disk_cache: Callable[..., Any], compiled: CompiledChoices) -> None:
+        self._run = run
+        self._disk_cache = disk_cache
+        self._compiled = compiled
+        self._devices: set[Device] = set()
+
+    def choose(self, autotuner: Any, tuning_key: Any, configs: Sequence[Any], bench_fn: Callable[[], None]) -> bool:
+        """Stand in for ``check_disk_cache``: put a choice into ``autotuner.cache``.
+
+        :param configs: the candidates that pruning left.
+        :param bench_fn: measures them as Triton does.
+        :returns: True when the choice was not benchmarked in this call.
+        """
+        run = self._run
+        function = python_function(autotuner)
+        if run.paused or function is None or run.ignores(NAME, qualified_name(function)):
+            return self.leave_alone(autotuner, tuning_key, configs, bench_fn)
+        try:
+            call = Call.of(autotuner, tuning_key, bench_fn)
+        except LookupError:
+            run.note(f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was left alone")
+            return self.leave_alone(autotuner, tuning_key, configs, bench_fn)
+        if len(configs) == 1:
+            call.adopt(configs[0], 0.0)
+            self._forget_before_the_next_test(call)
+            return True
+        # Triton refuses a call that sets what is tuned, before it measures anything.
+        is_refused = any(call.kwargs.keys() & config.kwargs.keys() for config in configs)
+        identity = None if is_refused else self._identity(call, function, configs)
+        if identity is None:
+            return self.leave_alone(autotuner, tuning_key, configs, bench_fn)
+        self._compiled.forget(autotuner, tuning_key)
+        with self._door(call, function, configs, identity) as tuning:
+            if self._take(call, identity, tuning):
+                self._forget_before_the_next_test(call)
+                return True
+            if not run.policy.dumping and _owner_uses_disk_cache(autotuner):
+                return self._from_disk_cache(autotuner, tuning_key, configs, bench_fn)
+            tune(call, configs, bench_fn, tuning, run)
+            self._note_tuned(call, tuning.lookup)
+            self._forget_before_the_next_test(call)
+            return False
+
+    def leave_alone(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
+        """Do what Triton does without us."""
+        if _owner_uses_disk_cache(autotuner):
+            return self._from_disk_cache(autotuner, tuning_key, configs, bench_fn)
+        bench_fn()
+        return False
+
+    def _from_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
+        try:
+            return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
+        except TypeError:
+            # Triton writes the key as JSON after it has tuned, and fails for a dtype in it: the choice is there.
+            if tuning_key in autotuner.cache:
+                return False
+            raise
+
+    def _identity(self, call: Call, function: FunctionType, configs: Sequence[Any]) -> CallIdentity | None:
+        """What the call is known by; None where it is to be left alone."""
+        try:
+            device = self._device(call.autotuner)
+        except RuntimeError:  # there is no GPU, or it is broken: the launch says which
+            return None
+        try:
+            return identity_of(call, function, configs, device, self._run.indexes)
+        except UnportableProblem as unportable:
+            self._run.unportable(unportable.problem, unportable.reason)
+            return None
+
+    def _device(self, autotuner: Any) -> Device:
+        if interpreter.interprets(autotuner):
+            return devices.INTERPRETER
+        on = devices.current_gpu() or identities.target_device()
+        self._devices.add(on)
+        if len(self._devices) == 2:
+            self._run.note(
+                "triton: two types of GPU in one process, but Triton's memory of a choice ignores the device"
+            )
+        return on
+
+    def _door(
+        self, call: Call, function: FunctionType, configs: Sequence[Any], identity: CallIdentity
+    ) -> AbstractContextManager[Tuning]:
+        run = self._run
+
+        def on_offer(entry: Entry) -> bool:
+            return entry.choice is not None and entry.choice.params in identity.offered
+
+        def help_to_compile(work: Work) -> None:
+            if not interpreter.interprets(call.autotuner):
+                compile_candidates(call, configs, run, work)
+
+        def candidates() -> list[Candidate]:
+            return [Candidate(params=params) for params in identity.offered]
+
+        return run.tuning(
+            identity.problem,
+            identity.fingerprint,
+            on_offer,
+            versions(),
+            "measured in a CUDA graph" if getattr(call.autotuner, "use_cuda_graph", False) else "",
+            Abilities(
+                candidates,
+                may_be_defined,
+                help_to_compile,
+                partial(made_of, call, function, identity.fingerprint, configs),
+            ),
+        )
+
+    def _take(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:
+        """Take what is offered, unless it no longer compiles; False where nothing is."""
+        while tuning.entry is not None and tuning.entry.choice is not None:
+            config = identity.offered[tuning.entry.choice.params]
+            try:
+                kernel = _compiled_kernel(call, config)
+            except (TypeError, ValueError, KeyError):
+                kernel = None  # the call is wrong, whatever is chosen: the launch raises it
+            except Exception as error:
+                tuning.reject(f"the choice no longer compiles: {failure_text(error)}")
+                continue
+            verify_choice(call, identity.offered, tuning, self._run)
+            call.adopt(config, (tuning.entry.choice.time_us or 0.0) / 1000)
+            self._compiled.chosen(call, tuning.entry, config, kernel)
+            return True
+        return False
+
+    def _note_tuned(self, call: Call, lookup: Lookup) -> None:
+        """Note what the choice of a search was compiled for; what it was compiled to is in Triton's memory."""
+        config = call.autotuner.cache.get(call.tuning_key)
+        if self._run.policy.dumping and lookup.tuned and lookup.entry is not None and config is not None:
+            kernel = None
+            with suppress(Exception):  # then the launch raises it
+                kernel = _compiled_kernel(call, config)
+            self._compiled.chosen(call, lookup.entry, config, kernel)
+
+    def _forget_before_the_next_test(self, call: Call) -> None:
+        """Let the next test ask for its own choice where arguments outside the key prune the candidates.
+
+        Triton's memory would give it the choice of whichever test came first, which pruning may have taken from it.
+        In a sweep it always asks, so that it is known what it ran with.
+        """
+        autotuner, tuning_key = call.autotuner, call.tuning_key
+        is_pruned = getattr(autotuner, "early_config_prune", None) is not None and autotuner.perf_model is None
+        if not is_pruned and self._run.policy.sweep is None:
+            return
+        reference = weakref.ref(autotuner)
+
+        def forget() -> None:
+            cache = getattr(reference(), "cache", None)
+            if type(cache) is dict:
+                cache.pop(tuning_key, None)
+
+        self._run.at_next_test(forget)
+
+
+def _compiled_kernel(call: Call, config: Any) -> Any:
+    """Compile and load a candidate; None under the interpreter, and where a graph is captured.
+
+    :raises Exception: what Triton raises.
+    """
+    if interpreter.interprets(call.autotuner) or stream_is_capturing():
+        return None
+    return compile_and_load(call, config)
+
+
+def _owner_uses_disk_cache(autotuner: Any) -> bool:
+    # Triton 3.4 and 3.5 fail there when interpreting.
+    return bool(autotuner.__dict__.get("cache_results")) and not interpreter.interprets(autotuner)
