@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_autotune.cache.diff import Diff, Kind, diff, winner
+from pytest_autotune.cache.diff import ChangeKind, Diff, diff, winner
 from pytest_autotune.cache.model import Cache, Candidate, Entry, Versions
 from tests.entries import A100, H200, entry
 
@@ -13,7 +13,7 @@ def found(old: list[Entry], new: list[Entry]) -> Diff:
     return diff(Cache(tuple(old)), Cache(tuple(new)))
 
 
-def kinds(old: list[Entry], new: list[Entry]) -> list[Kind]:
+def kinds(old: list[Entry], new: list[Entry]) -> list[ChangeKind]:
     return [change.kind for change in found(old, new).changes]
 
 
@@ -24,39 +24,39 @@ def test_the_same_entries_in_another_order_are_no_difference() -> None:
 
 
 def test_another_time_for_the_same_choice_is_time_only() -> None:
-    assert kinds([entry()], [entry(time_us=11.0)]) == [Kind.TIME]
+    assert kinds([entry()], [entry(time_us=11.0)]) == [ChangeKind.TIME]
 
 
 def test_what_is_only_told_counts_as_time_only() -> None:
     assert kinds([entry()], [replace(entry(), tuning_seconds=9.0, versions=Versions.of("triton 4"), label="x")]) == [
-        Kind.TIME
+        ChangeKind.TIME
     ]
 
 
 def test_another_choice_is_told_with_both() -> None:
     (change,) = found([entry(block=32)], [entry(block=64)]).changes
 
-    assert (change.kind, change.old, change.new) == (Kind.CHOICE, entry(block=32), entry(block=64))
+    assert (change.kind, change.old, change.new) == (ChangeKind.CHOICE, entry(block=32), entry(block=64))
 
 
 def test_a_problem_whose_code_changed_is_one_change_and_not_two() -> None:
-    assert kinds([entry(source="s")], [entry(source="t")]) == [Kind.CODE]
-    assert kinds([entry(source="s")], [entry(source="t", block=64)]) == [Kind.CHOICE]
+    assert kinds([entry(source="s")], [entry(source="t")]) == [ChangeKind.CODE]
+    assert kinds([entry(source="s")], [entry(source="t", block=64)]) == [ChangeKind.CHOICE]
 
 
 def test_of_a_problem_with_several_fingerprints_the_one_that_is_in_both_stays_as_it_is() -> None:
-    assert kinds([entry(source="a"), entry(source="b")], [entry(source="b"), entry(source="c")]) == [Kind.CODE]
-    assert kinds([entry(source="b")], [entry(source="b"), entry(source="c")]) == [Kind.ADDED]
+    assert kinds([entry(source="a"), entry(source="b")], [entry(source="b"), entry(source="c")]) == [ChangeKind.CODE]
+    assert kinds([entry(source="b")], [entry(source="b"), entry(source="c")]) == [ChangeKind.ADDED]
 
 
 def test_entries_that_come_and_go_are_told_in_the_order_of_their_problems() -> None:
     changes = found([entry(1), entry(2)], [entry(4), entry(3)]).changes
 
     assert [(change.kind, change.entry.problem.key[0].value) for change in changes] == [
-        (Kind.ADDED, 3),
-        (Kind.ADDED, 4),
-        (Kind.REMOVED, 1),
-        (Kind.REMOVED, 2),
+        (ChangeKind.ADDED, 3),
+        (ChangeKind.ADDED, 4),
+        (ChangeKind.REMOVED, 1),
+        (ChangeKind.REMOVED, 2),
     ]
 
 
@@ -87,11 +87,11 @@ def test_another_fastest_template_is_another_choice() -> None:
         times = Candidate("a", time_us=first_us), Candidate("b", time_us=5.0)
         return replace(entry(), choice=None, candidates=times)
 
-    assert kinds([template(1.0)], [template(2.0)]) == [Kind.TIME]
-    assert kinds([template(1.0)], [template(9.0)]) == [Kind.CHOICE]
+    assert kinds([template(1.0)], [template(2.0)]) == [ChangeKind.TIME]
+    assert kinds([template(1.0)], [template(9.0)]) == [ChangeKind.CHOICE]
 
 
 def test_bytes_of_a_tuner_that_tells_no_choice_are_compared() -> None:
     one = replace(entry(), choice=None, native=b"1")
 
-    assert kinds([one], [replace(one, native=b"2")]) == [Kind.CHOICE]
+    assert kinds([one], [replace(one, native=b"2")]) == [ChangeKind.CHOICE]

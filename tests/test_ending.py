@@ -12,8 +12,8 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import faces, json_report, terminal
-from pytest_autotune.report.gate import MissLimit, judge
-from pytest_autotune.report.summary import Request, Row, Summary, summarise
+from pytest_autotune.report.gate import Limit, judge
+from pytest_autotune.report.summary import Row, Summary, Wanted, summarise
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end
@@ -58,10 +58,10 @@ def collected(*lookups: tuple[str, Lookup] | Lookup, **more: Any) -> Collected:
 
 
 def finished(
-    began: Beginning, found: Collected, policy: DumpPolicy | None = None, request: Request | None = None
+    began: Beginning, found: Collected, policy: DumpPolicy | None = None, request: Wanted | None = None
 ) -> tuple[Ending, Summary]:
     ending = end(began, found, began.held, policy)
-    return ending, summarise(began, found, ending, DUMP if policy else None, request or Request())
+    return ending, summarise(began, found, ending, DUMP if policy else None, request or Wanted())
 
 
 def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_the_new_one() -> None:
@@ -108,7 +108,7 @@ def test_an_entry_that_nobody_asked_for_in_a_complete_run_is_unused_and_pruned_o
     began = beginning(asked, unasked, held=(asked, unasked))
 
     kept, told = finished(began, collected(hit(asked)), DumpPolicy())
-    pruned, _ = finished(began, collected(hit(asked)), DumpPolicy(prune=True), Request(prune=True))
+    pruned, _ = finished(began, collected(hit(asked)), DumpPolicy(prune=True), Wanted(prune=True))
     incomplete, silent = finished(began, collected(hit(asked), incomplete="-k selects tests"), DumpPolicy(prune=True))
 
     assert (kept.merged.removed, told.unused) == (0, (unasked,))
@@ -222,7 +222,7 @@ MISSED = Summary(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcom
 def test_the_verdict_needs_the_summary_and_the_limit_only(
     summary: Summary, limit: str, failure: str, skipped: str
 ) -> None:
-    gate = judge(summary, MissLimit.parse(limit))
+    gate = judge(summary, Limit.parse(limit))
 
     assert (gate.limit, gate.failure, gate.skipped.removeprefix("autotune cache misses not judged: ")) == (
         limit,
@@ -233,7 +233,7 @@ def test_the_verdict_needs_the_summary_and_the_limit_only(
 
 def test_an_unportable_problem_of_a_run_that_loads_nothing_is_not_judged() -> None:
     rows = tuple(replace(row, outcome=Outcome.UNPORTABLE) for row in MISSED.rows)
-    gate = judge(replace(MISSED, loaded=(), rows=rows), MissLimit.parse("0"))
+    gate = judge(replace(MISSED, loaded=(), rows=rows), Limit.parse("0"))
 
     assert (gate.failure, gate.skipped) == ("", "autotune cache misses not judged: nothing was loaded")
 

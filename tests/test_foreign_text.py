@@ -10,14 +10,14 @@ from fractions import Fraction
 
 import pytest
 
-from pytest_autotune.cache.diff import Change, Diff, Kind
+from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line, plain_json
 from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.report import ci, code_quality, html, json_report, junit, markdown, terminal
-from pytest_autotune.report.summary import Gate, Place, Row, Summary, Swept
+from pytest_autotune.report import ci_log, code_quality, html, json_report, junit, markdown, terminal
+from pytest_autotune.report.summary import Gate, Place, RanWith, Row, Summary
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.verify import Share, Verdict, Verification
@@ -95,7 +95,7 @@ def hostile_summary() -> Summary:
             Versions.of(f"{HOSTILE} 1.0"),
             HOSTILE,
             verdict=Verdict("", 2, 0.5, 2.0, 1.0, 0.1, 1.0, 1.0, entry) if outcome is Outcome.HIT else Verdict(HOSTILE),
-            swept=(Swept(candidate, (HOSTILE,)),),
+            swept=(RanWith(candidate, (HOSTILE,)),),
             searches=((HOSTILE, 1.0),),
         )
         for problem, outcome in zip(problems, Outcome, strict=True)
@@ -127,7 +127,7 @@ def hostile_summary() -> Summary:
         verify=Verification(Share(HOSTILE, Fraction(1)), 1, 1.0),
         refused=(Outcome.MISS,),
         places={HOSTILE: Place(HOSTILE, 1)},
-        changes=Diff((Change(Kind.CHOICE, entry, entry),), 1),
+        changes=Diff((Change(ChangeKind.CHOICE, entry, entry),), 1),
     )
 
 
@@ -171,7 +171,7 @@ def test_html_gets_no_foreign_effects_and_no_foreign_elements():
 
 
 def test_github_and_gitlab_get_commands_of_ours_alone():
-    lines = ci.github_annotations(hostile_summary())
+    lines = ci_log.github_annotations(hostile_summary())
     assert lines
     for line in lines:
         _, properties, message = re.fullmatch("::(error|warning|notice) ([^:]*)::(.*)", line).groups()

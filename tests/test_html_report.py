@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.cache.diff import Change, Diff, Kind
+from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.spread import Spread
 from pytest_autotune.report.html import to_html
-from pytest_autotune.report.html.data import page_data, spread_us
+from pytest_autotune.report.html.data import page_data
 from pytest_autotune.report.summary import Gate, Row, Summary
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.verify import Share, Verification
@@ -42,7 +43,7 @@ def summary(problems: int = 3) -> Summary:
         failed = candidate(2048, failed="out of resource")
         row = Row(problem, outcome, reason, tests=(test,), choice=slow[0], candidates=(*slow, failed))
         rows.append(replace(row, tuned=True, tuning_seconds=1.5, searches=((test, 1.5),)))
-    change = Change(Kind.CHOICE, *(Entry(rows[0].problem, choice=one) for one in rows[0].candidates[1::-1]))
+    change = Change(ChangeKind.CHOICE, *(Entry(rows[0].problem, choice=one) for one in rows[0].candidates[1::-1]))
     gate = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
     return Summary(loaded=(("c.textproto", 3),), rows=tuple(rows), gate=gate, changes=Diff((change,), 2))
 
@@ -124,9 +125,8 @@ def test_misses_stand_by_the_test_that_asked_first() -> None:
 
 def test_the_spread_is_read_from_what_measuring_writes() -> None:
     measured = Measurement(median_us=10.0, minimum_us=9.0, spread_us=0.125, kept=24, runs=25)
-    assert spread_us(candidate(64, label=str(measured))) == 0.125
-    assert spread_us(candidate(64, label="a template")) is None
-    assert spread_us(candidate(64, label="+-e us, 1 of 1 runs")) is None
+    assert Spread.of(str(measured)) == Spread(0.125, 24, 25)
+    assert [Spread.of(label) for label in ("a template", "1 run", "+-e us, 1 of 1 runs")] == [None] * 3
 
 
 def test_no_time_that_json_cannot_hold_is_in_the_data() -> None:

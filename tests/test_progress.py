@@ -15,7 +15,7 @@ import pytest
 
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.run.progress import WAITING_FOR_GPU, Progress, Stage
-from pytest_autotune.session.progress import Mode, ProgressFile, ProgressLine, mode_of, stages_in
+from pytest_autotune.session.progress_line import Mode, ProgressFile, ProgressLine, mode_of, stages_in
 from tests.conftest import DISTRIBUTIONS, Suite
 
 PROBLEM = Problem("toy", "lib.op", (), Device("GPU", "arch", 1))

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_autotune.cache.diff import Change, Diff, Kind
+from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.report import ci, code_quality, costs, faces, junit, markdown
-from pytest_autotune.report.summary import Gate, Place, Row, Summary, Swept
+from pytest_autotune.report import ci_log, code_quality, costs, faces, junit, markdown
+from pytest_autotune.report.summary import Gate, Place, RanWith, Row, Summary
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.verify import Verdict
 
@@ -50,7 +50,7 @@ def test_a_face_is_found_by_how_the_name_of_its_file_ends() -> None:
 
 
 def test_github_shows_each_miss_at_the_file_and_line_of_its_test() -> None:
-    assert ci.github_annotations(missed(1)) == [
+    assert ci_log.github_annotations(missed(1)) == [
         "::warning file=test_a.py,line=1,title=autotune cache%3A stale::STALE toy:lib.op (M=0): source changed"
     ]
 
@@ -58,7 +58,7 @@ def test_github_shows_each_miss_at_the_file_and_line_of_its_test() -> None:
 def test_what_fails_the_run_is_an_error_and_comes_first_with_what_mends_it() -> None:
     summary = missed(2, gate=FAILED, update="--autotune-load=c --autotune-dump=c", errors=("100% full\nsecond, line",))
 
-    first, second, *rest = ci.github_annotations(summary)
+    first, second, *rest = ci_log.github_annotations(summary)
 
     assert first == (
         "::error title=autotune cache::maximum allowed autotune cache misses exceeded: 2 > 0"
@@ -75,10 +75,10 @@ def test_a_slower_choice_and_a_test_that_failed_in_a_sweep_are_told_at_their_tes
     (stale,) = missed(1).rows
     slow = Entry(stale.problem, choice=Candidate(params=(Value("BLOCK", 64),)))
     verdict = Verdict("", 2, 0.5, 15.0, 10.0, 0.1, entry=slow)
-    swept = (Swept(Candidate(params=(Value("BLOCK", 8),)), ("test_a.py::test_0",)),)
+    swept = (RanWith(Candidate(params=(Value("BLOCK", 8),)), ("test_a.py::test_0",)),)
     rows = (replace(stale, outcome=Outcome.HIT, reason="", verdict=verdict, swept=swept),)
 
-    failed, slower = ci.github_annotations(replace(missed(1), rows=rows))
+    failed, slower = ci_log.github_annotations(replace(missed(1), rows=rows))
 
     at = "file=test_a.py,line=1,title=autotune cache%3A"
     assert failed == f"::error {at} failed::FAILED toy:lib.op (M=0): ran with BLOCK=8"
@@ -86,13 +86,13 @@ def test_a_slower_choice_and_a_test_that_failed_in_a_sweep_are_told_at_their_tes
 
 
 def test_a_refused_outcome_is_an_error_without_a_limit() -> None:
-    assert ci.github_annotations(missed(1, refused=(Outcome.STALE,)))[0].startswith("::error file=test_a.py")
+    assert ci_log.github_annotations(missed(1, refused=(Outcome.STALE,)))[0].startswith("::error file=test_a.py")
 
 
 def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() -> None:
     strange = "dir,1/test:50%.py::test_a"
     rows = (row(Outcome.MISS, "lib.a,b:c%", test=strange, M=1),)
-    (line,) = ci.github_annotations(Summary(rows=rows, places={strange: Place("dir,1/test:50%.py", 3)}))
+    (line,) = ci_log.github_annotations(Summary(rows=rows, places={strange: Place("dir,1/test:50%.py", 3)}))
 
     assert line == (
         "::warning file=dir%2C1/test%3A50%25.py,line=3,title=autotune cache%3A miss::"
@@ -101,7 +101,7 @@ def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() ->
 
 
 def test_of_a_test_whose_worker_died_the_file_is_told() -> None:
-    (line,) = ci.github_annotations(replace(missed(1), places={}))
+    (line,) = ci_log.github_annotations(replace(missed(1), places={}))
     assert line.startswith("::warning file=test_a.py,title=")
 
 
@@ -109,14 +109,14 @@ def test_problems_of_one_line_are_one_annotation() -> None:
     rows = tuple(row(Outcome.MISS, test=f"test_a.py::test_op[{number}]", M=number) for number in range(14))
     places = {one.tests[0]: Place("test_a.py", 7) for one in rows}
 
-    (line,) = ci.github_annotations(Summary(rows=rows, places=places))
+    (line,) = ci_log.github_annotations(Summary(rows=rows, places=places))
 
     assert line.count("%0A") == 10
     assert line.endswith("%0A… and 4 more")
 
 
 def test_no_more_annotations_are_written_than_github_shows_of_a_step() -> None:
-    lines = ci.github_annotations(missed(40, gate=FAILED))
+    lines = ci_log.github_annotations(missed(40, gate=FAILED))
 
     assert len(lines) == 10
     assert "32 more tests ask for what is no hit" in lines[-1]
@@ -126,7 +126,7 @@ def test_a_lookup_outside_of_tests_unseen_kernels_and_unused_entries_have_no_pla
     unused = Entry(Problem("toy", "lib.old", (), GPU))
     summary = Summary(rows=(row(Outcome.MISS, M=1),), unseen=("lib.hidden",), unused=(unused,))
 
-    assert ci.github_annotations(summary) == [
+    assert ci_log.github_annotations(summary) == [
         "::warning title=autotune cache%3A miss%2C unseen::MISS toy:lib.op (M=1): source changed"
         "%0AUNSEEN lib.hidden: tuned without passing the plugin",
         "::notice title=autotune cache::1 entry is unused: in this complete run no test asked for it",
@@ -134,11 +134,11 @@ def test_a_lookup_outside_of_tests_unseen_kernels_and_unused_entries_have_no_pla
 
 
 def test_a_run_without_misses_says_nothing_to_github() -> None:
-    assert ci.github_annotations(Summary(rows=(row(Outcome.HIT),))) == []
+    assert ci_log.github_annotations(Summary(rows=(row(Outcome.HIT),))) == []
 
 
 def test_a_section_that_gitlab_can_fold_has_markers_with_the_time() -> None:
-    assert ci.gitlab_section(12, is_folded=True) == (
+    assert ci_log.gitlab_section(12, is_folded=True) == (
         "\x1b[0Ksection_start:12:autotune_cache[collapsed=true]\r\x1b[0Kautotune cache",
         "\x1b[0Ksection_end:12:autotune_cache\r\x1b[0K",
     )
@@ -156,7 +156,7 @@ def test_gitlab_code_quality_names_the_place_and_keeps_its_fingerprint() -> None
 
 def test_of_two_tests_that_fail_with_one_problem_in_a_sweep_gitlab_shows_both() -> None:
     (one,) = missed(1).rows
-    swept = (Swept(Candidate(params=(Value("BLOCK", 8),)), ("test_a.py::test_0", "test_a.py::test_1")),)
+    swept = (RanWith(Candidate(params=(Value("BLOCK", 8),)), ("test_a.py::test_0", "test_a.py::test_1")),)
     rows = (replace(one, outcome=None, swept=swept),)
 
     first, second = json.loads(code_quality.to_json(replace(missed(1), rows=rows)))
@@ -195,7 +195,7 @@ def test_what_could_not_be_done_is_a_failed_case() -> None:
 def changed() -> Summary:
     old, new = (Candidate(params=(Value("BLOCK", size),), time_us=time) for size, time in ((64, 12.0), (128, 10.0)))
     problem = Problem("toy", "lib.op", (Value("M", 1),), GPU)
-    change = Change(Kind.CHOICE, Entry(problem, choice=old), Entry(problem, choice=new))
+    change = Change(ChangeKind.CHOICE, Entry(problem, choice=old), Entry(problem, choice=new))
     rows = (row(Outcome.STALE, test="test_a.py::test_x", seconds=2.0, M=1), row(Outcome.HIT, M=2))
     return replace(missed(0, gate=FAILED, update="--autotune-load=c"), rows=rows, changes=Diff((change,), 1))
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry
 from pytest_autotune.cache.shared_values import FastIdentity, Identities
 
 
-class Kind(Enum):
+class ChangeKind(Enum):
     """What became of an entry; the value is the word for it."""
 
     CHOICE = "choice changed"
@@ -22,7 +23,7 @@ class Kind(Enum):
 
     def count(self, number: int) -> str:
         """``"3 choices changed"``."""
-        return f"{number} {'choices changed' if self is Kind.CHOICE and number != 1 else self.value}"
+        return counted(number, self.value, "choices changed" if self is ChangeKind.CHOICE else self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Change:
     :param new: None for one that was removed.
     """
 
-    kind: Kind
+    kind: ChangeKind
     old: Entry | None
     new: Entry | None
 
@@ -47,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """All that differs, in the order of :class:`Kind`, then of the entries.
+    """All that differs, in the order of :class:`ChangeKind`, then of the entries.
 
     :param unchanged: how many entries are the same in both.
     """
@@ -64,7 +65,7 @@ class Diff:
     def __str__(self) -> str:
         main = self.device
         kinds = Counter(change.kind for change in self.changes if change.entry.problem.device == main)
-        parts = [kind.count(kinds[kind]) for kind in reversed(Kind) if kinds[kind]]
+        parts = [kind.count(kinds[kind]) for kind in reversed(ChangeKind) if kinds[kind]]
         others = len(self.changes) - sum(kinds.values())
         if others:
             parts.append(f"{others} of another GPU")
@@ -102,11 +103,11 @@ def diff(old: Cache, new: Cache) -> Diff:
         others = gone.get(identity)
         if others:
             was = others.pop(0)
-            changes.append(Change(Kind.CODE if _same_result(was, entry) else Kind.CHOICE, was, entry))
+            changes.append(Change(ChangeKind.CODE if _same_result(was, entry) else ChangeKind.CHOICE, was, entry))
         else:
-            changes.append(Change(Kind.ADDED, None, entry))
-    changes += [Change(Kind.REMOVED, entry, None) for entries in gone.values() for entry in entries]
-    order = {kind: index for index, kind in enumerate(Kind)}
+            changes.append(Change(ChangeKind.ADDED, None, entry))
+    changes += [Change(ChangeKind.REMOVED, entry, None) for entries in gone.values() for entry in entries]
+    order = {kind: index for index, kind in enumerate(ChangeKind)}
     changes.sort(key=lambda change: (order[change.kind], change.entry.sort_key))
     return Diff(tuple(changes), unchanged)
 
@@ -123,8 +124,8 @@ def _time_us(candidate: Candidate) -> float:
     return float("inf") if candidate.time_us is None else candidate.time_us
 
 
-def _kind(old: Entry, new: Entry) -> Kind:
-    return Kind.TIME if _same_result(old, new) else Kind.CHOICE
+def _kind(old: Entry, new: Entry) -> ChangeKind:
+    return ChangeKind.TIME if _same_result(old, new) else ChangeKind.CHOICE
 
 
 def _same_result(old: Entry, new: Entry) -> bool:

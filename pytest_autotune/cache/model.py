@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
 
+from pytest_autotune.cache.counted import counted
+
 Scalar = bool | int | float | str | None
 
 _SCALARS = frozenset({bool, int, float, str, type(None)})
@@ -126,8 +128,8 @@ class Device:
 
     def __str__(self) -> str:
         what = "thread" if self.name == "CPU" else "multiprocessor"
-        count = f", {self.multiprocessors} {what}{'s' * (self.multiprocessors > 1)}" if self.multiprocessors else ""
-        return f"{self.name} ({self.arch}{count})"
+        number = f", {counted(self.multiprocessors, what)}" if self.multiprocessors else ""
+        return f"{self.name} ({self.arch}{number})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +155,11 @@ class Candidate:
 
     @property
     def words(self) -> str:
-        """What a reader knows of it: not an id, which may be a digest, where anything else is known."""
-        return ", ".join(map(str, self.params)) or self.label or self.id or "default"
+        """What a reader knows of it: not an id, which may be a digest, where anything else is known; may be empty."""
+        return ", ".join(map(str, self.params)) or self.label or self.id
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.params)) or self.id or "default"
+        return self.words or "default"
 
 
 def library_of(tuner: str) -> str:

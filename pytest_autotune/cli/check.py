@@ -15,29 +15,30 @@ from pathlib import Path
 import click
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode, encode, format_of
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Entry, Value
 from pytest_autotune.cli.arguments import PATH
 from pytest_autotune.cli.kernel_sources import Sources
-from pytest_autotune.cli.output import count, print_lines, problem_text, safe
+from pytest_autotune.cli.output import print_lines, problem_text, safe
 from pytest_autotune.cli.status import FOUND, OK
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 
-#: Of each kind of finding so many are shown one by one.
+#: Of each kind of defect so many are shown one by one.
 _SHOWN = 10
 _ENTRY = re.compile(rb"^entries\b", re.MULTILINE)
 _RESULT = re.compile(rb"^(?:  (?:choice|candidates|native|label|tuning_seconds|environment)\b|\})", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Finding:
+class Defect:
     """Something in a cache that someone should mend.
 
     :param where: ``path`` or ``path:line``.
     :param what: in words, with what to do.
-    :param kind: findings of one kind are counted together.
+    :param kind: defects of one kind are counted together.
     """
 
     where: str
@@ -68,27 +69,29 @@ def command(files: tuple[str, ...], fix: bool, tuners: tuple[str, ...], root: st
     lines: list[str] = []
     bad = entries = 0
     for path in files:
-        findings, found = _checked(path, fix, known, sources)
-        bad += bool(findings)
+        defects, found = _checked(path, fix, known, sources)
+        bad += bool(defects)
         entries += found
-        lines += _shown(findings)
-    lines.append(f"{count(len(files), 'cache', 'caches')}, {count(entries)}: " + (f"{bad} to mend" if bad else "fine"))
+        lines += _shown(defects)
+    lines.append(
+        f"{counted(len(files), 'cache')}, {counted(entries, 'entry')}: " + (f"{bad} to mend" if bad else "fine")
+    )
     print_lines(lines)
     return FOUND if bad else OK
 
 
-def _shown(findings: Sequence[Finding]) -> Iterator[str]:
+def _shown(defects: Sequence[Defect]) -> Iterator[str]:
     of_kind: dict[str, int] = {}
-    for finding in findings:
-        of_kind[finding.kind] = number = of_kind.get(finding.kind, 0) + 1
-        if not finding.kind or number <= _SHOWN:
-            yield f"{safe(finding.where)}: {finding.what}"
+    for defect in defects:
+        of_kind[defect.kind] = number = of_kind.get(defect.kind, 0) + 1
+        if not defect.kind or number <= _SHOWN:
+            yield f"{safe(defect.where)}: {defect.what}"
     for kind, number in of_kind.items():
         if kind and number > _SHOWN:
-            yield f"{safe(findings[0].where.split(':')[0])}: {number - _SHOWN} more {kind}"
+            yield f"{safe(defects[0].where.split(':')[0])}: {number - _SHOWN} more {kind}"
 
 
-def _checked(path: str, fix: bool, known: set[str], sources: Sources) -> tuple[list[Finding], int]:
+def _checked(path: str, fix: bool, known: set[str], sources: Sources) -> tuple[list[Defect], int]:
     """What is wrong with one cache, and how many entries it has."""
     try:
         if Location.of(path, Path()).is_folder:
@@ -99,9 +102,9 @@ def _checked(path: str, fix: bool, known: set[str], sources: Sources) -> tuple[l
     except CacheError as error:
         return [_of_error(error, path)], 0
     positions = _Positions(path, data if format is Format.TEXT else b"")
-    findings = []
+    defects = []
     if cache.lossy:
-        findings.append(_of_error(CacheError(*cache.lossy), path))
+        defects.append(_of_error(CacheError(*cache.lossy), path))
     else:
         disorder = list(_disorder(positions, cache.entries, format, data, encode(cache, format)))
         if disorder and fix:
@@ -109,15 +112,15 @@ def _checked(path: str, fix: bool, known: set[str], sources: Sources) -> tuple[l
             positions = _Positions(path, stores.file_bytes(path) if format is Format.TEXT else b"")
             cache = stores.read(path)
         else:
-            findings += disorder
-    if not findings:
-        findings += _useless(positions, cache.entries, known, sources)
-    return findings, len(cache.entries)
+            defects += disorder
+    if not defects:
+        defects += _useless(positions, cache.entries, known, sources)
+    return defects, len(cache.entries)
 
 
-def _of_error(error: CacheError, path: str) -> Finding:
+def _of_error(error: CacheError, path: str) -> Defect:
     remedy = f" ({error.remedy})" if error.remedy else ""
-    return Finding(_line_of(error, path), safe(f"{error.found}{remedy}"))
+    return Defect(_line_of(error, path), safe(f"{error.found}{remedy}"))
 
 
 def _line_of(error: CacheError, path: str) -> str:
@@ -128,7 +131,7 @@ def _line_of(error: CacheError, path: str) -> str:
     return _Positions(path, stores.file_bytes(path))[int(entry[1])]
 
 
-def _folder(path: str, known: set[str], sources: Sources) -> tuple[list[Finding], int]:
+def _folder(path: str, known: set[str], sources: Sources) -> tuple[list[Defect], int]:
     cache = stores.read(path)
     positions = _Positions(path, b"")
     return list(_useless(positions, cache.entries, known, sources)), len(cache.entries)
@@ -156,7 +159,7 @@ class _Positions:
 
 def _disorder(
     positions: _Positions, entries: Sequence[Entry], format: Format, data: bytes, as_written: bytes
-) -> Iterator[Finding]:
+) -> Iterator[Defect]:
     """What is not as it is written; nothing where every byte is."""
     if data == as_written:
         return
@@ -166,13 +169,13 @@ def _disorder(
         ordered = decode(as_written, format, "").entries
         for index, (entry, expected) in enumerate(zip(entries, ordered, strict=True)):
             if entry != expected:
-                yield Finding(
+                yield Defect(
                     positions[index],
                     f"is not sorted: {problem_text(entry.problem)} stands where {problem_text(expected.problem)} "
                     "belongs (--fix sorts)",
                 )
                 return
-        yield Finding(
+        yield Defect(
             _first_difference(data, as_written, positions[len(positions) or 1].split(":")[0], format),
             "is not laid out as pytest-autotune writes it, or has something twice (--fix writes it again)",
         )
@@ -186,13 +189,13 @@ def _first_difference(data: bytes, as_written: bytes, path: str, format: Format)
     return f"{path}:{line}"
 
 
-def _twice(positions: _Positions, data: bytes) -> Iterator[Finding]:
+def _twice(positions: _Positions, data: bytes) -> Iterator[Defect]:
     """Problems with one fingerprint that stand more than once, in a text that is laid out as ours."""
     first: dict[bytes, int] = {}
     for index, block in enumerate(_ENTRY.split(data)[1:]):
         identity = _RESULT.split(block, maxsplit=1)[0]
         if identity in first:
-            yield Finding(
+            yield Defect(
                 positions[index],
                 f"the problem and fingerprint of line {positions.line(first[identity])} once more: only the faster one "
                 "is used (--fix drops the other)",
@@ -202,25 +205,25 @@ def _twice(positions: _Positions, data: bytes) -> Iterator[Finding]:
             first[identity] = index
 
 
-def _useless(positions: _Positions, entries: Sequence[Entry], known: set[str], sources: Sources) -> Iterator[Finding]:
+def _useless(positions: _Positions, entries: Sequence[Entry], known: set[str], sources: Sources) -> Iterator[Defect]:
     """Entries that no lookup can ever find, or be served by."""
     for index, entry in enumerate(entries):
         problem = entry.problem
         if problem.tuner not in known and problem.library not in known:
-            yield Finding(
+            yield Defect(
                 positions[index],
                 f"no adapter for the tuner {safe(problem.tuner)} is installed here (--tuner={safe(problem.tuner)} "
                 "where it is elsewhere)",
                 "of tuners without an adapter",
             )
         elif entry.choice is None and not entry.candidates and not entry.native:
-            yield Finding(positions[index], f"{problem_text(problem)} has no result", "without a result")
+            yield Defect(positions[index], f"{problem_text(problem)} has no result", "without a result")
         elif any(map(_never_asked_for, (*problem.key, *entry.fingerprint))):
-            yield Finding(
+            yield Defect(
                 positions[index], f"{problem_text(problem)} has a value that equals nothing", "not to be found"
             )
         elif problem.tuner == "triton" and (gone := sources.lacks(problem.kernel)):
-            yield Finding(positions[index], safe(gone), "of kernels that are not there")
+            yield Defect(positions[index], safe(gone), "of kernels that are not there")
 
 
 def _never_asked_for(value: Value) -> bool:

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cli.arguments import PATH, check_whole
-from pytest_autotune.cli.output import count, print_lines, safe
+from pytest_autotune.cli.output import print_lines, safe
 
 _XLA = "xla"
 
@@ -45,7 +46,7 @@ def command(
         return
     stores.check_writable(output)
     updated = stores.update(output, lambda now: cache)
-    print_lines([f"{count(len(cache.entries))} written to {safe(str(updated.written_to))}"])
+    print_lines([f"{counted(len(cache.entries), 'entry')} written to {safe(str(updated.written_to))}"])
 
 
 def _device(text: str) -> Device:
@@ -100,8 +101,8 @@ def _write_xla(cache: Cache, input: str, output: str, wanted: str | None) -> str
     data = files.write(chosen, layout, files.is_text(Path(output)))
     stores.replace_file(output, data)
     left_out = len(cache.entries) - len(chosen)
-    rest = f"; {left_out} other{'' if left_out == 1 else 's'} left out" if left_out else ""
-    return f"{count(len(chosen))} written to {output} in XLA's {layout.value} format{rest}"
+    rest = f"; {counted(left_out, 'other')} left out" if left_out else ""
+    return f"{counted(len(chosen), 'entry')} written to {output} in XLA's {layout.value} format{rest}"
 
 
 def _check_replaceable(output: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.diff import Change, Diff, Kind, diff, winner
+from pytest_autotune.cache.diff import Change, ChangeKind, Diff, diff, winner
 from pytest_autotune.cache.model import Cache, Device, Entry
 from pytest_autotune.cli.arguments import PATH
 from pytest_autotune.cli.output import choice_text, columns, heading, print_lines, problem_text, safe, time_text
@@ -42,7 +42,7 @@ def _lines(found: Diff, choices: bool) -> Iterator[str]:
     for device in sorted(devices, key=lambda device: (device != main, device.id)):
         changes = [change for change in found.changes if change.entry.problem.device == device]
         if choices:
-            changes = [change for change in changes if change.kind is not Kind.TIME]
+            changes = [change for change in changes if change.kind is not ChangeKind.TIME]
         if changes:
             yield ""
             yield from _of_device(device, changes)

@@ -8,10 +8,11 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.combine import Combined, Conflict, combine
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cli.arguments import PATH, check_whole
-from pytest_autotune.cli.output import choice_text, count, on_device, print_lines, safe, time_text
+from pytest_autotune.cli.output import choice_text, on_device, print_lines, safe, time_text
 
 
 @click.command("merge", short_help="several caches as one")
@@ -38,7 +39,7 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     updated = stores.update(output, lambda now: combined.cache)
     print_lines(
         [
-            f"{count(len(combined.cache.entries))} of {count(len(files), 'cache', 'caches')} "
+            f"{counted(len(combined.cache.entries), 'entry')} of {counted(len(files), 'cache')} "
             f"written to {safe(str(updated.written_to))}",
             *settled(combined),
         ]
@@ -48,10 +49,10 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
 def settled(combined: Combined) -> Iterator[str]:
     """What a reader may want to look at again: what was removed, and which of several entries stayed."""
     if combined.removed:
-        yield f"{count(len(combined.removed))} left out, which one side removed:"
+        yield f"{counted(len(combined.removed), 'entry')} left out, which one side removed:"
         yield from (f"  {on_device(entry.problem)}" for entry in combined.removed)
     if combined.conflicts:
-        several = count(len(combined.conflicts), "problem", "problems")
+        several = counted(len(combined.conflicts), "problem")
         yield f"{several} with several entries, the fastest of which stays:"
         for conflict in combined.conflicts:
             yield from _conflict(conflict)

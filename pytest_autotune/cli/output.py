@@ -60,11 +60,6 @@ def heading(text: str) -> str:
     return click.style(text, bold=True)
 
 
-def count(number: int, what: str = "entry", several: str = "entries") -> str:
-    """``"1 entry"``, ``"2 entries"``."""
-    return f"{number} {what if number == 1 else several}"
-
-
 def problem_text(problem: Problem) -> str:
     """A problem without its device, for a row."""
     return safe(str(problem))
@@ -76,8 +71,8 @@ def on_device(problem: Problem) -> str:
 
 
 def candidate_text(candidate: Candidate) -> str:
-    """A candidate by what a reader knows of it: not by an id, which may be a digest, where anything else is known."""
-    return safe(", ".join(map(str, candidate.params)) or candidate.label or candidate.id or "-")
+    """A candidate as a cell of a table, where nothing may be known of it."""
+    return safe(candidate.words or "-")
 
 
 def choice_text(entry: Entry, winner: Candidate | None) -> str:

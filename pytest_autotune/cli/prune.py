@@ -10,10 +10,11 @@ from typing import Any, TypeAlias
 import click
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Entry, Problem
 from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.output import count, on_device, print_lines
+from pytest_autotune.cli.output import on_device, print_lines
 
 # A problem as a report names it.
 _Reported: TypeAlias = "tuple[str, str, str, str]"
@@ -78,7 +79,7 @@ def command(file: str, paths: tuple[str, ...], together: bool, dry_run: bool) ->
     would = "would be dropped" if dry_run else "dropped"
     kept = len(cache.entries) - len(dropped)
     rows = [f"  {on_device(entry.problem)}" for entry in dropped]
-    print_lines([f"{count(len(dropped))} {would}, {kept} kept", *rows])
+    print_lines([f"{counted(len(dropped), 'entry')} {would}, {kept} kept", *rows])
 
 
 def _unused_in_all(reports: Sequence[Report]) -> Callable[[Entry], bool]:

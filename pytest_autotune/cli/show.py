@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 import click
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.model import Cache, Device, Entry, Scalar, Value
 from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.output import choice_text, columns, count, heading, print_lines, safe, time_text
+from pytest_autotune.cli.output import choice_text, columns, heading, print_lines, safe, time_text
 
 Group: TypeAlias = "tuple[str, str, Device]"
 
@@ -63,9 +64,9 @@ def _lines(cache: Cache, entries: Sequence[Entry]) -> Iterator[str]:
     left_out = len(cache.entries) - len(entries)
     yield ", ".join(
         [
-            count(len(entries)),
-            count(kernels, "kernel", "kernels"),
-            count(devices, "device", "devices"),
+            counted(len(entries), "entry"),
+            counted(kernels, "kernel"),
+            counted(devices, "device"),
             f"{seconds:.3g} s of tuning",
             *([f"{left_out} not shown"] if left_out else []),
         ]

@@ -10,9 +10,11 @@ from typing import Any
 import click
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.output import columns, count, heading, print_lines, safe
+from pytest_autotune.cli.output import columns, heading, print_lines, safe
 from pytest_autotune.cli.status import FOUND, OK
 
 #: What became of a candidate, the worst first.
@@ -20,7 +22,7 @@ FAILED, RAN, REFUSED, NEVER = "failed", "ran", "refused", "never ran"
 
 
 @dataclass
-class _Candidate:
+class _Ran:
     """What the reports say of one candidate of a problem."""
 
     name: str
@@ -40,13 +42,12 @@ class _Candidate:
 @dataclass
 class _Problem:
     name: str
-    candidates: dict[str, _Candidate] = field(default_factory=dict)
+    candidates: dict[tuple[str, tuple[Value, ...]], _Ran] = field(default_factory=dict)
 
-    def candidate(self, plain: dict[str, Any]) -> _Candidate:
-        params = ", ".join(f"{name}={value}" for name, value in plain["params"].items())
-        id = str(plain.get("id", ""))
-        name = params or str(plain.get("label", "")) or id or "default"
-        return self.candidates.setdefault(f"{id}\0{params}", _Candidate(name))
+    def candidate(self, plain: dict[str, Any]) -> _Ran:
+        params = tuple(Value(name, value) for name, value in plain["params"].items())
+        candidate = Candidate(str(plain.get("id", "")), params, label=str(plain.get("label", "")))
+        return self.candidates.setdefault((candidate.id, candidate.params), _Ran(str(candidate)))
 
     def number(self, became: str) -> int:
         return sum(candidate.became == became for candidate in self.candidates.values())
@@ -104,7 +105,7 @@ def _lines(problems: Sequence[_Problem]) -> Iterator[str]:
     sums = {became: sum(problem.number(became) for problem in problems) for became in every}
     total = sum(sums.values())
     parts = [f"{number} {became}" for became, number in sums.items() if number]
-    number = f"{count(len(problems), 'problem', 'problems')}, {count(total, 'candidate', 'candidates')}"
+    number = f"{counted(len(problems), 'problem')}, {counted(total, 'candidate')}"
     yield f"{number}: {', '.join(parts)}" if parts else number
     if not problems:
         return

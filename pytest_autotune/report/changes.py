@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_autotune.cache.diff import Diff, Kind, diff
+from pytest_autotune.cache.diff import ChangeKind, Diff, diff
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.ending import Beginning, Ending
 from pytest_autotune.run.moves import old_entry
@@ -28,4 +28,4 @@ def changes(beginning: Beginning, ending: Ending) -> Diff:
     if not before and not beginning.loaded:
         return Diff((), 0)
     found = diff(Cache(tuple(before.values())), of_this_run(ending.merged.cache.entries))
-    return Diff(tuple(change for change in found.changes if change.kind is not Kind.REMOVED), found.unchanged)
+    return Diff(tuple(change for change in found.changes if change.kind is not ChangeKind.REMOVED), found.unchanged)

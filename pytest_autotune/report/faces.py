@@ -1,8 +1,8 @@
 """The faces that a summary shows in files, by their suffix.
 
 The terminal's face is :mod:`pytest_autotune.report.terminal`: pytest has to colour it; what CI systems read from the
-log is :mod:`pytest_autotune.report.ci`. To add a face that is a file: a module with a function from a summary to text,
-and a row in :data:`FILES`.
+log is :mod:`pytest_autotune.report.ci_log`. To add a face that is a file: a module with a function from a summary to
+text, and a row in :data:`FILES`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_autotune.report.naming import described
 from pytest_autotune.report.summary import NOT_COVERED, Place, Row, Summary
-from pytest_autotune.report.terminal import described
 
 #: Of what no test asked for.
 NOWHERE = Place("")
@@ -51,7 +51,7 @@ def findings(summary: Summary) -> Iterator[Finding]:
         for one in row.swept:
             for test in one.failed_tests:
                 # Several tests may fail with one candidate, and one test with several.
-                yield of(row, "failed", f"ran with {one.candidate}", True, [test], test, one.candidate.words)
+                yield of(row, "failed", f"ran with {one.candidate}", True, [test], test, str(one.candidate))
     for row in summary.slower:
         yield of(row, "slower", str(row.verdict), drift_fails, row.tests)
     for kernel in summary.unseen:

@@ -1,24 +1,25 @@
-"""The verdict on the number of misses: a function of a summary, whoever made that."""
+"""The verdicts on a run: functions of a summary, whoever made that."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.report.summary import Gate, Summary
 
 
 @dataclass(frozen=True)
-class MissLimit:
-    """How many misses a run may have: a count, or a percentage of the problems looked up."""
+class Limit:
+    """How many of some things a run may have, misses or slower choices: a count, or a percentage of all of them."""
 
     text: str
     count: int | None = None
     percent: Decimal | None = None
 
     @classmethod
-    def parse(cls, text: str) -> MissLimit:
+    def parse(cls, text: str) -> Limit:
         """Parse ``"5"`` or ``"2.5%"``.
 
         :raises ValueError: for anything else, a negative number or more than 100 %.
@@ -38,19 +39,19 @@ class MissLimit:
             raise ValueError(problem)
         return cls(text, count=count)
 
-    def exceeded_by(self, misses: int, problems: int) -> bool:
-        """Whether ``misses`` out of ``problems`` is more than this allows; exact, never rounded."""
+    def exceeded_by(self, number: int, all: int) -> bool:
+        """Whether ``number`` out of ``all`` is more than this allows; exact, never rounded."""
         if self.percent is None:
             assert self.count is not None
-            return misses > self.count
-        return Decimal(misses) * 100 > self.percent * problems
+            return number > self.count
+        return Decimal(number) * 100 > self.percent * all
 
-    def compared(self, misses: int, problems: int) -> str:
+    def compared(self, number: int, all: int) -> str:
         """What was compared, in words: ``"3 > 2"`` or ``"3 of 20 > 5%"``."""
-        return f"{misses} > {self.text}" if self.percent is None else f"{misses} of {problems} > {self.text}"
+        return f"{number} > {self.text}" if self.percent is None else f"{number} of {all} > {self.text}"
 
 
-def judge_drift(summary: Summary, limit: MissLimit | None) -> Gate:
+def judge_drift(summary: Summary, limit: Limit | None) -> Gate:
     """Whether more choices of a run are slower than its user allows.
 
     :param limit: None where the user has set none, or nothing was to be raced.
@@ -70,7 +71,7 @@ def judge_drift(summary: Summary, limit: MissLimit | None) -> Gate:
     return Gate(limit.text, skipped="drift of autotune choices not judged: not one was raced")
 
 
-def judge(summary: Summary, limit: MissLimit | None, fail_on_unused: bool = False) -> Gate:
+def judge(summary: Summary, limit: Limit | None, fail_on_unused: bool = False) -> Gate:
     """Whether a run has more misses than its user allows, or unused entries where there are to be none.
 
     :param limit: None where the user has set none.
@@ -95,7 +96,9 @@ def judge(summary: Summary, limit: MissLimit | None, fail_on_unused: bool = Fals
         if summary.incomplete:
             why_not = f"unused autotune cache entries not judged: {summary.incomplete}"
         elif summary.unused:
-            failures.append(f"{_entries(len(summary.unused))} loaded and not asked for (--autotune-fail-on-unused)")
+            failures.append(
+                f"{_entries_were(len(summary.unused))} loaded and not asked for (--autotune-fail-on-unused)"
+            )
     return replace(gate, failure="; ".join(failures), skipped=why_not)
 
 
@@ -103,10 +106,10 @@ def _asked_nothing(summary: Summary) -> str:
     """Why a complete run that asked for nothing fails; empty where it did not."""
     if not summary.unasked or summary.incomplete:
         return ""
-    return f"{_entries(summary.unasked)} loaded and not one was asked for"
+    return f"{_entries_were(summary.unasked)} loaded and not one was asked for"
 
 
-def _misses(summary: Summary, limit: MissLimit) -> list[str]:
+def _misses(summary: Summary, limit: Limit) -> list[str]:
     # Who loads a tuner's entries wants it hooked; else the gate would pass for want of lookups.
     wanted = {library_of(name) for name in summary.requested or summary.covered}
     if unhooked := [tuner for tuner, _ in summary.unhooked if library_of(tuner) in wanted]:
@@ -116,5 +119,5 @@ def _misses(summary: Summary, limit: MissLimit) -> list[str]:
     return []
 
 
-def _entries(number: int) -> str:
-    return "1 entry was" if number == 1 else f"{number} entries were"
+def _entries_were(number: int) -> str:
+    return counted(number, "entry was", "entries were")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_autotune.cache.model import Value
+from pytest_autotune.report.naming import says_something
 from pytest_autotune.report.summary import Row
 
 #: So many rows are shown one by one all the same,
@@ -33,7 +34,7 @@ class Group:
     def spans(self) -> tuple[str, ...]:
         """The other parts, each with its values: ``n = 101 … 114``. Digests say nothing to a reader."""
         differing = [part for part in self._parts if any(value != part[0] for value in part)]
-        return tuple(_span(part[0].name, part) for part in differing if part[0].type not in ("digest", "settings"))
+        return tuple(_span(part[0].name, part) for part in differing if says_something(part[0]))
 
     @property
     def reason(self) -> str:

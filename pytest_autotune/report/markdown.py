@@ -12,13 +12,14 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.report.costs import Cost, by_kernel, by_test
 from pytest_autotune.report.grouping import Group, groups
+from pytest_autotune.report.naming import described
 from pytest_autotune.report.summary import NOT_COVERED, Row, Summary
-from pytest_autotune.report.terminal import described
 
 #: Rows of a table; what is more is counted.
 SHOWN = 200
@@ -70,11 +71,11 @@ def _lines(summary: Summary, shown: int) -> Iterator[str]:
         ["hit", "miss", "stale", "mismatch", "unportable", "unseen", "tuned", "unused"], [_counts(summary)]
     )
     for path, entries in summary.loaded:
-        yield f"\nLoaded: {code(path)}, {_count(entries, 'entry', 'entries')}."
+        yield f"\nLoaded: {code(path)}, {counted(entries, 'entry')}."
     if summary.dump is not None and summary.dump.written:
         dump = summary.dump
         numbers = f"{dump.added} added, {dump.changed} changed, {dump.unchanged} unchanged, {dump.removed} removed"
-        yield f"\nWritten: {code(dump.written_to)}, {_count(dump.entries, 'entry', 'entries')}: {numbers}."
+        yield f"\nWritten: {code(dump.written_to)}, {counted(dump.entries, 'entry')}: {numbers}."
     for device in summary.devices:
         yield f"\nDevice: {code(str(device))}."
     if summary.saved_seconds >= 0.1:
@@ -99,7 +100,7 @@ def _lines(summary: Summary, shown: int) -> Iterator[str]:
     if summary.incomplete and (summary.loaded or summary.dump):
         notes.append(f"unused entries not checked: {summary.incomplete}")
     if summary.verify is not None:
-        raced = f"verify {summary.verify}: {_count(len(summary.verified), 'choice', 'choices')} raced"
+        raced = f"verify {summary.verify}: {counted(len(summary.verified), 'choice', 'choices')} raced"
         notes.append(f"{raced} in {summary.verifying_seconds:.1f} s")
         notes += [f"{number} of {tuner} not raced: {why}" for (tuner, why), number in summary.not_verified.items()]
     if summary.sweep:
@@ -136,7 +137,7 @@ def _slower(row: Row) -> list[str]:
 def _failed(summary: Summary) -> list[list[str]]:
     """In a sweep, what ran in tests that failed."""
     return [
-        [test, described(row.problem, row.label), one.candidate.words]
+        [test, described(row.problem, row.label), str(one.candidate)]
         for row in summary.rows
         for one in row.swept
         for test in one.failed_tests
@@ -184,14 +185,10 @@ def _part(
     if shown:
         yield from _table(head, map(cells, islice(rows, shown)))
     if hidden := sum(map(size, rows[shown:])):
-        yield f"\n{hidden} more {'is' if hidden == 1 else 'are'} in the JSON report."
+        yield f"\n{counted(hidden, 'more is', 'more are')} in the JSON report."
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield "|" + " --- |" * len(head)
     yield from (f"| {' | '.join(row)} |" for row in rows)
-
-
-def _count(number: int, singular: str, plural: str) -> str:
-    return f"{number} {singular if number == 1 else plural}"

@@ -30,7 +30,7 @@ _UNTUNED = {"first": "the first candidate was used", "nearest": "the nearest ent
 
 
 @dataclass(frozen=True)
-class Swept:
+class RanWith:
     """A candidate that a problem ran with in a sweep.
 
     :param failed_tests: the node ids of the tests that ran with it and failed, for whatever reason.
@@ -74,7 +74,7 @@ class Row:
     moved_from: str = ""
     disturbed: bool = False
     verdict: Verdict | None = None
-    swept: tuple[Swept, ...] = ()
+    swept: tuple[RanWith, ...] = ()
     searches: tuple[tuple[str, float], ...] = ()
     untuned: str = ""
     nearest: tuple[tuple[str, str], ...] = ()
@@ -290,7 +290,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Request:
+class Wanted:
     """What a user asked for, as far as a summary has to know it.
 
     :param prune: the unused entries were to be dropped.
@@ -314,7 +314,7 @@ def summarise(
     collected: Collected,
     ending: Ending,
     dump: Dump | None,
-    request: Request,
+    request: Wanted,
     places: Mapping[str, Place] | None = None,
 ) -> Summary:
     """Say what a run came to.
@@ -455,7 +455,7 @@ def _of_sweep(row: Row, met: Sequence[Lookup]) -> Row:
                 # Of two processes, one may have refused what the other did not come to.
                 plain = replace(candidate, failed="")
                 known[plain] = max(candidate, known.get(plain, plain), key=lambda one: one.failed)
-    swept = [Swept(candidate, tuple(sorted(set(failed[candidate])))) for candidate in sorted(failed, key=repr)]
+    swept = [RanWith(candidate, tuple(sorted(set(failed[candidate])))) for candidate in sorted(failed, key=repr)]
     in_order = sorted(known.values(), key=lambda one: repr(replace(one, failed="")))
     return replace(row, swept=tuple(swept), candidates=tuple(in_order)) if swept else row
 

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Device, Entry, Problem
+from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.report.grouping import Group, groups
+from pytest_autotune.report.naming import described
 from pytest_autotune.report.summary import Row, Summary
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
@@ -111,7 +113,7 @@ def _said(group: Group) -> str:
     if len(group.rows) == 1:
         return f"{described(row.problem, row.label)}: {row.reason}"
     assert row.outcome is not None
-    number = _count(len(group.rows), *_NOUNS[row.outcome])
+    number = counted(len(group.rows), *_NOUNS[row.outcome])
     spans = "".join(f", {span}" for span in group.spans)
     reason = f"; {group.reason}" if group.reason else ""
     return f"{described(replace(row.problem, key=group.common))}: {number}{spans}{reason}"
@@ -135,10 +137,10 @@ def _raced(summary: Summary, verbosity: int) -> Iterator[Line]:
     took = f" in {summary.verifying_seconds:.1f}s" if summary.verifying_seconds >= 0.1 else ""
     found = f": {slower} slower" if slower else ""
     yield Line(
-        f"verify {summary.verify}: {_count(raced, 'choice')} raced{took}{found}", color="yellow" if slower else ""
+        f"verify {summary.verify}: {counted(raced, 'choice')} raced{took}{found}", color="yellow" if slower else ""
     )
     for (tuner, reason), problems in summary.not_verified.items():
-        yield Line(f"{_count(problems, 'choice')} of {tuner} not raced: {reason}")
+        yield Line(f"{counted(problems, 'choice')} of {tuner} not raced: {reason}")
     if slower and summary.update and summary.dump is None:
         yield Line(f"Re-run with {summary.update} --autotune-verify to replace slower choices.")
 
@@ -148,13 +150,13 @@ def _swept(summary: Summary, verbosity: int) -> Iterator[Line]:
     failed = [(row, one, test) for row in summary.rows for one in row.swept for test in one.failed_tests]
     shown = failed if verbosity > 0 else failed[:SHOWN]
     for row, one, test in shown:
-        yield Line(f" {test} - {described(row.problem, row.label)}: ran with {one.candidate.words}", "FAILED", "red")
+        yield Line(f" {test} - {described(row.problem, row.label)}: ran with {one.candidate}", "FAILED", "red")
     if len(failed) > len(shown):
         yield _hidden(len(failed) - len(shown), "failed", "failed")
     refused = [(row, one) for row in summary.rows if row.swept for one in row.candidates if one.failed]
     shown_refused = refused if verbosity > 0 else refused[:SHOWN]
     for row, candidate in shown_refused:
-        yield Line(f" {described(row.problem, row.label)}: {candidate.words}: {candidate.failed}", "REFUSED", "yellow")
+        yield Line(f" {described(row.problem, row.label)}: {candidate}: {candidate.failed}", "REFUSED", "yellow")
     if len(refused) > len(shown_refused):
         yield _hidden(len(refused) - len(shown_refused), "refused", "refused")
 
@@ -165,7 +167,7 @@ def _counts_of_sweep(summary: Summary) -> Iterator[Line]:
         yield Line(NO_LOOKUPS)
         return
     failed = sum(any(one.failed_tests for one in row.swept) for row in rows)
-    what = f"{_count(len(rows), 'problem')} ran with candidates of --autotune-sweep={summary.sweep}"
+    what = f"{counted(len(rows), 'problem')} ran with candidates of --autotune-sweep={summary.sweep}"
     in_tests = f"; {failed} of them in tests that failed" if failed else ""
     yield Line(what + in_tests, color="red" if failed else "green")
     most = max(rows, key=lambda row: len(row.candidates))
@@ -173,7 +175,7 @@ def _counts_of_sweep(summary: Summary) -> Iterator[Line]:
     if parts and len(most.candidates) > int(parts):
         more = sum(len(row.candidates) > int(parts) for row in rows)
         yield Line(
-            f"{_count(more, 'problem has', 'problems have')} more than {parts} candidates, "
+            f"{counted(more, 'problem has', 'problems have')} more than {parts} candidates, "
             f"{len(most.candidates)} at most: in so many sweeps all of them run"
         )
 
@@ -196,23 +198,11 @@ def _summed_up(summary: Summary, tuner: str, device: Device, rows: Sequence[Row]
 
 def _hidden(number: int, singular: str, plural: str) -> Line:
     them = "it" if number == 1 else "them"
-    return Line(f"({number} more {singular if number == 1 else plural} hidden.  Use -v to show {them}.)")
+    return Line(f"({counted(number, f'more {singular}', f'more {plural}')} hidden.  Use -v to show {them}.)")
 
 
 def _where(row: Row) -> str:
     return f"{row.tests[0]} - " if row.tests else ""
-
-
-def described(problem: Problem, label: str = "") -> str:
-    """A problem as rows name it: ``triton:lib.matmul (M=64, N=64)``.
-
-    Digests say nothing to a reader, and settings only where they differ: then the reason names them.
-    """
-    shown = [str(value) for value in problem.key if value.type not in ("digest", "settings")]
-    if label:
-        shown.append(label)
-    key = f" ({', '.join(shown)})" if shown else ""
-    return f"{problem.library}:{problem.kernel}{key}"
 
 
 def _crashes(summary: Summary) -> Iterator[Line]:
@@ -220,7 +210,7 @@ def _crashes(summary: Summary) -> Iterator[Line]:
         kept = "every tuning that it had finished was kept" if summary.dump else "its last test may be missing here"
         yield Line(f"worker {worker} crashed; {kept}", color="yellow")
     if summary.taken_over:
-        yield Line(f"took over {_count(summary.taken_over, 'tuning')} of an interrupted run with this dump path")
+        yield Line(f"took over {counted(summary.taken_over, 'tuning')} of an interrupted run with this dump path")
 
 
 def _unhooked(summary: Summary) -> Iterator[Line]:
@@ -233,15 +223,15 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
     for note in summary.notes:
         yield Line(note, color="yellow")
     for (then, now), hits in summary.other_versions.items():
-        yield Line(f"{_count(hits, 'hit')}, tuned with {then}; this run has {now}")
+        yield Line(f"{counted(hits, 'hit')}, tuned with {then}; this run has {now}")
     for (old, new), hits in summary.moved.items():
-        yield Line(f"{_count(hits, 'hit')} of {new} moved from {old}")
+        yield Line(f"{counted(hits, 'hit')} of {new} moved from {old}")
     for device, other in summary.aliases:
         yield Line(f"{device} used entries of {other} (autotune_device_alias)")
     if summary.left_out and summary.dump is not None:
         yield _left_out(summary.left_out, summary.dump)
     if summary.disagreements:
-        yield Line(f"{_count(len(summary.disagreements), 'problem')} tuned more than once with different choices")
+        yield Line(f"{counted(len(summary.disagreements), 'problem')} tuned more than once with different choices")
     if verbosity > 0:
         for disagreement in summary.disagreements:
             choices = ", ".join(f"{who or 'main'} chose {choice}" for who, choice in disagreement.choices)
@@ -258,7 +248,7 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
 def _left_out(entries: Sequence[Entry], dump: Dump) -> Line:
     of = Counter(str(entry.problem.device) for entry in entries)
     devices = "; ".join(f"{number} for {device}" for device, number in sorted(of.items()))
-    are = "1 loaded entry is" if len(entries) == 1 else f"{len(entries)} loaded entries are"
+    are = counted(len(entries), "loaded entry is", "loaded entries are")
     return Line(f"{are} not in {dump.path}: no test asked for what they choose ({devices})")
 
 
@@ -303,13 +293,13 @@ def _counts(summary: Summary) -> str:
     counts = summary.counts
     seconds = f" in {summary.tuning_seconds:.1f}s" if summary.tuning_seconds else ""
     if not summary.is_judged:
-        parts = [f"{_count(counts['tuned'], 'problem')} tuned{seconds}"] if counts["tuned"] else []
+        parts = [f"{counted(counts['tuned'], 'problem')} tuned{seconds}"] if counts["tuned"] else []
         parts += [f"{counts['unportable']} unportable"] if counts["unportable"] else []
         if not summary.rows and summary.dump is not None:
             parts.append(NO_LOOKUPS)
         return ", ".join(parts)
     if not summary.problems:
-        unasked = f"; {_count(summary.unasked, 'entry', 'entries')} loaded for nothing" if summary.unasked else ""
+        unasked = f"; {counted(summary.unasked, 'entry')} loaded for nothing" if summary.unasked else ""
         return f"{NO_LOOKUPS}{unasked}"
     parts = _outcomes(summary.rows)
     if summary.unseen:
@@ -329,7 +319,7 @@ def _ahead(summary: Summary, verbosity: int) -> Iterator[Line]:
     if ahead.kernels:
         used = "all" if ahead.used == ahead.kernels else str(ahead.used)
         yield Line(
-            f"{_count(ahead.kernels, 'kernel')} compiled ahead in {ahead.seconds:.1f}s, {used} asked for; "
+            f"{counted(ahead.kernels, 'kernel')} compiled ahead in {ahead.seconds:.1f}s, {used} asked for; "
             f"about {ahead.saved_seconds:.1f}s of compiling saved"
         )
 
@@ -337,7 +327,7 @@ def _ahead(summary: Summary, verbosity: int) -> Iterator[Line]:
 def _outcomes(rows: Sequence[Row]) -> list[str]:
     numbers = {outcome: sum(row.outcome is outcome for row in rows) for outcome in _NOUNS}
     shown = [outcome for outcome in _NOUNS if numbers[outcome] or outcome is Outcome.HIT]
-    return [_count(numbers[outcome], *_NOUNS[outcome]) for outcome in shown]
+    return [counted(numbers[outcome], *_NOUNS[outcome]) for outcome in shown]
 
 
 def _dump(summary: Summary) -> tuple[str, bool]:
@@ -345,7 +335,7 @@ def _dump(summary: Summary) -> tuple[str, bool]:
     dump = summary.dump
     if dump is None or dump.error:
         return "", False
-    entries = _count(dump.entries, "entry", "entries")
+    entries = counted(dump.entries, "entry")
     workers = f", {len(summary.workers)} workers" if len(summary.workers) > 1 else ""
     if dump.written_to and dump.written_to != dump.path:
         where = f"{entries} written to {dump.written_to}: compare and rename it"
@@ -375,7 +365,3 @@ def _hint(summary: Summary) -> Iterator[Line]:
         yield Line(f"Re-run with {update} to update the cache{'; ' + prune if prune else '.'}")
     elif prune:
         yield Line(f"Re-run with {update} and {prune}")
-
-
-def _count(number: int, singular: str, plural: str = "") -> str:
-    return f"{number} {singular if number == 1 else plural or singular + 's'}"

@@ -20,6 +20,7 @@ from pytest_autotune.run.compiled_for import CompiledFor
 from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome, new_id
 from pytest_autotune.run.notes import Notes
+from pytest_autotune.run.open_door import Asked, Process, Tuning
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.races import Races
@@ -27,7 +28,6 @@ from pytest_autotune.run.reporting import Reporting, raise_refusal
 from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, Verified, stand_ins, swept
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Coordination
-from pytest_autotune.run.tuning import Asked, Process, Tuning
 from pytest_autotune.run.verify import NO_WAY_IN, Verdict
 
 __all__ = ["Tuning", "TuningRun"]

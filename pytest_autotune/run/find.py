@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.made_of import by_digest, difference, digest_of
 from pytest_autotune.cache.model import Entry, Identity, Problem, Value, before_pruning
@@ -37,7 +38,7 @@ class Caches:
         return any(entry.problem == problem for index in self.indexes for entry in index.same_key(problem))
 
 
-class Found(NamedTuple):
+class Judged(NamedTuple):
     """What the loaded entries say about one problem.
 
     :param entry: the entry to use for a hit; for a stale problem the nearest one.
@@ -59,7 +60,7 @@ def find(
     offered: Callable[[Entry], bool],
     exists: Exists | None = None,
     made_of: MadeOf = nothing_noted,
-) -> Found:
+) -> Judged:
     """Look a problem up; the first index precedes.
 
     :param identity: with the fingerprint sorted by name.
@@ -82,24 +83,24 @@ def find(
         return moved
     if same_key:
         devices = ", ".join(sorted({str(entry.problem.device) for entry in same_key}))
-        return Found(Outcome.MISMATCH, f"tuned on {devices}, running on {problem.device}", same_key[0])
-    return Found(Outcome.MISS, NO_ENTRY)
+        return Judged(Outcome.MISMATCH, f"tuned on {devices}, running on {problem.device}", same_key[0])
+    return Judged(Outcome.MISS, NO_ENTRY)
 
 
 def _hit(
     entries: Sequence[Entry], fingerprint: tuple[Value, ...], offered: Callable[[Entry], bool], alias: str
-) -> Found | None:
+) -> Judged | None:
     for entry in entries:
         if entry.fingerprint == fingerprint:
             if entry.every_failed:
-                return Found(Outcome.HIT, "", entry, alias=alias)
+                return Judged(Outcome.HIT, "", entry, alias=alias)
             if offered(entry):
-                return Found(Outcome.HIT, "", entry, usable=True, alias=alias)
+                return Judged(Outcome.HIT, "", entry, usable=True, alias=alias)
     # The fastest of all candidates is the fastest of any part of them that it is in.
     whole = before_pruning(fingerprint)
     for entry in entries:
         if entry.fingerprint == whole and not entry.every_failed and offered(entry):
-            return Found(Outcome.HIT, "", entry, usable=True, alias=alias)
+            return Judged(Outcome.HIT, "", entry, usable=True, alias=alias)
     return None
 
 
@@ -110,11 +111,11 @@ def _stale(
     alias: str,
     caches: Caches,
     made_of: MadeOf,
-) -> Found:
+) -> Judged:
     """What entries come to of which none is a hit: the nearest one, and why it is none."""
     exact = next((entry for entry in entries if entry.fingerprint == fingerprint), None)
     if exact is not None:
-        return Found(Outcome.STALE, f"{_choice_of(exact)} is no longer a candidate", exact, alias=alias)
+        return Judged(Outcome.STALE, f"{_choice_of(exact)} is no longer a candidate", exact, alias=alias)
     usable = next((entry for entry in entries if not entry.every_failed and offered(entry)), None)
     nearest = usable or entries[0]
     changed = sorted({value.name for value in set(nearest.fingerprint) ^ set(fingerprint)})
@@ -127,10 +128,10 @@ def _stale(
         reason += " or only the rule for its digest"
     if usable is None and not nearest.every_failed:
         reason += f", and {_choice_of(nearest)} is no longer a candidate"
-    return Found(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
+    return Judged(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
 
 
-def _moved(caches: Caches, identity: Identity, offered: Callable[[Entry], bool], exists: Exists) -> Found | None:
+def _moved(caches: Caches, identity: Identity, offered: Callable[[Entry], bool], exists: Exists) -> Judged | None:
     """The entry of a kernel with another name and the same source, that is gone; None if several chose differently."""
     problem, fingerprint = identity
     if not any(value.name == "source" for value in fingerprint):
@@ -147,7 +148,7 @@ def _moved(caches: Caches, identity: Identity, offered: Callable[[Entry], bool],
     choices = [entry.choice for entry in found if entry.choice is not None]
     if not choices or not all(choice.same_configuration(choices[0]) for choice in choices):
         return None
-    return Found(Outcome.HIT, f"moved from {found[0].problem.kernel}", found[0], usable=True)
+    return Judged(Outcome.HIT, f"moved from {found[0].problem.kernel}", found[0], usable=True)
 
 
 def _differences(entry: Entry, fingerprint: tuple[Value, ...], caches: Caches, made_of: MadeOf) -> dict[str, str]:
@@ -168,8 +169,7 @@ def _differences(entry: Entry, fingerprint: tuple[Value, ...], caches: Caches, m
 
 def _choice_of(entry: Entry) -> str:
     """What an entry chooses, in words; where it keeps the times of all candidates, the fastest."""
-    if entry.choice is not None:
-        return f"the choice {entry.choice}"
-    timed = [candidate for candidate in entry.candidates if candidate.time_us is not None]
-    fastest = min(timed, key=lambda candidate: candidate.time_us or 0.0, default=None)
-    return "the choice" if fastest is None else f"the fastest one, {fastest.label or fastest},"
+    best = winner(entry)
+    if best is None:
+        return "the choice"
+    return f"the choice {best}" if entry.choice is not None else f"the fastest one, {best},"

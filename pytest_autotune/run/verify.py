@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.model import Device, Entry, Problem
 from pytest_autotune.cache.ties import noise_of
 
@@ -116,11 +117,8 @@ class Verdict:
         """The candidate that is faster, in words."""
         if self.entry is None:
             return ""
-        if self.entry.choice is not None:
-            return str(self.entry.choice)
-        timed = [one for one in self.entry.candidates if one.time_us is not None]
-        fastest = min(timed, key=lambda one: one.time_us or 0.0, default=None)
-        return "" if fastest is None else fastest.words
+        best = winner(self.entry)
+        return "" if best is None else str(best)
 
     def __str__(self) -> str:
         if self.reason:

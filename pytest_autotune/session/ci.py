@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.report import ci, markdown
+from pytest_autotune.report import ci_log, markdown
 from pytest_autotune.report.summary import Place, Summary
 from pytest_autotune.report.terminal import Line
 from pytest_autotune.session import reports
@@ -49,7 +49,7 @@ class GitHub(NoSystem):
             return summary
         try:
             with open(self._step_summary, "a", encoding="utf-8") as file:
-                file.write(markdown.fitting(summary, ci.SUMMARY_BYTES - file.tell()))
+                file.write(markdown.fitting(summary, ci_log.SUMMARY_BYTES - file.tell()))
         except OSError as error:
             note = f"the step summary could not be written: {error.strerror or error} (GITHUB_STEP_SUMMARY)"
             return replace(summary, notes=(*summary.notes, note))
@@ -57,7 +57,7 @@ class GitHub(NoSystem):
 
     def show(self, summary: Summary, terminalreporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
         reports.show(lines, terminalreporter)
-        for line in ci.github_annotations(summary):
+        for line in ci_log.github_annotations(summary):
             terminalreporter.write_line(line)
 
 
@@ -68,7 +68,7 @@ class GitLab(NoSystem):
         if not lines:
             return
         is_folded = not (summary.misses or summary.failures)
-        begin, end = ci.gitlab_section(int(time.time()), is_folded)
+        begin, end = ci_log.gitlab_section(int(time.time()), is_folded)
         terminalreporter.write_line(begin)
         reports.show(lines, terminalreporter)
         terminalreporter.write_line(end)

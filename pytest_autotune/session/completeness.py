@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.run.encoding import ProcessFacts
 
 _SELECTING = {
@@ -79,7 +80,7 @@ class Completeness:
             return part
         deselected = max((process.deselected for process in facts), default=0)
         if deselected:
-            return "1 test deselected" if deselected == 1 else f"{deselected} tests deselected"
+            return counted(deselected, "test deselected", "tests deselected")
         if self._failed:
             return f"{self._failed} failed"
         if self._skipped:

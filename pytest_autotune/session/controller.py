@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
@@ -18,7 +19,7 @@ from pytest_autotune.cache.model import Cache
 from pytest_autotune.devices.visible import visible_nvidia_gpus
 from pytest_autotune.report import terminal
 from pytest_autotune.report.gate import judge, judge_drift
-from pytest_autotune.report.summary import Place, Request, Summary, summarise
+from pytest_autotune.report.summary import Place, Summary, Wanted, summarise
 from pytest_autotune.run.dumping import Destination, dump
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup
 from pytest_autotune.run.ending import Collected, DumpPolicy, end
@@ -97,7 +98,7 @@ class Controller:
             return None
 
     def pytest_report_header(self) -> list[str]:
-        parts = [f"load {path} ({_entries(len(cache.entries))})" for path, cache in self._beginning.loaded]
+        parts = [f"load {path} ({counted(len(cache.entries), 'entry')})" for path, cache in self._beginning.loaded]
         if self._options.dump is not None:
             parts.append(f"dump {self._options.dump.typed}")
         if self._options.verification is not None:
@@ -234,7 +235,7 @@ class Controller:
             change = DumpPolicy(options.prune, options.update_new_only, options.keep_candidates)
             ending, dumped = dump(destination, self._beginning, collected, change, self.folder)
         policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
-        request = Request(
+        request = Wanted(
             options.prune,
             options.updates,
             options.tuners or (),
@@ -290,7 +291,3 @@ class Controller:
             self._membership.end()
             self._membership = None
         remove_run_folders(self.shared)
-
-
-def _entries(number: int) -> str:
-    return "1 entry" if number == 1 else f"{number} entries"

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.report.faces import SUFFIXES, face_of
-from pytest_autotune.report.gate import MissLimit
+from pytest_autotune.report.gate import Limit
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.session import INPUT_KEY
@@ -45,14 +45,14 @@ class Options:
     prune: bool
     on_miss: str
     on_stale: str
-    max_misses: MissLimit | None
+    max_misses: Limit | None
     fail_on_unused: bool
     report: tuple[CacheArgument, ...]
     ci: str
     tuners: tuple[str, ...] | None
     spread_gpus: bool
     verify: Share | None
-    max_drift: MissLimit | None
+    max_drift: Limit | None
     verify_seconds: float
     sweep: Sweep | None
     night: int
@@ -226,9 +226,9 @@ def _word(given: _Given) -> str:
     return text
 
 
-def _limit(given: _Given) -> MissLimit | None:
+def _limit(given: _Given) -> Limit | None:
     try:
-        return MissLimit.parse(given.text) if given.text else None
+        return Limit.parse(given.text) if given.text else None
     except ValueError as error:
         raise given.refused(str(error)) from None
 

@@ -19,7 +19,7 @@ HEADING = "autotune sweep"
 def section(item: pytest.Item, options: Options, ran_with: Iterable[Lookup]) -> str:
     """The text of the section."""
     used = [(lookup.problem, lookup.entry.choice) for lookup in ran_with if lookup.entry is not None]
-    lines = [one_line(f"{problem}: {choice.words}") for problem, choice in used if choice is not None]
+    lines = [one_line(f"{problem}: {choice}") for problem, choice in used if choice is not None]
     return "\n".join([*(lines or ["no candidate of a sweep was asked for"]), f"rerun: {_command(item, options)}"])
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from common import machine, median, table
 
-from pytest_autotune.cache.diff import Change, Diff, Kind
+from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report.html import to_html
 from pytest_autotune.report.summary import NOT_COVERED, Gate, Place, Row, Summary
@@ -99,7 +99,7 @@ def _candidates(chance: random.Random, best_us: float) -> Iterator[Candidate]:
 def _change(row: Row) -> Change:
     assert row.choice is not None
     old = row.candidates[0]
-    kind = Kind.CODE if old.same_configuration(row.choice) else Kind.CHOICE
+    kind = ChangeKind.CODE if old.same_configuration(row.choice) else ChangeKind.CHOICE
     return Change(kind, Entry(row.problem, choice=old), Entry(row.problem, choice=row.choice))
 
 

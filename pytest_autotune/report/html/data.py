@@ -5,19 +5,22 @@ The names here are those that ``page.js`` reads.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-from pytest_autotune.cache.diff import Change, Diff, Kind, winner
+from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.diff import Change, ChangeKind, Diff, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Candidate, Entry, Problem
+from pytest_autotune.cache.spread import Spread
 from pytest_autotune.report.costs import OUTSIDE, Cost, by_kernel, by_test
-from pytest_autotune.report.summary import NOT_COVERED, Row, Summary, Swept
+from pytest_autotune.report.naming import readable
+from pytest_autotune.report.summary import NOT_COVERED, RanWith, Row, Summary
 
-#: As :mod:`pytest_autotune.tuners.measuring` writes it into a candidate's label, in microseconds.
-_SPREAD = re.compile(r"\+-([0-9.e+-]+) us, ")
+#: Counts as people read them: ``2,000 entries``.
+_counted = partial(counted, separator=",")
 
 
 class Texts:
@@ -37,7 +40,7 @@ class Texts:
 
     def configuration(self, candidate: Candidate) -> int:
         """The number of what a candidate configures."""
-        parts = tuple(map(str, candidate.params)) or (candidate.label or candidate.id or "default",)
+        parts = tuple(map(str, candidate.params)) or (str(candidate),)
         return self._configurations.setdefault(parts, len(self._configurations))
 
     @property
@@ -78,16 +81,16 @@ def page_data(summary: Summary) -> dict[str, Any]:
 def _facts(summary: Summary) -> list[tuple[str, str]]:
     """What is to be known of the run, as (word, text)."""
     facts = [("Device", str(device)) for device in summary.devices]
-    facts += [("Loaded", f"{path} ({_count(entries, 'entry', 'entries')})") for path, entries in summary.loaded]
+    facts += [("Loaded", f"{path} ({_counted(entries, 'entry')})") for path, entries in summary.loaded]
     dump = summary.dump
     if dump is not None and dump.written:
         numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
         changed = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
-        entries = _count(dump.entries, "entry", "entries")
+        entries = _counted(dump.entries, "entry")
         facts.append(("Written", f"{dump.written_to} ({entries}{': ' if changed else ''}{changed})"))
     facts += [("Versions", str(versions)) for versions in sorted(set(summary.versions.values()), key=str) if versions]
     if summary.verify is not None:
-        raced = f"{_count(len(summary.verified), 'choice')} in {summary.verifying_seconds:.1f} s"
+        raced = f"{_counted(len(summary.verified), 'choice')} in {summary.verifying_seconds:.1f} s"
         facts.append(("Raced again", f"{summary.verify}: {raced}, {len(summary.slower)} slower"))
     if summary.sweep:
         facts.append(("Sweep", summary.sweep))
@@ -103,15 +106,15 @@ def _notes(summary: Summary) -> Iterable[str]:
     yield from (f"{number} of {tuner} not raced: {why}" for (tuner, why), number in summary.not_verified.items())
     yield from (f"{kernel}: tuned without passing the plugin" for kernel in summary.unseen)
     if summary.taken_over:
-        yield f"{_count(summary.taken_over, 'tuning')} of an interrupted run with this dump path taken over"
+        yield f"{_counted(summary.taken_over, 'tuning')} of an interrupted run with this dump path taken over"
     for (then, now), hits in summary.other_versions.items():
-        yield f"{_count(hits, 'hit')}, tuned with {then}; this run has {now}"
+        yield f"{_counted(hits, 'hit')}, tuned with {then}; this run has {now}"
     for (old, new), hits in summary.moved.items():
-        yield f"{_count(hits, 'hit')} of {new} moved from {old}"
+        yield f"{_counted(hits, 'hit')} of {new} moved from {old}"
     for (device, other), problems in summary.aliases.items():
-        yield f"{_count(problems, 'problem')} of {device} used entries of {other}"
+        yield f"{_counted(problems, 'problem')} of {device} used entries of {other}"
     if summary.left_out:
-        entries = _count(len(summary.left_out), "loaded entry is", "loaded entries are")
+        entries = _counted(len(summary.left_out), "loaded entry is", "loaded entries are")
         yield f"{entries} not in the dump: no test asked for what they choose"
     for disagreement in summary.disagreements:
         choices = ", ".join(f"{who or 'main'} chose {choice}" for who, choice in disagreement.choices)
@@ -150,32 +153,22 @@ def _row(row: Row, texts: Texts) -> list[Any]:
     ]
 
 
-def _ran_with(swept: Swept) -> str:
+def _ran_with(swept: RanWith) -> str:
     failed = f" (failed: {', '.join(swept.failed_tests)})" if swept.failed_tests else ""
     return f"{swept.candidate}{failed}"
 
 
 def _problem(problem: Problem, texts: Texts) -> list[int]:
-    key = ", ".join(str(value) for value in problem.key if value.type != "digest")
-    return [texts(problem.tuner), texts(problem.kernel), texts(key), texts(str(problem.device))]
+    return [texts(problem.tuner), texts(problem.kernel), texts(readable(problem.key)), texts(str(problem.device))]
 
 
 def _candidate(candidate: Candidate, texts: Texts) -> list[Any]:
-    spread = _SPREAD.match(candidate.label)
+    spread = Spread.of(candidate.label)
     about = "" if spread or not candidate.params else candidate.label
-    told = [_rounded(candidate.time_us), spread_us(candidate) or 0, texts(candidate.failed), texts(about)]
+    told = [_rounded(candidate.time_us), _rounded(spread.us) if spread else 0, texts(candidate.failed), texts(about)]
     while told and not told[-1]:
         told.pop()
     return [texts.configuration(candidate), *told]
-
-
-def spread_us(candidate: Candidate) -> float | None:
-    """Half the interquartile range of a candidate's times in microseconds; None where it is not known."""
-    match = _SPREAD.match(candidate.label)
-    try:
-        return _rounded(float(match[1])) if match else None
-    except ValueError:
-        return None
 
 
 def _cost(cost: Cost, texts: Texts) -> list[Any]:
@@ -194,7 +187,7 @@ def _missed(summary: Summary, texts: Texts) -> list[list[Any]]:
 
 def _changed(found: Diff) -> str:
     kinds = Counter(change.kind for change in found.changes)
-    return ", ".join([*(kind.count(kinds[kind]) for kind in Kind if kinds[kind]), f"{found.unchanged} unchanged"])
+    return ", ".join([*(kind.count(kinds[kind]) for kind in ChangeKind if kinds[kind]), f"{found.unchanged} unchanged"])
 
 
 def _change(change: Change, texts: Texts) -> list[Any]:
@@ -217,7 +210,3 @@ def _rounded(number: float | None) -> float | None:
         return None
     rounded = float(f"{number:.5g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
-
-
-def _count(number: int, singular: str, plural: str = "") -> str:
-    return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import Finding, findings
 from pytest_autotune.report.summary import Place, Summary
@@ -38,16 +39,12 @@ def github_annotations(summary: Summary) -> list[str]:
         shown = places if len(places) <= room else places[: max(room - 1, 0)]
         lines += [_annotation(level, place, found[level][place]) for place in shown]
         if hidden := len(places) - len(shown):
-            what = "1 more test asks" if hidden == 1 else f"{hidden} more tests ask"
+            what = counted(hidden, "more test asks", "more tests ask")
             lines += [_command(level, f"{what} for what is no hit; the section of the log names all with -v")]
     if summary.unused:
-        what = "1 entry is" if len(summary.unused) == 1 else f"{len(summary.unused)} entries are"
-        lines.append(
-            _command(
-                "notice",
-                f"{what} unused: in this complete run no test asked for {'it' if len(summary.unused) == 1 else 'them'}",
-            )
-        )
+        what = counted(len(summary.unused), "entry is", "entries are")
+        them = "it" if len(summary.unused) == 1 else "them"
+        lines.append(_command("notice", f"{what} unused: in this complete run no test asked for {them}"))
     return lines
 
 
