@@ -15,7 +15,8 @@ import pytest_autotune
 from pytest_autotune import Compiling, Measuring
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.report.json_report import to_mapping
-from pytest_autotune.report.summary import Row, Summary
+from pytest_autotune.report.rows import Row
+from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.lookup import Outcome
 
 try:

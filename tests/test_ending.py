@@ -13,7 +13,8 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import faces, json_report, terminal
 from pytest_autotune.report.gate import Limit, judge
-from pytest_autotune.report.summary import Row, Summary, Wanted, summarise
+from pytest_autotune.report.rows import Row
+from pytest_autotune.report.summary import Summary, Wanted, summarise
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end

@@ -17,7 +17,8 @@ from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import ci_log, code_quality, html, json_report, junit, markdown, terminal
-from pytest_autotune.report.summary import Gate, Place, RanWith, Row, Summary
+from pytest_autotune.report.rows import RanWith, Row
+from pytest_autotune.report.summary import Gate, Place, Summary
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.verify import Share, Verdict, Verification

@@ -19,7 +19,8 @@ from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.spread import Spread
 from pytest_autotune.report.html import to_html
 from pytest_autotune.report.html.data import page_data
-from pytest_autotune.report.summary import Gate, Row, Summary
+from pytest_autotune.report.rows import Row
+from pytest_autotune.report.summary import Gate, Summary
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.measuring.times import Measurement

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value
-from pytest_autotune.report.summary import rows_of
+from pytest_autotune.report.rows import rows_of
 from pytest_autotune.run.find import Caches, find
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest

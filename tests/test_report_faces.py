@@ -13,7 +13,8 @@ import pytest
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.report import ci_log, code_quality, costs, faces, junit, markdown
-from pytest_autotune.report.summary import Gate, Place, RanWith, Row, Summary
+from pytest_autotune.report.rows import RanWith, Row
+from pytest_autotune.report.summary import Gate, Place, Summary
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.verify import Verdict
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_autotune.cache.model import Device, Problem, Value
-from pytest_autotune.report.summary import Gate, Row, Summary
+from pytest_autotune.report.rows import Row
+from pytest_autotune.report.summary import Gate, Summary
 from pytest_autotune.report.terminal import section
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome

@@ -6,7 +6,7 @@ from __future__ import annotations
 def counted(number: int, one: str, several: str = "", separator: str = "") -> str:
     """``"1 entry"``, ``"2 entries"``.
 
-    :param several: the word for any other number than 1; empty: ``one`` with ``ies`` for a ``y`` at its end, or an ``s``.
+    :param several: for any other number than 1; empty: ``one`` with ``ies`` for a ``y`` at its end, or an ``s``.
     :param separator: between the thousands of a number.
     """
     if number != 1:

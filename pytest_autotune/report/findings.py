@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_autotune.report.naming import described
-from pytest_autotune.report.summary import NOT_COVERED, Place, Row, Summary
+from pytest_autotune.report.rows import NOT_COVERED, Row
+from pytest_autotune.report.summary import Place, Summary
 
 #: Of what no test asked for.
 NOWHERE = Place("")

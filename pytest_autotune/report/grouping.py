@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.report.naming import says_something
-from pytest_autotune.report.summary import Row
+from pytest_autotune.report.rows import Row
 
 #: So many rows are shown one by one all the same,
 FEW = 3

@@ -9,7 +9,8 @@ from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import plain_json
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Candidate, Problem, Value
-from pytest_autotune.report.summary import Row, Summary
+from pytest_autotune.report.rows import Row
+from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.verify import Verdict
 
 FORMAT_VERSION = 1

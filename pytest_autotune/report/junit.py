@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.naming import described
-from pytest_autotune.report.summary import NOT_COVERED, Row, Summary
+from pytest_autotune.report.rows import NOT_COVERED, Row
+from pytest_autotune.report.summary import Summary
 
 #: The class of the test cases that are added to pytest's report.
 CLASS = "autotune_cache"

@@ -19,7 +19,8 @@ from pytest_autotune.cache.model import Entry
 from pytest_autotune.report.costs import Cost, by_kernel, by_test
 from pytest_autotune.report.grouping import Group, groups
 from pytest_autotune.report.naming import described
-from pytest_autotune.report.summary import NOT_COVERED, Row, Summary
+from pytest_autotune.report.rows import NOT_COVERED, Row
+from pytest_autotune.report.summary import Summary
 
 #: Rows of a table; what is more is counted.
 SHOWN = 200

@@ -11,7 +11,8 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.report.grouping import Group, groups
 from pytest_autotune.report.naming import described
-from pytest_autotune.report.summary import Row, Summary
+from pytest_autotune.report.rows import Row
+from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
 

@@ -24,7 +24,8 @@ from common import machine, median, table
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report.html import to_html
-from pytest_autotune.report.summary import NOT_COVERED, Gate, Place, Row, Summary
+from pytest_autotune.report.rows import NOT_COVERED, Row
+from pytest_autotune.report.summary import Gate, Place, Summary
 from pytest_autotune.run.lookup import Outcome
 
 GPU = Device("NVIDIA H200", "sm_90", 132)

@@ -17,7 +17,8 @@ from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.spread import Spread
 from pytest_autotune.report.costs import OUTSIDE, Cost, by_kernel, by_test
 from pytest_autotune.report.naming import readable
-from pytest_autotune.report.summary import NOT_COVERED, RanWith, Row, Summary
+from pytest_autotune.report.rows import NOT_COVERED, RanWith, Row
+from pytest_autotune.report.summary import Summary
 
 #: Counts as people read them: ``2,000 entries``.
 _counted = partial(counted, separator=",")

@@ -1,0 +1,178 @@
+"""The problems of a run as rows, each with what all processes that met it say of it. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_autotune.cache.merge import Merged
+from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Entry, Identity, Problem, Versions
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
+from pytest_autotune.run.moves import old_entry
+from pytest_autotune.run.nearest import Near
+from pytest_autotune.run.verify import Verdict
+
+#: The outcomes that count as misses: what a fresh cache would have covered.
+NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)
+
+_UNTUNED = {"first": "the first candidate was used", "nearest": "the nearest entry's choice was used"}
+
+
+@dataclass(frozen=True)
+class RanWith:
+    """A candidate that a problem ran with in a sweep.
+
+    :param failed_tests: the node ids of the tests that ran with it and failed, for whatever reason.
+    """
+
+    candidate: Candidate
+    failed_tests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem of the run, from all processes that met it.
+
+    :param tests: the node ids of the tests that asked, first in their process or with another fingerprint;
+        the one with the worst outcome comes first.
+    :param tuned: a search took place.
+    :param untuned: what was used in place of a tuning: ``"first"`` candidate or choice of the ``"nearest"`` entry.
+    :param nearest: of a miss, the parts of the key in which the nearest entry differs, as name and what that has.
+    :param moved_from: the kernel's old name, where its entry still has that.
+    :param tuning_seconds: what the search took; 0 where there was none.
+    :param choice: what is kept: of several searches by the rule of a merge, or what the file had all the time.
+    :param candidates: the measurement that counts.
+    :param disturbed: something else may have run on the device in the measurement that counts.
+    :param verdict: of a hit whose turn it was to be raced again.
+    :param swept: in a sweep, what the problem ran with: one candidate, or one for each list that pruning left.
+    :param searches: (node id of the test in which a search took place, its seconds), one for each search.
+    """
+
+    problem: Problem
+    outcome: Outcome | None
+    reason: str = ""
+    label: str = ""
+    tests: tuple[str, ...] = ()
+    tuned: bool = False
+    tuning_seconds: float = 0.0
+    saved_seconds: float = 0.0
+    choice: Candidate | None = None
+    candidates: tuple[Candidate, ...] = ()
+    versions: Versions = NO_VERSIONS
+    alias: str = ""
+    moved_from: str = ""
+    disturbed: bool = False
+    verdict: Verdict | None = None
+    swept: tuple[RanWith, ...] = ()
+    searches: tuple[tuple[str, float], ...] = ()
+    untuned: str = ""
+    nearest: tuple[tuple[str, str], ...] = ()
+
+
+def rows_of(
+    lookups: Iterable[Lookup],
+    nearest: Callable[[Problem], Near] = lambda problem: Near(),
+    merged: Merged | None = None,
+    *,
+    former: Callable[[Lookup], str] = lambda lookup: NO_ENTRY,
+    is_sweep: bool = False,
+) -> tuple[Row, ...]:
+    """One row per problem, numbers in their order; its outcome is the worst that any process met.
+
+    :param nearest: says of a problem without an entry how the nearest entry of its kernel differs.
+    :param former: says of one whose kernel has no entry what that may have been called before.
+    :param merged: what the lookups come to; where it has an entry for what was asked, the row has that one's choice.
+    """
+    by_problem: defaultdict[Problem, list[Lookup]] = defaultdict(list)
+    for lookup in lookups:
+        by_problem[lookup.problem].append(lookup)
+    merged = merged or Merged(Cache())
+    kept = {entry.identity: entry for entry in merged.cache.entries}
+    rows = [_row(problem, met, kept, merged.best) for problem, met in by_problem.items()]
+    if is_sweep:
+        rows = [_of_sweep(row, by_problem[row.problem]) for row in rows]
+
+    def explained(row: Row) -> Row:
+        if row.reason == NO_ENTRY:
+            near = nearest(row.problem)
+            reason = former(by_problem[row.problem][0]) if near.reason == NO_ENTRY else near.reason
+            row = replace(row, reason=reason, nearest=near.has)
+        return replace(row, reason=f"{row.reason}; {_UNTUNED[row.untuned]}") if row.untuned else row
+
+    rows = list(map(explained, rows))
+    return tuple(sorted(rows, key=lambda row: _reading_order(row.problem)))
+
+
+def _reading_order(problem: Problem) -> tuple[object, ...]:
+    numbers = tuple(value.value if isinstance(value.value, (int, float)) else 0 for value in problem.key)
+    names = tuple(value.name for value in problem.key)
+    return problem.tuner, problem.kernel, problem.device.id, names, numbers, problem.sort_key
+
+
+def _row(
+    problem: Problem, met: Sequence[Lookup], kept: Mapping[Identity, Entry], measured: Mapping[Identity, Entry]
+) -> Row:
+    met = sorted(met, key=lambda one: (one.outcome.badness if one.outcome else -1, one.reason), reverse=True)
+    worst = met[0]
+    searches = [lookup for lookup in met if lookup.searched]
+    with_entry = searches or [lookup for lookup in met if lookup.entry is not None]
+    found = with_entry[0].entry if with_entry else None
+    entry = kept.get(found.identity, found) if found is not None else None
+    best = measured.get(found.identity, found) if found is not None else None
+    return Row(
+        problem,
+        worst.outcome,
+        worst.reason,
+        label=worst.label or (entry.label if entry else ""),
+        tests=tuple(dict.fromkeys(lookup.test for lookup in met if lookup.test)),
+        tuned=bool(searches),
+        tuning_seconds=_searched_seconds(searches),
+        saved_seconds=max((lookup.saved_seconds for lookup in met), default=0.0),
+        choice=entry.choice if entry else None,
+        candidates=best.candidates if best else (),
+        versions=entry.versions if entry else NO_VERSIONS,
+        alias=next((lookup.alias for lookup in met if lookup.alias), ""),
+        moved_from=next(
+            (old.problem.kernel for one in met if one.outcome is Outcome.HIT and (old := old_entry(one))), ""
+        ),
+        disturbed=any(lookup.disturbed for lookup in searches if lookup.entry == best),
+        searches=_each_search(searches),
+        untuned=next((lookup.untuned for lookup in met if lookup.untuned), ""),
+        verdict=_verdict(met),
+    )
+
+
+def _verdict(met: Sequence[Lookup]) -> Verdict | None:
+    """Of several races of one problem, such as those of workers on two machines, the one that found most."""
+    verdicts = [lookup.verdict for lookup in met if lookup.verdict is not None]
+    return max(verdicts, key=lambda one: (one.slower, not one.reason, one.seconds), default=None)
+
+
+def _of_sweep(row: Row, met: Sequence[Lookup]) -> Row:
+    """The row of a problem in a sweep, where its candidates are known to that."""
+    failed: defaultdict[Candidate, list[str]] = defaultdict(list)
+    known: dict[Candidate, Candidate] = {}
+    for lookup in met:
+        entry = lookup.entry
+        if entry is not None and entry.choice is not None and not lookup.searched:
+            failed[entry.choice] += [lookup.test] if lookup.test_failed else []
+            for candidate in entry.candidates:
+                # Of two processes, one may have refused what the other did not come to.
+                plain = replace(candidate, failed="")
+                known[plain] = max(candidate, known.get(plain, plain), key=lambda one: one.failed)
+    swept = [RanWith(candidate, tuple(sorted(set(failed[candidate])))) for candidate in sorted(failed, key=repr)]
+    in_order = sorted(known.values(), key=lambda one: repr(replace(one, failed="")))
+    return replace(row, swept=tuple(swept), candidates=tuple(in_order)) if swept else row
+
+
+def _each_search(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:
+    # Of what is shared, the worker that searched comes first; it may have died before it could report.
+    first = {lookup.entry: lookup for lookup in sorted(searches, key=lambda one: (one.tuned, one.test))}
+    return tuple(sorted((one.test, entry.tuning_seconds) for entry, one in first.items() if entry is not None))
+
+
+def _searched_seconds(searches: Sequence[Lookup]) -> float:
+    # What one worker took from another carries the same entry: one search, counted once.
+    entries = {lookup.entry for lookup in searches if lookup.entry is not None}
+    return sum(sorted(entry.tuning_seconds for entry in entries), 0.0)
