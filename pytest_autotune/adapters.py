@@ -19,7 +19,7 @@ from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Launch, Runner, torch_clock
 from pytest_autotune.tuners.measuring.verifying import Contest, verify
-from pytest_autotune.tuners.protocol import Adapter, HookError
+from pytest_autotune.tuners.protocol import Adapter, HookError, Suite
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.guard import guarded
 from pytest_autotune.tuners.shared.source import source_digest as source_digests
@@ -42,6 +42,7 @@ __all__ = [
     "Policy",
     "Problem",
     "Runner",
+    "Suite",
     "Tuning",
     "TuningRun",
     "UnportableError",

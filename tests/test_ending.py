@@ -59,10 +59,10 @@ def collected(*lookups: tuple[str, Lookup] | Lookup, **more: Any) -> Collected:
 
 
 def finished(
-    began: Beginning, found: Collected, policy: DumpPolicy | None = None, request: Wanted | None = None
+    began: Beginning, found: Collected, policy: DumpPolicy | None = None, wanted: Wanted | None = None
 ) -> tuple[Ending, Summary]:
     ending = end(began, found, began.held, policy)
-    return ending, summarise(began, found, ending, DUMP if policy else None, request or Wanted())
+    return ending, summarise(began, found, ending, DUMP if policy else None, wanted or Wanted())
 
 
 def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_the_new_one() -> None:

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_autotune.cache.model import Device, Problem
+from pytest_autotune.run.journal import Journal, journals_in
+from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.progress import Stage
 from pytest_autotune.run.together import folders
 from pytest_autotune.run.together.folders import (
     Membership,
@@ -21,6 +25,7 @@ from pytest_autotune.run.together.folders import (
     shared_folder,
     standard_folder,
 )
+from pytest_autotune.session.progress_line import ProgressFile
 
 
 @pytest.fixture
@@ -156,6 +161,21 @@ def test_the_folder_of_one_run_alone_goes_once_all_its_processes_are_dead(base: 
     )
     remove_run_folders(alive)
     assert not alive.path.exists()
+
+
+@pytest.mark.parametrize("worker", ["gw0", "GPU_B-1"])
+def test_what_a_worker_of_any_name_has_left_goes_with_the_folder_of_its_run(tmp_path: Path, worker: str) -> None:
+    shared = SharedFolder(tmp_path)
+    folder = run_folder(shared)
+    member = Membership(folder)
+    ProgressFile(folder, worker)(Stage("triton:k", 0.0))
+    Journal(folder, worker).append(Lookup(Problem("triton", "k", (), Device("GPU", "arch"))))
+    assert [process for process, _ in journals_in(folder)] == [worker]
+
+    member.end()
+    remove_run_folders(shared)
+
+    assert not folder.exists()
 
 
 def run_folder(shared: SharedFolder) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_autotune.cache.formats import Format, encode
-from pytest_autotune.cache.merge import Measured, merge
+from pytest_autotune.cache.merge import Measured, Rules, merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.ties import NOISE
 
@@ -43,7 +43,7 @@ def test_new_entries_are_added_without_their_candidates() -> None:
 
 
 def test_candidates_are_kept_on_request() -> None:
-    assert merge(Cache(), [Measured(entry())], keep_candidates=True).cache.entries == (entry(),)
+    assert merge(Cache(), [Measured(entry())], rules=Rules(keep_candidates=True)).cache.entries == (entry(),)
 
 
 def test_candidates_that_are_the_result_are_always_kept() -> None:
@@ -194,6 +194,6 @@ def test_entries_for_what_pruning_left_elsewhere_stay_in_a_run_of_a_part_of_the_
     other = Entry(problem, (Value("search", "other", "digest"),), choice)
     before = Cache((*(Entry(problem, one, choice) for one in lists[:2]), other))
 
-    after = merge(before, [Measured(Entry(problem, lists[2], choice))], keep_pruned=keep).cache
+    after = merge(before, [Measured(Entry(problem, lists[2], choice))], rules=Rules(keep_pruned=keep)).cache
 
     assert {entry.fingerprint for entry in after.entries} == set(lists if keep else lists[2:])

@@ -6,7 +6,7 @@ Pure, and the same result for the same inputs in any order.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
@@ -56,14 +56,28 @@ class Merged:
     best: Mapping[Identity, Entry] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a merge does beside adding what a run has learned.
+
+    :param keep_candidates: keep every candidate of a new entry that has a choice.
+    :param keep_pruned: keep entries of a re-tuned problem that differ only in which candidates pruning left: a run
+        of a part of the tests may not have asked for them.
+    :param forget_compiled: of what the cache said that choices were compiled for, keep nothing for entries about which
+        what was measured or used says anything.
+    """
+
+    keep_candidates: bool = False
+    keep_pruned: bool = False
+    forget_compiled: bool = False
+
+
 def merge(
     base: Cache,
     measured: Iterable[Measured] = (),
     used: Iterable[Entry] = (),
     drop: Callable[[Entry], bool] = lambda entry: False,
-    keep_candidates: bool = False,
-    keep_pruned: bool = False,
-    forget_compiled: bool = False,
+    rules: Rules = Rules(),
 ) -> Merged:
     """Bring what a run has learned into the cache that is there.
 
@@ -82,63 +96,85 @@ def merge(
         the choice among the candidates, then what more of them chose, then the encoding.
     :param used: loaded entries that tuners took.
     :param drop: which of the entries that were there and nobody used or tuned to leave out.
-    :param keep_pruned: keep entries of a re-tuned problem that differ only in which candidates pruning left: a run
-        of a part of the tests may not have asked for them.
-    :param keep_candidates: keep every candidate of a new entry that has a choice.
-    :param forget_compiled: of what the cache said that choices were compiled for, keep nothing for entries about which
-        what was measured or used says anything.
     """
     before = {entry.identity: entry for entry in base.entries}
-    after = dict(before)
-    kept: set[Identity] = set()
-    for entry in sorted(used, key=attrgetter("sort_key")):
-        key = entry.identity
-        old = before.get(key)
-        # The file's own may have fields that this version does not know.
-        known = [entry, *([after[key]] if key in kept else [])]
-        after[key] = _told(old if old is not None and old == entry else entry, known, old, forget_compiled)
-        kept.add(key)
-    tuned: defaultdict[Identity, list[Measured]] = defaultdict(list)
-    for one in measured:
-        tuned[one.entry.identity].append(one)
-    measurements: dict[Identity, Entry] = {}
-    disagreements = []
-    for key in sorted(tuned, key=lambda key: tuned[key][0].entry.sort_key):
-        rivals = _ranked(tuned[key])
-        best = measurements[key] = rivals[0].entry
-        old = before.get(key)
-        # The file holds no candidates but where they are the result: keep what was there as it was.
-        stays = old if old is not None and _still_good(old, best) else _as_kept(best, keep_candidates)
-        known = [*([after[key]] if key in kept else []), *(rival.entry for rival in rivals)]
-        after[key] = _told(stays, known, old, forget_compiled)
-        kept.add(key)
-        if disagreement := _disagreement(rivals):
-            disagreements.append(disagreement)
-    retuned = {problem for problem, _ in tuned}
-    pruned = {(problem, before_pruning(fingerprint)) for problem, fingerprint in kept} if keep_pruned else set()
-    for key in before.keys() - kept:
-        replaced = key[0] in retuned and (key[0], before_pruning(key[1])) not in pruned
-        if replaced or drop(before[key]):
-            del after[key]
-    known = [one.entry for rivals in tuned.values() for one in rivals]
-    entries = tuple(said_once(sorted(after.values(), key=attrgetter("sort_key")), base.entries, known))
+    rivals = _rivals(measured)
+    learned = _of_used(used, before, rules)
+    for identity, ranked in rivals.items():
+        known = [*([learned[identity]] if identity in learned else []), *(one.entry for one in ranked)]
+        learned[identity] = _of_tuned(ranked[0].entry, known, before.get(identity), rules)
+    after = _staying(before, learned, {problem for problem, _ in rivals}, drop, rules) | learned
+    measurements = [one.entry for ranked in rivals.values() for one in ranked]
+    entries = said_once(sorted(after.values(), key=attrgetter("sort_key")), base.entries, measurements)
     common = before.keys() & after.keys()
-    changed = sum(before[key] != after[key] for key in common)
+    changed = sum(before[identity] != after[identity] for identity in common)
     return Merged(
-        replace(base, entries=entries),
-        tuple(disagreements),
+        replace(base, entries=tuple(entries)),
+        tuple(filter(None, map(_disagreement, rivals.values()))),
         added=len(after.keys() - before.keys()),
         changed=changed,
         unchanged=len(common) - changed,
         removed=len(before.keys() - after.keys()),
-        best=measurements,
+        best={identity: ranked[0].entry for identity, ranked in rivals.items()},
     )
 
 
-def _told(entry: Entry, now: Sequence[Entry], before: Entry | None, forget: bool) -> Entry:
-    """An entry with all that its choice was compiled for; with ``forget``, only what is said now, if anything is."""
+def _rivals(measured: Iterable[Measured]) -> dict[Identity, list[Measured]]:
+    """The measurements of each problem and fingerprint, the one to keep first; in the order of entries."""
+    found: defaultdict[Identity, list[Measured]] = defaultdict(list)
+    for one in measured:
+        found[one.entry.identity].append(one)
+    ordered = sorted(found, key=lambda identity: found[identity][0].entry.sort_key)
+    return {identity: _ranked(found[identity]) for identity in ordered}
+
+
+def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: Rules) -> dict[Identity, Entry]:
+    """What the cache holds of the entries that were used."""
+    found: dict[Identity, Entry] = {}
+    for entry in sorted(used, key=attrgetter("sort_key")):
+        identity = entry.identity
+        old = before.get(identity)
+        known = [entry, *([found[identity]] if identity in found else [])]
+        # The file's own may have fields that this version does not know.
+        found[identity] = _told(old if old is not None and old == entry else entry, known, old, rules)
+    return found
+
+
+def _of_tuned(best: Entry, known: Sequence[Entry], old: Entry | None, rules: Rules) -> Entry:
+    """What the cache holds of a problem that was tuned.
+
+    :param best: the measurement that counts.
+    :param known: all that the run has learned of it.
+    """
+    # The file holds no candidates but where they are the result: keep what was there as it was.
+    if old is not None and _still_good(old, best):
+        return _told(old, known, old, rules)
+    return _told(best if rules.keep_candidates else without_candidates(best), known, old, rules)
+
+
+def _staying(
+    before: Mapping[Identity, Entry],
+    learned: Mapping[Identity, Entry],
+    retuned: Set[Problem],
+    drop: Callable[[Entry], bool],
+    rules: Rules,
+) -> dict[Identity, Entry]:
+    """The entries that were there, and stay although the run has learned nothing of them."""
+    whole = {(problem, before_pruning(values)) for problem, values in learned} if rules.keep_pruned else set()
+
+    def stays(entry: Entry) -> bool:
+        is_replaced = entry.problem in retuned and (entry.problem, before_pruning(entry.fingerprint)) not in whole
+        return not (is_replaced or drop(entry))
+
+    return {identity: entry for identity, entry in before.items() if identity not in learned and stays(entry)}
+
+
+def _told(entry: Entry, now: Sequence[Entry], before: Entry | None, rules: Rules) -> Entry:
+    """An entry with all that its choice was compiled for."""
     bare = united(replace(entry, compiled=()), now)
-    return bare if forget and bare.compiled else united(entry, [*now, *([before] if before else [])])
+    if rules.forget_compiled and bare.compiled:
+        return bare
+    return united(entry, [*now, *([before] if before else [])])
 
 
 def best_time_us(entry: Entry) -> float:
@@ -203,8 +239,9 @@ def _still_good(old: Entry, new: Entry) -> bool:
     return kept is not None and settle(times, noise_of(new.problem.device), kept) == kept
 
 
-def _as_kept(entry: Entry, keep_candidates: bool) -> Entry:
-    return entry if keep_candidates or entry.choice is None else replace(entry, candidates=())
+def without_candidates(entry: Entry) -> Entry:
+    """An entry as a file keeps it: without its candidates, unless they are the result."""
+    return entry if entry.choice is None else replace(entry, candidates=())
 
 
 def _disagreement(rivals: Sequence[Measured]) -> Disagreement | None:

@@ -71,11 +71,19 @@ def judge_drift(summary: Summary, limit: Limit | None) -> Gate:
     return Gate(limit.text, skipped="drift of autotune choices not judged: not one was raced")
 
 
-def judge(summary: Summary, limit: Limit | None, fail_on_unused: bool = False) -> Gate:
+def judge(summary: Summary, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "") -> Gate:
     """Whether a run has more misses than its user allows, or unused entries where there are to be none.
 
     :param limit: None where the user has set none.
+    :param unloaded: what is wrong with judging a run that loads nothing; nothing is where a test has loaded something.
     """
+    gate = _judged(summary, limit, fail_on_unused)
+    if unloaded and not summary.is_judged and not gate.failure:
+        return replace(gate, failure=unloaded, is_usage_error=True)
+    return gate
+
+
+def _judged(summary: Summary, limit: Limit | None, fail_on_unused: bool) -> Gate:
     gate = Gate(limit.text if limit is not None else "", fail_on_unused=fail_on_unused)
     judged = [*(["misses"] if limit is not None else []), *(["unused entries"] if fail_on_unused else [])]
     if not judged:

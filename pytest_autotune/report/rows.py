@@ -133,14 +133,17 @@ def _row(
         candidates=best.candidates if best else (),
         versions=entry.versions if entry else NO_VERSIONS,
         alias=next((lookup.alias for lookup in met if lookup.alias), ""),
-        moved_from=next(
-            (old.problem.kernel for one in met if one.outcome is Outcome.HIT and (old := old_entry(one))), ""
-        ),
+        moved_from=_moved_from(met),
         disturbed=any(lookup.disturbed for lookup in searches if lookup.entry == best),
         searches=_each_search(searches),
         untuned=next((lookup.untuned for lookup in met if lookup.untuned), ""),
         verdict=_verdict(met),
     )
+
+
+def _moved_from(met: Sequence[Lookup]) -> str:
+    old = (old_entry(lookup) for lookup in met if lookup.outcome is Outcome.HIT)
+    return next((entry.problem.kernel for entry in old if entry is not None), "")
 
 
 def _verdict(met: Sequence[Lookup]) -> Verdict | None:

@@ -259,7 +259,7 @@ def summarise(
     collected: Collected,
     ending: Ending,
     dump: Dump | None,
-    request: Wanted,
+    wanted: Wanted,
     places: Mapping[str, Place] | None = None,
 ) -> Summary:
     """Say what a run came to.
@@ -268,18 +268,18 @@ def summarise(
     :param places: node id of a test -> where it is defined, as far as it is known.
     """
     index, facts = beginning.index, sorted(collected.facts, key=lambda process: process.worker)
-    nearest = Nearest([index] if index is not None else [], request.aliases)
+    nearest = Nearest([index] if index is not None else [], wanted.aliases)
     former = Former(index, {(lookup.problem.tuner, lookup.problem.kernel) for lookup in ending.lookups})
     written = dump is not None and dump.written
     notes = [*collected.notes, *(note for process in facts for note in process.notes)]
-    notes += _aliases_of_nothing(beginning, request.aliases)
+    notes += _aliases_of_nothing(beginning, wanted.aliases)
     return Summary(
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
-        rows=rows_of(ending.lookups, nearest.find, ending.merged, former=former.reason, is_sweep=bool(request.sweep)),
-        unused=() if request.prune and written else ending.unused,
+        rows=rows_of(ending.lookups, nearest.find, ending.merged, former=former.reason, is_sweep=bool(wanted.sweep)),
+        unused=() if wanted.prune and written else ending.unused,
         covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
         incomplete=collected.incomplete,
-        pruning=request.prune and dump is not None,
+        pruning=wanted.prune and dump is not None,
         errors=(dump.error,) if dump is not None and dump.error else (),
         notes=tuple(dict.fromkeys(notes)),
         unseen=tuple(sorted({kernel for process in facts for kernel in process.unseen})),
@@ -291,14 +291,14 @@ def summarise(
         dump=dump,
         versions=collected.versions,
         left_out=ending.left_out if written else (),
-        requested=request.requested,
-        updates=request.updates,
+        requested=wanted.requested,
+        updates=wanted.updates,
         interrupted=collected.interrupted,
-        update=request.update,
+        update=wanted.update,
         ahead=summed_up(process.ahead for process in facts),
-        sweep=request.sweep,
-        refused=request.refused,
-        verify=request.verify,
+        sweep=wanted.sweep,
+        refused=wanted.refused,
+        verify=wanted.verify,
         places={} if places is None else dict(sorted(places.items())),
         changes=changes(beginning, ending),
     )

@@ -7,10 +7,10 @@ nothing ends in the same way, with an empty cache: what its reports hold is sett
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.merge import Measured, Merged, merge
+from pytest_autotune.cache.merge import Measured, Merged, Rules, merge, without_candidates
 from pytest_autotune.cache.model import Cache, Entry, Identity, Versions, before_pruning
 from pytest_autotune.run.compiled_for import with_compiled
 from pytest_autotune.run.encoding import ProcessFacts
@@ -116,13 +116,9 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
     used = [lookup.entry for lookup in kept if lookup.entry is not None and _was_used(lookup)]
     drop = {entry.identity for entry in unused} if policy is not None and policy.prune else set()
     new_only = policy is not None and policy.new_only
-    for lookup, entry in () if new_only else renamed(lookups):
-        old = lookup.entry
-        if lookup.outcome is not Outcome.HIT:
-            used.append(entry)
-        elif old is not None and not collected.incomplete:  # else another test may still ask for the old name
-            used = [entry if one is old else one for one in used]
-            drop.add(old.identity)
+    if not new_only:
+        used, gone = _under_new_names(used, lookups, is_complete=not collected.incomplete)
+        drop |= gone
     if policy is not None:
         used += _faster(kept, policy.keep_candidates)
     if new_only:
@@ -134,12 +130,29 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
         measured,
         used,
         lambda entry: entry.identity in drop,
-        policy is not None and policy.keep_candidates,
-        keep_pruned=bool(collected.incomplete),
-        forget_compiled=prunes,
+        Rules(
+            keep_candidates=policy is not None and policy.keep_candidates,
+            keep_pruned=bool(collected.incomplete),
+            forget_compiled=prunes,
+        ),
     )
     left_out = _left_out(beginning, merged.cache, drop) if policy is not None else ()
     return Ending(tuple(lookups), merged, unused, left_out, len(taken_over))
+
+
+def _under_new_names(
+    used: Sequence[Entry], lookups: Sequence[Lookup], *, is_complete: bool
+) -> tuple[list[Entry], set[Identity]]:
+    """The entries that were used, those of kernels that have moved under their new names; and which old ones go."""
+    found, gone = list(used), set[Identity]()
+    for lookup, entry in renamed(lookups):
+        old = lookup.entry
+        if lookup.outcome is not Outcome.HIT:
+            found.append(entry)
+        elif old is not None and is_complete:  # else another test may still ask for the old name
+            found = [entry if one is old else one for one in found]
+            gone.add(old.identity)
+    return found, gone
 
 
 def measurements(lookups: Iterable[tuple[str, Lookup]]) -> list[Measured]:
@@ -186,7 +199,7 @@ def _faster(lookups: Iterable[Lookup], keep_candidates: bool) -> list[Entry]:
             best = found.get(verdict.entry.identity, verdict)
             found[verdict.entry.identity] = max(best, verdict, key=lambda one: (one.slower, repr(one.entry)))
     entries = [verdict.entry for verdict in found.values() if verdict.entry is not None]
-    return [one if keep_candidates or one.choice is None else replace(one, candidates=()) for one in entries]
+    return entries if keep_candidates else list(map(without_candidates, entries))
 
 
 def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity]) -> tuple[Entry, ...]:

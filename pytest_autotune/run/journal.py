@@ -26,7 +26,7 @@ from pytest_autotune.run.together.forks import in_forked_children
 
 _BEING_MADE = "new-"
 _RUN = re.compile(r"\d+-[0-9a-f]{8}")
-_JOURNAL = re.compile(r"[^/]+-\d+(-[0-9a-f]{8})*\.jsonl")
+_JOURNAL = re.compile(r"(?P<process>[^/]+?)-\d+(-[0-9a-f]{8})*\.jsonl")
 #: What may be removed when no journal is left: a lock, and journals that have been read.
 _REST = re.compile(r"lock|[^/]+\.read")
 
@@ -103,7 +103,9 @@ def _journals(folder: int) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_process(name: str, journal: bytes) -> list[tuple[str, Lookup]]:
-    return [(name.partition("-")[0], lookup) for lookup in lookups_in(journal)]
+    found = _JOURNAL.fullmatch(name)
+    process = found["process"] if found is not None else ""
+    return [(process, lookup) for lookup in lookups_in(journal)]
 
 
 class _HeldFolder:

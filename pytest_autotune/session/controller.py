@@ -235,7 +235,7 @@ class Controller:
             change = DumpPolicy(options.prune, options.update_new_only, options.keep_candidates)
             ending, dumped = dump(destination, self._beginning, collected, change, self.folder)
         policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
-        request = Wanted(
+        wanted = Wanted(
             options.prune,
             options.updates,
             options.tuners or (),
@@ -245,12 +245,10 @@ class Controller:
             tuple(filter(policy.is_error, Outcome)),
             options.verification,
         )
-        summary = summarise(self._beginning, collected, ending, dumped, request, self._places)
-        gate = judge(summary, options.max_misses, options.fail_on_unused)
+        summary = summarise(self._beginning, collected, ending, dumped, wanted, self._places)
         # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
-        problem = unloaded_gate(self._config, options)
-        if problem and self._process is None and not summary.is_judged and not gate.failure:
-            gate = replace(gate, failure=problem, is_usage_error=True)
+        unloaded = unloaded_gate(self._config, options) if self._process is None else ""
+        gate = judge(summary, options.max_misses, options.fail_on_unused, unloaded)
         return replace(summary, gate=gate, drift=judge_drift(summary, options.max_drift))
 
     def _collect_journals(self) -> None:

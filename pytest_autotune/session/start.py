@@ -17,7 +17,7 @@ from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.preparing import MeetingPlace
 from pytest_autotune.session.progress_line import ProgressFile, ProgressOfWorkers, progress_of_process
 from pytest_autotune.session.traffic import receive_task
-from pytest_autotune.session.worker import TestProcess
+from pytest_autotune.session.worker import Surroundings, TestProcess
 
 
 def start(config: pytest.Config, options: Options) -> tuple[Controller | None, TestProcess | None]:
@@ -37,56 +37,50 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
             workers = ProgressOfWorkers(config, controller.shared.run(controller.run_id))
             config.pluginmanager.register(workers, "autotune-progress")
         return controller, None
-    journal = controller.folder.journal("main") if controller.folder is not None else None
-    coordination = Alone(GpuLock(options.wait_timeout, folder=controller.shared.locks))
-    children = _of_children(controller.shared, controller.run_id, "main")
-    process = TestProcess(
-        config,
-        options,
+    can_prepare = controller.has_compiled and controller.shared.path is not None
+    surroundings = Surroundings(
         controller.index,
-        coordination,
-        journal,
+        Alone(GpuLock(options.wait_timeout, folder=controller.shared.locks)),
+        controller.folder.journal("main") if controller.folder is not None else None,
+        _of_children(controller.shared, controller.run_id, "main"),
         controller.known_kernels,
-        children=children,
         progress=progress_of_process(config),
+        prepares_in=MeetingPlace(controller.shared.run(controller.run_id)) if can_prepare else None,
     )
-    if controller.has_compiled and controller.shared.path is not None:
-        process.prepares_in = MeetingPlace(controller.shared.run(controller.run_id))
+    process = TestProcess(config, options, surroundings)
     controller.serve(process)
     return controller, _register(config, process)
 
 
 def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]) -> TestProcess:
-    task = receive_task(workerinput)
-    index = EntryIndex.from_groups(task.groups) if task.groups is not None else None
-    worker, folder = workerinput["workerid"], task.local_journal_folder
-    journal = Journal(Path(folder), worker) if folder else None
+    task, worker = receive_task(workerinput), workerinput["workerid"]
     shared = SharedFolder(Path(task.shared_folder) if task.shared_folder else None)
     if not task.is_local:
         shared = shared_folder(agreed=False)
     gpu = GpuLock(options.wait_timeout, folder=shared.locks)
-    coordination: Coordination = Alone(gpu)
     if shared.note:
         gpu.waits.note(shared.note)
+    coordination: Coordination = Alone(gpu)
+    progress = prepares_in = None
     if task.run_id and shared.path is not None:
-        coordination = AmongWorkers(shared.run(task.run_id), options.wait_timeout, gpu, task.workers)
-    children = _of_children(shared, task.run_id, worker)
-    is_seen = task.is_local and task.run_id and shared.path is not None
-    process = TestProcess(
-        config,
-        options,
-        index,
+        folder = shared.run(task.run_id)
+        coordination = AmongWorkers(folder, options.wait_timeout, gpu, task.workers)
+        if task.is_local:
+            progress = Progress(ProgressFile(folder, worker))
+        if task.has_compiled:
+            number = int("".join(filter(str.isdigit, worker)) or 0) % task.workers
+            prepares_in = MeetingPlace(folder, task.workers, number)
+    surroundings = Surroundings(
+        EntryIndex.from_groups(task.groups) if task.groups is not None else None,
         coordination,
-        journal,
+        Journal(Path(task.local_journal_folder), worker) if task.local_journal_folder else None,
+        _of_children(shared, task.run_id, worker),
         task.known_kernels or (),
         task.workers,
-        children=children,
-        progress=Progress(ProgressFile(shared.run(task.run_id), worker)) if is_seen else None,
+        progress,
+        prepares_in,
     )
-    if task.has_compiled and task.run_id and shared.path is not None:
-        number = int("".join(filter(str.isdigit, worker)) or 0) % task.workers
-        process.prepares_in = MeetingPlace(shared.run(task.run_id), task.workers, number)
-    return process
+    return TestProcess(config, options, surroundings)
 
 
 def _of_children(shared: SharedFolder, run_id: str, worker: str) -> Journal | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import pytest
@@ -32,31 +32,36 @@ from pytest_autotune.session.traffic import send_results
 from pytest_autotune.tuners.hooks import Hooks
 
 
-class TestProcess:
-    """Hooks the tuners, knows which test runs, and hands on what is looked up.
+@dataclass(frozen=True)
+class Surroundings:
+    """What a process that runs tests finds.
 
     :param index: what is loaded; None when nothing is.
     :param journal: where finished tunings are kept until the run ends; None when nothing is dumped.
+    :param children: where the forked children of a test keep what they look up, where nothing is dumped.
     :param known_kernels: kernels, as ``tuner:kernel``, that the caches of this run have entries for.
     :param workers: how many processes of this run share the machine.
     :param progress: is told what is tuned.
-    :param children: where the forked children of a test keep what they look up, where nothing is dumped.
+    :param prepares_in: where tuners may prepare something beside the tests; None where nothing can be.
     """
+
+    index: EntryIndex | None
+    coordination: Coordination
+    journal: Journal | None = None
+    children: Journal | None = None
+    known_kernels: Sequence[str] = ()
+    workers: int = 1
+    progress: Progress | None = None
+    prepares_in: MeetingPlace | None = None
+
+
+class TestProcess:
+    """Hooks the tuners, knows which test runs, and hands on what is looked up."""
 
     __test__ = False
 
-    def __init__(
-        self,
-        config: pytest.Config,
-        options: Options,
-        index: EntryIndex | None,
-        coordination: Coordination,
-        journal: Journal | None,
-        known_kernels: Sequence[str],
-        workers: int = 1,
-        children: Journal | None = None,
-        progress: Progress | None = None,
-    ) -> None:
+    def __init__(self, config: pytest.Config, options: Options, surroundings: Surroundings) -> None:
+        around = self._around = surroundings
         policy = Policy(
             dumping=options.dump is not None,
             on_miss=OnMiss(options.on_miss),
@@ -64,36 +69,30 @@ class TestProcess:
             tuners=options.tuners,
             ignore=options.ignore,
             aliases=dict(options.device_alias),
-            compile_threads=max(device.cpu().multiprocessors // workers, 1),
+            compile_threads=max(device.cpu().multiprocessors // around.workers, 1),
             cores=device.cpu().multiprocessors,
             sweep=options.sweep,
             verify=options.verification,
         )
-        self.run = TuningRun(policy, index, coordination, self._log, self._refuse, progress)
+        self.run = TuningRun(policy, around.index, around.coordination, self._log, self._refuse, around.progress)
         self.hooks = Hooks(self.run, options.tuners)
         #: What was looked up in the current test.
         self.in_this_test: list[Lookup] = []
         self._config = config
         self._options = options
-        self._coordination = coordination
-        self._journal = journal
-        self._children = children
         self._process_id = os.getpid()
-        self._known_kernels = known_kernels
         self._unsent: list[Lookup] = []
         self._deselected = 0
         self._refused = ""
         self._test_ends = ExitStack()
         self._is_isolated = False
-        #: Where tuners may prepare something beside the tests; None where nothing can be.
-        self.prepares_in: MeetingPlace | None = None
         self._preparing: Membership | None = None
 
     def _log(self, lookup: Lookup) -> None:
         self.in_this_test.append(lookup)
         self._unsent.append(lookup)
         is_child = os.getpid() != self._process_id  # what it looks up reaches us in no other way
-        journal = self._journal or (self._children if is_child else None)
+        journal = self._around.journal or (self._around.children if is_child else None)
         if journal is not None and (lookup.tuned or is_child):
             try:
                 journal.append(lookup)
@@ -117,12 +116,12 @@ class TestProcess:
         return ProcessFacts(
             worker=workerinput.get("workerid", ""),
             deselected=self._deselected,
-            notes=(*self.run.notes, *self._coordination.notes),
+            notes=(*self.run.notes, *self._around.coordination.notes),
             unseen=unseen,
             unhooked=tuple(self.run.unhooked.items()),
             versions=tuple(self.run.versions.items()),
-            imported=tuple(kernel for kernel in self._known_kernels if module_is_imported(kernel)),
-            waited_s=self._coordination.waited_s,
+            imported=tuple(kernel for kernel in self._around.known_kernels if module_is_imported(kernel)),
+            waited_s=self._around.coordination.waited_s,
             compiled_for=tuple(self.run.compiled_for),
             ahead=self.run.ahead,
         )
@@ -136,9 +135,10 @@ class TestProcess:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        if self.prepares_in is not None:
+        place = self._around.prepares_in
+        if place is not None:
             try:
-                self._preparing = prepare(session, self._options, self.prepares_in, self.hooks, self._deselected)
+                self._preparing = prepare(session, self._options, place, self.hooks, self._deselected)
             except Exception as error:
                 self.run.error("session", "prepare()", error)
 

@@ -13,7 +13,7 @@ from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners import TUNERS, third_party_tuners
-from pytest_autotune.tuners.protocol import Adapter, HookError, Suite
+from pytest_autotune.tuners.protocol import Adapter, HookError, Prepares, Suite
 from pytest_autotune.tuners.shared.guard import Replaced, is_from_outside
 
 
@@ -113,17 +113,17 @@ class Hooks:
 
     def prepare(self, suite: Suite) -> None:
         """Let the adapters that do so prepare something beside the tests, until :meth:`finish`."""
-        self._call_each("prepare", suite)
+        for name, adapter in self._adapters.items():
+            if isinstance(adapter, Prepares):
+                with self._noting(name, "prepare()"):
+                    adapter.prepare(suite)
 
     def finish(self) -> None:
         """The tests are over."""
-        self._call_each("finish")
-
-    def _call_each(self, method: str, *args: object) -> None:
         for name, adapter in self._adapters.items():
-            if hasattr(adapter, method):
-                with self._noting(name, f"{method}()"):
-                    getattr(adapter, method)(*args)
+            if isinstance(adapter, Prepares):
+                with self._noting(name, "finish()"):
+                    adapter.finish()
 
     def uninstall(self) -> None:
         """Restore what was hooked."""

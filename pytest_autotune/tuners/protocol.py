@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pytest_autotune.run.door import TuningRun
 
@@ -18,10 +18,7 @@ class HookError(Exception):
 
 @dataclass(frozen=True)
 class Suite:
-    """What collection has found, for adapters that prepare something beside the tests.
-
-    An adapter that does has two more methods: ``prepare(suite)``, called once when collection is done in a run that
-    loads, and ``finish()``, called when the tests are over. Neither may keep the tests waiting.
+    """What collection has found, for adapters that prepare something beside the tests (:class:`Prepares`).
 
     :param tests: for each test, in their order, the functions and values that it is made of.
     :param is_part: these are not all tests of the files that were collected.
@@ -44,6 +41,9 @@ class Adapter(Protocol):
 
     An adapter is made once per process and run. It touches its library only after
     :meth:`hook`, and an error inside it must leave the tuner alone, not fail a test.
+
+    It may have two things more: ``names_candidates``, true where it is to act in a sweep although it does not act
+    without entries, and the methods of :class:`Prepares`.
     """
 
     @property
@@ -71,3 +71,19 @@ class Adapter(Protocol):
 
     def unseen(self) -> Iterable[str]:
         """The names of kernels that were tuned without passing the run's door."""
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """What an adapter has as well that prepares something beside the tests, such as what they will have compiled.
+
+    Neither method may keep the tests waiting, or fail: an error costs a line of the summary.
+    """
+
+    def prepare(self, suite: Suite) -> None:
+        """Begin. Called once in a process, before its first test, in a run whose loaded entries say what their
+        choices were compiled for, where cores are idle.
+        """
+
+    def finish(self) -> None:
+        """End what :meth:`prepare` has begun; called once when the tests are over."""

@@ -25,8 +25,9 @@ _RUN = re.compile(r"run-[0-9a-f]{32}")
 #: A folder of one run alone, where the standard one cannot be used; it has another name until it is locked.
 _PRIVATE = re.compile(r"pytest-autotune-run-[a-z0-9_]{8}")
 _BEING_MADE = "pytest-autotune-new-"
-#: Claims, results and pieces of work, cores, owners that hang, lookups of forked children.
-_OF_A_RUN = re.compile(r"([0-9a-f]{32}|core|hung|progress)[-.0-9a-z]*|.*-\d+\.jsonl")
+#: Claims, results and pieces of work, cores, owners that hang; by worker, as the user may name it: what it tunes, and
+#: lookups of forked children.
+_OF_A_RUN = re.compile(r"([0-9a-f]{32}|core|hung)[-.0-9a-z]*|progress-.+|.+-\d+\.jsonl")
 _LOCK_OF_GPU = re.compile(r"gpu-[0-9a-f]{16}\.lock")
 
 
