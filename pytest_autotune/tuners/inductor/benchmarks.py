@@ -9,7 +9,7 @@ benchmarker that somebody else has put in place of Inductor's is used as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +25,10 @@ from pytest_autotune.tuners.protocol import HookError
 ALONE = Limits(each_us=25_000, least=2, most=30)
 #: The same where a loaded decision is measured again.
 AGAIN = Limits(each_us=6_000, least=3, most=30)
+#: What a step of coordinate descent is raced for: most are lost at once, and the next ones race again.
+STEP = Limits(each_us=50_000, all_us=400_000)
+#: What Inductor takes for faster is less than 0.999 of its best so far.
+_LEAST_STEP = 0.998
 _OWNER = "torch._inductor.runtime.benchmarking"
 #: Arguments of Inductor's benchmark that only say for how long.
 _HOW_LONG = {"warmup", "rep", "estimation_iters", "memory_warmup_iters", "benchmark_iters", "max_benchmark_duration"}
@@ -72,11 +76,21 @@ class Benchmarks:
     @contextmanager
     def during(self, tuning: Tuning) -> Iterator[None]:
         """Have the device to oneself for a search, and time inside."""
-        with ExitStack() as held:
-            held.enter_context(tuning.measuring())
-            held.callback(self._end)
-            self._searches.append(tuning)
+        with self.searching(tuning), self.held():
             yield
+
+    @contextmanager
+    def searching(self, tuning: Tuning) -> Iterator[None]:
+        """Time inside; who compiles there as well has the device only where it is :meth:`held`."""
+        self._searches.append(tuning)
+        try:
+            yield
+        finally:
+            self._end()
+
+    def held(self) -> AbstractContextManager[None]:
+        """Have the device to oneself for a measurement of the search that goes on."""
+        return self._searches[-1].measuring()
 
     def measured(
         self, benchmark: Callable[[Sequence[Any]], Mapping[Any, float]], choices: Sequence[Any]
@@ -130,20 +144,57 @@ class Benchmarks:
 
         :returns: by launcher, in milliseconds; nothing where Inductor is to measure one after the other.
         """
-        if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
+        race = self._raced(autotuner, launchers, args, kwargs)
+        if race is None:
             return {}
-        try:
-            race = Race(self._clock_now())
-            race.look(runners(autotuner, launchers, args, kwargs))
-            results = race.finish()
+        times_ms = {launcher: one.time_us / 1000 for launcher, one in zip(launchers, race.results, strict=True)}
+        # Inductor takes the lowest time: of those that are as good, that has to be the first.
+        times_ms[launchers[race.choice]] = min(times_ms.values())
+        return times_ms
+
+    def steps_ms(
+        self, autotuner: Any, launchers: Sequence[Any], first_ms: float, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[Any, float]:
+        """The times of launchers that were raced against the first of them, as shares of its time.
+
+        Inductor goes on from whatever takes 0.1 % less than its best so far, which no measurement tells. One whose
+        time is lower here is faster for certain, and by more than a tie.
+
+        :returns: by launcher without the first, in milliseconds; nothing where Inductor is to measure one after the
+            other.
+        """
+        race = self._raced(autotuner, launchers, args, kwargs, STEP)
+        if race is None:
+            return {}
+        first_us, *others_us = (one.time_us for one in race.results)
+        times_ms = {}
+        for number, (launcher, time_us) in enumerate(zip(launchers[1:], others_us, strict=True), 1):
+            time_ms = first_ms * time_us / first_us
+            is_faster = race.beats(number, 0)
+            times_ms[launcher] = min(time_ms, first_ms * _LEAST_STEP) if is_faster else max(time_ms, first_ms)
+        return times_ms
+
+    def _raced(
+        self,
+        autotuner: Any,
+        launchers: Sequence[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        limits: Limits | None = None,
+    ) -> Race | None:
+        """The race between a kernel's configurations when it is over; None where there can be none."""
+        if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
+            return None
+        with self.held():
+            try:
+                race = Race(self._clock_now(), limits)
+                race.look(runners(autotuner, launchers, args, kwargs))
+                race.finish()
+            except Exception:  # one of them fails: Inductor knows what to do about it
+                return None
             if race.disturbed:
                 self._searches[-1].was_disturbed()
-            times_ms = {launcher: result.time_us / 1000 for launcher, result in zip(launchers, results, strict=True)}
-            # Inductor takes the lowest time: of those that are as good, that has to be the first.
-            times_ms[launchers[race.choice]] = min(times_ms.values())
-            return times_ms
-        except Exception:  # one of them fails: Inductor knows what to do about it
-            return {}
+            return race
 
     def _clock_now(self) -> Clock:
         if self._clock is None:

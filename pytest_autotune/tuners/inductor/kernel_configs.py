@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
@@ -34,6 +36,7 @@ from pytest_autotune.tuners.inductor.configurations import (
     may_be_scaled,
     params_of,
 )
+from pytest_autotune.tuners.inductor.descent import Descent
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.identity import (
     device_of,
@@ -48,6 +51,7 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.verifying import Contest, verify
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed
+from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: So many spilled registers Inductor puts up with where it says no number.
 _SPILLED = 16
@@ -110,10 +114,13 @@ class KernelConfigs:
         self._run: TuningRun | None = None
         self._hash_configs: Callable[[Sequence[Any]], str] = str
         self._threads: CompileThreads | None = None
+        self._compile_one: Callable[[Any, Any], Any] = lambda autotuner, config: None
         #: What the search for an autotuner is known by: once it is narrowed to the choice, its list is gone.
         self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         #: What is measured now of each autotuner that is searched for, in milliseconds.
         self._measured: dict[int, dict[Params, float]] = {}
+        #: The descents under way, by Inductor's tuner and by its autotuner.
+        self._descents: dict[int, Descent] = {}
         #: What a race has found of those that Inductor asks for now, in milliseconds.
         self._raced_ms: dict[Any, float] = {}
         #: Kernels that were measured without passing the door.
@@ -147,9 +154,10 @@ class KernelConfigs:
 
         def make_bench(original: Any) -> Any:
             def bench(self: Any, launcher: Any, *args: Any, with_profiler: bool = False, **kwargs: Any) -> Any:
-                time_ms = part._raced_ms.pop(launcher, None)
+                time_ms = part._raced_time_ms(self, launcher)
                 if time_ms is None:
-                    time_ms = original(self, launcher, *args, with_profiler=with_profiler, **kwargs)
+                    with part._held(self):
+                        time_ms = original(self, launcher, *args, with_profiler=with_profiler, **kwargs)
                 part._saw(self, launcher, time_ms)
                 return time_ms
 
@@ -165,12 +173,42 @@ class KernelConfigs:
 
             return benchmark_all_configs
 
+        def make_descent(original: Any) -> Any:
+            def coordinate_descent_tuning(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
+                with part._descending(self, launcher, args, kwargs):
+                    return original(self, launcher, *args, **kwargs)
+
+            return coordinate_descent_tuning
+
+        def make_compare(original: Any) -> Any:
+            def compare_config(self: Any, func: Any, candidate_config: Any, best_config: Any, best_timing: Any) -> Any:
+                part._look_ahead(self, candidate_config, best_config, best_timing)
+                return original(self, func, candidate_config, best_config, best_timing)
+
+            return compare_config
+
+        def make_compile_one(original: Any) -> Any:
+            part._compile_one = original
+
+            def _precompile_config(self: Any, cfg: Any) -> Any:
+                descent = part._descents.get(id(self))
+                ready = descent.compiled(cfg) if descent is not None else None
+                return original(self, cfg) if ready is None else ready
+
+            return _precompile_config
+
         owner = module.CachingAutotuner
         compiled = ["self", "warm_cache_only", "reload_kernel", "static_triton_bundle_key"]
         patches.replace(owner, "precompile", compiled, make_precompile)
         patches.replace(owner, "bench", ["self", "launcher", "args", "with_profiler", "kwargs"], make_bench)
         with suppress(HookError):  # then each is measured alone
             patches.replace(owner, "benchmark_all_configs", ["self", "args", "kwargs"], make_benchmark_all)
+        with suppress(HookError, AttributeError):  # then each neighbour is compiled and measured at its turn
+            compared = ["self", "func", "candidate_config", "best_config", "best_timing"]
+            patches.replace(module.CoordescTuner, "compare_config", compared, make_compare)
+            patches.replace(owner, "_precompile_config", ["self", "cfg"], make_compile_one)
+            descended = ["self", "launcher", "args", "kwargs"]
+            patches.replace(owner, "coordinate_descent_tuning", descended, make_descent)
 
     def _acts_on(self, autotuner: Any) -> bool:
         run = self._run
@@ -179,7 +217,68 @@ class KernelConfigs:
 
     def _race(self, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if id(autotuner) in self._measured:
-            self._raced_ms.update(self._timed.raced_ms(autotuner, _may_win(autotuner), args, kwargs))
+            self._raced_ms.update(
+                self._timed.raced_ms(autotuner, _may_win(autotuner, autotuner.launchers), args, kwargs)
+            )
+
+    def _raced_time_ms(self, autotuner: Any, launcher: Any) -> float | None:
+        """What a race has found of a launcher that Inductor is about to measure."""
+        descent = self._descents.get(id(autotuner))
+        return (self._raced_ms if descent is None else descent.raced_ms).pop(launcher, None)
+
+    def _held(self, autotuner: Any) -> AbstractContextManager[None]:
+        """The device, for a measurement of a search."""
+        return self._timed.held() if id(autotuner) in self._measured else nullcontext()
+
+    @contextmanager
+    def _descending(
+        self, autotuner: Any, launcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Iterator[None]:
+        """Compile and race the neighbours that Inductor compares inside, where it searches for a kernel."""
+        if id(autotuner) not in self._measured or not descends(autotuner):
+            yield
+            return
+
+        def race(launchers: Sequence[Any], first_ms: float) -> Mapping[Any, float]:
+            first, *others = launchers
+            racing = [first, *_may_win(autotuner, others)]
+            return self._timed.steps_ms(autotuner, racing, first_ms, args, kwargs)
+
+        descent = Descent(autotuner, launcher, partial(self._compile_side_by_side, autotuner), race)
+        self._descents[id(autotuner)] = self._descents[id(autotuner.coordesc_tuner)] = descent
+        try:
+            yield
+        finally:
+            for one in (autotuner, autotuner.coordesc_tuner):
+                self._descents.pop(id(one), None)
+
+    def _look_ahead(self, tuner: Any, candidate: Any, best: Any, best_ms: float) -> None:
+        descent = self._descents.get(id(tuner))
+        if descent is None:
+            return
+        try:
+            descent.looks_at(candidate, best, best_ms)
+        except Exception as error:  # Inductor's tuner goes on by itself
+            assert self._run is not None
+            del self._descents[id(tuner)]
+            self._run.went_wrong(self.tuner, "compare_config()", error)
+
+    def _compile_side_by_side(self, autotuner: Any, configs: Sequence[Any]) -> list[Any]:
+        """Compile on the cores that are idle; what fails is None, and fails again where Inductor compiles it."""
+        run = self._run
+        assert run is not None
+        if len(configs) < 2 or run.policy.cores < 2:
+            return [None] * len(configs)
+        futures: list[Future[Any]] = []
+        with CompilePool(min(run.policy.cores, len(configs))) as pool:
+            for config in configs:
+                with ExitStack() as held:
+                    held.enter_context(run.core())
+                    pool.held_for_next = held.pop_all()
+                    held.push(pool.held_for_next)
+                    # Inductor's settings hold in the context of the thread that asks.
+                    futures.append(pool.submit(copy_context().run, self._compile_one, autotuner, config))
+        return [None if future.exception() else future.result() for future in futures]
 
     def _saw(self, autotuner: Any, launcher: Any, time_ms: Any) -> None:
         measured = self._measured.get(id(autotuner))
@@ -306,7 +405,9 @@ class KernelConfigs:
             tuning.verified(Verdict("a CUDA graph was captured"))
             return
         own = [one for one in autotuner.launchers if params_of(one.config) == entry.choice.params]
-        launchers = {params_of(launcher.config): launcher for launcher in [*own, *_may_win(autotuner)]}
+        launchers = {
+            params_of(launcher.config): launcher for launcher in [*own, *_may_win(autotuner, autotuner.launchers)]
+        }
 
         def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
             some = [launchers[one.params] for one in candidates]
@@ -321,7 +422,7 @@ class KernelConfigs:
 
     def _tune(self, autotuner: Any, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self._run is not None
-        with self._timed.during(tuning), self._watched(autotuner) as times_ms:
+        with self._timed.searching(tuning), self._watched(autotuner) as times_ms:
             result = autotuner.run(*args, **kwargs)
         if not times_ms:  # one launcher was left, and Inductor had nothing to measure
             return result
@@ -450,7 +551,7 @@ def _compile_too(autotuner: Any, search: _Search, choice: Candidate) -> None:
         autotuner.launchers.append(result.make_launcher())
 
 
-def _may_win(autotuner: Any) -> list[Any]:
-    """The launchers that Inductor would measure: it refuses those that spill many registers, without a launch."""
+def _may_win(autotuner: Any, launchers: Sequence[Any]) -> list[Any]:
+    """Those launchers that Inductor would measure: it refuses those that spill many registers, without a launch."""
     limit = autotuner.inductor_meta.get("spill_threshold", _SPILLED)
-    return [one for one in autotuner.launchers if autotuner.custom_kernel or (one.n_spills or 0) <= limit]
+    return [one for one in launchers if autotuner.custom_kernel or (one.n_spills or 0) <= limit]

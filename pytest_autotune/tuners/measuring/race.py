@@ -340,6 +340,18 @@ class Race:
             tie=self._tie(self._left),
         )
 
+    def beats(self, number: int, other: int) -> bool:
+        """Whether a candidate is faster than another one: for certain, and by more than a tie."""
+        one, two = self._entrants[number], self._entrants[other]
+        if one.failed is not None or two.failed is not None:
+            return one.failed is None
+        laps = sum(number in lap and other in lap for lap in self._laps)
+        found = self._compared(other, number)
+        if found is None or laps < ROUNDS[0][0]:  # one of them had lost at the first look
+            return two.least_us > one.least_us * (1 + NO_CHALLENGE)
+        error = max(found.error, _LEAST_ERROR / math.sqrt(laps))
+        return found.slower > max(self._tie([one, two]), _SURE * error)
+
     def _hopeful(self, entrants: Sequence[_Entrant]) -> list[_Entrant]:
         best_us = min((one.least_us for one in self._entrants if one.failed is None), default=float("inf"))
 

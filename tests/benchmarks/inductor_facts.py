@@ -1,0 +1,445 @@
+"""What a run of torch_compile.py notes of itself, inside the process that compiles: see there.
+
+``first_result`` calls the compiled function and writes what it took to the file that the variable RESULT names. What
+cannot be noted is left out, and said on the run's output.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import os
+import random
+import re
+import statistics
+import sys
+import threading
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch._inductor.select_algorithm as select_algorithm
+from torch._inductor import graph
+from torch._inductor.runtime import benchmarking, triton_heuristics
+
+#: How often the thread that samples looks, in seconds.
+EVERY_S = 0.02
+#: What the main thread does, by the innermost function on its stack that is known: part of a path, function, phase.
+PHASES = (
+    ("pytest_autotune/run/together/", "", "waiting for other processes"),
+    ("pytest_autotune/tuners/measuring/", "", "race and clock"),
+    ("pytest_autotune/tuners/", "_compile_side_by_side", "waiting for threads that compile"),
+    ("concurrent/futures/", "", "waiting for workers that compile"),
+    ("triton/compiler/compiler.py", "compile", "compiling in this thread"),
+    ("triton_heuristics.py", "make_launcher", "loading kernels"),
+    ("triton_heuristics.py", "bench", "measuring configurations"),
+    ("runtime/benchmarking.py", "", "measuring by Inductor"),
+    ("select_algorithm.py", "benchmark_choices", "measuring templates"),
+    ("select_algorithm.py", "wait_on_futures", "waiting for templates to compile"),
+    ("select_algorithm.py", "precompile_fn", "waiting for templates to compile"),
+    ("async_compile.py", "wait", "waiting for workers that compile"),
+    ("async_compile.py", "", "handing out compilations"),
+    ("compile_worker/", "", "starting compile workers"),
+    ("codecache.py", "", "loading generated code"),
+    ("pytest_autotune/", "", "the plugin, else"),
+    ("torch/_inductor/scheduler.py", "", "scheduling and fusing"),
+    ("torch/_inductor/select_algorithm.py", "", "making templates"),
+    ("torch/_inductor/codegen/", "", "generating code"),
+    ("torch/_inductor/", "", "Inductor, else"),
+    ("torch/_functorch/", "", "tracing"),
+    ("torch/_dynamo/", "", "tracing"),
+    ("importlib", "", "importing"),
+)
+
+facts: dict[str, Any] = {"notes": []}
+seconds: defaultdict[str, float] = defaultdict(float)
+calls: Counter[str] = Counter()
+measured: list[int] = []
+codes: list[str] = []
+#: Inductor's autotuners that were run, with what they were called with last.
+autotuners: dict[int, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
+templates: dict[str, dict[str, float]] = {}
+_inside: list[int] = []
+_main = threading.get_ident()
+
+
+def _tries(where: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Note an error instead of raising it."""
+
+    def make(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                facts["notes"].append(f"{where}: {type(error).__name__}: {str(error)[:200]}")
+                traceback.print_exc()
+                return None
+
+        return call
+
+    return make
+
+
+def _counted(original: Any) -> Any:
+    @functools.wraps(original)
+    def benchmark(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _inside:
+            measured.append(1)
+        _inside.append(1)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _inside.pop()
+
+    return benchmark
+
+
+def _timed(owner: Any, name: str, label: str) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        where = label if threading.get_ident() == _main else f"{label}, in other threads"
+        began = time.perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            seconds[where] += time.perf_counter() - began
+            calls[where] += 1
+
+    setattr(owner, name, call)
+
+
+@_tries("counting")
+def _count() -> None:
+    for cls in type(benchmarking.benchmarker).__mro__:
+        for name in ("benchmark", "benchmark_gpu", "benchmark_cpu"):
+            if name in vars(cls):
+                setattr(cls, name, _counted(vars(cls)[name]))
+    compile_to_module = graph.GraphLowering.compile_to_module
+
+    def keep_code(self: Any) -> Any:
+        module = compile_to_module(self)
+        with open(str(module.__file__)) as file:
+            codes.append(re.sub(r"#.*", "", re.sub(r"/\S+\.py", "", file.read())))
+        return module
+
+    graph.GraphLowering.compile_to_module = keep_code  # type: ignore[method-assign]
+
+
+@_tries("timing")
+def _time() -> None:
+    triton = import_module("triton")
+    _timed(triton, "compile", "compiling")
+    for name in ("StaticTritonCompileResult", "TritonCompileResult"):
+        if hasattr(triton_heuristics, name):
+            _timed(getattr(triton_heuristics, name), "make_launcher", "loading kernels")
+    if "pytest_autotune.run.door" not in sys.modules:
+        return
+    from pytest_autotune.run.door import Tuning
+    from pytest_autotune.tuners.measuring.race import Race
+
+    for name in ("look", "finish", "alone"):
+        _timed(Race, name, f"race: {name}")
+    measuring: Any = Tuning.measuring
+
+    @contextmanager
+    def held(*args: Any, **kwargs: Any) -> Iterator[None]:
+        asked = time.perf_counter()
+        with measuring(*args, **kwargs):
+            had = time.perf_counter()
+            seconds["waiting for the GPU"] += had - asked
+            try:
+                yield
+            finally:
+                seconds["GPU held"] += time.perf_counter() - had
+                calls["GPU held"] += 1
+
+    Tuning.measuring = held  # type: ignore[method-assign]
+
+
+@_tries("watching kernels")
+def _watch() -> None:
+    owner: Any = triton_heuristics.CachingAutotuner
+    run = owner.run
+
+    @functools.wraps(run)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = {name: value for name, value in kwargs.items() if name not in ("stream", "benchmark_run")}
+        if not str(self.inductor_meta.get("kernel_name", "Placeholder")).startswith("Placeholder"):
+            autotuners[id(self)] = self, args, given
+        return run(self, *args, **kwargs)
+
+    owner.run = watched
+    selector: Any = select_algorithm.AlgorithmSelectorCache
+    lookup = selector.lookup
+
+    @functools.wraps(lookup)
+    def kept(self: Any, choices: Any, op: str, inputs: str, benchmark: Any, *args: Any, **kwargs: Any) -> Any:
+        if benchmark is not None and "KNOWN" in os.environ:
+            _compare_templates(choices, f"{op} {inputs}", benchmark)
+        found = lookup(self, choices, op, inputs, benchmark, *args, **kwargs)
+        if found:
+            templates[f"{op} {inputs}"] = {str(one.hash_key()): float(ms) for one, ms in found.items()}
+        return found
+
+    selector.lookup = kept
+
+
+class _Sampler(threading.Thread):
+    """Looks at all stacks now and then."""
+
+    def __init__(self) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self.ended = threading.Event()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.places: Counter[str] = Counter()
+        self._known: dict[Any, str] = {}
+
+    def run(self) -> None:
+        before = time.perf_counter()
+        while not self.ended.wait(EVERY_S):
+            now = time.perf_counter()
+            passed, before = now - before, now
+            for thread, frame in sys._current_frames().items():
+                self._look(thread, frame, passed)
+
+    def _look(self, thread: int, frame: Any, passed: float) -> None:
+        innermost, at = frame, frame
+        while at is not None:
+            phase = self._phase(at.f_code)
+            if phase and (thread == _main or phase == "compiling in this thread"):
+                break
+            at = at.f_back
+        if thread != _main:
+            if at is not None:
+                self.seconds["(threads that compile)"] += passed
+            return
+        phase = self._phase(at.f_code) if at is not None else "else"
+        self.seconds[phase] += passed
+        code = innermost.f_code
+        self.places[f"{phase}: {'/'.join(code.co_filename.split('/')[-2:])} {code.co_name}"] += passed
+
+    def _phase(self, code: Any) -> str:
+        found = self._known.get(code)
+        if found is None:
+            fits = (phase for path, name, phase in PHASES if path in code.co_filename and name in ("", code.co_name))
+            found = self._known[code] = next(fits, "")
+        return found
+
+
+def first_result(compiled: Callable[..., Any], *args: Any) -> None:
+    """Call it, and write down what that took."""
+    sampler = _Sampler()
+    sampler.start()
+    started = time.perf_counter()
+    result = compiled(*args)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    facts["seconds"] = time.perf_counter() - started
+    sampler.ended.set()
+    began = time.perf_counter()
+    torch.save(result, os.environ["RESULT"] + ".pt")
+    kernels = sum(code.count("async_compile.triton(") for code in codes)
+    products = sum(len(re.findall(r"^triton_tem_\w+ = ", code, re.M)) for code in codes)
+    libraries = sum(code.count("extern_kernels.") for code in codes)
+    facts.update(
+        measured=len(measured),
+        codes=codes,
+        kernels=f"{kernels} kernels, {products} of them matrix products, and {libraries} library calls",
+        phases=dict(sampler.seconds),
+        places=dict(sorted(sampler.places.items(), key=lambda item: -item[1])[:15]),
+        timers=dict(seconds),
+        calls=dict(calls),
+        templates=templates,
+        chosen={},
+    )
+    _write()
+    _note_choices()
+    _note_inductors_times()
+    if "KNOWN" in os.environ:
+        _compare()
+    else:
+        _time_calls(compiled, args)
+    facts["after"] = time.perf_counter() - began
+    _write()
+
+
+def _write() -> None:
+    with open(os.environ["RESULT"] + ".json", "w") as file:
+        json.dump(facts, file)
+
+
+@_tries("Inductor's own times")
+def _note_inductors_times() -> None:
+    metrics = sys.modules["torch._dynamo.utils"].compilation_time_metrics
+    facts["own"] = {name: sum(times) for name, times in metrics.items() if sum(times) > 0.2}
+
+
+@_tries("timing calls")
+def _time_calls(compiled: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """What a call takes from then on: by CUDA events, 50 of them."""
+    if not torch.cuda.is_available():
+        return
+    times_ms = []
+    for _ in range(60):
+        make: Any = torch.cuda.Event
+        start, end = make(enable_timing=True), make(enable_timing=True)
+        start.record()
+        compiled(*args)
+        end.record()
+        torch.cuda.synchronize()
+        times_ms.append(start.elapsed_time(end))
+    facts["call_us"] = statistics.median(times_ms[10:]) * 1000
+
+
+def _params(config: Any) -> dict[str, Any]:
+    return {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+
+
+def _kernel(autotuner: Any) -> str:
+    """What a kernel is called in every run: its name without numbers and the digest of its code."""
+    from pytest_autotune.tuners.inductor.identity import kernel_key, kernel_name
+
+    return f"{kernel_name(autotuner)} {kernel_key(autotuner, '')[0].value}"
+
+
+@_tries("choices")
+def _note_choices() -> None:
+    for autotuner, _, _ in autotuners.values():
+        name = getattr(autotuner.heuristic_type, "name", "")
+        if len(autotuner.launchers) != 1 or name in ("TEMPLATE", "FIXED"):
+            continue
+        known = autotuner.coordesc_tuner.cached_benchmark_results
+        facts["chosen"][_kernel(autotuner)] = {
+            "choice": _params(autotuner.launchers[0].config),
+            "known": [[dict(params), ms] for params, ms in known.items() if ms < float("inf")],
+        }
+
+
+# What follows compares the choices of two runs in a third one, which has loaded those of the second.
+
+
+def _compare() -> None:
+    until = float(os.environ["UNTIL"])
+    with open(os.environ["KNOWN"]) as file:
+        known = json.load(file)
+    facts.setdefault("compared", {})
+    for number, (autotuner, args, kwargs) in enumerate(autotuners.values()):
+        if time.time() > until:
+            facts["notes"].append(f"no time was left for {len(autotuners) - number} kernels")
+            break
+        _compare_kernel(autotuner, args, kwargs, known)
+        _write()
+
+
+@_tries("a kernel's choices")
+def _compare_kernel(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Mapping[str, Any]) -> None:
+    from pytest_autotune.tuners.inductor.benchmarks import runners
+    from pytest_autotune.tuners.measuring.clocks import torch_clock
+    from pytest_autotune.tuners.shared.compile_pool import CompilePool
+
+    name = _kernel(autotuner)
+    found = {arm: one["chosen"][name] for arm, one in known.items() if name in one["chosen"]}
+    if len(found) < 2:
+        return
+    wanted = [one["choice"] for one in found.values()]
+    for one in found.values():  # and what else may be the best
+        wanted += [params for params, _ in sorted(one["known"], key=lambda entry: entry[1])[:3]]
+    wanted = [one for number, one in enumerate(wanted) if one not in wanted[:number]]
+    if autotuner.fn.fn is None:
+        autotuner.fn = autotuner._reload_kernel().fn
+    with CompilePool(8) as pool:
+        futures = [pool.submit(autotuner._precompile_config, _made(autotuner, params)) for params in wanted]
+    launchers, numbers = [], {}
+    for number, future in enumerate(futures):
+        try:
+            launchers.append(future.result().make_launcher())
+            numbers[len(launchers) - 1] = number
+        except Exception as error:
+            facts["notes"].append(f"{name} {wanted[number]}: {type(error).__name__}")
+    clock = torch_clock(flush_l2=True)
+    times = {numbers[at]: one for at, one in _truth(clock, list(runners(autotuner, launchers, args, kwargs))).items()}
+    facts["compared"][name] = {
+        "chose": {arm: wanted.index(one["choice"]) for arm, one in found.items()},
+        "params": wanted,
+        "times_us": {number: one[0] for number, one in times.items()},
+        "halves": max(one[1] for one in times.values()),
+    }
+
+
+def _made(autotuner: Any, params: Mapping[str, Any]) -> Any:
+    config = copy.deepcopy(autotuner.launchers[0].config)
+    rest = dict(params)
+    config.num_warps, config.num_stages = rest.pop("num_warps"), rest.pop("num_stages")
+    config.kwargs = rest
+    return config
+
+
+def _truth(clock: Any, runners: Sequence[Any], laps: int = 400) -> dict[int, tuple[float, float]]:
+    """Time launches in turn: the mean of the middle half in microseconds, and by which share two halves differ."""
+    from pytest_autotune.tuners.measuring.times import midmean
+
+    shuffle = random.Random(1).shuffle
+    times: dict[int, list[float]] = {number: [] for number in range(len(runners))}
+    prepared: list[float] = []
+
+    def turns(count: int, busy_us: float, keep: bool) -> None:
+        order = list(times)
+        for _ in range(count):
+            shuffle(order)
+            launched = [(number, clock.launch(runners[number], busy_us)) for number in order]
+            clock.synchronise()
+            prepared.extend(launch.prepared_us for _, launch in launched)
+            for number, launch in launched:
+                if keep and launch.prepared_us <= busy_us:
+                    times[number].append(launch.time_us())
+
+    turns(3, 0.0, False)
+    prepared.clear()
+    turns(5, 0.0, False)
+    busy_us = min(2 * sorted(prepared)[int(len(prepared) * 0.9)], 2000.0)
+    began = time.perf_counter()
+    while min(map(len, times.values())) < laps and time.perf_counter() - began < 3.0:
+        turns(20, busy_us, True)
+    found = {}
+    for number, own in times.items():
+        if len(own) >= 8:
+            (first, _), (second, _) = midmean(own[::2]), midmean(own[1::2])
+            found[number] = midmean(own)[0], abs(first / second - 1)
+    return found
+
+
+@_tries("a decision among templates")
+def _compare_templates(choices: Sequence[Any], problem: str, benchmark: Callable[..., Any]) -> None:
+    """Measure those again that two runs found to be the fastest, in turn, by Inductor's own benchmark."""
+    with open(os.environ["KNOWN"]) as file:
+        known = json.load(file)
+    by_id = {str(one.hash_key()): one for one in choices}
+    best = {}
+    for arm, one in known.items():
+        times = {id: ms for id, ms in one["templates"].get(problem, {}).items() if id in by_id and ms > 0}
+        if times:
+            best[arm] = min(times, key=lambda id: times[id])
+    if len(best) < 2:
+        return
+    ids = list(dict.fromkeys(best.values()))
+    times_us: dict[str, list[float]] = {id: [] for id in ids}
+    if len(ids) > 1:
+        for _ in range(7):
+            for id in ids:
+                times_us[id] += [ms * 1000 for ms in benchmark([by_id[id]]).values()]
+    medians = {id: statistics.median(own) if own else 1.0 for id, own in times_us.items()}
+    facts.setdefault("compared_templates", {})[problem] = {"chose": best, "times_us": medians}
+
+
+_count()
+_time()
+_watch()
