@@ -60,7 +60,7 @@ def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that
     for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
         run, lookups = a_run(entry)
         with run.tuning(entry.problem, (), lambda entry: True) as tuning:
-            part._verify(Spilling(times_us, spills), search, tuning, ("x",), {})
+            part._verify(Spilling(times_us, spills), search, tuning, ("x",), {"stream": 0})
         verdicts.append(lookups[0].verdict)
 
     slower, good = verdicts

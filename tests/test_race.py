@@ -421,3 +421,17 @@ def test_a_gpu_whose_memory_is_full_gets_a_smaller_buffer_to_flush_its_cache_wit
 
     assert [buffer(free << 20) for free in (300, 100, 40)] == [256 << 20, 64 << 20, 32 << 20]
     assert buffer(31 << 20) is None
+
+
+def test_a_candidate_beats_another_one_where_it_is_faster_for_certain_and_by_more_than_a_tie() -> None:
+    gpu = Gpu(noise=0.004)
+    running = Race(gpu, now_s=lambda: gpu.now_s)
+    running.look(runners([50.0, 50.1, 49.0, 40.0, 90.0]))
+    running.finish()
+
+    beaten = [[number for number in range(5) if running.beats(number, other)] for other in range(5)]
+    assert beaten[0][-1:] == beaten[1][-1:] == [3]
+    assert 1 not in beaten[0]
+    assert 0 not in beaten[1]
+    assert beaten[3] == []
+    assert beaten[4] == [0, 1, 2, 3]

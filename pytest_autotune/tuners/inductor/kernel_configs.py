@@ -55,6 +55,8 @@ from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: So many spilled registers Inductor puts up with where it says no number.
 _SPILLED = 16
+#: Arguments of a kernel's ``run`` that are none of the kernel's.
+_OF_RUN = ("stream", "benchmark_run")
 
 
 class _Pending(partial[Any]):
@@ -404,6 +406,7 @@ class KernelConfigs:
         if stream_is_capturing():
             tuning.verified(Verdict("a CUDA graph was captured"))
             return
+        given = {name: value for name, value in kwargs.items() if name not in _OF_RUN}
         own = [one for one in autotuner.launchers if params_of(one.config) == entry.choice.params]
         launchers = {
             params_of(launcher.config): launcher for launcher in [*own, *_may_win(autotuner, autotuner.launchers)]
@@ -411,7 +414,7 @@ class KernelConfigs:
 
         def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
             some = [launchers[one.params] for one in candidates]
-            return dict(zip(candidates, runners(autotuner, some, args, kwargs), strict=True))
+            return dict(zip(candidates, runners(autotuner, some, args, given), strict=True))
 
         candidates = [Candidate(params=params) for params in launchers]
         verify(tuning, Contest(candidates, ready, self._timed.clock, spent_s=search.compiled_s))
