@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,6 +17,7 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.hooks import Hooks
+from pytest_autotune.tuners.protocol import Suite
 
 ENTRY = Entry(Problem("costly.part", "kernel", (), Device("Toy GPU", "toy")), choice=Candidate("a"))
 
@@ -90,6 +92,33 @@ def test_a_cache_that_a_test_loads_brings_its_tuner_in_once() -> None:
         hooks.install()
 
     assert CostlyAdapter.hooked == 1
+    hooks.uninstall()
+
+
+class PreparingAdapter(CostlyAdapter):
+    calls: ClassVar[list[object]] = []
+
+    def prepare(self, suite: Suite) -> None:
+        self.calls.append(suite)
+
+    def finish(self) -> None:
+        self.calls.append("finished")
+        raise RuntimeError("toy")
+
+
+def test_an_adapter_that_prepares_something_is_told_when_to_begin_and_when_to_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys.modules["costly_adapter"], "Adapter", PreparingAdapter)
+    run, suite = run_of((ENTRY,)), Suite((), is_part=False, children=1, folder=tmp_path, wait_s=1.0)
+    hooks = Hooks(run, None)
+    hooks.install()
+
+    hooks.prepare(suite)
+    hooks.finish()
+
+    assert PreparingAdapter.calls == [suite, "finished"]
+    assert run.notes == ["costly: error in finish(): RuntimeError: toy"]
     hooks.uninstall()
 
 

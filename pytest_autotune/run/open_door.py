@@ -18,6 +18,7 @@ from pytest_autotune.run.progress import WAITING_FOR_GPU, Progress
 from pytest_autotune.run.races import Races
 from pytest_autotune.run.reasons import failed_candidates
 from pytest_autotune.run.reporting import Reporting
+from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.sources import OtherWorker, Source
 from pytest_autotune.run.together.shared_work import UndividedWork, Work
 from pytest_autotune.run.verify import Verdict
@@ -216,7 +217,7 @@ class Tuning:
             tuple(candidates),
             native,
             label or self.lookup.label,
-            float(f"{seconds:.3g}"),
+            significant(seconds),
             self._asked.versions,
             made_of=tuple(self._asked.made_of()),
         )

@@ -114,15 +114,15 @@ class Hooks:
     def prepare(self, suite: Suite) -> None:
         """Let the adapters that do so prepare something beside the tests, until :meth:`finish`."""
         for name, adapter in self._adapters.items():
-            if isinstance(adapter, Prepares):
-                with self._noting(name, "prepare()"):
+            with self._noting(name, "prepare()"):
+                if isinstance(adapter, Prepares):
                     adapter.prepare(suite)
 
     def finish(self) -> None:
         """The tests are over."""
         for name, adapter in self._adapters.items():
-            if isinstance(adapter, Prepares):
-                with self._noting(name, "finish()"):
+            with self._noting(name, "finish()"):
+                if isinstance(adapter, Prepares):
                     adapter.finish()
 
     def uninstall(self) -> None:

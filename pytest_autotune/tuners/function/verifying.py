@@ -15,7 +15,7 @@ from pytest_autotune.tuners.function.strategies import Exhaustive
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.how import CallersClock, make_clock
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
-from pytest_autotune.tuners.measuring.verifying import Contest, verify
+from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
 
 #: A larger space is not raced as a whole.
 MOST = 1000
@@ -30,7 +30,7 @@ def verify_choice(plan: Plan, processor: Processor, tuning: Tuning, workers: int
     if not tuning.to_verify or entry is None:
         return
     if stream_is_capturing():
-        tuning.verified(Verdict("a CUDA graph was captured"))
+        tuning.verified(CAPTURED)
         return
     candidates = _candidates(plan, entry)
     if not candidates:

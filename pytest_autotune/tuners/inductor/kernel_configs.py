@@ -48,9 +48,9 @@ from pytest_autotune.tuners.inductor.identity import (
 )
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.measuring.clocks import Runner
-from pytest_autotune.tuners.measuring.verifying import Contest, verify
+from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed
+from pytest_autotune.tuners.shared.candidates import error_line, no_longer_compiles, note_that_every_candidate_failed
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: So many spilled registers Inductor puts up with where it says no number.
@@ -352,7 +352,7 @@ class KernelConfigs:
             compile()
             _settle(autotuner, choice.params)
         except Exception as error:
-            search.rejected[choice.params] = _why_not(error)
+            search.rejected[choice.params] = no_longer_compiles(error_line(error))
             _widen(autotuner, search)
             compile()
             return self._first_run(autotuner, search, *args, **kwargs)
@@ -404,7 +404,7 @@ class KernelConfigs:
             tuning.verified(Verdict("it is not on a GPU"))
             return
         if stream_is_capturing():
-            tuning.verified(Verdict("a CUDA graph was captured"))
+            tuning.verified(CAPTURED)
             return
         given = {name: value for name, value in kwargs.items() if name not in _OF_RUN}
         own = [one for one in autotuner.launchers if params_of(one.config) == entry.choice.params]
@@ -420,7 +420,7 @@ class KernelConfigs:
         verify(tuning, Contest(candidates, ready, self._timed.clock, spent_s=search.compiled_s))
 
     def _reject(self, search: _Search, tuning: Tuning, choice: Candidate, error: Exception) -> None:
-        reason = search.rejected[choice.params] = _why_not(error)
+        reason = search.rejected[choice.params] = no_longer_compiles(error_line(error))
         tuning.reject(reason)
 
     def _tune(self, autotuner: Any, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -491,11 +491,6 @@ def _first_run_of_one(
     wait()
     compile()
     return autotuner.run(*args, **kwargs)
-
-
-def _why_not(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"the choice no longer compiles: {type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def _narrow(autotuner: Any, search: _Search, config: Any) -> None:

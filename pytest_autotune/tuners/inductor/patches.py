@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.guard import guarded
-from pytest_autotune.tuners.shared.versions import version_of
+from pytest_autotune.tuners.shared.signatures import known
 
 
 class Patches:
@@ -33,13 +31,8 @@ class Patches:
         :param and_others: later versions have further parameters, which are handed on.
         :raises HookError: when it is not there, or takes others.
         """
-        original = vars(owner).get(name)
         where = f"{owner.__name__.rpartition('.')[2]}.{name}"
-        if original is None:
-            raise HookError(f"torch {version_of('torch')} has no {where}")
-        found = list(inspect.signature(original).parameters)
-        if found != list(parameters) and not (and_others and found[: len(parameters)] == list(parameters)):
-            raise HookError(f"{where} of torch {version_of('torch')} has another signature")
+        original = known(vars(owner).get(name), where, "torch", parameters, and_others=and_others)
         self._originals.append((owner, name, original))
         setattr(owner, name, guarded(make(original), original, self._run, self._tuner))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.door import Tuning
+from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.measuring.race import Challenge
@@ -46,7 +47,7 @@ def verify_winner(
             again = None
             if found is not None and found[1].is_slower(worth):
                 again = _again(timed, benchmark, winner, found[0])
-            held_s = float(f"{time.perf_counter() - began:.3g}")
+            held_s = significant(time.perf_counter() - began)
         if winner not in first:
             return Verdict("it was not measured in this process")
         told = Verdict(raced=len(first), measured_seconds=held_s)

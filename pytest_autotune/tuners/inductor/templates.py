@@ -26,7 +26,12 @@ from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
 from pytest_autotune.tuners.inductor.template_race import verify_winner
-from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed, rounded_us
+from pytest_autotune.tuners.shared.candidates import (
+    error_line,
+    no_longer_compiles,
+    note_that_every_candidate_failed,
+    rounded_us,
+)
 
 #: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
 DIGITS = 6
@@ -224,6 +229,5 @@ def _no_longer_compiles(offered: _Offered, entry: Entry) -> str:
     try:
         precompile()
     except Exception as error:
-        lines = str(error).strip().splitlines()
-        return f"the choice no longer compiles: {type(error).__name__}: {lines[0] if lines else ''}"
+        return no_longer_compiles(error_line(error))
     return ""

@@ -16,15 +16,18 @@ from itertools import islice
 
 from pytest_autotune.cache.model import Candidate, Entry
 from pytest_autotune.run.door import Tuning
+from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.race import Challenge, Limits, Race, Result
-from pytest_autotune.tuners.shared.candidates import rounded_us
+from pytest_autotune.tuners.shared.candidates import error_line, rounded_us
 
 #: What one race may cost. Long kernels differ less from launch to launch.
 LIMITS = Limits(each_us=50_000.0, all_us=300_000.0)
 #: So many candidates are made ready before it is asked again whether there is time.
 AT_A_TIME = 16
+#: Nothing can be measured then.
+CAPTURED = Verdict("a CUDA graph was captured")
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,8 @@ def report(tuning: Tuning, race: Callable[[Callable[[], bool]], Verdict], spent_
         try:
             verdict = race(is_over)
         except Exception as error:
-            verdict = Verdict(f"{type(error).__name__}: {error}".splitlines()[0])
-        tuning.verified(replace(verdict, seconds=float(f"{time.perf_counter() - started:.3g}")))
+            verdict = Verdict(error_line(error))
+        tuning.verified(replace(verdict, seconds=significant(time.perf_counter() - started)))
 
 
 def slower(told: Verdict, challenge: Challenge, best_us: float, entry: Entry) -> Verdict:
@@ -102,10 +105,10 @@ def slower(told: Verdict, challenge: Challenge, best_us: float, entry: Entry) ->
     """
     return replace(
         told,
-        slower=float(f"{challenge.slower:.3g}"),
+        slower=significant(challenge.slower),
         choice_us=rounded_us(best_us * (1 + challenge.slower)),
         best_us=rounded_us(best_us),
-        error_us=float(f"{2 * challenge.error * best_us:.2g}"),
+        error_us=significant(2 * challenge.error * best_us, 2),
         entry=entry,
     )
 
@@ -131,7 +134,7 @@ def _verdict(tuning: Tuning, contest: Contest, is_over: Callable[[], bool]) -> V
         began = time.perf_counter()
         worth = worth_of(tuning.lookup.problem.device)
         raced = races(contest.make_clock(), list(runners.values()), worth, contest.expected)
-        told = Verdict(raced=len(racing), measured_seconds=float(f"{time.perf_counter() - began:.3g}"))
+        told = Verdict(raced=len(racing), measured_seconds=significant(time.perf_counter() - began))
     if raced.disturbed or tuning.lookup.disturbed:
         return replace(told, reason="something else may have run on the device")
     if raced.challenge is None:
@@ -145,7 +148,7 @@ def _verdict(tuning: Tuning, contest: Contest, is_over: Callable[[], bool]) -> V
 def _timed(candidate: Candidate, result: Result) -> Candidate:
     if result.measured is not None:
         return replace(candidate, time_us=rounded_us(result.time_us))
-    return replace(candidate, failed=f"{type(result.failed).__name__}: {result.failed}".splitlines()[0])
+    return replace(candidate, failed=error_line(result.failed) if result.failed is not None else "failed")
 
 
 def _entry(tuning: Tuning, best: Candidate, timed: Sequence[Candidate]) -> Entry:

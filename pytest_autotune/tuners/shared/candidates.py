@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_autotune.cache.model import Problem
 from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.rounding import significant
 
 #: Digits of a time that are kept: more are noise.
 DIGITS = 4
@@ -15,7 +16,21 @@ def rounded_us(time_us: float, digits: int = DIGITS) -> float:
     :param time_us: in microseconds.
     :param digits: more where times are compared with each other later, and not only reported.
     """
-    return float(f"{time_us:.{digits}g}")
+    return significant(time_us, digits)
+
+
+def error_line(error: BaseException, message: str = "") -> str:
+    """An error in one line: its class, and the first line of what it says.
+
+    :param message: what it says, where that is not its text.
+    """
+    first = next((line.strip() for line in (message or str(error)).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def no_longer_compiles(error: str) -> str:
+    """Why a loaded choice is rejected; ``error`` is one line."""
+    return f"the choice no longer compiles: {error}"
 
 
 def note_that_every_candidate_failed(run: TuningRun, problem: Problem) -> None:

@@ -16,6 +16,7 @@ from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.shared_work import Work
+from pytest_autotune.tuners.shared.candidates import no_longer_compiles
 from pytest_autotune.tuners.shared.source.definitions import may_be_defined
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton import identity as identities
@@ -163,7 +164,7 @@ class Choices:
             except (TypeError, ValueError, KeyError):
                 kernel = None  # the call is wrong, whatever is chosen: the launch raises it
             except Exception as error:
-                tuning.reject(f"the choice no longer compiles: {failure_text(error)}")
+                tuning.reject(no_longer_compiles(failure_text(error)))
                 continue
             verify_choice(call, identity.offered, tuning, self._run)
             call.adopt(config, (tuning.entry.choice.time_us or 0.0) / 1000)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from pytest_autotune.tuners.shared.candidates import error_line
 from pytest_autotune.tuners.triton import internals
 
 
@@ -51,6 +52,4 @@ def fails_again(error: BaseException) -> bool:
 
 def failure_text(error: BaseException) -> str:
     """An error in one line: Triton's messages begin with the source and end with what is wrong."""
-    message = getattr(error, "error_message", None) or str(error)
-    lines = [line.strip() for line in str(message).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return error_line(error, str(getattr(error, "error_message", None) or ""))

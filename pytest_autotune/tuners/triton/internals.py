@@ -15,6 +15,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.signatures import known
 from pytest_autotune.tuners.shared.source.functions import closure_cells, layers
 from pytest_autotune.tuners.shared.versions import version_of
 
@@ -48,10 +49,6 @@ def _module(name: str) -> Any:
     return sys.modules.get(f"triton.{name}")
 
 
-def _another(what: str) -> HookError:
-    return HookError(f"{what} of triton {version_of('triton')} has another signature")
-
-
 # What is hooked
 
 
@@ -60,12 +57,8 @@ def disk_cache_check(autotuner_class: Any) -> Callable[..., Any]:
 
     :raises HookError: where there is none, or it is called otherwise.
     """
-    check: Callable[..., Any] | None = autotuner_class.__dict__.get("check_disk_cache")
-    if check is None:
-        raise HookError(f"triton {version_of('triton')} has no Autotuner.check_disk_cache; triton >= 3.4 is needed")
-    if list(inspect.signature(check).parameters) != _CHECK_PARAMETERS:
-        raise _another("Autotuner.check_disk_cache")
-    return check
+    check = autotuner_class.__dict__.get("check_disk_cache")
+    return known(check, "Autotuner.check_disk_cache", "triton", _CHECK_PARAMETERS, needed="triton >= 3.4 is needed")
 
 
 def compile_of(compiler: ModuleType) -> Callable[..., Any]:
@@ -73,10 +66,8 @@ def compile_of(compiler: ModuleType) -> Callable[..., Any]:
 
     :raises HookError: where there is none, or it is called otherwise.
     """
-    compile: Callable[..., Any] | None = getattr(compiler, "compile", None)
-    if compile is None or list(inspect.signature(compile).parameters)[:3] != _COMPILE_PARAMETERS:
-        raise _another("triton.compiler.compile")
-    return compile
+    compile = getattr(compiler, "compile", None)
+    return known(compile, "triton.compiler.compile", "triton", _COMPILE_PARAMETERS, and_others=True)
 
 
 def given_to_compile(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,9 +193,8 @@ def compile_kernel(function: Any, arguments: Mapping[str, Any]) -> None:
     :param function: Triton's ``JITFunction``.
     :raises HookError: where this Triton is not known to do so.
     """
-    parameters = inspect.signature(type(function).run).parameters
-    if not {"grid", "warmup"} <= parameters.keys():
-        raise _another("JITFunction.run")
+    if not {"grid", "warmup"} <= inspect.signature(type(function).run).parameters.keys():
+        raise HookError(f"JITFunction.run of triton {version_of('triton')} has another signature")
     function.pre_run_hooks = []  # they are for launches
     function.run(grid=(1,), warmup=True, **arguments)
 

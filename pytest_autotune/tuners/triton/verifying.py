@@ -11,7 +11,7 @@ from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.together.shared_work import UndividedWork
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Runner
-from pytest_autotune.tuners.measuring.verifying import Contest, verify
+from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
 from pytest_autotune.tuners.triton import internals, interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
@@ -29,7 +29,7 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
         tuning.verified(Verdict("it was interpreted, and times mean nothing"))
         return
     if stream_is_capturing():
-        tuning.verified(Verdict("a CUDA graph was captured"))
+        tuning.verified(CAPTURED)
         return
     make_clock = clock_for(call.autotuner)
     if make_clock is None:

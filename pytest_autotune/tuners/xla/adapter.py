@@ -9,7 +9,6 @@ tunes no program comes from there.
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import re
 import sys
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.guard import guarded
+from pytest_autotune.tuners.shared.signatures import known
 from pytest_autotune.tuners.shared.versions import version_of
 
 if TYPE_CHECKING:
@@ -109,12 +109,7 @@ def _known(module: str, name: str, parameters: list[str]) -> tuple[Any, Any]:
     :raises HookError: when it is not there, or takes other parameters.
     """
     owner = importlib.import_module(module)
-    function = getattr(owner, name, None)
-    if function is None:
-        raise HookError(f"jax {version_of('jax')} has no {name}; a newer jax is needed")
-    if list(inspect.signature(function).parameters) != parameters:
-        raise HookError(f"{name} of jax {version_of('jax')} has another signature")
-    return owner, function
+    return owner, known(getattr(owner, name, None), name, "jax", parameters, needed="a newer jax is needed")
 
 
 def _name(module: Any) -> str:

@@ -38,7 +38,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """What became of one problem.
 
     :param entry: the loaded entry, for a hit.
@@ -65,7 +65,7 @@ class LoadedEntries:
     def __bool__(self) -> bool:
         return bool(self.entries)
 
-    def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> Verdict:
+    def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> Judgement:
         """What the entries that were offered say about one that XLA now has in its memory.
 
         :param device: what XLA compiled for.
@@ -75,15 +75,15 @@ class LoadedEntries:
         here = [loaded for loaded in same_hlo if same_device(loaded.xla, chosen)]
         for loaded in here:
             if _same_value(loaded.xla, chosen):
-                return Verdict(Outcome.HIT, entry=loaded.ours)
+                return Judgement(Outcome.HIT, entry=loaded.ours)
         if here:
-            return Verdict(Outcome.STALE, _what_changed(here[0], chosen, versions))
+            return Judgement(Outcome.STALE, _what_changed(here[0], chosen, versions))
         if same_hlo:
-            return Verdict(Outcome.MISMATCH, _other_device(same_hlo, chosen, device))
+            return Judgement(Outcome.MISMATCH, _other_device(same_hlo, chosen, device))
         others = {loaded.xla.layout for loaded in self.entries}
         if others and chosen.layout not in others:
-            return Verdict(Outcome.MISS, f"no entry; those that are loaded are of XLA's {_word(others.pop())} format")
-        return Verdict(Outcome.MISS, "no entry for this HLO: new or changed code")
+            return Judgement(Outcome.MISS, f"no entry; those that are loaded are of XLA's {_word(others.pop())} format")
+        return Judgement(Outcome.MISS, "no entry for this HLO: new or changed code")
 
 
 def same_device(one: XlaEntry, other: XlaEntry) -> bool:
