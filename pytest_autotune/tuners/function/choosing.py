@@ -17,9 +17,10 @@ from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, made_of
 from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
 from pytest_autotune.tuners.function.keys import key_values, sizes_in
+from pytest_autotune.tuners.function.plan import Callbacks, Found, Hold, Plan
 from pytest_autotune.tuners.function.processors import Processor
 from pytest_autotune.tuners.function.randomness import random_state_kept
-from pytest_autotune.tuners.function.search import Callbacks, Found, Hold, Plan, search, why_unusable
+from pytest_autotune.tuners.function.search import search, why_unusable
 from pytest_autotune.tuners.function.source_text import callbacks_with_source
 from pytest_autotune.tuners.function.space import Configuration, sample
 from pytest_autotune.tuners.function.verifying import verify_choice

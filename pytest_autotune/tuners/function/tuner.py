@@ -14,9 +14,10 @@ from pytest_autotune.cache.model import Identity, Problem, UnportableError
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_unportable, workers_of
 from pytest_autotune.tuners.function.compiling import Compiling
+from pytest_autotune.tuners.function.plan import Callbacks, Hold, Loss, Plan
 from pytest_autotune.tuners.function.processors import Processor, processor_of
 from pytest_autotune.tuners.function.randomness import random_state_kept
-from pytest_autotune.tuners.function.search import Callbacks, Hold, Loss, Plan, compare
+from pytest_autotune.tuners.function.search import compare
 from pytest_autotune.tuners.function.space import Configuration, SpaceError, as_space
 from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.measuring.how import Measuring

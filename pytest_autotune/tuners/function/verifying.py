@@ -8,9 +8,10 @@ from pytest_autotune.cache.model import Candidate, Entry
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import Tuning
 from pytest_autotune.run.verify import Verdict
+from pytest_autotune.tuners.function.plan import Plan
 from pytest_autotune.tuners.function.processors import Processor
 from pytest_autotune.tuners.function.randomness import random_state_kept
-from pytest_autotune.tuners.function.search import Plan, runners
+from pytest_autotune.tuners.function.search import runners
 from pytest_autotune.tuners.function.strategies import Exhaustive
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.how import CallersClock, make_clock

@@ -24,8 +24,13 @@ def error_line(error: BaseException, message: str = "") -> str:
 
     :param message: what it says, where that is not its text.
     """
-    first = next((line.strip() for line in (message or str(error)).splitlines() if line.strip()), "")
+    first = first_line(message or str(error))
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def first_line(text: str) -> str:
+    """The first line of a text that is not blank."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def no_longer_compiles(error: str) -> str:

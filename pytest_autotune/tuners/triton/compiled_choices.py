@@ -56,7 +56,7 @@ class CompiledChoices:
         self._chosen[id(call.autotuner), call.tuning_key] = known
         if kernel is not None:
             try:
-                self._note(known, call.autotuner, call.kwargs, kernel.src, kernel)
+                self._note(known, call.autotuner, call.kwargs, internals.source_of(kernel), kernel)
             except Exception as error:  # the choice is there all the same
                 self._run.error("triton", "what a choice was compiled for", error)
 
@@ -71,14 +71,14 @@ class CompiledChoices:
 
     def _note(self, known: _Chosen, autotuner: Any, kwargs: Mapping[str, Any], source: Any, kernel: Any) -> None:
         entry, config = known.entry, known.config
-        names = list(source.signature)
+        names = list(internals.kinds_of(source))
         given = [name for name in kwargs if name not in _OF_TRITON]
         options = {name: kwargs[name] for name in given if name not in names}
         layer: Any
         for layer in layers(autotuner.fn):  # heuristics may set options, too
             for name in layer.values if internals.is_heuristics(layer) else ():
                 if name not in names:
-                    options[name] = getattr(kernel.metadata, name)
+                    options[name] = internals.option_of(kernel, name)
         held = [name for name in config.kwargs if name in names]
         with suppress(NoText):
             text = text_of(source, held, options)

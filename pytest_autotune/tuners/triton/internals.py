@@ -199,6 +199,35 @@ def compile_kernel(function: Any, arguments: Mapping[str, Any]) -> None:
     function.run(grid=(1,), warmup=True, **arguments)
 
 
+def kinds_of(source: Any) -> Mapping[str, Any]:
+    """The type of each parameter of what was compiled, by name, in order; a tuple has one for each of its parts.
+
+    :param source: Triton's ``ASTSource``.
+    """
+    kinds: Mapping[str, Any] = source.signature
+    return kinds
+
+
+def constant_at(source: Any, path: tuple[int, ...]) -> Any:
+    """What was compiled in for a parameter, or a part of one, whose type is ``constexpr``."""
+    return source.constants[path]
+
+
+def attributes_at(source: Any, path: tuple[int, ...]) -> dict[str, Any]:
+    """What was assumed of a parameter, or a part of one: ``tt.divisibility``, ``tt.pointer_range``."""
+    return dict(source.attrs.get(path) or ())
+
+
+def source_of(kernel: Any) -> Any:
+    """The ``ASTSource`` that a compiled kernel was made of."""
+    return kernel.src
+
+
+def option_of(kernel: Any, name: str) -> Any:
+    """An option that a kernel was compiled with: ``num_warps``."""
+    return getattr(kernel.metadata, name)
+
+
 def load(kernel: Any) -> None:
     """Load a compiled kernel onto the device, as its first launch does."""
     load = getattr(kernel, "_init_handles", None)

@@ -15,6 +15,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.constants import NoText, plain
 
 #: Longer texts are neither written nor read, in characters.
@@ -93,8 +94,8 @@ def words_of(source: Any, held: Collection[str]) -> dict[str, str]:
         if isinstance(kind, (tuple, list)):
             return f"({','.join(word(one, (*path, index)) for index, one in enumerate(kind))})"
         if kind == "constexpr":
-            return f"={_json(plain(source.constants[path]))}"
-        attributes = dict(source.attrs.get(path) or ())
+            return f"={_json(plain(internals.constant_at(source, path)))}"
+        attributes = internals.attributes_at(source, path)
         marks = _DIVISIBLE if attributes.get("tt.divisibility") == 16 else ""
         marks += _SMALL if attributes.get("tt.pointer_range") else ""
         name = str(kind).replace(" ", "")
@@ -104,7 +105,7 @@ def words_of(source: Any, held: Collection[str]) -> dict[str, str]:
 
     return {
         name: "_" if name in held else word(kind, (index,))
-        for index, (name, kind) in enumerate(source.signature.items())
+        for index, (name, kind) in enumerate(internals.kinds_of(source).items())
     }
 
 
