@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry
-from pytest_autotune.cache.shared_values import FastIdentity, Identities
+from pytest_autotune.cache.shared_values import FastIdentity, Identities, in_all
 
 
 class ChangeKind(Enum):
@@ -83,12 +83,15 @@ def diff(old: Cache, new: Cache) -> Diff:
     not one that came and one that went.
     """
     identify = Identities()
-    before = {identify(entry): entry for entry in old.entries}
+    shared = in_all([old, new])
+    before = {identify(entry): entry for entry in old.entries if id(entry) not in shared}
     gone: defaultdict[FastIdentity, list[Entry]] = defaultdict(list)
     come: list[tuple[FastIdentity, Entry]] = []
     changes = []
-    unchanged = 0
+    unchanged = len(shared)
     for entry in new.entries:
+        if id(entry) in shared:
+            continue
         identity = identify(entry)
         was = before.pop(identity, None)
         if was is None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -335,6 +336,37 @@ def before_pruning(fingerprint: tuple[Value, ...]) -> tuple[Value, ...]:
     return tuple(value for value in fingerprint if value.name != PRUNED)
 
 
+class AsRead:
+    """Entries by the bytes that binary files hold of them.
+
+    Files that are read with the same one share the entries that are equal to the byte, which are then known by the
+    object; and where one of them is written, its bytes are copied. It is worth its memory to whoever reads and writes.
+    """
+
+    def __init__(self) -> None:
+        self._devices: dict[str, Device] = {}
+        #: Each with a number, which is the same for entries of one problem and fingerprint.
+        self.entries: dict[bytes, tuple[Entry, int]] = {}
+
+    def adds_devices(self, devices: Mapping[str, Device]) -> bool:
+        """Whether the devices of one more file have the same ids as those of the files before: entries name the id."""
+        both = {**self._devices, **devices}
+        if not self._devices.items() <= both.items() or len(set(both.values())) < len(both):
+            return False
+        self._devices = both
+        return True
+
+    def known_bytes(self, entries: Sequence[Entry], ids: Mapping[Device, str]) -> Iterable[bytes | None]:
+        """The bytes of each of the entries; None for one that is not known here.
+
+        :param ids: of the devices in the file that is written; where one has another id here, no bytes are known.
+        """
+        if any(ids.get(device, id) != id for id, device in self._devices.items()):
+            return repeat(None, len(entries))
+        by_object = {id(entry): data for data, (entry, _) in self.entries.items()}
+        return map(by_object.get, map(id, entries))
+
+
 @dataclass(frozen=True, slots=True)
 class Cache:
     """A set of entries, at most one for each problem and fingerprint.
@@ -344,11 +376,14 @@ class Cache:
         place, the field and what to do, as of a :class:`CacheError`. Else empty.
     :param unknown: fields of a newer version that a binary file held outside its
         entries, as (device id, or "" for the file itself; serialised fields).
+    :param as_read: of what it was read with, where it was read with one; a binary file is written in a fraction of the
+        time with it, and is the same.
     """
 
     entries: tuple[Entry, ...] = ()
     lossy: tuple[str, ...] = ()
     unknown: tuple[tuple[str, bytes], ...] = ()
+    as_read: AsRead | None = field(default=None, compare=False, repr=False)
 
     @property
     def devices(self) -> tuple[Device, ...]:

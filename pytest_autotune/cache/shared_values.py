@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from itertools import count
 from typing import Generic, TypeAlias, TypeVar
 
-from pytest_autotune.cache.model import Device, Entry, Problem, Scalar, Value
+from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Scalar, Value
 
 _T = TypeVar("_T")
 
@@ -58,6 +58,12 @@ class OncePerValue(Generic[_T]):
             self._of_object[id(value)] = made
             self._objects.append(value)  # as long as it is there, no other one has its id
         return made
+
+
+def in_all(caches: Sequence[Cache]) -> Set[int]:
+    """The ``id()`` of each entry that all of the caches share: caches that were read with one ``AsRead`` do."""
+    first, *others = caches
+    return {id(entry) for entry in first.entries}.intersection(*[map(id, cache.entries) for cache in others])
 
 
 class Identities:

@@ -11,6 +11,7 @@ from pytest_autotune.cache.combine import Combined, Conflict, combine
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import AsRead
 from pytest_autotune.cli.arguments import PATH, check_whole
 from pytest_autotune.cli.output import choice_text, on_device, print_lines, safe, time_text
 
@@ -31,8 +32,9 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     """
     if len(set(files)) < len(files):
         raise CacheError(next(path for path in files if files.count(path) > 1), "is named twice")
-    sides = {path: stores.read(path) for path in files}
-    ancestor = stores.read(base) if base is not None else None
+    as_read = AsRead()
+    sides = {path: stores.read(path, as_read=as_read) for path in files}
+    ancestor = stores.read(base, as_read=as_read) if base is not None else None
     check_whole(sides.items(), output)
     combined = combine(sides, ancestor)
     stores.check_writable(output)

@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import binary, mapping, text
 from pytest_autotune.cache.formats.mapping import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.formats.schema import FORMAT_VERSION, Format, check_not_empty
-from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.model import AsRead, Cache
 
 __all__ = [
     "FORMAT_VERSION",
@@ -31,14 +30,15 @@ class _Row:
     """A format.
 
     :param suffixes: those of its files; the first is the one that is recommended.
-    :param read: text or bytes, and where they are from, to a cache; raises CacheError.
+    :param read: text or bytes, and where they are from, to a cache; raises CacheError. That of bytes takes what was
+        read before as well, see :class:`AsRead`.
     :param write: a cache to text or bytes; raises CacheError.
     :param start: how a file of it starts, or starts its first device or entry; None where it cannot be seen.
     :param keeps_unknown_fields: whether fields of newer versions are written back.
     """
 
     suffixes: tuple[str, ...]
-    read: Callable[[Any, str], Cache]
+    read: Callable[..., Cache]
     write: Callable[[Cache], str | bytes]
     start: re.Pattern[str] | None
     keeps_unknown_fields: bool = False
@@ -95,17 +95,18 @@ def encode(cache: Cache, format: Format) -> bytes:
         raise CacheError(error.object[:60].encode(errors="replace").decode(), "UTF-8 cannot encode this") from None
 
 
-def decode(data: bytes, format: Format, where: str) -> Cache:
+def decode(data: bytes, format: Format, where: str, as_read: AsRead | None = None) -> Cache:
     """The cache that the bytes hold.
 
     :param where: the path, for the error.
+    :param as_read: used and filled where the format is binary.
     :raises CacheError: where they hold none, and nothing else, whatever the bytes.
     """
     if data.startswith(_LFS_POINTER):
         raise CacheError(where, "is a pointer of Git LFS, not the file itself", "git lfs pull")
     if format is Format.BINARY:
         try:
-            return _FORMATS[format].read(data, where)
+            return _FORMATS[format].read(data, where, as_read)
         except CacheError:
             _check_what_it_is(data.decode(errors="replace") if binary.may_be_text(data) else "", format, where)
             raise

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location
-from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.model import AsRead, Cache
 from pytest_autotune.cache.stores.file import FileStore, bytes_of
 from pytest_autotune.cache.stores.folder import FolderStore
 from pytest_autotune.cache.stores.store import Change, Store, Updated
@@ -43,13 +43,14 @@ def store_of(location: AnyLocation) -> Store:
     return FolderStore(location) if location.is_folder else FileStore(location)
 
 
-def read(location: AnyLocation, missing_ok: bool = False) -> Cache:
+def read(location: AnyLocation, missing_ok: bool = False, as_read: AsRead | None = None) -> Cache:
     """The cache that is kept there.
 
     :param missing_ok: a missing or empty file is an empty cache.
+    :param as_read: for several binary files, or one that is written again: what is equal is read and written once.
     :raises CacheError: where there is none, or none that can be read.
     """
-    return store_of(location).read(missing_ok)
+    return store_of(location).read(missing_ok, as_read)
 
 
 def check_writable(location: AnyLocation) -> Cache:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import decode, encode, format_of
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.model import AsRead, Cache
 from pytest_autotune.cache.stores.store import Change, Updated
 from pytest_autotune.cache.stores.writing import (
     check_creatable,
@@ -35,9 +35,9 @@ class FileStore:
         self._path = location.path
         self._where = str(location)
 
-    def read(self, missing_ok: bool) -> Cache:
+    def read(self, missing_ok: bool, as_read: AsRead | None = None) -> Cache:
         """See :class:`Store`; an empty file is like a missing one."""
-        return self._read(missing_ok)[0]
+        return self._read(missing_ok, as_read)[0]
 
     def check_writable(self) -> Cache:
         """See :class:`Store`."""
@@ -73,12 +73,12 @@ class FileStore:
             write_new(beside, encoded)
         return Updated(self._path, beside, True, cache)
 
-    def _read(self, missing_ok: bool) -> tuple[Cache, bytes]:
+    def _read(self, missing_ok: bool, as_read: AsRead | None = None) -> tuple[Cache, bytes]:
         format = format_of(self._path, self._where)
         data = bytes_of(self._path, self._where, missing_ok)
         if missing_ok and (not data or data.isspace()):
             return Cache(), data
-        return decode(data, format, self._where), data
+        return decode(data, format, self._where, as_read), data
 
 
 def bytes_of(path: Path, where: str, missing_ok: bool) -> bytes:

@@ -12,7 +12,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.formats.schema import one_of_each
 from pytest_autotune.cache.locations import MARKER, Location
-from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.model import AsRead, Cache, Entry
 from pytest_autotune.cache.stores.file import FileStore, bytes_of
 from pytest_autotune.cache.stores.store import Change, Updated
 from pytest_autotune.cache.stores.writing import (
@@ -37,7 +37,7 @@ class FolderStore:
         self._path = location.path
         self._where = str(location)
 
-    def read(self, missing_ok: bool) -> Cache:
+    def read(self, missing_ok: bool, as_read: AsRead | None = None) -> Cache:
         """See :class:`Store`; a folder without the marker file is like a missing one."""
         folder, where = self._path, self._where
         try:

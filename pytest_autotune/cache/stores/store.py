@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.model import AsRead, Cache
 
 #: What to put in the place of a cache.
 Change = Callable[[Cache], Cache]
@@ -33,10 +33,11 @@ class Updated:
 class Store(Protocol):
     """Keeps a cache at a location."""
 
-    def read(self, missing_ok: bool) -> Cache:
+    def read(self, missing_ok: bool, as_read: AsRead | None = None) -> Cache:
         """The cache that is kept there.
 
         :param missing_ok: where there is nothing, it is an empty cache.
+        :param as_read: entries that are known already; a store may do without.
         :raises CacheError: where there is none, or none that can be read.
         """
 
