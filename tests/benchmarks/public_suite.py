@@ -1,41 +1,169 @@
-"""Any suite, unmodified: plain, dump and load, with an empty compile cache in every run.
+"""Any suite, unmodified: what a dump and a load with workers take beside a plain serial run.
 
-python tests/benchmarks/public_suite.py FOLDER PYTEST_ARGUMENT...
-python tests/benchmarks/public_suite.py ../mamba tests/ops/triton/test_ssd.py
+    python tests/benchmarks/public_suite.py [OPTION...] FOLDER PYTEST_ARGUMENT...
+    python tests/benchmarks/public_suite.py --logs=/tmp/mamba ../mamba tests/ops/triton/test_ssd.py
+
+The suite is collected once, so that no run is the first to read its files from the disk. Then a dump with workers, a
+load of that file with workers, and a plain serial run without the plugin, each with empty compile caches of Triton and
+of Inductor. The plain run comes last: where the time ends before it does, what it took by then is a bound, and the
+ratios say so. Tests that fail are counted and nothing else is made of them; the ids of those that fail in one run and
+not in another are printed. Candidates and kernels compiled are counted, too; of the plain run only the kernels are
+known.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from common import machine, pytest_seconds, table
+from common import machine, table
+
+#: Of the seconds given: what the dump and the load may take at most, each.
+SHARE = 0.4
+OPTIONS = ("-q", "-rfE", "--tb=short", "-p", "no:cacheprovider")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pytest process: how long it took, and what it told."""
+
+    name: str
+    seconds: float
+    output: str
+    stopped: bool
+    code: int
+    kernels: int
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tests(self) -> str:
+        """The counts of pytest's last line, ``24 passed, 1 failed``."""
+        lines = [line for line in self.output.splitlines() if re.search(r"\d+ (passed|failed|skipped|error)", line)]
+        found = re.findall(r"\d+ (?:passed|failed|skipped|errors?)", lines[-1]) if lines else []
+        return ", ".join(found) or f"ended with {self.code}"
+
+    @property
+    def failed(self) -> set[str]:
+        return set(re.findall(r"^(?:FAILED|ERROR) (\S+)", self.output, re.MULTILINE))
+
+    @property
+    def wall(self) -> str:
+        return f"> {self.seconds:.1f} s" if self.stopped else f"{self.seconds:.1f} s"
+
+    def row(self, plain: Run | None) -> tuple[object, ...]:
+        counts, rows = self.report.get("counts", {}), self.report.get("lookups", [])
+        candidates = sum(len(row["candidates"]) for row in rows if row["tuned"])
+        outcomes = [f"{counts[name]} {name}" for name in ("hit", "miss", "stale", "mismatch") if counts.get(name)]
+        spent = f"{self.report['tuning_seconds']:.1f} s" if self.report else ""
+        problems = f"{counts['tuned']} tuned" if counts else ""
+        ratio = "" if plain is None or self is plain or self.stopped else f"{self.seconds / plain.seconds:.2f}"
+        bound = "< " if ratio and plain is not None and plain.stopped else ""
+        told = ", ".join([*outcomes, problems]) if counts else ""
+        return self.name, self.wall, bound + ratio, self.tests, told, candidates or "", self.kernels, spent
 
 
 def main() -> None:
-    folder, args = Path(sys.argv[1]), sys.argv[2:]
-    print(machine("torch", "triton", "pytest-xdist"))
-    rows = []
+    parser = argparse.ArgumentParser(usage=__doc__, allow_abbrev=False)
+    parser.add_argument("-n", "--workers", default="4", help="of the dump and the load")
+    parser.add_argument("--seconds", type=float, default=570.0, help="for everything together")
+    parser.add_argument("--logs", type=Path, help="a folder for what the runs print, the report and the cache")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("args", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    until = time.monotonic() + options.seconds
+    print(machine("torch", "triton", "pytest-xdist"), flush=True)
     with tempfile.TemporaryDirectory() as name:
-        cache, report = Path(name) / "cache.textproto", Path(name) / "report.json"
-        runs = {
-            "plain": ["-pno:autotune"],
-            "dump": [f"--autotune-dump={cache}", f"--autotune-report={report}"],
-            "load": [f"--autotune-load={cache}", "--autotune-max-misses=0", f"--autotune-report={report}"],
+        logs = options.logs or Path(name) / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        suite = Suite(options.folder, options.args, Path(name), logs)
+        suite.run("collect", ["--collect-only"], options.seconds)
+        cache, workers = logs / "cache.textproto", options.workers
+        cache.unlink(missing_ok=True)
+        runs = [suite.run(f"dump, -n {workers}", [f"-n{workers}", f"--autotune-dump={cache}"], options.seconds * SHARE)]
+        if cache.exists():
+            loading = [f"-n{workers}", f"--autotune-load={cache}"]
+            runs.append(suite.run(f"load, -n {workers}", loading, options.seconds * SHARE))
+        plain = suite.run("plain, serial", ["-pno:autotune"], max(until - time.monotonic(), 1))
+        runs.insert(0, plain)
+    for run in runs[1:]:
+        for which, ids in (("only in", run.failed - plain.failed), ("not in", plain.failed - run.failed)):
+            if ids:
+                print(f"failed {which} {run.name}: {' '.join(sorted(ids)[:20])}")
+    head = ("run", "wall", "of plain", "tests", "problems", "candidates", "kernels compiled", "the tunings")
+    table(head, [run.row(plain) for run in runs])
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite, where its runs keep their compile caches, and where they leave what they print."""
+
+    folder: Path
+    args: list[str]
+    place: Path
+    logs: Path
+
+    def run(self, name: str, options: list[str], seconds: float) -> Run:
+        """One run; it is interrupted after so many seconds.
+
+        :raises SystemExit: when the tests could not even be collected.
+        """
+        title = re.sub(r"\W+", "-", name)
+        report, log, compiled = self.logs / f"{title}.json", self.logs / f"{title}.log", self.place / title
+        report.unlink(missing_ok=True)
+        if any(option.startswith("--autotune-") for option in options):
+            options = [*options, f"--autotune-report={report}"]
+        environment = {
+            **os.environ,
+            "TRITON_CACHE_DIR": str(compiled / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
         }
-        for run, options in runs.items():
-            report.unlink(missing_ok=True)
-            compiled = Path(name) / f"compiled-{run}"
-            seconds, output = pytest_seconds(folder, "-q", *args, *options, TRITON_CACHE_DIR=str(compiled))
-            passed = re.findall(r"\d+ passed", output)[-1]
-            told = json.loads(report.read_text()) if report.exists() else None
-            counts = f"{told['counts']['hit']} hits, {told['counts']['tuned']} tuned" if told else ""
-            rows.append((run, f"{seconds:.1f} s", passed, counts, f"{told['tuning_seconds']:.1f} s" if told else ""))
-            print(rows[-1], flush=True)
-    table(("run", "wall", "tests", "problems", "tuning_seconds"), rows)
+        command = [sys.executable, "-m", "pytest", *OPTIONS, *self.args, *options]
+        began = time.perf_counter()
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            stopped = False
+            try:
+                code = process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                stopped, code = True, _stop(process)
+        run = Run(
+            name,
+            time.perf_counter() - began if not stopped else seconds,
+            log.read_text(errors="replace"),
+            stopped,
+            code,
+            len(list(compiled.rglob("*.cubin"))),
+            json.loads(report.read_text()) if report.exists() else {},
+        )
+        if name == "collect":
+            if code:
+                sys.exit(f"{' '.join(command)} ended with {code}:\n{run.output[-4000:]}")
+            print(f"collected: {run.output.strip().splitlines()[-1]}; {run.seconds:.1f} s", flush=True)
+        else:
+            print(*run.row(None), sep="; ", flush=True)
+        return run
+
+
+def _stop(process: subprocess.Popen[bytes]) -> int:
+    """Interrupt a run that this script has started, and end it and its workers if that does not."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(15)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
 
 
 if __name__ == "__main__":
