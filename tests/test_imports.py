@@ -70,10 +70,10 @@ def imported_at_once(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_only_one_module_names_what_is_inside_triton() -> None:
-    room = ROOT / "tuners" / "triton"
-    naming = {file.name for file in room.glob("*.py") if any(re.match(r"triton\.\w", text) for text in texts_of(file))}
-    assert naming == {"internals.py"}
+@pytest.mark.parametrize(("tuner", "private"), [("triton", r"triton\.\w"), ("xla", r"jax\._src")])
+def test_only_one_module_names_what_is_inside_a_library(tuner: str, private: str) -> None:
+    files = (ROOT / "tuners" / tuner).glob("*.py")
+    assert {file.name for file in files if any(re.match(private, text) for text in texts_of(file))} == {"internals.py"}
 
 
 def texts_of(path: Path) -> Iterator[str]:

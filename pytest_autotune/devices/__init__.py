@@ -7,6 +7,7 @@ initialising CUDA early freezes ``CUDA_VISIBLE_DEVICES`` and breaks suites that 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from functools import lru_cache
 from typing import Any
@@ -49,6 +50,14 @@ def cuda_is_initialised() -> bool:
 def of_driver(gpu: cuda_driver.CudaGpu) -> Device:
     """The type of a GPU that NVIDIA's driver tells of."""
     return Device(gpu.name, f"sm_{gpu.major}{gpu.minor}", gpu.multiprocessors)
+
+
+def of_jax(on: Any) -> Device:
+    """The type of one of JAX's devices."""
+    arch = str(getattr(on, "compute_capability", "") or "").split(":")[0]
+    if re.fullmatch(r"\d+\.\d+", arch):
+        arch = f"sm_{arch.replace('.', '')}"
+    return Device(str(on.device_kind), arch, int(getattr(on, "core_count", 0) or 0))
 
 
 def _cuda_device(properties: Any) -> Device:

@@ -8,28 +8,23 @@ tunes no program comes from there.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.guard import guarded
-from pytest_autotune.tuners.shared.signatures import known
 from pytest_autotune.tuners.shared.versions import version_of
+from pytest_autotune.tuners.xla import internals
+from pytest_autotune.tuners.xla.internals import Hooked
 
 if TYPE_CHECKING:
     from pytest_autotune.tuners.xla.compilations import Compilations
 
-_HOOKED = "backend_compile_and_load"
-_HOOKED_PARAMETERS = ["backend", "module", "executable_devices", "options", "host_callbacks"]
-_ASKED = "is_cache_used"
-_ASKED_PARAMETERS = ["backend"]
 #: Before this version XLA's folder missed a part of what it tunes (openxla/xla#37902).
 _FIRST_WITH_WHOLE_FOLDER = (0, 9, 1)
 
@@ -41,8 +36,7 @@ class Adapter:
     acts_without_entries = False
 
     def __init__(self) -> None:
-        #: What was replaced: module, name, original.
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._replaced: list[Hooked] = []
         self._compilations: Compilations | None = None
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
@@ -50,8 +44,7 @@ class Adapter:
         # Most runs never import JAX: until then nothing of this package is needed but this module.
         from pytest_autotune.tuners.xla.compilations import Compilations
 
-        compiler, compile_function = _known("jax._src.compiler", _HOOKED, _HOOKED_PARAMETERS)
-        caching, ask = _known("jax._src.compilation_cache", _ASKED, _ASKED_PARAMETERS)
+        compiling, caching = internals.compile_function(), internals.cache_switch()
         jaxlib = version_of("jaxlib")
         if run.index is not None and _numbers(jaxlib) < _FIRST_WITH_WHOLE_FOLDER:
             raise HookError(f"jaxlib {jaxlib} finds only a part of what is loaded; 0.9.1 or later is needed")
@@ -62,23 +55,20 @@ class Adapter:
             backend: Any, module: Any, executable_devices: Any, options: Any, host_callbacks: Any
         ) -> Any:
             def compile() -> Any:
-                return compile_function(backend, module, executable_devices, options, host_callbacks)
+                return compiling.original(backend, module, executable_devices, options, host_callbacks)
 
             if os.getpid() != process:  # a forked child has no way to report
                 return compile()
-            return compilations.watch(compile, backend, executable_devices, options, _name(module))
+            return compilations.watch(compile, backend, executable_devices, options, internals.program_name(module))
 
         def is_cache_used(backend: Any) -> Any:
-            return False if compilations.tunes_on(backend) else ask(backend)
+            return False if compilations.tunes_on(backend) else caching.original(backend)
 
         self._compilations = compilations
-        for owner, name, original, replacement in (
-            (compiler, _HOOKED, compile_function, backend_compile_and_load),
-            (caching, _ASKED, ask, is_cache_used),
-        ):
-            self._originals.append((owner, name, original))
-            setattr(owner, name, guarded(replacement, original, run, "xla"))
-        if _in_use():
+        for hooked, replacement in ((compiling, backend_compile_and_load), (caching, is_cache_used)):
+            self._replaced.append(hooked)
+            setattr(hooked.owner, hooked.name, guarded(replacement, hooked.original, run, "xla"))
+        if internals.is_in_use():
             run.note(
                 "xla: JAX was in use before the tests ran (by a conftest.py or a plugin): what was compiled by then "
                 "took nothing from the cache; use JAX in tests and fixtures, not while modules are imported"
@@ -86,9 +76,9 @@ class Adapter:
 
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
-        while self._originals:
-            owner, name, original = self._originals.pop()
-            setattr(owner, name, original)
+        while self._replaced:
+            hooked = self._replaced.pop()
+            setattr(hooked.owner, hooked.name, hooked.original)
         if self._compilations is not None:
             self._compilations.close()
 
@@ -101,28 +91,6 @@ class Adapter:
         """Why compilations that may have tuned were left alone."""
         left_alone = self._compilations.left_alone if self._compilations is not None else ()
         return [f"JAX programs ({reason})" for reason in left_alone]
-
-
-def _known(module: str, name: str, parameters: list[str]) -> tuple[Any, Any]:
-    """A module of JAX and a function of it.
-
-    :raises HookError: when it is not there, or takes other parameters.
-    """
-    owner = importlib.import_module(module)
-    return owner, known(getattr(owner, name, None), name, "jax", parameters, needed="a newer jax is needed")
-
-
-def _name(module: Any) -> str:
-    """What JAX calls a program: ``jit_f``; empty where that is unknown."""
-    with suppress(Exception):
-        return str(module.operation.attributes["sym_name"].value)
-    return ""
-
-
-def _in_use() -> bool:
-    bridge: Any = sys.modules.get("jax._src.xla_bridge")
-    initialised = getattr(bridge, "backends_are_initialized", None)
-    return bool(initialised and initialised())
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -7,8 +7,6 @@ afterwards is what this compilation looked up.
 
 from __future__ import annotations
 
-import importlib
-import re
 import sys
 import tempfile
 import threading
@@ -20,10 +18,11 @@ from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Device, Versions
+from pytest_autotune.devices import of_jax
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.tuners.shared.versions import version_of
-from pytest_autotune.tuners.xla import files, flags, hlo
+from pytest_autotune.tuners.xla import files, flags, hlo, internals
 from pytest_autotune.tuners.xla.entries import KERNELS, NAME, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry
 from pytest_autotune.tuners.xla.log import TuningLog
@@ -143,8 +142,8 @@ class Compilations:
             of_this = self._temporary / str(self._number)
             folder = self._offer.folder if reported else None
         paths = flags.Paths(of_this.with_suffix(".pb"), of_this.with_suffix(".log.txt"), folder)
-        flags.set_paths(options, paths, importlib.import_module("jax._src.lib").xla_client.AutotuneCacheMode.READ)
-        return _Compilation(program, paths, _device(on), reported)
+        flags.set_paths(options, paths, internals.read_mode())
+        return _Compilation(program, paths, of_jax(on), reported)
 
     def _note_other_caches(self, debug_options: Any) -> None:
         run = self._run
@@ -235,11 +234,3 @@ def _taken(path: Path) -> bytes:
     except FileNotFoundError:
         return b""
     return data
-
-
-def _device(on: Any) -> Device:
-    """The type of one of JAX's devices."""
-    arch = str(getattr(on, "compute_capability", "") or "").split(":")[0]
-    if re.fullmatch(r"\d+\.\d+", arch):
-        arch = f"sm_{arch.replace('.', '')}"
-    return Device(str(on.device_kind), arch, int(getattr(on, "core_count", 0) or 0))

@@ -1,0 +1,65 @@
+"""JAX's internals: no other module here names a private module of JAX's."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_autotune.tuners.shared.signatures import known
+
+
+@dataclass(frozen=True)
+class Hooked:
+    """A function of JAX that the adapter replaces.
+
+    :param owner: the module that it is looked up in.
+    """
+
+    owner: Any
+    name: str
+    original: Any
+
+
+def compile_function() -> Hooked:
+    """What every compilation passes that JAX does not take from a cache of its own.
+
+    :raises HookError: when it is not there, or takes other parameters.
+    """
+    parameters = ["backend", "module", "executable_devices", "options", "host_callbacks"]
+    return _hooked("jax._src.compiler", "backend_compile_and_load", parameters)
+
+
+def cache_switch() -> Hooked:
+    """What is asked before whether programs come from JAX's own cache.
+
+    :raises HookError: when it is not there, or takes other parameters.
+    """
+    return _hooked("jax._src.compilation_cache", "is_cache_used", ["backend"])
+
+
+def _hooked(module: str, name: str, parameters: list[str]) -> Hooked:
+    owner = importlib.import_module(module)
+    function = known(getattr(owner, name, None), name, "jax", parameters, needed="a newer jax is needed")
+    return Hooked(owner, name, function)
+
+
+def read_mode() -> Any:
+    """``AutotuneCacheMode.READ``: XLA never writes into the folder that it is given."""
+    return importlib.import_module("jax._src.lib").xla_client.AutotuneCacheMode.READ
+
+
+def is_in_use() -> bool:
+    """Whether JAX has initialised its backends."""
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    initialised = getattr(bridge, "backends_are_initialized", None)
+    return bool(initialised and initialised())
+
+
+def program_name(module: Any) -> str:
+    """What JAX calls a program: ``jit_f``; empty where that is unknown."""
+    with suppress(Exception):
+        return str(module.operation.attributes["sym_name"].value)
+    return ""
