@@ -13,7 +13,7 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats import format_of
+from pytest_autotune.cache.formats import Format, format_of
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cli.arguments import PATH
 from pytest_autotune.cli.output import print_lines, safe
@@ -87,9 +87,9 @@ def _tracked_caches(root: Path) -> list[PurePosixPath]:
 
 def _is_cache(path: Path) -> bool:
     try:
-        format_of(path)
+        is_binary = format_of(path) is Format.BINARY  # it spells no names
         with path.open("rb") as stream:
-            if b"format_version" not in stream.read(4096) and path.suffix.lower() not in (".pb", ".binpb"):
+            if not is_binary and b"format_version" not in stream.read(4096):
                 return False
         return bool(stores.read(path).entries)
     except (CacheError, OSError):

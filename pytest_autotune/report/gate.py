@@ -1,4 +1,4 @@
-"""The verdicts on a run: functions of a summary, whoever made that."""
+"""Whether a run is within the limits that its user set: functions of a summary, whoever made that."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Gate:
-    """The verdict on the number of misses and unused entries, or on the number of choices that are slower.
+    """Whether a run is within a limit: on its misses and unused entries, or on its choices that are slower.
 
     :param limit: how many are allowed, as the user wrote it; empty where they are not to be judged.
     :param fail_on_unused: whether unused entries are to be judged.
@@ -79,7 +79,7 @@ class Summary:
     :param ahead: what was compiled ahead of the tests.
     :param sweep: whose candidates the problems ran with, as a user types it again; empty where it is no sweep.
     :param verify: which loaded choices were to be raced again; None where none were.
-    :param drift: the verdict on the number of those that are slower.
+    :param drift: whether no more of those are slower than may be.
     :param refused: the outcomes for which the test that asks fails.
     :param places: node id of a test that asked -> where it is defined.
     :param changes: how what was chosen differs from what was loaded; where nothing was, from what the dump path held.

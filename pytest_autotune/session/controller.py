@@ -207,7 +207,7 @@ class Controller:
             if session.exitstatus == pytest.ExitCode.OK:
                 status = pytest.ExitCode.USAGE_ERROR if summary.gate.is_usage_error else pytest.ExitCode.TESTS_FAILED
                 session.exitstatus = status
-            # What pytest says between exclamation marks is one text: -x must not hide the verdict.
+            # What pytest says between exclamation marks is one text: -x must not hide why the run fails.
             why = [str(session.shouldfail)] if session.shouldfail else []
             session.shouldfail = "; ".join([*why, one_line(summary.failures[0])])
             if self._config.getoption("no_summary", False):  # else the rows that fail the run would be nowhere
