@@ -62,6 +62,13 @@ def code(text: str) -> str:
 
 def _lines(summary: Summary, shown: int) -> Iterator[str]:
     yield "# Autotune cache"
+    yield from _head(summary)
+    yield from _tables(summary, shown)
+    yield from _part("Notes", [""], [*_notes(summary)], lambda note: [code(note)], shown)
+
+
+def _head(summary: Summary) -> Iterator[str]:
+    """Whether the run failed and why, the counts, and what it was."""
     yield from (f"\n❌ **{code(failure)}**" for failure in summary.failures)
     if summary.gate.limit and not summary.failures and not summary.gate.skipped:
         yield f"\n✅ **within the limit of {code(summary.gate.limit)} misses**"
@@ -81,10 +88,12 @@ def _lines(summary: Summary, shown: int) -> Iterator[str]:
         yield f"\nDevice: {code(str(device))}."
     if summary.saved_seconds >= 0.1:
         yield f"\nAbout {summary.saved_seconds:.1f} s of tuning saved."
+
+
+def _tables(summary: Summary, shown: int) -> Iterator[str]:
     missed = [row for row in summary.rows if row.outcome in NOT_COVERED]
-    together = groups(missed)
     head = ["", "test", "problem", "why"]
-    yield from _part("Not covered", head, together, _missed, shown, size=lambda group: len(group.rows))
+    yield from _part("Not covered", head, groups(missed), _missed, shown, size=lambda group: len(group.rows))
     if summary.update and missed:
         yield f"\nTo update the cache: {code('pytest ' + summary.update)}"
     slower = ["test", "problem", "faster", "times slower", "time"]
@@ -97,16 +106,19 @@ def _lines(summary: Summary, shown: int) -> Iterator[str]:
     head = ["", "problems", "seconds"]
     yield from _part("Time of tuning by kernel", head, by_kernel(summary), _cost, shown)
     yield from _part("Time of tuning by test", head, by_test(summary), _cost, shown)
-    notes = [*summary.notes, *(f"worker {worker} crashed" for worker in summary.crashed)]
+
+
+def _notes(summary: Summary) -> Iterator[str]:
+    yield from summary.notes
+    yield from (f"worker {worker} crashed" for worker in summary.crashed)
     if summary.incomplete and (summary.loaded or summary.dump):
-        notes.append(f"unused entries not checked: {summary.incomplete}")
+        yield f"unused entries not checked: {summary.incomplete}"
     if summary.verify is not None:
-        raced = f"verify {summary.verify}: {counted(len(summary.verified), 'choice', 'choices')} raced"
-        notes.append(f"{raced} in {summary.verifying_seconds:.1f} s")
-        notes += [f"{number} of {tuner} not raced: {why}" for (tuner, why), number in summary.not_verified.items()]
+        raced = f"verify {summary.verify}: {counted(len(summary.verified), 'choice')} raced"
+        yield f"{raced} in {summary.verifying_seconds:.1f} s"
+        yield from (f"{number} of {tuner} not raced: {why}" for (tuner, why), number in summary.not_verified.items())
     if summary.sweep:
-        notes.append(f"run with candidates of --autotune-sweep={summary.sweep}")
-    yield from _part("Notes", [""], notes, lambda note: [code(note)], shown)
+        yield f"run with candidates of --autotune-sweep={summary.sweep}"
 
 
 def _counts(summary: Summary) -> list[str]:

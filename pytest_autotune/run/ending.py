@@ -101,43 +101,48 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
     :param held: what the dump path holds now; another run may have written to it meanwhile.
     :param policy: None in a run that dumps nothing.
     """
-    processes = [process for process, _ in collected.lookups]
-    prunes = policy is not None and policy.prune and not collected.incomplete
-    compiled_for = (one for process in collected.facts for one in process.compiled_for)
-    lookups = with_compiled(settled([lookup for _, lookup in collected.lookups]), compiled_for, anew=prunes)
-    unused = () if collected.incomplete else _unused(beginning, lookups, collected)
+    is_complete, wanted = not collected.incomplete, policy or DumpPolicy()
+    prunes = wanted.prune and is_complete
+    lookups = _of_all(collected, forget_compiled=prunes)
+    unused = _unused(beginning, lookups, collected) if is_complete else ()
     asked = {lookup.problem for lookup in lookups}
     taken_over = [lookup for lookup in collected.taken_over if lookup.problem not in asked] if policy else []
-    measured = [
-        *measurements(zip(processes, lookups, strict=True)),
-        *measurements((INTERRUPTED_RUN, lookup) for lookup in taken_over),
-    ]
+    measured = _measured(collected, lookups, taken_over)
     kept = lookups if policy is None else _of_the_run(lookups, beginning, held)
     used = [lookup.entry for lookup in kept if lookup.entry is not None and _was_used(lookup)]
-    drop = {entry.identity for entry in unused} if policy is not None and policy.prune else set()
-    new_only = policy is not None and policy.new_only
-    if not new_only:
-        used, gone = _under_new_names(used, lookups, is_complete=not collected.incomplete)
+    drop = {entry.identity for entry in unused} if wanted.prune else set()
+    if wanted.new_only:
+        there = {entry.problem for entry in held.entries}
+        measured = [one for one in measured if one.entry.problem not in there]
+    else:
+        there = set()
+        used, gone = _under_new_names(used, lookups, is_complete=is_complete)
         drop |= gone
     if policy is not None:
         used += _faster(kept, policy.keep_candidates)
-    if new_only:
-        there = {entry.problem for entry in held.entries}
-        measured = [one for one in measured if one.entry.problem not in there]
-        used = [entry for entry in used if entry.problem not in there]
     merged = merge(
         held,
         measured,
-        used,
+        [entry for entry in used if entry.problem not in there],
         lambda entry: entry.identity in drop,
-        Rules(
-            keep_candidates=policy is not None and policy.keep_candidates,
-            keep_pruned=bool(collected.incomplete),
-            forget_compiled=prunes,
-        ),
+        Rules(wanted.keep_candidates, keep_pruned=not is_complete, forget_compiled=prunes),
     )
     left_out = _left_out(beginning, merged.cache, drop) if policy is not None else ()
     return Ending(tuple(lookups), merged, unused, left_out, len(taken_over))
+
+
+def _of_all(collected: Collected, *, forget_compiled: bool) -> list[Lookup]:
+    """The lookups of all processes, in their order, with what only the whole run knows of them."""
+    compiled_for = (one for process in collected.facts for one in process.compiled_for)
+    return with_compiled(settled([lookup for _, lookup in collected.lookups]), compiled_for, anew=forget_compiled)
+
+
+def _measured(collected: Collected, lookups: Sequence[Lookup], taken_over: Sequence[Lookup]) -> list[Measured]:
+    processes = [process for process, _ in collected.lookups]
+    return [
+        *measurements(zip(processes, lookups, strict=True)),
+        *measurements((INTERRUPTED_RUN, lookup) for lookup in taken_over),
+    ]
 
 
 def _under_new_names(
