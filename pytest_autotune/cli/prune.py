@@ -14,6 +14,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Entry, Problem
 from pytest_autotune.cli.arguments import PATH
+from pytest_autotune.cli.json_reports import report_at
 from pytest_autotune.cli.output import on_device, print_lines
 
 # A problem as a report names it.
@@ -120,8 +121,7 @@ def _report(path: str) -> Report:
 
     :raises CacheError: where it holds none.
     """
-    try:
-        plain = json.loads(stores.file_bytes(path))
+    with report_at(path) as plain:
         asked = frozenset(_row(row) for row in plain["lookups"])
         unused = frozenset(_row(row) for row in plain["unused"])
         return Report(
@@ -132,8 +132,6 @@ def _report(path: str) -> Report:
             frozenset(reported[:3] for reported in asked),
             unused,
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CacheError(path, "is no JSON report of a run", "write one with --autotune-report=REPORT.json") from None
 
 
 def _row(row: dict[str, Any]) -> _Reported:

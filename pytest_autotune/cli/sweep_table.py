@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
-from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.cli.arguments import PATH
+from pytest_autotune.cli.json_reports import report_at
 from pytest_autotune.cli.output import columns, heading, print_lines, safe
 from pytest_autotune.cli.status import FOUND, OK
 
@@ -75,14 +74,11 @@ def _add(path: str, problems: dict[str, _Problem]) -> None:
 
     :raises CacheError: where the path holds no report of a sweep.
     """
-    try:
-        plain = json.loads(stores.file_bytes(path))
+    with report_at(path) as plain:
         is_sweep = bool(plain["sweep"])
         for row in plain["lookups"]:
             if row["swept"]:
                 _add_row(row, problems)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CacheError(path, "is no JSON report of a run", "write one with --autotune-report=REPORT.json") from None
     if not is_sweep:
         raise CacheError(path, "is the report of a run that was no sweep", "run with --autotune-sweep")
 

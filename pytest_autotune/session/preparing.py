@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune import devices as device
+from pytest_autotune import devices
 from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.together.children import cores, number_of
 from pytest_autotune.run.together.folders import Membership
@@ -50,7 +50,7 @@ def prepare(
         return None
     if not session.items or in_distributed_run():
         return None
-    children = number_of(cores(device.cpu().multiprocessors), place.workers, place.number)
+    children = number_of(cores(devices.cpu().multiprocessors), place.workers, place.number)
     if not children:
         return None
     try:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_autotune import devices as device
+from pytest_autotune import devices
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line, words_of
@@ -69,8 +69,8 @@ class TestProcess:
             tuners=options.tuners,
             ignore=options.ignore,
             aliases=dict(options.device_alias),
-            compile_threads=max(device.cpu().multiprocessors // around.workers, 1),
-            cores=device.cpu().multiprocessors,
+            compile_threads=max(devices.cpu().multiprocessors // around.workers, 1),
+            cores=devices.cpu().multiprocessors,
             sweep=options.sweep,
             verify=options.verification,
         )

@@ -22,20 +22,20 @@ def to_html(summary: Summary) -> str:
     """The summary as an HTML document."""
     here = files(__name__)
     page, style, script = ((here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js"))
-    state, verdict = _verdict(summary)
+    state, why = _state(summary)
     parts = {
         "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'",
         "style": style,
         "script": script,
         "state": state,
-        "verdict": html.escape(one_line(verdict)),
+        "verdict": html.escape(one_line(why)),
         "counts": html.escape(", ".join(f"{count} {name}" for name, count in summary.counts.items() if count)),
         "data": _embedded(page_data(summary)),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
 
 
-def _verdict(summary: Summary) -> tuple[str, str]:
+def _state(summary: Summary) -> tuple[str, str]:
     """A word for the page's style, and what is to be read first."""
     if summary.failures:
         return "failed", "; ".join(summary.failures)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from pytest_autotune import devices as device
+from pytest_autotune import devices
 from pytest_autotune.run.together.forks import in_forked_children
 from pytest_autotune.run.together.locks import POLL_S, locked_at_once
 
@@ -30,7 +30,7 @@ class IdleCores:
 
     def __init__(self, folder: Path, workers: int) -> None:
         self._folder = folder
-        self._cores = device.cpu().multiprocessors
+        self._cores = devices.cpu().multiprocessors
         self._share = max(self._cores // workers, 1)
         self._begin_child()
         in_forked_children(self._begin_child)
