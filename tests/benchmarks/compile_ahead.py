@@ -1,109 +1,211 @@
 """A load with an empty compile cache, with and without compiling ahead, and with a full one.
 
-    python tests/benchmarks/compile_ahead.py [--rounds=2] [--workers=0,4] NAME=FOLDER[:PYTEST_ARGUMENT,...] ...
-    python tests/benchmarks/compile_ahead.py example=example_suite liger=../liger:test/transformers/test_rms_norm.py
+    python tests/benchmarks/compile_ahead.py [--seconds=N] [--runs=0,4,0@2,2@2] NAME=FOLDER[:PYTEST_ARGUMENT,...] ...
+    python tests/benchmarks/compile_ahead.py --seconds=600 --cache=liger=liger.textproto \\
+        liger=../Liger-Kernel:test/transformers/test_dyt.py,test/transformers/test_fused_moe.py
 
-For each suite: a dump, which also adds to the cache what its choices are compiled for; then, in turns, a load without
-compiling ahead, one with it, and one with what the other two have compiled. Every arm has a compile cache of its own,
-of Triton and of Inductor, and every load is a process of its own. The best of the rounds is shown, one table at the
-end. Suites may have initialised CUDA before their first test, so ``--on=always`` is compared unless told otherwise.
-``--cache=NAME=FILE`` spares a suite the dump: it is loaded, and what it does not say yet is added to a copy.
+``--runs`` has the number of workers (0: serial) and, after ``@``, to how many cores the run is restricted. For each
+suite: a dump, which also adds to the cache what its choices are compiled for; then, for each of the runs, a load
+without compiling ahead (`off`), one with it (`on`), and one with what that one has compiled (`full`). In every other
+round `on` comes before `off`. Every arm has a compile cache of its own, of Triton and of Inductor, and every load is a
+process of its own. ``--cache=NAME=FILE`` spares a suite the dump if the file says what its choices were compiled for;
+otherwise it is loaded, and a copy dumped. Before the first arm the suite is collected once, so that none pays for
+files that nobody has read yet.
+
+A line says what is about to run, one what it took: the process, pytest alone, and what the tests' process and its
+children compiled. After ``--seconds`` nothing is begun any more, what runs is ended, and the table, which comes last,
+has what there is: of several rounds the best.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from common import machine, pytest_seconds, table
+from common import machine, table
 
 ARMS = ("off", "on", "full")
+
+
+@dataclass
+class _Run:
+    """One way to run a suite, and what its arms took."""
+
+    workers: int
+    cores: int
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {arm: [] for arm in ARMS})
+    told: dict[str, Any] = field(default_factory=dict)
+    tests: str = ""
+
+    @property
+    def title(self) -> str:
+        return ("serial" if not self.workers else f"-n {self.workers}") + (f", {self.cores} cores" * bool(self.cores))
+
+
+class _Suite:
+    def __init__(self, text: str, place: Path) -> None:
+        self.title, _, rest = text.partition("=")
+        folder, _, arguments = rest.partition(":")
+        self.folder = Path(folder)
+        self.args = [one for one in arguments.split(",") if one]
+        self.place = place / self.title
+        self.cache = self.place / "cache.textproto"
+        self.added = ""
+
+
+class _Benchmark:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._over_at = time.monotonic() + options.seconds
+        self._started = time.monotonic()
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._started:6.1f} s] {text}", flush=True)
+
+    def pytest(self, suite: _Suite, *args: str, compiled: Path, cores: int = 0) -> tuple[float, str] | None:
+        """The wall time of a run, and what it printed; None where it failed or there was no time for it."""
+        left = self._over_at - time.monotonic()
+        if left <= 0:
+            return None
+        environment = {"TRITON_CACHE_DIR": str(compiled / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(compiled / "ind")}
+        command = [sys.executable, "-m", "pytest", "-q", *suite.args, *args]
+        if cores:
+            numbers = sorted(os.sched_getaffinity(0))[:cores]
+            command = ["taskset", "-c", ",".join(map(str, numbers)), *command]
+        started = time.perf_counter()
+        with tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=suite.folder,
+                env={**os.environ, **environment},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                process.wait(timeout=left)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                self.say(f"ended after {time.perf_counter() - started:.1f} s: no time left")
+                return None
+            seconds = time.perf_counter() - started
+            output.seek(0)
+            text = output.read()
+        if process.returncode != 0:
+            self.say(f"FAILED with {process.returncode}: {' '.join(command)}\n{text[-3000:]}")
+            return None
+        return seconds, text
+
+    def make_cache(self, suite: _Suite) -> bool:
+        """Have a cache that says what its choices were compiled for."""
+        suite.place.mkdir()
+        given = dict(one.split("=", 1) for one in self._options.cache).get(suite.title)
+        if given:
+            shutil.copy(given, suite.cache)
+        if not given or "compiled: " not in suite.cache.read_text():
+            self.say(f"{suite.title}: dump{' of what was loaded' * bool(given)} ...")
+            load = [f"--autotune-load={suite.cache}"] if given else []
+            workers = f"-n{self._options.dump_workers}"
+            if not self.pytest(suite, *load, f"--autotune-dump={suite.cache}", workers, compiled=suite.place / "dump"):
+                return False
+        text = suite.cache.read_text()
+        lines = [line for line in text.splitlines() if line.startswith("  compiled: ")]
+        added = sum(len(line) + 1 for line in lines)
+        suite.added = f"+{added / (len(text) - added):.1%}"
+        self.say(
+            f"{suite.title}: {text.count('entries {')} entries with {len(lines)} texts; the file grew {suite.added}"
+        )
+        return self.pytest(suite, "--collect-only", compiled=suite.place / "dump") is not None
+
+    def arm(self, suite: _Suite, run: _Run, arm: str, compiled: Path) -> None:
+        report = suite.place / "report.json"
+        report.unlink(missing_ok=True)
+        options = [f"--autotune-load={suite.cache}", f"--autotune-report={report}", f"-n{run.workers}"]
+        options.append(f"--autotune-compile-ahead={'off' if arm == 'off' else self._options.on}")
+        self.say(f"{suite.title}, {run.title}, {arm} ...")
+        done = self.pytest(suite, *options, "-v", compiled=compiled, cores=run.cores)
+        if done is None:
+            return
+        seconds, output = done
+        mapping = json.loads(report.read_text())
+        run.seconds[arm].append(seconds)
+        if arm == "on":
+            run.told = mapping["compiled_ahead"]
+        ended = next((line for line in reversed(output.splitlines()) if " passed" in line), "")
+        run.tests = ended.strip("= ").split(" in ")[0] or run.tests
+        of_pytest = re.search(r" in ([\d.]+)s", ended)
+        counts = {name: number for name, number in mapping["counts"].items() if number}
+        self.say(
+            f"{suite.title}, {run.title}, {arm}: {seconds:.1f} s, pytest alone {of_pytest[1] if of_pytest else '?'} s; "
+            f"{counts}; {_told(mapping['compiled_ahead'])}{''.join(f'; {note}' for note in mapping['notes'])}"
+        )
+
+    def measure(self, suite: _Suite, run: _Run) -> None:
+        for number in range(self._options.rounds):
+            for arm in ("on", "off", "full") if number % 2 else ("off", "on", "full"):
+                name = f"{run.workers}-{run.cores}-{number}-{'on' if arm == 'full' else arm}"
+                self.arm(suite, run, arm, suite.place / name)
+
+
+def _told(ahead: Mapping[str, Any]) -> str:
+    """All that a report says of what was compiled ahead and what the tests compiled themselves."""
+    return ", ".join(f"{name.replace('_', ' ')} {json.dumps(value)}" for name, value in ahead.items() if value)
+
+
+def _row(suite: _Suite, run: _Run) -> tuple[str, ...]:
+    best = {arm: min(run.seconds[arm], default=None) for arm in ARMS}
+    off, on, full = (best[arm] for arm in ARMS)
+    return (
+        suite.title,
+        run.title,
+        run.tests,
+        *("" if best[arm] is None else f"{best[arm]:.1f} s" for arm in ARMS),
+        f"{on / full:.2f}" if on and full else "",
+        f"{on / off:.2f}" if on and off else "",
+        _told(run.told),
+        suite.added,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("suites", nargs="+")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--workers", default="0,4")
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--runs", default="0,4,0@2,2@2")
     parser.add_argument("--dump-workers", default="4")
-    parser.add_argument("--on", default="always", choices=("on", "always"))
+    parser.add_argument("--on", default="on", choices=("on", "always"))
     parser.add_argument("--cache", action="append", default=[])
     options = parser.parse_args()
     print(machine("torch", "triton", "pytest-xdist"), flush=True)
-    dumped = dict(cache.split("=", 1) for cache in options.cache)
-    rows: list[tuple[object, ...]] = []
+    benchmark = _Benchmark(options)
+    rows = []
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        for suite in options.suites:
-            title, _, rest = suite.partition("=")
-            folder, _, arguments = rest.partition(":")
-            args = [one for one in arguments.split(",") if one]
-            cache = _cache(place / title, dumped.get(title), Path(folder), args, options.dump_workers)
-            for workers in options.workers.split(","):
-                row = _row(place / title, cache, Path(folder), args, workers, options.rounds, options.on)
-                rows.append((title, "serial" if workers == "0" else f"-n {workers}", *row))
+        for text in options.suites:
+            suite = _Suite(text, Path(name))
+            if not benchmark.make_cache(suite):
+                continue
+            for one in options.runs.split(","):
+                workers, _, cores = one.partition("@")
+                run = _Run(int(workers), int(cores or 0))
+                benchmark.measure(suite, run)
+                rows.append(_row(suite, run))
                 print(rows[-1], flush=True)
-    head = ("suite", "workers", "tests", "cold, off", "cold, on", "full", "on / full", "on / off", "ahead", "file")
+    head = ("suite", "run", "tests", "cold, off", "cold, on", "full", "on / full", "on / off", "compiled", "file")
     table(head, rows)
-
-
-def _environment(place: Path) -> dict[str, str]:
-    return {"TRITON_CACHE_DIR": str(place / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor")}
-
-
-def _cache(place: Path, given: str | None, folder: Path, args: list[str], workers: str) -> Path:
-    """A cache that says what its choices were compiled for."""
-    place.mkdir()
-    cache = place / "cache.textproto"
-    if given:
-        shutil.copy(given, cache)
-        if "compiled: " in cache.read_text():
-            return cache
-    options = [f"--autotune-dump={cache}", *([f"--autotune-load={cache}"] if given else []), f"-n{workers}"]
-    seconds, _ = pytest_seconds(folder, "-q", *args, *options, **_environment(place / "dump"))
-    print(f"{place.name}: dump {seconds:.1f} s", flush=True)
-    return cache
-
-
-def _row(
-    place: Path, cache: Path, folder: Path, args: list[str], workers: str, rounds: int, on: str
-) -> tuple[object, ...]:
-    seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    told: dict[str, object] = {}
-    tests = ""
-    for number in range(rounds):
-        order = ("off", "on") if number % 2 else ("on", "off")
-        for arm in (*order, "full"):
-            compiled = place / f"{workers}-{number}-{'on' if arm == 'full' else arm}"
-            report = place / "report.json"
-            report.unlink(missing_ok=True)
-            options = [f"--autotune-load={cache}", f"--autotune-report={report}", f"-n{workers}"]
-            options.append(f"--autotune-compile-ahead={'off' if arm == 'off' else on}")
-            took, output = pytest_seconds(folder, "-q", *args, *options, **_environment(compiled))
-            seconds[arm].append(took)
-            if arm == "on":
-                told = json.loads(report.read_text())["compiled_ahead"]
-            tests = next((word for word in output.splitlines() if " passed" in word), tests)
-            print(f"{place.name} -n{workers} {arm}: {took:.1f} s", flush=True)
-    off, on, full = (min(seconds[arm]) for arm in ARMS)
-    text = cache.read_text()
-    added = sum(len(line) + 1 for line in text.splitlines() if line.startswith("  compiled: "))
-    done = f"{told.get('kernels')} kernels in {told.get('seconds')} s, {told.get('used')} asked for"
-    ahead = told.get("skipped") or done
-    return (
-        tests.split(" in ")[0],
-        f"{off:.1f} s",
-        f"{on:.1f} s",
-        f"{full:.1f} s",
-        f"{on / full:.2f}",
-        f"{on / off:.2f}",
-        ahead,
-        f"+{added / (len(text) - added):.1%}",
-    )
 
 
 if __name__ == "__main__":
