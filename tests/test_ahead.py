@@ -13,7 +13,8 @@ pytest.importorskip("triton")
 
 from pytest_autotune.cache.model import Device
 from pytest_autotune.devices.visible import only_type
-from pytest_autotune.run.compiled_ahead import Ahead, CompiledAhead, summed_up
+from pytest_autotune.run.compiled_ahead import Ahead, Compiled, CompiledAhead, Why, summed_up
+from pytest_autotune.run.encoding import ProcessFacts, decode_facts, encode_facts
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.tuners.triton.constants import NoText
 from pytest_autotune.tuners.triton.dummies import dummy_of
@@ -126,9 +127,33 @@ def test_what_no_argument_can_be_made_of_is_refused(text: str) -> None:
 
 
 def test_what_several_processes_compiled_and_asked_for_is_counted_once() -> None:
-    one = CompiledAhead((("a", 1.0), ("b", 2.0)), ("a", "c"), 0.25)
-    other = CompiledAhead((("c", 4.0),), ("a",), 0.25)
+    one = CompiledAhead(known=3, compiled=(("a", 1.0), ("b", 2.0)), asked=("a", "c"), waited_s=0.25, begun_s=0.5)
+    other = CompiledAhead(known=2, compiled=(("c", 4.0),), asked=("a",), waited_s=0.25, begun_s=0.7)
 
-    assert summed_up([one, other]) == summed_up([other, one]) == Ahead(3, 7.0, 2, 4.5)
+    summed = Ahead(3, {}, 3, 7.0, 2, 0.5, 4.5, 0.5)
+    assert summed_up([one, other]) == summed_up([other, one]) == summed
     assert summed_up([]) == Ahead()
-    assert summed_up([CompiledAhead((("a", 1.0),), ("a",), 9.0)]).saved_seconds == 0
+    waited = CompiledAhead(compiled=(("a", 1.0),), asked=("a",), waited_s=9.0)
+    assert summed_up([waited]).saved_seconds == 0
+
+
+def test_why_tests_compiled_something_themselves_is_told_apart() -> None:
+    one = CompiledAhead(
+        compiled=(("a", 1.0),),
+        found=("first",),
+        itself=(("first", 1.5, True), ("plain", 2.0, False), ("searched", 0.5, True)),
+    )
+    other = CompiledAhead(itself=(("plain", 1.0, False),))
+    busy = CompiledAhead(known=1, itself=(("known", 1.0, True),))
+
+    summed = summed_up([one, other])
+
+    assert summed.by_tests == {Why.FIRST: Compiled(1, 1.5), Why.PLAIN: Compiled(2, 3.0), Why.OTHER: Compiled(1, 0.5)}
+    assert summed_up([busy]).by_tests == {Why.FIRST: Compiled(1, 1.0)}
+    assert list(summed.by_tests) == list(summed_up([other, one]).by_tests)
+
+
+def test_what_a_process_reports_of_it_crosses_as_text() -> None:
+    told = CompiledAhead(2, (("stale", 1),), (("a", 1.5),), ("b",), ("failed",), 0.5, ("c",), (("d", 2.0, False),), 1.0)
+
+    assert decode_facts(encode_facts(ProcessFacts(ahead=told))).ahead == told

@@ -257,3 +257,62 @@ def test_a_container_has_the_cores_that_it_has_time_of(tmp_path: Path, quota: st
 
     assert children.cores(8, tmp_path / "cpu.max") == cores
     assert children.cores(8, tmp_path / "there-is-none") == 8
+
+
+def stat(path: Path, *cores: tuple[int, int]) -> Path:
+    """What the kernel says of cores that have been busy and idle for so many hundredths of a second."""
+    path.write_text(
+        "".join(f"cpu{number} {busy} 0 0 {idle} 0 0 0 0 0 0\n" for number, (busy, idle) in enumerate(cores))
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("cores", "idle"),
+    [
+        ([(0, 100), (100, 0)], 1.0),
+        ([(100, 0), (100, 0)], 0.0),
+        ([(0, 100), (0, 100)], 2.0),
+        ([(0, 100), (0, 100), (0, 100)], 2.0),  # this process may not run on the third
+        ([(0, 0), (0, 0)], None),  # a sandbox that counts nothing
+    ],
+)
+def test_idle_cores_are_those_that_nothing_ran_on_lately(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: list[tuple[int, int]], idle: float | None
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(children.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(os, "times", lambda: os.times_result((0.0, 0.0, 0.0, 0.0, now[0])))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    counted = children.IdleCores(stat(tmp_path / "stat", *((0, 0) for _ in cores)))
+
+    now[0] += 0.1
+    assert counted.now() == 0.0  # too early to know
+    now[0] += 0.9
+    stat(tmp_path / "stat", *cores)
+    assert counted.now() == idle
+
+
+def test_where_the_kernel_does_not_say_what_is_idle_nothing_is_waited_for(tmp_path: Path) -> None:
+    assert children.IdleCores(tmp_path / "none").now() is None
+
+
+def test_as_many_work_as_cores_are_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = iter([0.2, 0.2, 1.9, 0.0])
+    monkeypatch.setattr(children.IdleCores, "now", lambda _: next(idle, 0.0))
+    jobs = [sleeps(tmp_path / name) for name in "abc"]
+
+    started = start(lambda: jobs, 3, wait=True)
+
+    assert until(lambda: (tmp_path / "a").exists() and (tmp_path / "b").exists())
+    assert not until(lambda: (tmp_path / "c").exists(), 0.3)
+    started.stop()
+
+
+def test_a_job_that_kills_its_process_is_told(tmp_path: Path) -> None:
+    def died(why: str) -> None:
+        (tmp_path / "died").write_text(why)
+
+    all_done(start(lambda: [lambda: os.kill(os.getpid(), signal.SIGSEGV)], 1, died=died))
+
+    assert (tmp_path / "died").read_text() == "a child was killed by signal 11"

@@ -319,10 +319,16 @@ def _ahead(summary: Summary, verbosity: int) -> Iterator[Line]:
         yield Line(f"nothing was compiled ahead: {ahead.skipped}")
     if ahead.kernels:
         used = "all" if ahead.used == ahead.kernels else str(ahead.used)
+        waited = f", {ahead.waited_seconds:.1f}s waited" if ahead.waited_seconds >= 0.1 else ""
         yield Line(
             f"{counted(ahead.kernels, 'kernel')} compiled ahead in {ahead.seconds:.1f}s, {used} asked for; "
-            f"about {ahead.saved_seconds:.1f}s of compiling saved"
+            f"about {ahead.saved_seconds:.1f}s of compiling saved{waited}"
         )
+    if ahead.by_tests and (ahead.known or ahead.skipped):
+        kernels = sum(one.kernels for one in ahead.by_tests.values())
+        seconds = sum(one.seconds for one in ahead.by_tests.values())
+        parts = (f"{one.kernels} {why.value} ({one.seconds:.1f}s)" for why, one in ahead.by_tests.items())
+        yield Line(f"{counted(kernels, 'kernel')} compiled by the tests in {seconds:.1f}s: {', '.join(parts)}")
 
 
 def _outcomes(rows: Sequence[Row]) -> list[str]:

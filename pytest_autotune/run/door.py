@@ -60,6 +60,8 @@ class TuningRun(Notes):
         self.ran_with: dict[Identity, Lookup] = {}
         #: What was compiled ahead of the tests; said when the tests are over.
         self.ahead = CompiledAhead()
+        #: What was compiled in this process: its name, seconds, and whether an autotuner launched it.
+        self.compiled_itself: list[tuple[str, float, bool]] = []
         #: What choices were compiled for, in the order in which it was seen.
         self.compiled_for: dict[CompiledFor, None] = {}
         #: What is tuned now.

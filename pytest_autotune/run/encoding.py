@@ -110,8 +110,6 @@ def decode_facts(text: str) -> ProcessFacts:
     versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
     texts = {name: tuple(mapping[name]) for name in ("notes", "unseen", "imported")}
     compiled_for = tuple(CompiledFor(**one) for one in mapping["compiled_for"])
-    ahead = mapping["ahead"]
-    compiled = tuple((str(name), float(seconds)) for name, seconds in ahead["compiled"])
-    told = CompiledAhead(compiled, tuple(ahead["asked"]), ahead["waited_s"], ahead["skipped"])
-    plain = {"unhooked": unhooked, "versions": versions, "compiled_for": compiled_for, "ahead": told}
+    ahead = CompiledAhead.of(mapping["ahead"])
+    plain = {"unhooked": unhooked, "versions": versions, "compiled_for": compiled_for, "ahead": ahead}
     return ProcessFacts(**{**mapping, **texts, **plain})

@@ -239,8 +239,8 @@ OPTIONS = (
     Option(
         "compile_ahead",
         WORD,
-        "`on`: on idle cores, child processes compile the loaded choices of Triton's kernels before tests ask for "
-        "them, where CUDA was not initialised before the first test; `always`: there, too",
+        "`on`: as soon as cores are idle, child processes compile the loaded choices of Triton's kernels before tests "
+        "ask for them; `always`: whatever else runs on the machine",
         "on|off|always",
         "`on`",
     ),

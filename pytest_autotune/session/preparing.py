@@ -59,8 +59,8 @@ def prepare(
         return None
     tests = tuple(tuple(_made_of(item)) for item in session.items)
     is_part = deselected > 0 or _is_part(config)
-    always = options.compile_ahead == "always"
-    hooks.prepare(Suite(tests, is_part, children, place.folder, min(options.wait_timeout, WAIT_S), always))
+    at_once = options.compile_ahead == "always"
+    hooks.prepare(Suite(tests, is_part, children, place.folder, min(options.wait_timeout, WAIT_S), at_once))
     return membership
 
 

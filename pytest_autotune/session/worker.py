@@ -123,7 +123,7 @@ class TestProcess:
             imported=tuple(kernel for kernel in self._around.known_kernels if module_is_imported(kernel)),
             waited_s=self._around.coordination.waited_s,
             compiled_for=tuple(self.run.compiled_for),
-            ahead=self.run.ahead,
+            ahead=replace(self.run.ahead, itself=tuple(self.run.compiled_itself)),
         )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

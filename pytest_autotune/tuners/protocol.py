@@ -25,7 +25,7 @@ class Suite:
     :param children: how many children this process may have beside its tests.
     :param folder: the run's own, the same for every worker on this machine.
     :param wait_s: how long a test may wait for what is prepared, in seconds.
-    :param after_cuda: fork although CUDA is initialised, which does not work in forked children.
+    :param at_once: do not wait for cores to be idle.
     """
 
     tests: tuple[tuple[object, ...], ...]
@@ -33,7 +33,7 @@ class Suite:
     children: int
     folder: Path
     wait_s: float
-    after_cuda: bool = False
+    at_once: bool = False
 
 
 class Adapter(Protocol):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ def listening(monkeypatch):
 @pytest.fixture
 def all_on_disk():
     # The children are quick where a machine is idle, and tests must not depend on it.
-    give_up_at = time.monotonic() + 60
+    give_up_at = time.monotonic() + 20
     wanted = int((folder / "wanted").read_text())
     while len(list(Path(knobs.cache.dir).glob("*/__grp__*.json"))) < wanted and time.monotonic() < give_up_at:
         time.sleep(0.05)
@@ -179,6 +180,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
     monkeypatch.setattr("pytest_autotune.session.preparing.number_of", lambda *_: 2)
+    monkeypatch.setattr("pytest_autotune.run.together.children.IdleCores.now", lambda _: 2.0)  # whatever else runs
     return Suite(pytester)
 
 
@@ -204,6 +206,102 @@ def test_tests_of_a_cold_load_compile_nothing_and_the_summary_says_what_was_save
     assert suite.cache.read_bytes() == written
 
 
+ALL_KINDS = """
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+def configs(**options):
+    return [triton.Config({"BLOCK": block}, num_warps=warps, **options) for block, warps in ((16, 1), (32, 2))]
+
+
+def block_of_descriptor(args):
+    args["of"].block_shape = [args["BLOCK"], 16]
+
+
+@triton.jit
+def twice(x):
+    return x + x
+
+
+@triton.jit(noinline=True)
+def thrice(x):
+    return x * 3
+
+
+@triton.heuristics({"SHIFT": lambda args: args["n"] // 2})
+@triton.autotune(configs(), key=["n"])
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def with_heuristics(x, y, n, BLOCK: tl.constexpr, EVEN: tl.constexpr, SHIFT: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=(at < n) | EVEN) + SHIFT)
+
+
+@triton.autotune(configs(pre_hook=block_of_descriptor), key=["n"])
+@triton.jit
+def with_descriptor(of, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(y + at, of.load([n, 0]))
+
+
+@triton.autotune(configs(maxnreg=64), key=["n"])
+@triton.jit(do_not_specialize=["n"], do_not_specialize_on_alignment=["m"])
+def with_functions(x, y, n, m, FUNCTION: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr = 3):
+    at = tl.arange(0, BLOCK) + n + m
+    tl.store(y + at, FUNCTION(libdevice.tanh(tl.load(x + at).to(KIND).to(tl.float32))) + thrice(n) + LAST)
+
+
+@triton.autotune(configs(), key=["n"])
+@triton.jit
+def with_anything(x, absent, numbers, n, yes, real, NONE: tl.constexpr, NAME: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < n).to(tl.float32) + real + yes
+    if (absent is None) and (NONE is None):
+        value += numbers[1] + tl.load(numbers[2][0] + at).to(tl.float32)
+    tl.store(numbers[0] + at, value)
+"""
+
+ALL_TESTS = """
+import kinds
+import torch
+import triton.language as tl
+from kinds import TensorDescriptor
+
+x = torch.zeros(4096)
+HALF = torch.zeros(4096, dtype=torch.float16)
+
+
+def test_all(all_on_disk):
+    kinds.with_heuristics[(1,)](x, x, 64)
+    kinds.with_heuristics[(1,)](x[1:], x, 50)
+    for n in (1, 16, 17):
+        kinds.with_descriptor[(1,)](TensorDescriptor.from_tensor(HALF.view(-1, 16), [16, 16]), HALF, n)
+    kinds.with_functions[(1,)](x, x, 1, 16, kinds.twice, tl.float32, enable_fp_fusion=False)
+    kinds.with_functions[(1,)](HALF, x, 16, 17, FUNCTION=kinds.twice, KIND=tl.float16, LAST=(1,)[0], debug=True)
+    for numbers in ((x, 1, (x,)), (x, 16, (HALF[1:],)), (x, 2**40, (x.to(torch.float8_e5m2),))):
+        kinds.with_anything[(1,)](x.to(torch.uint8), None, numbers, 1, True, 0.5, None, "name")
+        kinds.with_anything[(1,)](x.to(torch.bool), x, numbers, 16, False, 1.0, 1, "other")
+"""
+KINDS = 2 + 3 + 2 + 6
+
+
+def test_what_children_compile_is_what_a_launch_looks_for_whatever_its_arguments_are(suite: Suite) -> None:
+    pytest.importorskip("triton.tools.tensor_descriptor")  # Triton knows the class that was imported first, for good
+    suite.pytester.makepyfile(kinds=ALL_KINDS, test_lib=ALL_TESTS)
+    (suite.folder / "lib.py").unlink()
+    suite.run("--autotune-dump=cache.textproto")
+    suite.result.assert_outcomes(passed=1)
+    suite.wants(KINDS)
+
+    report = suite.run("--autotune-load=cache.textproto")
+
+    assert report["compiled_ahead"]["failed"] == {}
+    assert (suite.compiled, suite.found) == (0, KINDS)
+
+
 def test_with_a_full_compile_cache_nothing_is_compiled_or_said(suite: Suite, section: Section) -> None:
     suite.dump()
     suite.run("--autotune-load=cache.textproto")
@@ -225,23 +323,34 @@ def test_it_can_be_turned_off(suite: Suite, monkeypatch: pytest.MonkeyPatch, off
     assert "forked" not in suite.result.stdout.str()
 
 
-def test_where_cuda_is_initialised_nothing_is_forked_unless_it_is_asked_for(
+USES_OF_CUDA = ("_lazy_init", "current_device", "get_device_capability", "get_device_properties", "current_stream")
+
+
+def test_children_of_a_process_that_has_initialised_cuda_use_nothing_of_it(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite.dump()
-    suite.wants(0)
-    monkeypatch.setattr("pytest_autotune.devices.cuda_is_initialised", lambda: True)
-    monkeypatch.setattr("pytest_autotune.tuners.triton.ahead._known_device", lambda: Device("cuda", "sm_90"))
+    used = suite.folder / "used"
+    process = os.getpid()
 
-    report = suite.run("--autotune-load=cache.textproto", "-v")
+    def use(*args: object) -> Any:
+        if os.getpid() != process:
+            used.touch()
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess.")
+        return SimpleNamespace(name="cuda", major=9, minor=0, multi_processor_count=0)
 
-    assert report["compiled_ahead"]["kernels"] == 0
-    assert report["notes"] == []
-    suite.result.stdout.fnmatch_lines("nothing was compiled ahead: CUDA was initialised before the first test; *")
+    for name in USES_OF_CUDA:
+        monkeypatch.setattr(f"torch.cuda.{name}", use)
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: os.getpid() == process)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: Device("cuda", "sm_90"))
 
-    suite.wants(5)
-    report = suite.run("--autotune-load=cache.textproto", "--autotune-compile-ahead=always")
+    report = suite.run("--autotune-load=cache.textproto")
+
     assert report["compiled_ahead"]["kernels"] == 5
+    assert suite.compiled == 0
+    assert not used.exists()
 
 
 def test_of_a_part_of_the_suite_only_what_its_tests_reach_is_compiled(suite: Suite) -> None:

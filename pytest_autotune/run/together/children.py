@@ -34,6 +34,8 @@ FREE_MEMORY = 1 << 30
 #: A pipe holds the numbers of so many jobs.
 MOST_JOBS = 10_000
 _POLL_S = 0.05
+#: Idle cores are counted over so many seconds, and what is missing to a whole one may be so much less.
+SAMPLE_S, IDLE_ENOUGH = 0.2, 0.3
 _PR_SET_PDEATHSIG = 1
 _OWN_SIGNALS = ("SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGPROF", "SIGVTALRM", "SIGABRT")
 
@@ -65,12 +67,21 @@ class Children:
                 os.close(descriptor)
 
 
-def start(plan: Callable[[], Sequence[Callable[[], object]]], number: int, keep: Collection[int] = ()) -> Children:
+def start(
+    plan: Callable[[], Sequence[Callable[[], object]]],
+    number: int,
+    keep: Collection[int] = (),
+    *,
+    wait: bool = False,
+    died: Callable[[str], object] = lambda why: None,
+) -> Children:
     """Fork children that do some jobs.
 
     :param plan: called in the first child; makes the jobs, which are called in any order and in any of the children.
     :param number: how many of them work at a time.
     :param keep: descriptors that they may write to.
+    :param wait: only as many of them work as there are idle cores.
+    :param died: called in the first child when another one has ended in a job, with how it did.
     :raises OSError: when there can be none.
     """
     process = os.getpid()
@@ -89,7 +100,7 @@ def start(plan: Callable[[], Sequence[Callable[[], object]]], number: int, keep:
             os.setsid()
             if os.fork() == 0:
                 os.close(stop_write)
-                _lead(plan, number, process, stop_read, {*keep, stop_read, alive_write})
+                _lead(plan, number, process, stop_read, {*keep, stop_read, alive_write}, wait, died)
         finally:
             os._exit(0)
     os.close(stop_read)
@@ -109,7 +120,13 @@ def _reap(child: int) -> None:
 
 
 def _lead(
-    plan: Callable[[], Sequence[Callable[[], object]]], number: int, process: int, stop: int, keep: Collection[int]
+    plan: Callable[[], Sequence[Callable[[], object]]],
+    number: int,
+    process: int,
+    stop: int,
+    keep: Collection[int],
+    wait: bool,
+    died: Callable[[str], object],
 ) -> None:
     """Do everything that the first child does."""
     for name in _OWN_SIGNALS:
@@ -119,8 +136,9 @@ def _lead(
     # Not before: what it opens is to stay open.
     threading.Thread(target=_end_with, args=(process, stop), daemon=True).start()
     _bound()
+    cores = IdleCores() if wait else None
     jobs = list(plan())[:MOST_JOBS]
-    _Workers(jobs, number).work()
+    _Workers(jobs, number, cores, died).work()
 
 
 def _end_with(process: int, stop: int) -> None:
@@ -184,39 +202,112 @@ def _bound() -> None:
         os.nice(5)
 
 
+class IdleCores:
+    """How many cores that this process may run on have been idle lately; it counts as idle what it used itself.
+
+    :param stat: where the kernel says what its cores have done.
+    """
+
+    def __init__(self, stat: Path = Path("/proc/stat")) -> None:
+        self._stat = stat
+        self._last = self._sample()
+
+    def now(self) -> float | None:
+        """Since it was last asked; None where the kernel does not say, or it is too early to know."""
+        last = self._last
+        if last is not None and time.monotonic() - last[0] < SAMPLE_S:
+            return 0.0
+        self._last = now = self._sample()
+        if now is None or last is None:
+            return None
+        seconds = now[0] - last[0]
+        all_s, idle_s, own_s = (now[number] - last[number] for number in (1, 2, 3))
+        if all_s < seconds / 2:  # a sandbox that has no such counters
+            return None
+        return (idle_s + own_s) / seconds
+
+    def _sample(self) -> tuple[float, float, float, float] | None:
+        """The time, what the cores have done in all, how much of it was nothing, and what this process has used."""
+        with suppress(OSError, ValueError):
+            own = os.times()
+            mine = os.sched_getaffinity(0)
+            total = idle = 0
+            for line in self._stat.read_text(encoding="ascii").splitlines():
+                name, _, numbers = line.partition(" ")
+                if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in mine:
+                    # user, nice, system, idle, waiting for a disk, interrupts, soft ones, stolen; guests are in user
+                    ticks = list(map(int, numbers.split()[:8]))
+                    total += sum(ticks)
+                    idle += sum(ticks[3:5])
+            per_second = os.sysconf("SC_CLK_TCK")
+            return time.monotonic(), total / per_second, idle / per_second, own.user + own.system
+        return None
+
+
 class _Workers:
     """Forks of the first child that take jobs until there are none.
 
     :param number: how many at a time.
+    :param cores: says how many are idle; None where that does not matter.
+    :param died: see :func:`start`.
     """
 
-    def __init__(self, jobs: Sequence[Callable[[], object]], number: int) -> None:
+    def __init__(
+        self,
+        jobs: Sequence[Callable[[], object]],
+        number: int,
+        cores: IdleCores | None,
+        died: Callable[[str], object],
+    ) -> None:
         self._jobs = jobs
         self._number = min(number, len(jobs))
+        self._cores = cores
+        self._died = died
         self._begun = mmap.mmap(-1, 8 * max(self._number, 1))
         self._queue, put = os.pipe()
         for job in range(len(jobs)):
             os.write(put, struct.pack("i", job))
         os.close(put)
         self._slots: dict[int, int] = {}
+        self._free = list(range(self._number))
 
     def work(self) -> None:
         """Have all jobs done."""
-        for slot in range(self._number):
-            self._fork(slot)
-        while self._slots:
-            process, status = os.waitpid(-1, os.WNOHANG)
-            if process in self._slots:
-                slot = self._slots.pop(process)
-                if status:  # what it did has killed it; another one goes on with the rest
-                    self._fork(slot)
-                continue
+        while self._slots or self._free:
+            for _ in range(self._wanted()):
+                self._fork(self._free.pop(0))
+            self._end_what_hangs()
             time.sleep(_POLL_S)
-            for worker, slot in self._slots.items():
-                begun = struct.unpack_from("d", self._begun, 8 * slot)[0]
-                if begun and time.monotonic() - begun > JOB_S:
-                    os.kill(worker, signal.SIGKILL)
-                    struct.pack_into("d", self._begun, 8 * slot, 0.0)
+            while self._slots and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._ended(*ended)
+
+    def _wanted(self) -> int:
+        """How many more are to be forked now."""
+        if self._cores is None or not self._free:
+            return len(self._free)
+        idle = self._cores.now()
+        if idle is None:
+            self._cores = None
+            return len(self._free)
+        return min(int(idle + IDLE_ENOUGH), len(self._free))
+
+    def _ended(self, process: int, status: int) -> None:
+        slot = self._slots.pop(process, None)
+        if slot is None:
+            return
+        if status:  # what it did has killed it; another one goes on with the rest
+            code = os.waitstatus_to_exitcode(status)
+            self._died(f"a child ended with {code}" if code >= 0 else f"a child was killed by signal {-code}")
+            self._fork(slot)
+        else:  # there are no more jobs
+            self._free.clear()
+
+    def _end_what_hangs(self) -> None:
+        for worker, slot in self._slots.items():
+            begun = struct.unpack_from("d", self._begun, 8 * slot)[0]
+            if begun and time.monotonic() - begun > JOB_S:
+                os.kill(worker, signal.SIGKILL)
+                struct.pack_into("d", self._begun, 8 * slot, 0.0)
 
     def _fork(self, slot: int) -> None:
         leader = os.getpid()

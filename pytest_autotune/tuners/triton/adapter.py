@@ -75,8 +75,15 @@ class Adapter:
         self._original_check = original
         autotuner_class.check_disk_cache = guarded(check_disk_cache, leave_alone, run, NAME, library=NAME)
         autotuner_class.cache_results = _AlwaysAsk()
-        self._compilations = Compilations(compiled.compiled)
+        self._compilations = Compilations(compiled.compiled, self._compiled_here)
         self._watch_when_imported()
+
+    def _compiled_here(self, name: str, seconds: float) -> None:
+        """Something was compiled in this process, and not found on disk."""
+        run = self._run
+        if run is not None and run.index is not None:
+            is_tuned = internals.launching_autotuner(self._autotuner_class) is not None
+            run.compiled_itself.append((name, round(seconds, 3), is_tuned or not internals.launches_alone()))
 
     def _watch_when_imported(self) -> None:
         """Watch the compiler, which Triton imports after its autotuner."""

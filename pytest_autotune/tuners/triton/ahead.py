@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -31,7 +32,9 @@ from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.identity import NAME
 
 #: Why nothing was done, in words.
-AFTER_CUDA = "CUDA was initialised before the first test; --autotune-compile-ahead=always forks all the same"
+NO_CORE = "no core was idle"
+#: So many reasons why children could not do something are told of a process.
+MOST_FAILED = 100
 
 
 class CompilingChildren:
@@ -56,16 +59,15 @@ class CompilingChildren:
         index = self._run.index
         if index is None or NAME not in index.tuners() or suite.children < 1 or not sys.platform.startswith("linux"):
             return
-        if devices.cuda_is_initialised() and not suite.after_cuda:
-            self._run.ahead = CompiledAhead(skipped=AFTER_CUDA)
-            return
         told = suite.folder / f"{uuid.uuid4().hex}.ahead"
         descriptor = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             tell = partial(_tell, descriptor)
             waits = Waits(suite.wait_s)
             plan = Plan(self._run, self._class, suite, self._compilations, _known_device(), tell)
-            self._children = children.start(plan.jobs, suite.children, [descriptor])
+            self._children = children.start(
+                plan.jobs, suite.children, [descriptor], wait=not suite.at_once, died=plan.died
+            )
         except OSError as error:
             self._run.note(f"triton: nothing was compiled ahead: {error.strerror or error}")
             return
@@ -96,15 +98,26 @@ class CompilingChildren:
         self._children = None
         for note in self._notes:
             self._run.note(note)
-        compiled: dict[str, float] = {}
+        told: defaultdict[str, list[str]] = defaultdict(list)
         for kind, words in _read(self._told):
-            if kind == "compiled":
-                name, seconds = words.split()
-                compiled[name] = float(seconds)
-            elif kind == "note":
-                self._run.note(f"triton: nothing was compiled ahead: {words}")
-        waited = round(self._waited_s, 3) if compiled else 0.0
-        self._run.ahead = CompiledAhead(tuple(sorted(compiled.items())), tuple(sorted(self._asked)), waited)
+            told[kind].append(words)
+        for words in told["note"]:
+            self._run.note(f"triton: nothing was compiled ahead: {words}")
+        compiled = {name: float(seconds) for name, seconds in map(str.split, told["compiled"])}
+        known, begun_s = sum(map(int, told["known"])), min(map(float, told["begun"]), default=None)
+        self._run.ahead = CompiledAhead(
+            known=known,
+            left_out=tuple(
+                sorted((why, int(number)) for number, _, why in (one.partition(" ") for one in told["left"]))
+            ),
+            compiled=tuple(sorted(compiled.items())),
+            found=tuple(sorted({*told["found"]} - compiled.keys())),
+            failed=tuple(told["failed"][:MOST_FAILED]),
+            begun_s=begun_s,
+            asked=tuple(sorted(self._asked)),
+            waited_s=round(self._waited_s, 3),
+            skipped=NO_CORE if known and begun_s is None else "",
+        )
 
 
 def _tell(descriptor: int, kind: str, words: str) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Device
+from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.devices import visible
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together.locks import HeldLock
@@ -46,7 +47,9 @@ class Plan:
 
     :param autotuner_class: Triton's.
     :param device: what the tests run on; None where it has to be found out.
-    :param tell: called with what became of a job: ``"compiled"``, ``"failed"`` or ``"note"``, and words.
+    :param tell: called with a word and what belongs to it: ``"known"`` and how many jobs there are; ``"left"``, how
+        many specialisations are none, and why; ``"begun"`` and the seconds after which a worker began; of a job
+        ``"compiled"``, ``"found"`` or ``"failed"``; ``"note"``.
     """
 
     def __init__(
@@ -65,7 +68,10 @@ class Plan:
         self._device = device
         self._tell = tell
         self._name = ""
+        self._made_at = time.monotonic()
         self._started = 0.0
+        self._has_begun = False
+        self._left: Counter[str] = Counter()
 
     def jobs(self) -> Sequence[Callable[[], object]]:
         """What is to be compiled, what the tests need first in front."""
@@ -77,6 +83,9 @@ class Plan:
             if device is None:
                 return []
             jobs = list(self._jobs(index, device))
+            self._tell("known", str(len(jobs)))
+            for why, number in self._left.items():
+                self._tell("left", f"{number} {why}")
             if jobs:
                 internals.compile_only(device.arch, self._was_compiled)
                 self._compilations.turns = self._turn
@@ -85,11 +94,16 @@ class Plan:
             self._tell("note", f"{type(error).__name__}: {error}")
             return []
 
+    def died(self, why: str) -> None:
+        """A child has ended in a job."""
+        self._tell("failed", why)
+
     @contextmanager
     def _turn(self, name: str) -> Iterator[None]:
         try:
             lock = HeldLock(lock_of(self._suite.folder, name))
         except OSError:
+            self._tell("found", name)
             raise _Taken(name) from None
         try:
             self._name, self._started = name, time.perf_counter()
@@ -98,6 +112,9 @@ class Plan:
             lock.release()
 
     def _compile(self, autotuner: Any, config: Any, text: str) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._tell("begun", f"{time.monotonic() - self._made_at:.3f}")
         try:
             _compile(autotuner, config, text)
         except _Taken:
@@ -106,47 +123,66 @@ class Plan:
             self._tell("failed", f"{type(error).__name__}: {error}")
 
     def _was_compiled(self, *, cache_hit: bool = True, **_: object) -> None:
-        if not cache_hit:
+        if cache_hit:
+            self._tell("found", self._name)
+        else:
             self._tell("compiled", f"{self._name} {time.perf_counter() - self._started:.3f}")
 
     def _jobs(self, index: EntryIndex, device: Device) -> Iterator[Callable[[], object]]:
-        found = LiveKernels(self._class)
+        live = LiveKernels(self._class)
+        wanted = live.in_order(self._suite)
         seen: set[tuple[object, ...]] = set()
-        for autotuner in found.in_order(self._suite):
-            with suppress(Exception):  # of this kernel nothing is compiled ahead
-                for config, text in self._wanted(autotuner, found, index, device):
+        for autotuner in wanted:
+            try:
+                for config, text in self._wanted(autotuner, live, index, device):
                     job = id(autotuner), id(config), text
                     if job not in seen:
                         seen.add(job)
                         yield partial(self._compile, autotuner, config, text)
+            except Exception as error:  # of this kernel nothing is compiled ahead
+                self._tell("failed", f"{type(error).__name__}: {error}")
+        met = set(map(id, wanted))
+        for autotuner in live.autotuners:
+            if id(autotuner) not in met:
+                self._leave(index.of_kernel(NAME, kernel_of(autotuner)), "of kernels that no test names")
+
+    def _leave(self, entries: Iterable[Entry], why: str) -> None:
+        if number := sum(len(entry.compiled) for entry in entries):
+            self._left[why] += number
 
     def _wanted(
-        self, autotuner: Any, found: LiveKernels, index: EntryIndex, device: Device
+        self, autotuner: Any, live: LiveKernels, index: EntryIndex, device: Device
     ) -> Iterator[tuple[Any, str]]:
         """The choices of one autotuner that hold here, with what to compile them for."""
-        function = python_function(autotuner)
-        kernel = qualified_name(function) if function else ""
+        function, kernel = python_function(autotuner), kernel_of(autotuner)
         if function is None or self._run.ignores(NAME, kernel) or interpreter.interprets(autotuner):
             return
-        if not is_current(autotuner, function):
-            return
-        names = {device.name, self._run.policy.aliases.get(device.name, device.name)}
-        entries = [
-            entry
-            for entry in index.of_kernel(NAME, kernel)
-            if entry.compiled and entry.problem.device.name in names and entry.problem.device.arch == device.arch
-        ]
+        entries = [entry for entry in index.of_kernel(NAME, kernel) if entry.compiled]
         if not entries:
             return
-        heuristics = found.heuristics(autotuner)
+        if not is_current(autotuner, function):
+            self._leave(entries, "of kernels that something else stands in the place of")
+            return
+        names = {device.name, self._run.policy.aliases.get(device.name, device.name)}
+        here = [one for one in entries if (of := one.problem.device).name in names and of.arch == device.arch]
+        self._leave((one for one in entries if one not in here), "for other devices")
+        heuristics = live.heuristics(autotuner)
         offered = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
-        distinct = {entry.fingerprint: entry for entry in entries}
+        distinct = {entry.fingerprint: entry for entry in here}
         trusted = {mark for mark, entry in distinct.items() if holds(entry, autotuner, function, heuristics)}
-        for entry in entries:
+        for entry in here:
             config = offered.get(entry.choice.params) if entry.choice is not None else None
-            if config is not None and entry.fingerprint in trusted:
-                for text in entry.compiled[:MOST_OF_ENTRY]:
-                    yield config, text
+            if config is None or entry.fingerprint not in trusted:
+                self._leave([entry], "of choices that do not hold now")
+                continue
+            for text in entry.compiled[:MOST_OF_ENTRY]:
+                yield config, text
+
+
+def kernel_of(autotuner: Any) -> str:
+    """The name of an autotuner's kernel; empty where it has none."""
+    function = python_function(autotuner)
+    return qualified_name(function) if function is not None else ""
 
 
 def _compile(autotuner: Any, config: Any, text: str) -> None:

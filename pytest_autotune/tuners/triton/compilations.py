@@ -8,6 +8,7 @@ stays as it is; nothing is put into the slots that Triton has for hooks and list
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import wraps
@@ -21,10 +22,16 @@ class Compilations:
     """Watches ``triton.compiler.compile``.
 
     :param compiled: called with Triton's source and the kernel that was made of it.
+    :param made: called with its name and the seconds that it took, when it was not on disk.
     """
 
-    def __init__(self, compiled: Callable[[Any, Any], object]) -> None:
+    def __init__(
+        self,
+        compiled: Callable[[Any, Any], object],
+        made: Callable[[str, float], object] = lambda name, seconds: None,
+    ) -> None:
         self._compiled = compiled
+        self._made = made
         #: Entered around each compilation, with its name: see :func:`name_of`. None where nobody else compiles.
         self.turns: Callable[[str], AbstractContextManager[object]] | None = None
         self._module: Any = None
@@ -43,10 +50,16 @@ class Compilations:
             if self._module is None:  # a kernel keeps it for good
                 return original(*args, **kwargs)
             given = internals.given_to_compile(args, kwargs)
-            with self._turn(given):
+            name = _name_if_known(given)
+            with self._turn(name), internals.seeing_work(given["src"]) as work:
+                started = time.perf_counter()
                 kernel = original(*args, **kwargs)
+                seconds = time.perf_counter() - started
             with suppress(Exception):  # an error of ours must not fail a launch
                 self._compiled(given["src"], kernel)
+            with suppress(Exception):
+                if work and name:
+                    self._made(name, seconds)
             return kernel
 
         self._module, self._original = compiler, original
@@ -63,12 +76,15 @@ class Compilations:
             self._module.compile = self._original
             self._module = None
 
-    def _turn(self, given: Mapping[str, Any]) -> AbstractContextManager[object]:
+    def _turn(self, name: str) -> AbstractContextManager[object]:
         turns = self.turns
-        if turns is not None:
-            with suppress(Exception):
-                return turns(name_of(given["src"], given.get("target"), given.get("options")))
-        return nullcontext()
+        return turns(name) if turns is not None and name else nullcontext()
+
+
+def _name_if_known(given: Mapping[str, Any]) -> str:
+    with suppress(Exception):
+        return name_of(given["src"], given.get("target"), given.get("options"))
+    return ""
 
 
 def name_of(source: Any, target: Any, options: Any) -> str:

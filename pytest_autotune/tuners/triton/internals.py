@@ -11,6 +11,7 @@ import gc
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -184,7 +185,40 @@ def launching_autotuner(autotuner_class: Any) -> tuple[Any, Any, dict[str, Any]]
     return frame.f_locals["self"], frame.f_locals["key"], frame.f_locals["kwargs"]
 
 
+def launches_alone() -> bool:
+    """Whether a kernel is launched now, rather than compiled in a pool or by another compiler."""
+    run = getattr(_module("runtime.jit"), "JITFunction", None)
+    code = getattr(getattr(run, "run", None), "__code__", None)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
+
+
 # Compiling
+
+
+@contextmanager
+def seeing_work(source: Any) -> Iterator[list[bool]]:
+    """A list that has something in it if Triton compiles a source, rather than find it on disk.
+
+    Only then it asks the source for its intermediate code.
+    """
+    begun: list[bool] = []
+    original = getattr(source, "make_ir", None)
+    if original is None or "make_ir" in vars(source):
+        yield begun
+        return
+
+    def make_ir(*args: Any, **kwargs: Any) -> Any:
+        begun.append(True)
+        return original(*args, **kwargs)
+
+    source.make_ir = make_ir
+    try:
+        yield begun
+    finally:
+        del source.make_ir
 
 
 def compile_kernel(function: Any, arguments: Mapping[str, Any]) -> None:

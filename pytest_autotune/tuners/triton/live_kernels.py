@@ -33,17 +33,18 @@ class LiveKernels:
     """
 
     def __init__(self, autotuner_class: Any) -> None:
-        self._autotuners = internals.live_autotuners(autotuner_class)
+        #: All of them.
+        self.autotuners = internals.live_autotuners(autotuner_class)
         self._heuristics = internals.live_heuristics()
 
     def in_order(self, suite: Suite) -> list[Any]:
         """Those that the tests reach by name, in the order of the tests; then the others, if all tests are to run."""
-        known = {id(one): one for one in self._autotuners}
+        known = {id(one): one for one in self.autotuners}
         found = reached(suite.tests, lambda value: id(value) in known)
         if suite.is_part:
             return found
         met = set(map(id, found))
-        return found + [one for one in self._autotuners if id(one) not in met]
+        return found + [one for one in self.autotuners if id(one) not in met]
 
     def heuristics(self, autotuner: Any) -> Heuristics:
         """The functions of ``triton.heuristics`` under and over an autotuner, as a call of it would find them."""
