@@ -19,6 +19,8 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
+# Triton takes for a descriptor what it imported first, for good: not what a pytester run imports anew.
+pytest.importorskip("triton.tools.tensor_descriptor")
 
 from pytest_autotune.cache.model import Device
 from pytest_autotune.tuners.triton.ahead_plan import Plan
@@ -289,7 +291,6 @@ KINDS = 2 + 3 + 2 + 6
 
 
 def test_what_children_compile_is_what_a_launch_looks_for_whatever_its_arguments_are(suite: Suite) -> None:
-    pytest.importorskip("triton.tools.tensor_descriptor")  # Triton knows the class that was imported first, for good
     suite.pytester.makepyfile(kinds=ALL_KINDS, test_lib=ALL_TESTS)
     (suite.folder / "lib.py").unlink()
     suite.run("--autotune-dump=cache.textproto")
