@@ -48,7 +48,7 @@ def cuda_is_initialised() -> bool:
 
 
 def of_driver(gpu: cuda_driver.CudaGpu) -> Device:
-    """The type of a GPU that NVIDIA's driver tells of."""
+    """The type of a GPU that NVIDIA's driver describes."""
     return Device(gpu.name, f"sm_{gpu.major}{gpu.minor}", gpu.multiprocessors)
 
 

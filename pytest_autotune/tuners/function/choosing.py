@@ -60,9 +60,11 @@ class Request:
 
     @property
     def identity(self) -> Identity:
+        """What the process remembers a choice by."""
         return Identity(self.problem, self.fingerprint.values)
 
     def on_offer(self, entry: Entry) -> bool:
+        """Whether an entry's choice is in the space."""
         return entry.choice is not None and self.plan.space.find(entry.choice.params) is not None
 
 

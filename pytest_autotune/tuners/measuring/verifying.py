@@ -96,15 +96,15 @@ def report(tuning: Tuning, race: Callable[[Callable[[], bool]], Verdict], spent_
         tuning.verified(replace(verdict, seconds=significant(time.perf_counter() - started)))
 
 
-def slower(told: Verdict, challenge: Challenge, best_us: float, entry: Entry) -> Verdict:
+def slower(verdict: Verdict, challenge: Challenge, best_us: float, entry: Entry) -> Verdict:
     """The verdict on a choice that another candidate beats.
 
-    :param told: what is known of the race already.
+    :param verdict: what is known of the race already.
     :param best_us: the time of the one that beats it, in microseconds.
     :param entry: what a dump keeps instead.
     """
     return replace(
-        told,
+        verdict,
         slower=significant(challenge.slower),
         choice_us=rounded_us(best_us * (1 + challenge.slower)),
         best_us=rounded_us(best_us),
@@ -134,15 +134,15 @@ def _verdict(tuning: Tuning, contest: Contest, is_over: Callable[[], bool]) -> V
         began = time.perf_counter()
         worth = worth_of(tuning.lookup.problem.device)
         raced = races(contest.make_clock(), list(runners.values()), worth, contest.expected)
-        told = Verdict(raced=len(racing), measured_seconds=significant(time.perf_counter() - began))
+        verdict = Verdict(raced=len(racing), measured_seconds=significant(time.perf_counter() - began))
     if raced.disturbed or tuning.lookup.disturbed:
-        return replace(told, reason="something else may have run on the device")
+        return replace(verdict, reason="something else may have run on the device")
     if raced.challenge is None:
-        return told
+        return verdict
     timed = [_timed(candidate, result) for candidate, result in zip(racing, raced.results, strict=True)]
     winner = raced.challenge.winner
     best = timed[winner] = replace(racing[winner], time_us=rounded_us(raced.best_us))
-    return slower(told, raced.challenge, raced.best_us, contest.entry(tuning, best, timed))
+    return slower(verdict, raced.challenge, raced.best_us, contest.entry(tuning, best, timed))
 
 
 def _timed(candidate: Candidate, result: Result) -> Candidate:

@@ -105,6 +105,10 @@ def _median_ms(timing: object) -> float:
 def candidate(
     params: tuple[Value, ...], time_ms: float, error: BaseException | None = None, label: str = ""
 ) -> Candidate:
+    """A candidate as entries hold it, with its time or why it has none.
+
+    :param error: that it failed with, where that is known.
+    """
     if not math.isfinite(time_ms):
         reason = failure_text(error) if error else "did not compile, or needs more than the device has"
         return Candidate(params=params, failed=reason)
