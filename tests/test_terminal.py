@@ -50,3 +50,14 @@ def test_qq_shows_why_a_tuner_that_failed_the_gate_was_left_alone() -> None:
 
     assert shown(summary, -2) == ["toy was left alone: its tune() takes other arguments"]
     assert shown(replace(summary, gate=Gate("0")), -2) == []
+
+
+def test_the_first_ten_unseen_kernels_are_named_and_a_run_of_only_them_did_look_up() -> None:
+    summary = Summary(unseen=tuple(f"lib.op_{number}" for number in range(12)), dump=DUMP)
+
+    lines = shown(summary)
+
+    assert len([line for line in lines if line.startswith("UNSEEN")]) == 10
+    assert "(2 more unseen hidden.  Use -v to show them.)" in lines
+    assert lines[-1].startswith("12 unseen; ")
+    assert len([line for line in shown(summary, 1) if line.startswith("UNSEEN")]) == 12

@@ -337,6 +337,28 @@ def test_an_autotuner_that_replaces_run_is_told_as_unseen(session) -> None:
     assert "OwnRun" in told
 
 
+def test_an_autotuner_that_keeps_its_choices_elsewhere_is_unseen_only_when_it_has_chosen(session) -> None:
+    class Stored:
+        def __contains__(self, key: object) -> bool:
+            return True
+
+    class OwnRun(autotuner_module.Autotuner):
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            self.best_config = self.configs[0]
+            return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
+
+    first = session(dumping=True)
+    stock = copy_kernel(Bench())
+    kernel = OwnRun(stock.fn, stock.arg_names, configs(), ["n"], None, None)
+    kernel.cache = Stored()
+
+    unseen_before = first.unseen
+    kernel[grid](torch.ones(128), torch.zeros(128), 100)
+
+    assert unseen_before == []
+    assert len(first.unseen) == 1
+
+
 def test_an_autotuner_tuned_before_the_hook_is_told_as_unseen(session) -> None:
     kernel = copy_kernel(Bench())
     call(kernel)

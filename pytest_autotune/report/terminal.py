@@ -105,8 +105,11 @@ def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
         yield _hidden(len(summary.unused) - len(shown_unused), "unused", "unused")
     yield from _slower(summary, verbosity)
     yield from _swept(summary, verbosity)
-    for kernel in summary.unseen:
+    shown_unseen = summary.unseen if verbosity > 0 else summary.unseen[:SHOWN]
+    for kernel in shown_unseen:
         yield Line(f" {kernel}: tuned behind pytest-autotune's back; neither loaded nor dumped", "UNSEEN", color)
+    if len(summary.unseen) > len(shown_unseen):
+        yield _hidden(len(summary.unseen) - len(shown_unseen), "unseen", "unseen")
 
 
 def _said(group: Group) -> str:
@@ -296,7 +299,8 @@ def _counts(summary: Summary) -> str:
     if not summary.is_judged:
         parts = [f"{counted(counts['tuned'], 'problem')} tuned{seconds}"] if counts["tuned"] else []
         parts += [f"{counts['unportable']} unportable"] if counts["unportable"] else []
-        if not summary.rows and summary.dump is not None:
+        parts += [f"{len(summary.unseen)} unseen"] if summary.unseen else []
+        if not summary.problems and summary.dump is not None:
             parts.append(NO_LOOKUPS)
         return ", ".join(parts)
     if not summary.problems:

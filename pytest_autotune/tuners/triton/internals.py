@@ -130,8 +130,8 @@ def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
     """Whether an autotuner holds a choice that some search made."""
     try:
         holds_choices = len(autotuner.cache) > 0
-    except TypeError:
-        holds_choices = True
+    except TypeError:  # a memory of its own class's, which may be a file: has it chosen in this process?
+        holds_choices = hasattr(autotuner, "best_config")
     if type(autotuner).run is autotuner_class.run:
         # Triton >= 3.8 takes the only candidate left after pruning without asking: nothing was tuned.
         return holds_choices and hasattr(autotuner, "bench_time")
