@@ -209,37 +209,40 @@ def runners(
 
     :raises AttributeError: where this torch has other functions for that.
     """
-    copy, clone, reset, restore = (getattr(autotuner, name) for name in _AROUND)
-    interface = autotuner.get_device_interface()
-    stream = interface.get_raw_stream(interface.current_device())
-    copies = copy(*args, **kwargs)
-    for launcher in launchers:
-        yield _runner(launcher, stream, args, kwargs, copies, clone, reset, restore)
+    around = _Around(autotuner, args, kwargs)
+    return map(around.runner, launchers)
 
 
-def _runner(
-    launcher: Any,
-    stream: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    copies: Any,
-    clone: Any,
-    reset: Any,
-    restore: Any,
-) -> Runner:
-    given: tuple[Sequence[Any], dict[str, Any]] = args, kwargs
+class _Around:
+    """What Inductor does around each launch of a kernel.
 
-    def before() -> None:
-        nonlocal given
-        given = clone(copies, *args, **kwargs)
-        reset(*args, **kwargs)
+    :raises AttributeError: where this torch has other functions for that.
+    """
 
-    def run() -> object:
-        return launcher(*given[0], **given[1], stream=stream)
+    def __init__(self, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        copy, self._clone, self._reset, self._restore = (getattr(autotuner, name) for name in _AROUND)
+        interface = autotuner.get_device_interface()
+        self._stream = interface.get_raw_stream(interface.current_device())
+        self._args = args
+        self._kwargs = kwargs
+        self._copies = copy(*args, **kwargs)
 
-    def after(error: Exception | None) -> None:
-        nonlocal given
-        given = args, kwargs
-        restore(copies)
+    def runner(self, launcher: Any) -> Runner:
+        """The launches of one configuration."""
+        usual: tuple[Sequence[Any], dict[str, Any]] = self._args, self._kwargs
+        given = usual
 
-    return Runner(run, before, after)
+        def before() -> None:
+            nonlocal given
+            given = self._clone(self._copies, *self._args, **self._kwargs)
+            self._reset(*self._args, **self._kwargs)
+
+        def run() -> object:
+            return launcher(*given[0], **given[1], stream=self._stream)
+
+        def after(error: Exception | None) -> None:
+            nonlocal given
+            given = usual
+            self._restore(self._copies)
+
+        return Runner(run, before, after)
