@@ -206,6 +206,12 @@ MISSED = Summary(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcom
         (replace(MISSED, rows=()), "9", "1 entry was loaded and not one was asked for", ""),
         (replace(MISSED, rows=(), incomplete="1 test deselected"), "0", "", ""),
         (
+            replace(MISSED, rows=(), incomplete="t.py::t was skipped", only_skipped=True),
+            "0",
+            "1 entry was loaded and not one was asked for (t.py::t was skipped)",
+            "",
+        ),
+        (
             replace(MISSED, unhooked=(("toy", "why"),), requested=("toy.part",)),
             "9",
             "requested tuner could not be hooked: toy",

@@ -8,6 +8,8 @@ from decimal import Decimal, InvalidOperation
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.report.summary import Gate, Summary
+from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.verify import TIME_OVER
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ def judge_drift(summary: Summary, limit: Limit | None) -> Gate:
         return Gate(limit.text)
     if asked_nothing := _asked_nothing(summary):
         return Gate(limit.text, failure=asked_nothing)
+    if summary.not_verified and {why for _, why in summary.not_verified} == {TIME_OVER}:
+        choices = counted(sum(summary.not_verified.values()), "choice", "choices")
+        return Gate(
+            limit.text, failure=f"not one of {choices} was raced: {TIME_OVER} (raise --autotune-verify-seconds)"
+        )
     if not summary.is_judged:
         return Gate(limit.text, failure="nothing was loaded, so no choice was raced (add --autotune-load=PATH)")
     return Gate(limit.text, skipped="drift of autotune choices not judged: not one was raced")
@@ -87,7 +94,9 @@ def _judged(summary: Summary, limit: Limit | None, fail_on_unused: bool) -> Gate
     gate = Gate(limit.text if limit is not None else "", fail_on_unused=fail_on_unused)
     judged = [*(["misses"] if limit is not None else []), *(["unused entries"] if fail_on_unused else [])]
     if not judged:
-        return gate
+        # Where each miss fails its test, a run without one is judged by that as well.
+        is_error = Outcome.MISS in summary.refused and not summary.updates
+        return replace(gate, failure=_asked_nothing(summary)) if is_error else gate
     why_not = ""
     if not summary.is_judged:
         why_not = "nothing was loaded"
@@ -111,10 +120,14 @@ def _judged(summary: Summary, limit: Limit | None, fail_on_unused: bool) -> Gate
 
 
 def _asked_nothing(summary: Summary) -> str:
-    """Why a complete run that asked for nothing fails; empty where it did not."""
-    if not summary.unasked or summary.incomplete:
+    """Why a run of the whole suite that asked for nothing fails; empty where it is none.
+
+    Skipped tests are no excuse: where a GPU is lost, every test of it is skipped, and the gate would be green for ever.
+    """
+    if not summary.unasked or (summary.incomplete and not summary.only_skipped):
         return ""
-    return f"{_entries_were(summary.unasked)} loaded and not one was asked for"
+    skipped = f" ({summary.incomplete})" if summary.incomplete else ""
+    return f"{_entries_were(summary.unasked)} loaded and not one was asked for{skipped}"
 
 
 def _misses(summary: Summary, limit: Limit) -> list[str]:

@@ -63,6 +63,7 @@ class Summary:
     :param covered: tuner -> the devices that the loaded caches have entries for.
     :param left_out: loaded entries of problems that the dump path does not hold.
     :param incomplete: the first reason why unused entries were not looked for.
+    :param only_skipped: that reason is a skipped test, in a run of the whole suite.
     :param pruning: the unused entries were to be dropped.
     :param errors: what the user asked for and did not get; any fails the run.
     :param notes: lines of adapters and of the plugin itself.
@@ -90,6 +91,7 @@ class Summary:
     unused: tuple[Entry, ...] = ()
     covered: Mapping[str, frozenset[Device]] = field(default_factory=dict)
     incomplete: str = ""
+    only_skipped: bool = False
     pruning: bool = False
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -279,6 +281,7 @@ def summarise(
         unused=() if wanted.prune and written else ending.unused,
         covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
         incomplete=collected.incomplete,
+        only_skipped=collected.only_skipped,
         pruning=wanted.prune and dump is not None,
         errors=(dump.error,) if dump is not None and dump.error else (),
         notes=tuple(dict.fromkeys(notes)),

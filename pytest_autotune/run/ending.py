@@ -47,6 +47,7 @@ class Collected:
     :param incomplete: the first reason why the run was not complete; empty when it was.
     :param interrupted: the run was ended before its tests were.
     :param notes: lines of the process where all this comes together.
+    :param only_skipped: that reason is a skipped test, in a run of the whole suite.
     """
 
     lookups: tuple[tuple[str, Lookup], ...] = ()
@@ -56,6 +57,7 @@ class Collected:
     incomplete: str = ""
     interrupted: bool = False
     notes: tuple[str, ...] = ()
+    only_skipped: bool = False
 
     @property
     def versions(self) -> Mapping[str, Versions]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_autotune.cache.model import Problem
 from pytest_autotune.run.distributed import in_distributed_run
-from pytest_autotune.run.verify import Verification
+from pytest_autotune.run.verify import TIME_OVER, Verification
 
 
 class Races:
@@ -32,4 +32,4 @@ class Races:
         """Why no race may begin now; empty where one may."""
         if in_distributed_run():  # ranks that race a kernel with a collective would wait for each other
             return "one of several ranks"
-        return "" if self.left_s > 0 else "the time for it was over"
+        return "" if self.left_s > 0 else TIME_OVER

@@ -19,6 +19,8 @@ WORTH = 0.05
 ALL = "all"
 #: Why a choice is not raced again of a tuner whose adapter does not ask for it.
 NO_WAY_IN = "its tuner cannot race it"
+#: Why a choice is not raced again whose turn it was.
+TIME_OVER = "the time for it was over"
 _PART = re.compile(r"(\d+)/(\d+)")
 _DIGEST_BITS = 128
 

@@ -64,6 +64,13 @@ class Completeness:
             return not 0 < limit <= self._failures
         return exitstatus == pytest.ExitCode.INTERNAL_ERROR
 
+    def is_only_skipped(self, reason: str) -> bool:
+        """Whether all that kept the whole suite from being complete is that tests were skipped.
+
+        :param reason: what :meth:`reason` said.
+        """
+        return bool(reason) and reason == self._skipped
+
     def reason(
         self, session: pytest.Session, exitstatus: int, crashed: Sequence[str], facts: Sequence[ProcessFacts]
     ) -> str:

@@ -218,14 +218,16 @@ class Controller:
         """Settle the run, write its dump, and judge it."""
         options = self._options
         facts = [self._facts[worker] for worker in sorted(self._facts)]
+        incomplete = self._completeness.reason(session, exitstatus, self._crashed, facts)
         collected = Collected(
             tuple(self._lookups.values()),
             tuple(self.folder.taken_over()) if self.folder is not None else (),
             tuple(facts),
             tuple(self._crashed),
-            self._completeness.reason(session, exitstatus, self._crashed, facts),
+            incomplete,
             self._completeness.was_interrupted(exitstatus),
             tuple(self._notes),
+            self._completeness.is_only_skipped(incomplete),
         )
         dumped = None
         if options.dump is None:

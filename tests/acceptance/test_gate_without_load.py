@@ -61,6 +61,23 @@ def test_a_gate_fails_where_no_loaded_entry_was_asked_for(suite: Suite, section)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert section(result)[0].startswith("no lookups: no autotuned kernel was called; ")
     result.stdout.fnmatch_lines(["*! * entries were loaded and not one was asked for !*"])
+    skip_all(suite)
+    result = suite.load("--autotune-max-misses=5")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    told = "*! * entries were loaded and not one was asked for (test_*.py::test_gpu was skipped) !*"
+    result.stdout.fnmatch_lines([told])
+
+
+def skip_all(suite: Suite) -> None:
+    """Have the suite's tests be as they are on a CI machine that has lost its GPU."""
     for test in suite.folder.glob("test_*.py"):
-        test.write_text("import pytest\n@pytest.mark.skip\ndef test_nothing(): pass\n")
-    assert suite.load("--autotune-max-misses=5").ret == 0, "tests that need another machine were skipped"
+        test.write_text("import pytest\n@pytest.mark.skip\ndef test_gpu(): pass\ndef test_cpu(): pass\n")
+
+
+def test_so_does_an_error_on_each_miss_but_not_in_a_part_of_the_suite(serial_suite: Suite) -> None:
+    serial_suite.write().dump()
+    skip_all(serial_suite)
+
+    assert serial_suite.load("--autotune-on-miss=error").ret == pytest.ExitCode.TESTS_FAILED
+    assert serial_suite.load("--autotune-on-miss=error", "-k", "test_").ret == 0
+    assert serial_suite.load().ret == 0, "without a gate"

@@ -136,16 +136,21 @@ def test_three_nights_of_a_third_race_every_choice_once(serial_suite: Suite) -> 
     assert len(raced) == len(set(raced)) == 4
 
 
-def test_what_could_not_be_raced_is_told_with_the_reason(serial_suite: Suite, section: Any) -> None:
+def test_what_could_not_be_raced_is_told_with_the_reason_and_a_limit_on_drift_is_not_green_for_it(
+    serial_suite: Suite, section: Any
+) -> None:
     serial_suite.write(test_lib=SUITE).dump()
 
-    lines = section(serial_suite.load("--autotune-verify", "--autotune-verify-seconds=0", "--autotune-max-drift=0"))
+    result = serial_suite.load("--autotune-verify", "--autotune-verify-seconds=0", "--autotune-max-drift=0")
 
-    assert ["verify all ", "night *): 0 choices raced"][0] in lines[1]
-    assert lines[2:] == [
-        "4 choices of toy not raced: the time for it was over",
-        "drift of autotune choices not judged: not one was raced",
-    ]
+    lines = section(result)
+    assert "verify all (night " in lines[1]
+    assert "): 0 choices raced" in lines[1]
+    assert lines[2:] == ["4 choices of toy not raced: the time for it was over"]
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        ["!* not one of 4 choices was raced: the time for it was over (raise --autotune-verify-seconds) !*"]
+    )
 
 
 def test_misses_and_stale_problems_are_tuned_and_not_raced(serial_suite: Suite) -> None:
