@@ -11,7 +11,6 @@ from typing import Any
 from pytest_autotune.cache.model import Entry, before_pruning
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.source.functions import layers
 from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.constants import NoText
@@ -74,9 +73,8 @@ class CompiledChoices:
         names = list(internals.kinds_of(source))
         given = [name for name in kwargs if name not in _OF_TRITON]
         options = {name: kwargs[name] for name in given if name not in names}
-        layer: Any
-        for layer in layers(autotuner.fn):  # heuristics may set options, too
-            for name in layer.values if internals.is_heuristics(layer) else ():
+        for layer in internals.heuristics_under(autotuner):  # they may set options, too
+            for name in layer.values:
                 if name not in names:
                     options[name] = internals.option_of(kernel, name)
         held = [name for name in config.kwargs if name in names]

@@ -158,6 +158,11 @@ def candidate_of(kernel_call: Callable[[], object]) -> Any:
     return closure_cells(kernel_call).get("config") if inspect.isfunction(kernel_call) else None
 
 
+def heuristics_under(autotuner: Any) -> list[Any]:
+    """The ``triton.heuristics`` between an autotuner and its kernel."""
+    return [layer for layer in layers(autotuner.fn) if is_heuristics(layer)]
+
+
 def heuristics_over(autotuner: Any) -> Iterator[Any]:
     """The ``triton.heuristics`` over an autotuner that is called: only the calls that are under way know them."""
     frame = sys._getframe()

@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any
 
 from pytest_autotune.cache.model import Value, plain_value
-from pytest_autotune.tuners.shared.source.functions import closure_cells, layers, python_function
+from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function
 from pytest_autotune.tuners.shared.source.source_digest import is_code
 from pytest_autotune.tuners.shared.values import DtypeName, stable_value, unwrapped
 from pytest_autotune.tuners.triton import internals
@@ -22,8 +22,7 @@ _CELLS = ("closure.", "heuristics.")
 
 def heuristics_of(autotuner: Any) -> Heuristics:
     """The functions of ``triton.heuristics`` under and over an autotuner, by the name of the value they make."""
-    under: list[Any] = [layer for layer in layers(autotuner.fn) if internals.is_heuristics(layer)]
-    found = [*under, *internals.heuristics_over(autotuner)]
+    found = [*internals.heuristics_under(autotuner), *internals.heuristics_over(autotuner)]
     return [pair for heuristics in found for pair in heuristics.values.items()]
 
 

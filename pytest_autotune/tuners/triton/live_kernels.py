@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
@@ -48,16 +47,10 @@ class LiveKernels:
 
     def heuristics(self, autotuner: Any) -> Heuristics:
         """The functions of ``triton.heuristics`` under and over an autotuner, as a call of it would find them."""
-        under = list(self._chain(autotuner.fn))
+        under = internals.heuristics_under(autotuner)
         above: list[Any] = []
         inner: Any = autotuner
         while (outer := next((one for one in self._heuristics if one.fn is inner), None)) is not None:
             above.append(outer)
             inner = outer
         return [pair for one in (*under, *above) for pair in one.values.items()]
-
-    def _chain(self, layer: Any) -> Iterable[Any]:
-        while layer is not None:
-            if any(layer is one for one in self._heuristics):
-                yield layer
-            layer = vars(layer).get("fn") if hasattr(layer, "__dict__") else None
