@@ -1,7 +1,7 @@
 """Runs of pytest that begin with torch and Inductor imported, which takes a process five seconds of a core.
 
 One process imports them and forks for each run. What a test does that is about the order of imports, or about what
-torch reads of the environment as it is imported, it does in a process of its own.
+torch reads of the environment as it is imported, or on a GPU, it does in a process of its own.
 """
 
 from __future__ import annotations

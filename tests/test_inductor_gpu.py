@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ pytest.importorskip("triton")
 from tests.test_inductor import DUMP, LOAD, Run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+
+#: A process that imports Inductor on a machine with a GPU initialises CUDA, and its children cannot use the GPU.
+start = partial(Run, imports=True)
 
 SUITE = """
 import functools, json, os, re, pytest, torch, triton, triton.language as tl
@@ -109,10 +113,10 @@ def test_kernel_of_the_user():
 def dump_and_load(folder: Path, *options: str) -> tuple[Run, Run]:
     """A dump and its load, with empty caches of Inductor and Triton in each."""
     threads = {"TORCHINDUCTOR_COMPILE_THREADS": str(max((os.cpu_count() or 2) // 2, 1))}
-    dump = Run(folder, *options, DUMP, **threads)
+    dump = start(folder, *options, DUMP, **threads)
     for cache in ("inductor", "triton"):
         (folder / cache).rename(folder / f"{cache} of the dump")
-    return dump, Run(folder, *options, LOAD, "--autotune-max-misses=0")
+    return dump, start(folder, *options, LOAD, "--autotune-max-misses=0")
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +161,7 @@ def test_loaded_choices_are_raced_again_on_the_gpu_and_the_code_stays_as_it_is(t
     tests = ("-k", "test_mlp or test_a_reduction")
     dump, load = dump_and_load(tmp_path, *tests)
     (tmp_path / "inductor").rename(tmp_path / "inductor of the load")
-    again = Run(tmp_path, *tests, LOAD, "--autotune-verify=all")
+    again = start(tmp_path, *tests, LOAD, "--autotune-verify=all")
 
     raced = {row["tuner"] for row in again.report["lookups"] if row["verdict"] and row["verdict"]["raced"]}
     assert raced == {"inductor.config", "inductor.template"} & {row["tuner"] for row in dump.report["lookups"]}
@@ -170,7 +174,7 @@ def test_loaded_choices_are_raced_again_on_the_gpu_and_the_code_stays_as_it_is(t
 def test_a_sweep_runs_other_candidates_on_the_gpu_and_measures_none_of_them(tmp_path: Path) -> None:
     (tmp_path / "test_compiled.py").write_text(SUITE)
 
-    sweep = Run(tmp_path, "-k", "test_a_reduction", "--autotune-sweep=1")
+    sweep = start(tmp_path, "-k", "test_a_reduction", "--autotune-sweep=1")
 
     swept = [row for row in sweep.report["lookups"] if row["tuner"] == "inductor.config"]
     assert swept
