@@ -23,7 +23,8 @@ def known(
     :raises HookError: when it is not there, or takes others.
     """
     if function is None:
-        raise HookError(f"{library} {version_of(library)} has no {what}{needed and f'; {needed}'}")
+        advice = f"; {needed}" if needed else ""
+        raise HookError(f"{library} {version_of(library)} has no {what}{advice}")
     found = list(inspect.signature(function).parameters)
     if (found[: len(parameters)] if and_others else found) != list(parameters):
         raise HookError(f"{what} of {library} {version_of(library)} has another signature")
