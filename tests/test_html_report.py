@@ -19,6 +19,7 @@ from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.spread import Spread
 from pytest_autotune.report.html import to_html
 from pytest_autotune.report.html.data import page_data
+from pytest_autotune.report.naming import described
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Gate, Summary
 from pytest_autotune.run.lookup import Outcome
@@ -111,6 +112,15 @@ def test_each_text_and_configuration_is_in_the_data_once() -> None:
     assert [data["texts"][part] for part in data["configurations"][0]] == ["BLOCK=64", "num_warps=4"]
     failed = row[10][4]
     assert data["texts"][failed[3]] == "out of resource"
+
+
+def test_a_key_is_told_as_in_the_terminal_without_digests_and_settings() -> None:
+    key = (Value("M", 64), Value("code", "a1b2", "digest"), Value("settings", "deterministic", "settings"))
+    row = replace(summary(1).rows[0], problem=Problem("toy", "lib.ops.kernel", key, GPU))
+    data = page_data(Summary(rows=(row,)))
+
+    assert data["texts"][data["rows"][0][3]] == "M=64"
+    assert described(row.problem) == "toy:lib.ops.kernel (M=64)"
 
 
 def test_misses_stand_by_the_test_that_asked_first() -> None:

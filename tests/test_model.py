@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_autotune.cache.model import Device, Problem, library_of
+import pytest
+
+from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.model import Candidate, Device, Problem, Value, library_of
 
 
 def test_a_problem_is_named_by_tuner_and_kernel_and_knows_the_library_of_its_tuner() -> None:
@@ -11,3 +14,24 @@ def test_a_problem_is_named_by_tuner_and_kernel_and_knows_the_library_of_its_tun
     assert problem.name == "inductor.config:triton_poi_fused_add"
     assert str(problem) == problem.name
     assert problem.library == library_of("inductor.config") == library_of("inductor") == "inductor"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "words"),
+    [
+        (Candidate("a1b2", (Value("BLOCK", 64), Value("num_warps", 4)), label="a label"), "BLOCK=64, num_warps=4"),
+        (Candidate("a1b2", label="Template mm"), "Template mm"),
+        (Candidate("extern_mm"), "extern_mm"),
+        (Candidate(time_us=1.0), "default"),
+    ],
+)
+def test_a_candidate_is_named_by_what_a_reader_knows_of_it_and_by_an_id_where_that_is_all(
+    candidate: Candidate, words: str
+) -> None:
+    assert str(candidate) == words
+
+
+def test_what_is_counted_is_one_or_several() -> None:
+    assert [counted(number, "entry") for number in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]
+    assert counted(3, "choice") == "3 choices"
+    assert counted(2000, "miss", "misses", separator=",") == "2,000 misses"
