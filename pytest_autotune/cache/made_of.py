@@ -72,10 +72,10 @@ def _of_lists(old: Sequence[str], new: Sequence[str]) -> str:
     both = [*rows(old), *rows(new)]
     names = {name for row in both for name in row}
     # What all candidates have in common tells none of them apart.
-    told = sorted(name for name in names if len({row.get(name, "-") for row in both}) > 1)
+    differing = sorted(name for name in names if len({row.get(name, "-") for row in both}) > 1)
 
     def said(lines: Sequence[str]) -> set[str]:
-        return {" ".join(f"{name}={row.get(name, '-')}" for name in told) for row in rows(lines)}
+        return {" ".join(f"{name}={row.get(name, '-')}" for name in differing) for row in rows(lines)}
 
     before, now = said(old), said(new)
     return _came_and_went(now - before, before - now)

@@ -136,7 +136,7 @@ def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: Rul
         old = before.get(identity)
         known = [entry, *([found[identity]] if identity in found else [])]
         # The file's own may have fields that this version does not know.
-        found[identity] = _told(old if old is not None and old == entry else entry, known, old, rules)
+        found[identity] = _with_compiled(old if old is not None and old == entry else entry, known, old, rules)
     return found
 
 
@@ -148,8 +148,8 @@ def _of_tuned(best: Entry, known: Sequence[Entry], old: Entry | None, rules: Rul
     """
     # The file holds no candidates but where they are the result: keep what was there as it was.
     if old is not None and _still_good(old, best):
-        return _told(old, known, old, rules)
-    return _told(best if rules.keep_candidates else without_candidates(best), known, old, rules)
+        return _with_compiled(old, known, old, rules)
+    return _with_compiled(best if rules.keep_candidates else without_candidates(best), known, old, rules)
 
 
 def _staying(
@@ -169,7 +169,7 @@ def _staying(
     return {identity: entry for identity, entry in before.items() if identity not in learned and stays(entry)}
 
 
-def _told(entry: Entry, now: Sequence[Entry], before: Entry | None, rules: Rules) -> Entry:
+def _with_compiled(entry: Entry, now: Sequence[Entry], before: Entry | None, rules: Rules) -> Entry:
     """An entry with all that its choice was compiled for."""
     bare = united(replace(entry, compiled=()), now)
     if rules.forget_compiled and bare.compiled:

@@ -2,7 +2,7 @@
 
 #: Nothing is wrong.
 OK = 0
-#: What was looked for is there: a finding of ``check``, a difference with ``diff --exit-code``, a conflict of git.
+#: What was looked for is there: a defect for ``check``, a difference with ``diff --exit-code``, a conflict of git.
 FOUND = 1
 #: Arguments that make no sense, an input that cannot be read, an output that cannot be written: as pytest's own.
 FAILED = 4

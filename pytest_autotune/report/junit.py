@@ -68,9 +68,9 @@ def to_xml(summary: Summary) -> str:
         "skipped": sum(bool(case.skipped) for case in found),
     }
     suite.attrib.update({name: str(number) for name, number in counts.items()}, time=f"{summary.tuning_seconds:.3f}")
-    told = ElementTree.SubElement(suite, "properties")
+    counted = ElementTree.SubElement(suite, "properties")
     for name, value in properties(summary).items():
-        ElementTree.SubElement(told, "property", name=name, value=str(value))
+        ElementTree.SubElement(counted, "property", name=name, value=str(value))
     for case in found:
         node = ElementTree.SubElement(
             suite, "testcase", classname=_plain(case.classname), name=_plain(case.name), time=f"{case.seconds:.3f}"

@@ -80,6 +80,18 @@ def section(summary: Summary, verbosity: int) -> list[Line]:
 
 def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
     color = "red" if failed else "yellow"
+    yield from _not_covered(summary, verbosity, color)
+    unused = [
+        Line(f" {described(one.problem)} - not requested by any test", "UNUSED", "yellow") for one in summary.unused
+    ]
+    yield from _first(unused, verbosity)
+    yield from _slower(summary, verbosity)
+    yield from _swept(summary, verbosity)
+    behind = "tuned behind pytest-autotune's back; neither loaded nor dumped"
+    yield from _first([Line(f" {kernel}: {behind}", "UNSEEN", color) for kernel in summary.unseen], verbosity)
+
+
+def _not_covered(summary: Summary, verbosity: int, color: str) -> Iterator[Line]:
     summed_up: set[Row] = set()
     if verbosity <= 0:
         for (tuner, device), same in summary.without_any_entry.items():
@@ -95,21 +107,17 @@ def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
             yield Line(f" {_where(row)}{_said(group)}", outcome.value.upper(), color)
             if verbosity > 1 and row.choice is not None and row.tuned:
                 yield Line(f"     tuned in {row.tuning_seconds:.1f}s: {row.choice}{_quality(row)}")
-        if len(together) > len(shown):
-            hidden = sum(len(group.rows) for group in together[len(shown) :])
+        if hidden := sum(len(group.rows) for group in together[len(shown) :]):
             yield _hidden(hidden, *_NOUNS[outcome])
-    shown_unused = summary.unused if verbosity > 0 else summary.unused[:SHOWN]
-    for entry in shown_unused:
-        yield Line(f" {described(entry.problem)} - not requested by any test", "UNUSED", "yellow")
-    if len(summary.unused) > len(shown_unused):
-        yield _hidden(len(summary.unused) - len(shown_unused), "unused", "unused")
-    yield from _slower(summary, verbosity)
-    yield from _swept(summary, verbosity)
-    shown_unseen = summary.unseen if verbosity > 0 else summary.unseen[:SHOWN]
-    for kernel in shown_unseen:
-        yield Line(f" {kernel}: tuned behind pytest-autotune's back; neither loaded nor dumped", "UNSEEN", color)
-    if len(summary.unseen) > len(shown_unseen):
-        yield _hidden(len(summary.unseen) - len(shown_unseen), "unseen", "unseen")
+
+
+def _first(lines: Sequence[Line], verbosity: int) -> Iterator[Line]:
+    """Lines that begin with one word, as many as are shown."""
+    shown = lines if verbosity > 0 else lines[:SHOWN]
+    yield from shown
+    if hidden := len(lines) - len(shown):
+        word = lines[0].word.lower()
+        yield _hidden(hidden, word, word)
 
 
 def _said(group: Group) -> str:
@@ -126,11 +134,11 @@ def _said(group: Group) -> str:
 def _slower(summary: Summary, verbosity: int) -> Iterator[Line]:
     """The loaded choices that a race of this run has found slower."""
     color = "red" if summary.drift.failure else "yellow"
-    shown = summary.slower if verbosity > 0 else summary.slower[:SHOWN]
-    for row in shown:
-        yield Line(f" {_where(row)}{described(row.problem, row.label)}: {row.verdict}", "SLOWER", color)
-    if len(summary.slower) > len(shown):
-        yield _hidden(len(summary.slower) - len(shown), "slower", "slower")
+    lines = [
+        Line(f" {_where(row)}{described(row.problem, row.label)}: {row.verdict}", "SLOWER", color)
+        for row in summary.slower
+    ]
+    yield from _first(lines, verbosity)
 
 
 def _raced(summary: Summary, verbosity: int) -> Iterator[Line]:
@@ -151,18 +159,21 @@ def _raced(summary: Summary, verbosity: int) -> Iterator[Line]:
 
 def _swept(summary: Summary, verbosity: int) -> Iterator[Line]:
     """What ran in tests that failed; and, with ``-v``, what could not be used."""
-    failed = [(row, one, test) for row in summary.rows for one in row.swept for test in one.failed_tests]
-    shown = failed if verbosity > 0 else failed[:SHOWN]
-    for row, one, test in shown:
-        yield Line(f" {test} - {described(row.problem, row.label)}: ran with {one.candidate}", "FAILED", "red")
-    if len(failed) > len(shown):
-        yield _hidden(len(failed) - len(shown), "failed", "failed")
-    refused = [(row, one) for row in summary.rows if row.swept for one in row.candidates if one.failed]
-    shown_refused = refused if verbosity > 0 else refused[:SHOWN]
-    for row, candidate in shown_refused:
-        yield Line(f" {described(row.problem, row.label)}: {candidate}: {candidate.failed}", "REFUSED", "yellow")
-    if len(refused) > len(shown_refused):
-        yield _hidden(len(refused) - len(shown_refused), "refused", "refused")
+    failed = [
+        Line(f" {test} - {described(row.problem, row.label)}: ran with {one.candidate}", "FAILED", "red")
+        for row in summary.rows
+        for one in row.swept
+        for test in one.failed_tests
+    ]
+    yield from _first(failed, verbosity)
+    refused = [
+        Line(f" {described(row.problem, row.label)}: {one}: {one.failed}", "REFUSED", "yellow")
+        for row in summary.rows
+        if row.swept
+        for one in row.candidates
+        if one.failed
+    ]
+    yield from _first(refused, verbosity)
 
 
 def _counts_of_sweep(summary: Summary) -> Iterator[Line]:

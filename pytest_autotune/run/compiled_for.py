@@ -40,7 +40,7 @@ def with_compiled(lookups: Iterable[Lookup], found: Iterable[CompiledFor], *, an
         groups[one.entry].add(one.group)
         texts[one.group].add(one.text)
 
-    def told(lookup: Lookup) -> Lookup:
+    def noted(lookup: Lookup) -> Lookup:
         entry = lookup.entry
         if entry is None or not (of := groups.get(entry.identity.digest)):
             return lookup
@@ -48,4 +48,4 @@ def with_compiled(lookups: Iterable[Lookup], found: Iterable[CompiledFor], *, an
         compiled: Sequence[str] = met if anew else [*entry.compiled, *met]
         return replace(lookup, entry=replace(entry, compiled=tuple(compiled)))
 
-    return [told(lookup) for lookup in lookups] if groups else list(lookups)
+    return [noted(lookup) for lookup in lookups] if groups else list(lookups)

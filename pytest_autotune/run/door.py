@@ -155,6 +155,8 @@ class TuningRun(Notes):
 
         :param offered: whether an entry's choice is among the candidates now.
         :param versions: of the libraries that matter to this tuner, its own first.
+        :param label: words about the call that are known only sometimes, for reports.
+        :param abilities: what the tuner can do when it is asked.
         """
         self.versions.setdefault(problem.library, versions)
         if self._caches.indexes:

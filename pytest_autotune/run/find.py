@@ -120,8 +120,8 @@ def _stale(
     nearest = usable or entries[0]
     changed = sorted({value.name for value in set(nearest.fingerprint) ^ set(fingerprint)})
     reason = f"{', '.join(changed)} changed"
-    if told := _differences(nearest, fingerprint, caches, made_of):
-        said = [told[name] if len(changed) == 1 else f"{name}: {told[name]}" for name in changed if name in told]
+    if words := _differences(nearest, fingerprint, caches, made_of):
+        said = [words[name] if len(changed) == 1 else f"{name}: {words[name]}" for name in changed if name in words]
         reason += f" ({'; '.join(said)})"
     now = {value.name: value.type for value in fingerprint}
     if any(value.type != now.get(value.name, value.type) for value in nearest.fingerprint):

@@ -41,9 +41,9 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
     surroundings = Surroundings(
         controller.index,
         Alone(GpuLock(options.wait_timeout, folder=controller.shared.locks)),
-        controller.folder.journal("main") if controller.folder is not None else None,
-        _of_children(controller.shared, controller.run_id, "main"),
-        controller.known_kernels,
+        journal=controller.folder.journal("main") if controller.folder is not None else None,
+        children=_of_children(controller.shared, controller.run_id, "main"),
+        known_kernels=controller.known_kernels,
         progress=progress_of_process(config),
         prepares_in=MeetingPlace(controller.shared.run(controller.run_id)) if can_prepare else None,
     )
@@ -73,12 +73,12 @@ def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]
     surroundings = Surroundings(
         EntryIndex.from_groups(task.groups) if task.groups is not None else None,
         coordination,
-        Journal(Path(task.local_journal_folder), worker) if task.local_journal_folder else None,
-        _of_children(shared, task.run_id, worker),
-        task.known_kernels or (),
-        task.workers,
-        progress,
-        prepares_in,
+        journal=Journal(Path(task.local_journal_folder), worker) if task.local_journal_folder else None,
+        children=_of_children(shared, task.run_id, worker),
+        known_kernels=task.known_kernels or (),
+        workers=task.workers,
+        progress=progress,
+        prepares_in=prepares_in,
     )
     return TestProcess(config, options, surroundings)
 

@@ -166,10 +166,10 @@ def _problem(problem: Problem, texts: Texts) -> list[int]:
 def _candidate(candidate: Candidate, texts: Texts) -> list[Any]:
     spread = Spread.of(candidate.label)
     about = "" if spread or not candidate.params else candidate.label
-    told = [_rounded(candidate.time_us), _rounded(spread.us) if spread else 0, texts(candidate.failed), texts(about)]
-    while told and not told[-1]:
-        told.pop()
-    return [texts.configuration(candidate), *told]
+    known = [_rounded(candidate.time_us), _rounded(spread.us) if spread else 0, texts(candidate.failed), texts(about)]
+    while known and not known[-1]:
+        known.pop()
+    return [texts.configuration(candidate), *known]
 
 
 def _cost(cost: Cost, texts: Texts) -> list[Any]:
