@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
+from pytest_autotune.cache.ties import TIE
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
@@ -25,8 +26,8 @@ from pytest_autotune.tuners.protocol import HookError
 ALONE = Limits(each_us=25_000, least=2, most=30)
 #: The same where a loaded decision is measured again.
 AGAIN = Limits(each_us=6_000, least=3, most=30)
-#: What a step of coordinate descent is raced for: most are lost at once, and the next ones race again.
-STEP = Limits(each_us=50_000, all_us=400_000)
+#: What a step of coordinate descent is raced for, and the list before it: the next step races again.
+STEP = Limits(each_us=50_000, all_us=400_000, most=60)
 #: What Inductor takes for faster is less than 0.999 of its best so far.
 _LEAST_STEP = 0.998
 _OWNER = "torch._inductor.runtime.benchmarking"
@@ -138,13 +139,18 @@ class Benchmarks:
         return found.median_us / 1000
 
     def raced_ms(
-        self, autotuner: Any, launchers: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        autotuner: Any,
+        launchers: Sequence[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        limits: Limits | None = None,
     ) -> dict[Any, float]:
         """The times of a kernel's configurations by a race.
 
         :returns: by launcher, in milliseconds; nothing where Inductor is to measure one after the other.
         """
-        race = self._raced(autotuner, launchers, args, kwargs)
+        race = self._raced(autotuner, launchers, args, kwargs, limits, Race.finish)
         if race is None:
             return {}
         times_ms = {launcher: one.time_us / 1000 for launcher, one in zip(launchers, race.results, strict=True)}
@@ -163,7 +169,7 @@ class Benchmarks:
         :returns: by launcher without the first, in milliseconds; nothing where Inductor is to measure one after the
             other.
         """
-        race = self._raced(autotuner, launchers, args, kwargs, STEP)
+        race = self._raced(autotuner, launchers, args, kwargs, STEP, lambda race: race.challenge(0, TIE))
         if race is None:
             return {}
         first_us, *others_us = (one.time_us for one in race.results)
@@ -180,7 +186,8 @@ class Benchmarks:
         launchers: Sequence[Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        limits: Limits | None = None,
+        limits: Limits | None,
+        run: Callable[[Race], object],
     ) -> Race | None:
         """The race between a kernel's configurations when it is over; None where there can be none."""
         if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
@@ -189,7 +196,7 @@ class Benchmarks:
             try:
                 race = Race(self._clock_now(), limits)
                 race.look(runners(autotuner, launchers, args, kwargs))
-                race.finish()
+                run(race)
             except Exception:  # one of them fails: Inductor knows what to do about it
                 return None
             if race.disturbed:
