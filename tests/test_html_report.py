@@ -134,6 +134,18 @@ def test_misses_stand_by_the_test_that_asked_first() -> None:
     ]
 
 
+def test_many_misses_of_one_kernel_are_one_row_of_the_table_of_misses() -> None:
+    shown = summary(42)
+    relu = [replace(row, problem=replace(row.problem, kernel="relu")) for row in shown.rows]
+    data = page_data(replace(shown, rows=tuple(relu)))
+
+    told = [[data["texts"][one] for one in (*row[:4], *row[5:])] + [row[4]] for row in data["groups"]]
+    assert told == [
+        [outcome, "toy", "relu", f"M = {first} … {first + 39}", "no entry", f"tests/test_ops.py::test_op[{first}]", 14]
+        for outcome, first in (("miss", 1), ("stale", 2))
+    ]
+
+
 def test_the_spread_is_read_from_what_measuring_writes() -> None:
     measured = Measurement(median_us=10.0, minimum_us=9.0, spread_us=0.125, kept=24, runs=25)
     assert Spread.of(str(measured)) == Spread(0.125, 24, 25)

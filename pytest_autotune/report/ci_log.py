@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import Finding, findings
+from pytest_autotune.report.grouping import groups
 from pytest_autotune.report.summary import Place, Summary
 
 #: How many annotations of one level GitHub shows of a step.
 SHOWN = 10
-#: How many problems one annotation names.
+#: How many problems, or groups of them that say the same, one annotation names.
 _NAMED = 10
 _TITLE = "autotune cache"
 #: What GitHub takes of a step's summary, in bytes, and some room for what other tools write there.
@@ -64,9 +65,12 @@ def _hint(summary: Summary) -> str:
 
 def _annotation(level: str, place: Place, found: Sequence[Finding]) -> str:
     """All that is found at one place."""
-    named = [str(finding) for finding in found[:_NAMED]]
-    if len(found) > len(named):
-        named.append(f"… and {len(found) - len(named)} more")
+    together = groups([one.row for one in found if one.row is not None])
+    told = [(f"{group.outcome.value.upper()} {group}", len(group.rows)) for group in together]
+    told += [(str(one), 1) for one in found if one.row is None]
+    named = [words for words, _ in told[:_NAMED]]
+    if more := sum(number for _, number in told[_NAMED:]):
+        named.append(f"… and {more} more")
     where = {"file": place.path, "line": str(place.line) if place.line else ""} if place.path else {}
     return _command(level, *named, title=f"{_TITLE}: {', '.join(sorted({one.word for one in found}))}", **where)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_autotune.report.naming import described
 from pytest_autotune.report.rows import NOT_COVERED, Row
@@ -21,6 +21,7 @@ class Finding:
     :param word: what it is, as rows of the terminal begin: ``"stale"``.
     :param text: problem and reason, or kernel and reason.
     :param fails: the run or the test fails for it.
+    :param row: the problem, where it is one that is no hit: several of these may be told as one.
     :param identity: 32 hexadecimal digits; the same for the same thing in another run, whatever its reason says.
     """
 
@@ -29,6 +30,7 @@ class Finding:
     place: Place
     fails: bool
     identity: str
+    row: Row | None = None
 
     def __str__(self) -> str:
         return f"{self.word.upper()} {self.text}"
@@ -48,7 +50,8 @@ def findings(summary: Summary) -> Iterator[Finding]:
     for row in summary.rows:
         if row.outcome in NOT_COVERED:
             assert row.outcome is not None
-            yield of(row, row.outcome.value, row.reason, gate_fails or row.outcome in summary.refused, row.tests)
+            fails = gate_fails or row.outcome in summary.refused
+            yield replace(of(row, row.outcome.value, row.reason, fails, row.tests), row=row)
         for one in row.swept:
             for test in one.failed_tests:
                 # Several tests may fail with one candidate, and one test with several.

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import Value
-from pytest_autotune.report.naming import says_something
+from pytest_autotune.report.naming import described, readable, says_something
 from pytest_autotune.report.rows import Row
+from pytest_autotune.run.lookup import Outcome
 
 #: So many rows are shown one by one all the same,
 FEW = 3
 #: and so many values of one name.
 LISTED = 3
+
+
+#: An outcome as it is counted.
+NOUNS = {
+    Outcome.HIT: ("hit", "hits"),
+    Outcome.MISS: ("miss", "misses"),
+    Outcome.STALE: ("stale", "stale"),
+    Outcome.MISMATCH: ("mismatch", "mismatches"),
+    Outcome.UNPORTABLE: ("unportable", "unportable"),
+}
 
 
 @dataclass(frozen=True)
@@ -24,6 +36,13 @@ class Group:
     """
 
     rows: tuple[Row, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of them all."""
+        outcome = self.rows[0].outcome
+        assert outcome is not None
+        return outcome
 
     @property
     def common(self) -> tuple[Value, ...]:
@@ -54,6 +73,20 @@ class Group:
                 return f"the nearest differ in {', '.join(name for name, _ in first)}"
             has.append(f"{name} {texts[0]}")
         return f"the nearest has {', '.join(has)}" if has else ""
+
+    @property
+    def key(self) -> str:
+        """What a reader wants to know of the keys: ``m=8, n = 101 … 114``."""
+        return ", ".join(filter(None, [readable(self.common), *self.spans]))
+
+    def __str__(self) -> str:
+        row = self.rows[0]
+        if len(self.rows) == 1:
+            return f"{described(row.problem, row.label)}: {row.reason}"
+        number = counted(len(self.rows), *NOUNS[self.outcome])
+        spans = "".join(f", {span}" for span in self.spans)
+        reason = f"; {self.reason}" if self.reason else ""
+        return f"{described(replace(row.problem, key=self.common))}: {number}{spans}{reason}"
 
     @property
     def _parts(self) -> list[tuple[Value, ...]]:

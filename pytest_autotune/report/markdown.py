@@ -130,7 +130,7 @@ def _counts(summary: Summary) -> list[str]:
 
 def _missed(group: Group) -> list[str]:
     row, more = group.rows[0], len(group.rows) - 1
-    outcome = row.outcome.value.upper() if row.outcome else ""
+    outcome = group.outcome.value.upper()
     test = code(row.tests[0] if row.tests else "")
     if not more:
         return [outcome, test, code(described(row.problem, row.label)), code(row.reason)]

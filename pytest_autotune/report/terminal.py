@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Device, Entry
-from pytest_autotune.report.grouping import Group, groups
+from pytest_autotune.report.grouping import NOUNS, Group, groups
 from pytest_autotune.report.naming import described
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Summary
@@ -20,13 +20,6 @@ from pytest_autotune.run.lookup import Outcome
 SHOWN = 10
 NO_LOOKUPS = "no lookups: no autotuned kernel was called"
 _ORDER = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)
-_NOUNS = {
-    Outcome.HIT: ("hit", "hits"),
-    Outcome.MISS: ("miss", "misses"),
-    Outcome.STALE: ("stale", "stale"),
-    Outcome.MISMATCH: ("mismatch", "mismatches"),
-    Outcome.UNPORTABLE: ("unportable", "unportable"),
-}
 
 
 @dataclass(frozen=True)
@@ -104,11 +97,11 @@ def _not_covered(summary: Summary, verbosity: int, color: str) -> Iterator[Line]
         shown = together if verbosity > 0 else together[:SHOWN]
         for group in shown:
             row = group.rows[0]
-            yield Line(f" {_where(row)}{_said(group)}", outcome.value.upper(), color)
+            yield Line(f" {_where(row)}{group}", outcome.value.upper(), color)
             if verbosity > 1 and row.choice is not None and row.tuned:
                 yield Line(f"     tuned in {row.tuning_seconds:.1f}s: {row.choice}{_quality(row)}")
         if hidden := sum(len(group.rows) for group in together[len(shown) :]):
-            yield _hidden(hidden, *_NOUNS[outcome])
+            yield _hidden(hidden, *NOUNS[outcome])
 
 
 def _first(lines: Sequence[Line], verbosity: int) -> Iterator[Line]:
@@ -118,17 +111,6 @@ def _first(lines: Sequence[Line], verbosity: int) -> Iterator[Line]:
     if hidden := len(lines) - len(shown):
         word = lines[0].word.lower()
         yield _hidden(hidden, word, word)
-
-
-def _said(group: Group) -> str:
-    row = group.rows[0]
-    if len(group.rows) == 1:
-        return f"{described(row.problem, row.label)}: {row.reason}"
-    assert row.outcome is not None
-    number = counted(len(group.rows), *_NOUNS[row.outcome])
-    spans = "".join(f", {span}" for span in group.spans)
-    reason = f"; {group.reason}" if group.reason else ""
-    return f"{described(replace(row.problem, key=group.common))}: {number}{spans}{reason}"
 
 
 def _slower(summary: Summary, verbosity: int) -> Iterator[Line]:
@@ -347,9 +329,9 @@ def _ahead(summary: Summary, verbosity: int) -> Iterator[Line]:
 
 
 def _outcomes(rows: Sequence[Row]) -> list[str]:
-    numbers = {outcome: sum(row.outcome is outcome for row in rows) for outcome in _NOUNS}
-    shown = [outcome for outcome in _NOUNS if numbers[outcome] or outcome is Outcome.HIT]
-    return [counted(numbers[outcome], *_NOUNS[outcome]) for outcome in shown]
+    numbers = {outcome: sum(row.outcome is outcome for row in rows) for outcome in NOUNS}
+    shown = [outcome for outcome in NOUNS if numbers[outcome] or outcome is Outcome.HIT]
+    return [counted(numbers[outcome], *NOUNS[outcome]) for outcome in shown]
 
 
 def _dump(summary: Summary) -> tuple[str, bool]:

@@ -16,6 +16,7 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.spread import Spread
 from pytest_autotune.report.costs import OUTSIDE, Cost, by_kernel, by_test
+from pytest_autotune.report.grouping import groups
 from pytest_autotune.report.naming import readable
 from pytest_autotune.report.rows import NOT_COVERED, RanWith, Row
 from pytest_autotune.report.summary import Summary
@@ -68,6 +69,7 @@ def page_data(summary: Summary) -> dict[str, Any]:
         "rows": [_row(row, texts) for row in summary.rows],
         "kernels": [_cost(cost, texts) for cost in by_kernel(summary)],
         "tests": [_cost(cost, texts) for cost in by_test(summary)],
+        "groups": _groups(summary, texts),
         "missed": _missed(summary, texts),
         "compared": "the loaded cache" if summary.loaded else one_line(dump.path) if dump is not None else "",
         "changed": _changed(summary.changes),
@@ -174,6 +176,22 @@ def _candidate(candidate: Candidate, texts: Texts) -> list[Any]:
 
 def _cost(cost: Cost, texts: Texts) -> list[Any]:
     return [texts(cost.name), cost.problems, _rounded(cost.seconds)]
+
+
+def _groups(summary: Summary, texts: Texts) -> list[list[Any]]:
+    """What is no hit, that of one kernel which says the same as one."""
+    found = groups([row for row in summary.rows if row.outcome in NOT_COVERED])
+    return [
+        [
+            texts(group.outcome.value),
+            *_problem(group.rows[0].problem, texts)[:2],
+            texts(group.key),
+            len(group.rows),
+            texts(group.reason),
+            texts(group.rows[0].tests[0] if group.rows[0].tests else OUTSIDE),
+        ]
+        for group in found
+    ]
 
 
 def _missed(summary: Summary, texts: Texts) -> list[list[Any]]:

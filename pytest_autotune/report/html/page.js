@@ -372,6 +372,28 @@
 
   const byName = (name) => (kernels.includes(name) ? look({ kernel: name }) : look({ words: name }));
 
+  // As the terminal has them: many misses of one kernel are one row.
+  function missedByKernel() {
+    const asked = (one) => [link(one.test, () => look({ words: one.test }), "link code"),
+      one.problems > 1 ? quiet(` and ${number(one.problems - 1)} more`) : ""];
+    const table = sortedTable({
+      label: "Misses by kernel",
+      columns: [
+        { title: "Outcome", value: (one) => URGENT.indexOf(one.outcome), cell: (one) => word(one.outcome) },
+        { title: "Kernel", value: (one) => one.kernel, cell: kernelCell },
+        { title: "Problems", number: true, value: (one) => one.problems, cell: (one) => number(one.problems) },
+        { title: "Key", value: (one) => one.key, cell: (one) => clamped(one.key) },
+        { title: "Why", value: (one) => one.why, cell: (one) => clamped(one.why, "") },
+        { title: "Test", value: (one) => one.test, cell: asked },
+      ],
+    });
+    table.show(report.groups.map(([outcome, tuner, kernel, key, problems, why, test]) => ({
+      outcome: texts[outcome], tuner: texts[tuner], kernel: texts[kernel], name: `${texts[tuner]}:${texts[kernel]}`,
+      key: texts[key], problems, why: texts[why], test: texts[test],
+    })));
+    return table.node;
+  }
+
   function missedByTest() {
     const testLink = (one) => link(one.test, () => look({ words: one.test }), "link code");
     const table = sortedTable({
@@ -470,6 +492,7 @@
     const title = heading("costs", "Where the tuning time went", seconds(report.seconds));
     main.append(title, el("div", { class: "pair" }, pair));
   }
+  if (report.groups.length) main.append(heading("uncovered", "Misses by kernel"), missedByKernel());
   if (report.missed.length) main.append(heading("missed", "Misses by test"), missedByTest());
   if (report.changes.length) main.append(heading("changes", `Different from ${report.compared}`), ...changes());
   if (report.unused.length) main.append(heading("unused", "Unused entries", number(report.unused.length)), unused());
