@@ -40,7 +40,6 @@ from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _no_longer_compiles, _Offered
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.compile_pool import THREAD_NAME
 from tests import forked_torch
 
 DUMP, LOAD = "--autotune-dump=cache.textproto", "--autotune-load=cache.textproto"
@@ -367,8 +366,6 @@ def test_a_winner_of_coordinate_descent_is_loaded_though_it_is_in_no_list(gpu_ru
     assert chosen.startswith("XBLOCK: 16,")
     assert row["choice"]["params"] == {"XBLOCK": 16, "num_warps": 8, "num_stages": 1}
     assert len(row["candidates"]) > 2
-    threads = gpu_runs.dump.of("test_softmax")["threads"]
-    assert any(name.startswith(THREAD_NAME) for name in threads) or len(os.sched_getaffinity(0)) < 2
 
 
 def test_a_hit_compiles_the_choice_alone(gpu_runs: Runs) -> None:
