@@ -21,8 +21,8 @@ from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.folders import Membership
 from pytest_autotune.run.together.gpu_lock import GpuLock
-from pytest_autotune.run.together.idle_cores import IdleCores
 from pytest_autotune.run.together.locks import HeldLock
+from pytest_autotune.run.together.shared_cores import SharedCores
 from pytest_autotune.run.together.shared_work import SharedWork, UndividedWork, Work
 
 __all__ = ["Alone", "AmongWorkers", "Claim", "Coordination", "GpuLock", "SoleClaim"]
@@ -151,7 +151,7 @@ class AmongWorkers:
         self._timeout_s = timeout_s
         self._gpu = gpu
         self._waits = gpu.waits
-        self._cores = IdleCores(folder, workers)
+        self._cores = SharedCores(folder, workers)
         self._membership: Membership | None = None
         #: Seconds spent waiting for other workers' tunings.
         self.waited_s = 0.0

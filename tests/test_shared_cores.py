@@ -15,7 +15,7 @@ import pytest
 
 from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Device
-from pytest_autotune.run.together.idle_cores import IdleCores
+from pytest_autotune.run.together.shared_cores import SharedCores
 
 CORES = 4
 WORKERS = 2
@@ -56,7 +56,7 @@ def hold(tmp_path: Path):
         process.wait()
 
 
-def most_at_a_time(cores: IdleCores, threads: int = 8) -> int:
+def most_at_a_time(cores: SharedCores, threads: int = 8) -> int:
     """How many threads compile at the same time, when many want to."""
     now, most = 0, 0
     counter = threading.Lock()
@@ -81,26 +81,26 @@ def most_at_a_time(cores: IdleCores, threads: int = 8) -> int:
 
 
 def test_a_worker_compiles_on_the_cores_that_others_leave_idle(tmp_path: Path) -> None:
-    assert most_at_a_time(IdleCores(tmp_path, WORKERS)) == CORES
+    assert most_at_a_time(SharedCores(tmp_path, WORKERS)) == CORES
 
 
 def test_a_worker_keeps_its_share_when_others_compile_on_every_core(hold, tmp_path: Path) -> None:
     hold(CORES)
 
-    assert most_at_a_time(IdleCores(tmp_path, WORKERS)) == CORES // WORKERS
+    assert most_at_a_time(SharedCores(tmp_path, WORKERS)) == CORES // WORKERS
 
 
 def test_a_worker_takes_only_what_is_left_beside_another_one(hold, tmp_path: Path) -> None:
     hold(1)
 
-    assert most_at_a_time(IdleCores(tmp_path, WORKERS)) == CORES - 1
+    assert most_at_a_time(SharedCores(tmp_path, WORKERS)) == CORES - 1
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs SIGSTOP")
 def test_a_worker_that_is_stopped_takes_nothing_from_the_share_of_others(hold, tmp_path: Path) -> None:
     hold(CORES).send_signal(signal.SIGSTOP)
 
-    assert most_at_a_time(IdleCores(tmp_path, CORES), threads=2) == 1
+    assert most_at_a_time(SharedCores(tmp_path, CORES), threads=2) == 1
 
 
 def test_the_cores_of_a_worker_that_is_killed_are_free(hold, tmp_path: Path) -> None:
@@ -108,17 +108,17 @@ def test_the_cores_of_a_worker_that_is_killed_are_free(hold, tmp_path: Path) -> 
     process.kill()
     process.wait()
 
-    assert most_at_a_time(IdleCores(tmp_path, WORKERS)) == CORES
+    assert most_at_a_time(SharedCores(tmp_path, WORKERS)) == CORES
 
 
 def test_more_workers_than_cores_still_compile_one_candidate_each(hold, tmp_path: Path) -> None:
     hold(CORES)
 
-    assert most_at_a_time(IdleCores(tmp_path, 2 * CORES), threads=2) == 1
+    assert most_at_a_time(SharedCores(tmp_path, 2 * CORES), threads=2) == 1
 
 
 def test_a_core_is_free_again_when_another_thread_has_left_it(tmp_path: Path) -> None:
-    cores = IdleCores(tmp_path, WORKERS)
+    cores = SharedCores(tmp_path, WORKERS)
     held = ExitStack()
     for _ in range(CORES):
         held.enter_context(cores.core())

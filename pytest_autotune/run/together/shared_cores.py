@@ -21,7 +21,7 @@ from pytest_autotune.run.together.forks import in_forked_children
 from pytest_autotune.run.together.locks import POLL_S, locked_at_once
 
 
-class IdleCores:
+class SharedCores:
     """The cores of this machine, as the workers of one run share them.
 
     :param folder: the run's own folder, the same for every worker on this machine.
