@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 
 from pytest_autotune import tuners
+from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Device, Problem, UnportableError, Value
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.policy import Policy, Refusal
+from pytest_autotune.run.policy import OnMiss, Policy, Refusal
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.hooks import Hooks
-from tests.test_tuning_run import a_run, problem, tune
+from tests.test_tuning_run import Refused, a_run, problem, tune
 
 PROBLEM = Problem("toy", "kernel", (), Device("Toy GPU", "toy"))
 LIBRARY = """
@@ -48,7 +50,11 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @contextmanager
 def hooked(
-    monkeypatch: pytest.MonkeyPatch, hook: Callable[[Any, TuningRun], None], unhook: Callable[[], None] = lambda: None
+    monkeypatch: pytest.MonkeyPatch,
+    hook: Callable[[Any, TuningRun], None],
+    unhook: Callable[[], None] = lambda: None,
+    policy: Policy = Policy(),  # noqa: B008
+    index: EntryIndex | None = None,
 ) -> Iterator[TuningRun]:
     """The tuner of the library, hooked by the adapter of another package."""
 
@@ -75,7 +81,7 @@ def hooked(
 
     monkeypatch.setattr("pytest_autotune.tuners.hooks.third_party_tuners", lambda: [EntryPoint])
     assert tuners.TUNERS
-    run = TuningRun(Policy(on_miss="tune"), None, Alone(GpuLock(1.0)), lambda lookup: None)
+    run = TuningRun(policy, index, Alone(GpuLock(1.0)), lambda lookup: None)
     hooks = Hooks(run, None)
     hooks.install()
     try:
@@ -270,6 +276,29 @@ def test_an_error_of_an_adapters_offer_is_a_miss_that_is_tuned() -> None:
 
     assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.MISS, True)]
     assert run.notes == ["toy: error in the door: AttributeError: params"]
+
+
+def test_an_error_at_the_door_is_no_silent_tuning_where_a_miss_is_an_error() -> None:
+    run, lookups = a_run((tune(a_run()[0]),), on_miss="error")
+
+    with pytest.raises(Refused, match="autotune: MISS toy:k: an error of pytest-autotune"):
+        tune(run, offered=lambda entry: fail("params"))
+
+    assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.MISS, False)]
+    assert run.notes == ["toy: error in the door: AttributeError: params"]
+
+
+def test_neither_is_an_error_before_the_door(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = replacing_choose(lambda self, run, original: fail("no such field"))
+    strict = Policy(on_miss=OnMiss.ERROR)
+    told = "autotune: MISS toy: error in choose(): AttributeError: no such field"
+
+    loaded = hooked(monkeypatch, hook, policy=strict, index=EntryIndex.of([]))
+    with loaded, pytest.raises(Refusal, match=re.escape(told)):
+        library.Tuner(abs).choose()
+    with hooked(monkeypatch, hook, policy=strict) as run:
+        assert library.Tuner(abs).choose() == 32, "a run that loads nothing"
+    assert run.unhooked == {"toy": "error in choose(): AttributeError: no such field"}
 
 
 class Wordless(Exception):

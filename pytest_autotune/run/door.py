@@ -236,6 +236,15 @@ class TuningRun(Notes):
         if self._caches.indexes:
             self._reporting.refuse_errors(lookup)
 
+    def not_asked(self, tuner: str, where: str, error: BaseException) -> None:
+        """Report an error of ours that kept a call from asking: its tuner does as it would without us.
+
+        :raises BaseException: what the run raises where a miss is an error; nobody knows what the call would have been.
+        """
+        words = self.went_wrong(tuner, where, error)
+        if self._caches.indexes:
+            self._reporting.refuse_unknown(tuner, words)
+
     def observed(self, *lookups: Lookup) -> None:
         """Report lookups that a tuner made inside itself.
 

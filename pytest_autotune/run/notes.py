@@ -33,10 +33,15 @@ class Notes:
         """Note an error of ours in one line: it must never fail a test, or the run."""
         self.note(f"{tuner}: {_words(where, error)}")
 
-    def went_wrong(self, tuner: str, where: str, error: BaseException) -> None:
-        """Note an error of ours for which a call was tuned without being counted: it fails a limit on misses."""
+    def went_wrong(self, tuner: str, where: str, error: BaseException) -> str:
+        """Note an error of ours for which a call was tuned without being counted: it fails a limit on misses.
+
+        :returns: the error in words.
+        """
         self.error(tuner, where, error)
-        self.unhooked.setdefault(tuner, _words(where, error))
+        words = _words(where, error)
+        self.unhooked.setdefault(tuner, words)
+        return words
 
     @contextmanager
     def guarded(self, tuner: str, held: AbstractContextManager[_T], otherwise: _T) -> Iterator[_T]:

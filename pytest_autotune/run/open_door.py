@@ -92,6 +92,8 @@ class Tuning:
             self._process.notes.error(self.lookup.problem.tuner, "the door", error)
             if self._asked.is_judged and self.lookup.outcome is None:
                 self.lookup = replace(self.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
+            # Whoever wants an error instead of a tuning gets none that nobody sees, either.
+            self._process.reporting.refuse_errors(self.lookup)
         if self.entry is None:
             self._process.progress.begin_search(self.lookup.problem)
         self._started, self._waited_s = time.perf_counter(), 0.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
-from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes
 from pytest_autotune.run.policy import Policy, Refusal, refusal
 
@@ -56,3 +56,11 @@ class Reporting:
         """
         if self._policy.is_error(lookup.outcome):
             self._refuse(refusal(lookup))
+
+    def refuse_unknown(self, tuner: str, why: str) -> None:
+        """Refuse a call of which an error kept the problem from being known, where the policy calls a miss an error.
+
+        :raises BaseException: what ``refuse`` raises.
+        """
+        if self._policy.is_error(Outcome.MISS):
+            self._refuse(f"autotune: MISS {tuner}: {why}")

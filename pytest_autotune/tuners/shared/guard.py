@@ -23,7 +23,8 @@ def guarded(
 
     Errors that the tuner raises are none of the adapter's and pass: those that come through ``original`` or through
     a function among its arguments, and in a search those that come through any function of the tuner's library.
-    So do a refusal and what is no ``Exception``: Ctrl-C, ``pytest.fail``.
+    So do a refusal and what is no ``Exception``: Ctrl-C, ``pytest.fail``. Where a miss is an error, so is a call that
+    could not be looked up.
 
     :param tuner: whose adapter it is; reported with the error, once.
     :param library: the top package of the tuner; that of ``original``, if empty.
@@ -48,7 +49,7 @@ def guarded(
             modules = {module for _, module in frames} - {own}
             if run.searches > searches and any(module.partition(".")[0] == library for module in modules):
                 raise
-            run.went_wrong(tuner, f"{getattr(original, '__name__', original)}()", error)
+            run.not_asked(tuner, f"{getattr(original, '__name__', original)}()", error)
         return original(*args, **kwargs)
 
     setattr(call, _IS_GUARDED, True)
