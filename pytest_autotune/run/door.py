@@ -21,6 +21,7 @@ from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome, new_id
 from pytest_autotune.run.notes import Notes
 from pytest_autotune.run.open_door import Asked, Process, Tuning
+from pytest_autotune.run.plain_kernels import PlainKernel
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.races import Races
@@ -64,6 +65,8 @@ class TuningRun(Notes):
         self.compiled_itself: list[tuple[str, float, bool]] = []
         #: What choices were compiled for, in the order in which it was seen.
         self.compiled_for: dict[CompiledFor, None] = {}
+        #: What kernels without a tuner were compiled for, likewise.
+        self.plain_kernels: dict[PlainKernel, None] = {}
         #: What is tuned now.
         self.progress = progress or Progress()
         #: What the run itself loaded, without the caches of a single test; None when nothing is.
@@ -284,6 +287,14 @@ class TuningRun(Notes):
         :param on: names the processor where it is not the current GPU.
         """
         return self._claims.measuring(on)
+
+    def wants_plain_kernels(self, tuner: str) -> bool:
+        """Whether to note what kernels without a tuner are compiled for.
+
+        :param tuner: what stands for a tuner in their entries.
+        """
+        is_known = self.index is not None and tuner in self.index.tuners()
+        return is_known or (self.policy.dumping and self.policy.plain_kernels)
 
     def was_compiled_for(self, entry: Entry, group: str, text: str) -> None:
         """Note what an entry's choice was compiled for, where that is to be written.

@@ -12,6 +12,7 @@ from pytest_autotune.cache.model import Entry, Versions
 from pytest_autotune.run.compiled_ahead import CompiledAhead
 from pytest_autotune.run.compiled_for import CompiledFor
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.plain_kernels import PlainKernel
 from pytest_autotune.run.verify import Verdict
 
 _PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed", "untuned")
@@ -30,6 +31,7 @@ class ProcessFacts:
     :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param waited_s: seconds spent waiting for other workers' tunings.
     :param compiled_for: what choices were compiled for.
+    :param plain_kernels: what kernels without a tuner were compiled for.
     :param ahead: what was compiled ahead of its tests.
     """
 
@@ -42,6 +44,7 @@ class ProcessFacts:
     imported: tuple[str, ...] = ()
     waited_s: float = 0.0
     compiled_for: tuple[CompiledFor, ...] = ()
+    plain_kernels: tuple[PlainKernel, ...] = ()
     ahead: CompiledAhead = field(default_factory=CompiledAhead)
 
 
@@ -110,6 +113,8 @@ def decode_facts(text: str) -> ProcessFacts:
     versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
     texts = {name: tuple(mapping[name]) for name in ("notes", "unseen", "imported")}
     compiled_for = tuple(CompiledFor(**one) for one in mapping["compiled_for"])
+    plain_kernels = tuple(PlainKernel(**{**one, "device": tuple(one["device"])}) for one in mapping["plain_kernels"])
     ahead = CompiledAhead.of(mapping["ahead"])
     plain = {"unhooked": unhooked, "versions": versions, "compiled_for": compiled_for, "ahead": ahead}
+    plain["plain_kernels"] = plain_kernels
     return ProcessFacts(**{**mapping, **texts, **plain})

@@ -16,6 +16,7 @@ from pytest_autotune.run.compiled_for import with_compiled
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
+from pytest_autotune.run.plain_kernels import entries_of
 from pytest_autotune.run.verify import Verdict
 
 #: Who has measured what was taken over.
@@ -106,7 +107,9 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
     is_complete, wanted = not collected.incomplete, policy or DumpPolicy()
     prunes = wanted.prune and is_complete
     lookups = _of_all(collected, forget_compiled=prunes)
-    unused = _unused(beginning, lookups, collected) if is_complete else ()
+    launched = [one for process in collected.facts for one in process.plain_kernels]
+    plain = entries_of(launched, (*(cache for _, cache in reversed(beginning.loaded)), held))
+    unused = _unused(beginning, lookups, collected, plain) if is_complete else ()
     asked = {lookup.problem for lookup in lookups}
     taken_over = [lookup for lookup in collected.taken_over if lookup.problem not in asked] if policy else []
     measured = _measured(collected, lookups, taken_over)
@@ -121,7 +124,7 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
         used, gone = _under_new_names(used, lookups, is_complete=is_complete)
         drop |= gone
     if policy is not None:
-        used += _faster(kept, policy.keep_candidates)
+        used += _faster(kept, policy.keep_candidates) + plain
     merged = merge(
         held,
         measured,
@@ -216,7 +219,9 @@ def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity]) -> tup
     return tuple(sorted((entry for entry in found if entry.problem not in written), key=lambda one: one.sort_key))
 
 
-def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collected) -> tuple[Entry, ...]:
+def _unused(
+    beginning: Beginning, lookups: Sequence[Lookup], collected: Collected, launched: Sequence[Entry]
+) -> tuple[Entry, ...]:
     """The entries that a complete run should have asked for and did not.
 
     Such an entry is of a device seen in this run, of a tuner active in it, tuned under
@@ -228,6 +233,7 @@ def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collecte
     kept = merge(beginning.held, used=[entry for _, cache in beginning.loaded for entry in cache.entries]).cache
     exact = {lookup.identity for lookup in lookups}
     exact |= {lookup.entry.identity for lookup in lookups if lookup.entry is not None}
+    exact |= {entry.identity for entry in launched}
     unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
     problems = {lookup.problem for lookup in lookups}
     devices = {problem.device for problem in problems}

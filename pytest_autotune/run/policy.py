@@ -46,6 +46,7 @@ class Policy:
     :param cores: the cores of this machine, of which :meth:`TuningRun.core` gives one at a time.
     :param sweep: says which candidate each problem runs with; then nothing is loaded or measured.
     :param verify: whose loaded choice is raced again; None where none is.
+    :param plain_kernels: note what kernels without a tuner are compiled for, too.
     """
 
     dumping: bool = False
@@ -58,6 +59,7 @@ class Policy:
     cores: int = 1
     sweep: Sweep | None = None
     verify: Verification | None = None
+    plain_kernels: bool = False
 
     @property
     def wants_no_tuning(self) -> bool:

@@ -237,6 +237,14 @@ OPTIONS = (
         has_flag=False,
     ),
     Option(
+        "plain_kernels",
+        SWITCH,
+        "Note in a dump what Triton's kernels without an autotuner are compiled for, too, so that a load compiles them "
+        "ahead",
+        default="false",
+        has_flag=False,
+    ),
+    Option(
         "compile_ahead",
         WORD,
         "`on`: as soon as cores are idle, child processes compile the loaded choices of Triton's kernels before tests "

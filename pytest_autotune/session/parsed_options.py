@@ -59,6 +59,7 @@ class Options:
     ignore: tuple[str, ...]
     device_alias: tuple[tuple[str, str], ...]
     keep_candidates: bool
+    plain_kernels: bool
     compile_ahead: str
     wait_timeout: float
 

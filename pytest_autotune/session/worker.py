@@ -73,6 +73,7 @@ class TestProcess:
             cores=devices.cpu().multiprocessors,
             sweep=options.sweep,
             verify=options.verification,
+            plain_kernels=options.plain_kernels,
         )
         self.run = TuningRun(policy, around.index, around.coordination, self._log, self._refuse, around.progress)
         self.hooks = Hooks(self.run, options.tuners)
@@ -123,6 +124,7 @@ class TestProcess:
             imported=tuple(kernel for kernel in self._around.known_kernels if module_is_imported(kernel)),
             waited_s=self._around.coordination.waited_s,
             compiled_for=tuple(self.run.compiled_for),
+            plain_kernels=tuple(self.run.plain_kernels),
             ahead=replace(self.run.ahead, itself=tuple(self.run.compiled_itself)),
         )
 

@@ -303,6 +303,83 @@ def test_what_children_compile_is_what_a_launch_looks_for_whatever_its_arguments
     assert (suite.compiled, suite.found) == (0, KINDS)
 
 
+PLAIN = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def plain(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n))
+
+
+@triton.heuristics({"BLOCK": lambda args: args["n"], "num_warps": lambda args: 2})
+@triton.jit
+def guided(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < n))
+"""
+
+PLAIN_TESTS = """
+import lib
+import plain
+import torch
+
+x = torch.zeros(4096)
+
+
+def test_scale(all_on_disk):
+    lib.scale[(1,)](x, x, 64)
+
+
+def test_plain():
+    plain.plain[(1,)](x, x, 64, BLOCK=16, num_warps=1)
+    plain.plain[(1,)](x[1:], x, 64, 32)
+
+
+def test_guided():
+    plain.guided[(1,)](x, x, 32)
+"""
+WITH_PLAIN = "-oautotune_plain_kernels=true"
+
+
+def test_kernels_without_an_autotuner_are_compiled_ahead_where_a_dump_was_to_note_them(suite: Suite) -> None:
+    suite.pytester.makepyfile(plain=PLAIN, test_lib=PLAIN_TESTS)
+    without = suite.run("--autotune-dump=cache.textproto")
+    assert without["dump"]["added"] == 1
+
+    both = suite.run("--autotune-load=cache.textproto", "--autotune-dump=cache.textproto", WITH_PLAIN)
+    assert (both["dump"]["added"], both["dump"]["unchanged"]) == (2, 1)
+    assert both["compiled_ahead"]["by_tests"]["without an autotuner"]["kernels"] == 3
+    written = suite.cache.read_bytes()
+    assert b'compiled: "*fp32:16 *fp32:16 i32:16 =16 | num_warps=1"' in written
+
+    suite.wants(4)
+    report = suite.run("--autotune-load=cache.textproto")
+    assert report["counts"]["hit"] == 1
+    assert report["compiled_ahead"]["kernels"] == report["compiled_ahead"]["used"] == 4
+    assert (suite.compiled, suite.found, report["unused"]) == (0, 4, [])
+
+    head, *tests = PLAIN_TESTS.split("def test_")
+    suite.pytester.makepyfile(test_lib=head + "".join(f"def test_{test}\n\n" for test in reversed(tests)))
+    suite.run("--autotune-dump=other.textproto", "--autotune-load=cache.textproto", WITH_PLAIN, cold=False)
+    assert (suite.folder / "other.textproto").read_bytes() == written
+
+
+def test_a_kernel_without_an_autotuner_that_is_launched_no_more_goes_with_the_unused(suite: Suite) -> None:
+    suite.pytester.makepyfile(plain=PLAIN, test_lib=PLAIN_TESTS)
+    suite.run("--autotune-dump=cache.textproto", WITH_PLAIN)
+    suite.pytester.makepyfile(test_lib=PLAIN_TESTS.replace("plain.guided[(1,)](x, x, 32)", "pass"))
+
+    both = "--autotune-load=cache.textproto", "--autotune-dump=cache.textproto", "--autotune-compile-ahead=off"
+    report = suite.run(*both, cold=False)
+    assert [(one["tuner"], one["kernel"]) for one in report["unused"]] == [("triton.jit", "plain.guided")]
+
+    report = suite.run(*both, "--autotune-prune", cold=False)
+    assert (report["dump"]["removed"], report["dump"]["unchanged"]) == (1, 2)
+
+
 def test_with_a_full_compile_cache_nothing_is_compiled_or_said(suite: Suite, section: Section) -> None:
     suite.dump()
     suite.run("--autotune-load=cache.textproto")

@@ -29,7 +29,7 @@ from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.ahead_plan import Plan, lock_of
 from pytest_autotune.tuners.triton.compilations import Compilations
-from pytest_autotune.tuners.triton.identity import NAME
+from pytest_autotune.tuners.triton.identity import NAME, PLAIN
 
 #: Why nothing was done, in words.
 NO_CORE = "no core was idle"
@@ -57,7 +57,12 @@ class CompilingChildren:
     def start(self, suite: Suite) -> None:
         """Fork children that compile; the tests go on at once."""
         index = self._run.index
-        if index is None or NAME not in index.tuners() or suite.children < 1 or not sys.platform.startswith("linux"):
+        if (
+            index is None
+            or not {NAME, PLAIN} & index.tuners()
+            or suite.children < 1
+            or not sys.platform.startswith("linux")
+        ):
             return
         told = suite.folder / f"{uuid.uuid4().hex}.ahead"
         descriptor = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -21,7 +21,7 @@ from pytest_autotune.tuners.triton import internals, interpreter
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.constants import NoText, jit_function_of
 from pytest_autotune.tuners.triton.dummies import dummy_of
-from pytest_autotune.tuners.triton.identity import NAME, holds
+from pytest_autotune.tuners.triton.identity import NAME, PLAIN, holds
 from pytest_autotune.tuners.triton.live_kernels import LiveKernels, is_current
 from pytest_autotune.tuners.triton.params import distinct_params
 from pytest_autotune.tuners.triton.specialisation_text import Held, parsed
@@ -79,7 +79,8 @@ class Plan:
             index = self._run.index
             if index is None:
                 return []
-            device = self._device or visible.only_type(index.devices(NAME)) or visible.first_gpu()
+            loaded = index.devices(NAME) | index.devices(PLAIN)
+            device = self._device or visible.only_type(loaded) or visible.first_gpu()
             if device is None:
                 return []
             jobs = list(self._jobs(index, device))
@@ -111,12 +112,12 @@ class Plan:
         finally:
             lock.release()
 
-    def _compile(self, autotuner: Any, config: Any, text: str) -> None:
+    def _compile(self, kernel: Any, config: Any, text: str) -> None:
         if not self._has_begun:
             self._has_begun = True
             self._tell("begun", f"{time.monotonic() - self._made_at:.3f}")
         try:
-            _compile(autotuner, config, text)
+            _compile(kernel, config, text)
         except _Taken:
             pass
         except Exception as error:  # the test that launches it, if any does, gets the error
@@ -132,19 +133,21 @@ class Plan:
         live = LiveKernels(self._class)
         wanted = live.in_order(self._suite)
         seen: set[tuple[object, ...]] = set()
-        for autotuner in wanted:
+        for kernel in wanted:
+            is_tuned = isinstance(kernel, self._class)
             try:
-                for config, text in self._wanted(autotuner, live, index, device):
-                    job = id(autotuner), id(config), text
+                for config, text in (self._wanted if is_tuned else self._launched)(kernel, live, index, device):
+                    job = id(kernel), id(config), text
                     if job not in seen:
                         seen.add(job)
-                        yield partial(self._compile, autotuner, config, text)
+                        yield partial(self._compile, kernel, config, text)
             except Exception as error:  # of this kernel nothing is compiled ahead
                 self._tell("failed", f"{type(error).__name__}: {error}")
         met = set(map(id, wanted))
-        for autotuner in live.autotuners:
-            if id(autotuner) not in met:
-                self._leave(index.of_kernel(NAME, kernel_of(autotuner)), "of kernels that no test names")
+        for kernel in live.all:
+            if id(kernel) not in met:
+                tuner = NAME if isinstance(kernel, self._class) else PLAIN
+                self._leave(index.of_kernel(tuner, name_of(kernel)), "of kernels that no test names")
 
     def _leave(self, entries: Iterable[Entry], why: str) -> None:
         if number := sum(len(entry.compiled) for entry in entries):
@@ -154,7 +157,7 @@ class Plan:
         self, autotuner: Any, live: LiveKernels, index: EntryIndex, device: Device
     ) -> Iterator[tuple[Any, str]]:
         """The choices of one autotuner that hold here, with what to compile them for."""
-        function, kernel = python_function(autotuner), kernel_of(autotuner)
+        function, kernel = python_function(autotuner), name_of(autotuner)
         if function is None or self._run.ignores(NAME, kernel) or interpreter.interprets(autotuner):
             return
         entries = [entry for entry in index.of_kernel(NAME, kernel) if entry.compiled]
@@ -163,9 +166,7 @@ class Plan:
         if not is_current(autotuner, function):
             self._leave(entries, "of kernels that something else stands in the place of")
             return
-        names = {device.name, self._run.policy.aliases.get(device.name, device.name)}
-        here = [one for one in entries if (of := one.problem.device).name in names and of.arch == device.arch]
-        self._leave((one for one in entries if one not in here), "for other devices")
+        here = self._of_device(entries, device)
         heuristics = live.heuristics(autotuner)
         offered = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
         distinct = {entry.fingerprint: entry for entry in here}
@@ -178,19 +179,41 @@ class Plan:
             for text in entry.compiled[:MOST_OF_ENTRY]:
                 yield config, text
 
+    def _of_device(self, entries: Sequence[Entry], device: Device) -> list[Entry]:
+        names = {device.name, self._run.policy.aliases.get(device.name, device.name)}
+        here = [one for one in entries if (of := one.problem.device).name in names and of.arch == device.arch]
+        self._leave((one for one in entries if one not in here), "for other devices")
+        return here
 
-def kernel_of(autotuner: Any) -> str:
-    """The name of an autotuner's kernel; empty where it has none."""
-    function = python_function(autotuner)
+    def _launched(
+        self, kernel: Any, live: LiveKernels, index: EntryIndex, device: Device
+    ) -> Iterator[tuple[None, str]]:
+        """What a function that Triton compiles was launched with without an autotuner, where it was."""
+        function, name = python_function(kernel), name_of(kernel)
+        entries = index.of_kernel(PLAIN, name)
+        if function is None or not entries or self._run.ignores(PLAIN, name):
+            return
+        if not is_current(kernel, function):
+            self._leave(entries, "of kernels that something else stands in the place of")
+            return
+        for entry in self._of_device(entries, device):
+            for text in entry.compiled[:MOST_OF_ENTRY]:
+                yield None, text
+
+
+def name_of(kernel: Any) -> str:
+    """The name of a kernel, under its decorators; empty where it has none."""
+    function = python_function(kernel)
     return qualified_name(function) if function is not None else ""
 
 
-def _compile(autotuner: Any, config: Any, text: str) -> None:
-    """Compile one specialisation of a choice.
+def _compile(kernel: Any, config: Any, text: str) -> None:
+    """Compile one specialisation of a kernel.
 
+    :param config: the choice; None for a kernel without an autotuner.
     :raises Exception: where the text is none, or does not fit the kernel; or it does not compile.
     """
-    function = jit_function_of(autotuner)
+    function = jit_function_of(kernel)
     told = parsed(text)
     names = list(function.arg_names)
     if len(names) != len(told.parts):
@@ -198,6 +221,7 @@ def _compile(autotuner: Any, config: Any, text: str) -> None:
     given: Mapping[str, Any] = {
         name: dummy_of(part) for name, part in zip(names, told.parts, strict=True) if not isinstance(part, Held)
     }
-    if config.kwargs.keys() & given.keys():
+    if config is not None and config.kwargs.keys() & given.keys():
         raise NoText("the choice holds a parameter")
-    internals.compile_kernel(function, {**given, **config.all_kwargs(), **told.options})
+    chosen = config.all_kwargs() if config is not None else {}
+    internals.compile_kernel(function, {**given, **chosen, **told.options})

@@ -8,12 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_autotune import devices
 from pytest_autotune.cache.model import Entry, before_pruning
 from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.plain_kernels import PlainKernel
 from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.shared.source.libraries import of_library
 from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.constants import NoText
+from pytest_autotune.tuners.triton.identity import PLAIN, target_device, versions
 from pytest_autotune.tuners.triton.specialisation_text import group_of, text_of, words_of
 
 _OF_TRITON = ("grid", "warmup")
@@ -67,6 +72,23 @@ class CompiledChoices:
             known = self._chosen.get((id(autotuner), key))
             if known is not None and known.autotuner() is autotuner:
                 self._note(known, autotuner, kwargs, source, kernel)
+        elif self._run.wants_plain_kernels(PLAIN):
+            self._note_plain(source)
+
+    def _note_plain(self, source: Any) -> None:
+        launched = internals.launched_function()
+        function = python_function(launched[0]) if launched is not None else None
+        if launched is None or function is None or of_library(function):
+            return
+        kernel = qualified_name(function)
+        if self._run.ignores(PLAIN, kernel):
+            return
+        names = {*internals.kinds_of(source), *_OF_TRITON}
+        with suppress(NoText):
+            text = text_of(source, (), {name: value for name, value in launched[1].items() if name not in names})
+            on = devices.current_gpu() or target_device()
+            device = on.name, on.arch, on.multiprocessors
+            self._run.plain_kernels[PlainKernel(PLAIN, kernel, device, text, str(versions()))] = None
 
     def _note(self, known: _Chosen, autotuner: Any, kwargs: Mapping[str, Any], source: Any, kernel: Any) -> None:
         entry, config = known.entry, known.config

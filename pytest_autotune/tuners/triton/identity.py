@@ -28,6 +28,8 @@ from pytest_autotune.tuners.triton.key import Heuristics, heuristics_of, key_val
 from pytest_autotune.tuners.triton.params import distinct_params, has_names, search_text
 
 NAME = "triton"
+#: Stands for a tuner in the entries of kernels that have none.
+PLAIN = "triton.jit"
 
 
 class UnportableProblem(Exception):

@@ -107,6 +107,12 @@ def live_autotuners(autotuner_class: Any) -> list[Any]:
     return _live(lambda cls: issubclass(cls, autotuner_class))
 
 
+def live_functions() -> list[Any]:
+    """The functions that Triton compiles, kernels and what they call, that there are in this process."""
+    cls = getattr(_module("runtime.jit"), "JITFunction", None)
+    return [] if cls is None else _live(lambda one: one is cls)
+
+
 def live_heuristics() -> list[Any]:
     """The decorators ``triton.heuristics`` that there are in this process."""
     return [one for one in _live(_is_heuristics_class) if is_heuristics(one) and hasattr(one, "fn")]
@@ -192,12 +198,26 @@ def launching_autotuner(autotuner_class: Any) -> tuple[Any, Any, dict[str, Any]]
 
 def launches_alone() -> bool:
     """Whether a kernel is launched now, rather than compiled in a pool or by another compiler."""
+    return _launching_frame() is not None
+
+
+def launched_function() -> tuple[Any, dict[str, Any]] | None:
+    """The ``JITFunction`` that is launched now, and the keyword arguments of its caller, who is Triton's; else None."""
+    frame = _launching_frame()
+    caller = frame.f_back if frame is not None else None
+    if frame is None or caller is None or caller.f_globals.get("__name__") not in (JIT_MODULE, AUTOTUNER_MODULE):
+        return None
+    kwargs = caller.f_locals.get("kwargs")
+    return (frame.f_locals["self"], dict(kwargs)) if isinstance(kwargs, dict) else None
+
+
+def _launching_frame() -> FrameType | None:
     run = getattr(_module("runtime.jit"), "JITFunction", None)
     code = getattr(getattr(run, "run", None), "__code__", None)
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
-    return frame is not None
+    return frame
 
 
 # Compiling

@@ -1,4 +1,4 @@
-"""The autotuned kernels that there are in a process, called or not."""
+"""The kernels that there are in a process, called or not."""
 
 from __future__ import annotations
 
@@ -14,36 +14,35 @@ from pytest_autotune.tuners.triton.constants import NoText, named
 from pytest_autotune.tuners.triton.key import Heuristics
 
 
-def is_current(autotuner: Any, function: FunctionType) -> bool:
+def is_current(kernel: Any, function: FunctionType) -> bool:
     """Whether a kernel is what stands under its name in its module now; those of factories stand nowhere."""
     name = function.__qualname__
     if "<locals>" in name:
         return function.__module__ in sys.modules
     try:
-        return any(layer is autotuner for layer in layers(named(f"{function.__module__}:{name}")))
+        return any(layer is kernel for layer in layers(named(f"{function.__module__}:{name}")))
     except NoText:
         return False
 
 
 class LiveKernels:
-    """The autotuners that there are in this process, those of factories too.
+    """The autotuners that there are in this process, those of factories too, and the functions that Triton compiles.
 
     :param autotuner_class: Triton's.
     """
 
     def __init__(self, autotuner_class: Any) -> None:
-        #: All of them.
-        self.autotuners = internals.live_autotuners(autotuner_class)
+        self.all = internals.live_autotuners(autotuner_class) + internals.live_functions()
         self._heuristics = internals.live_heuristics()
 
     def in_order(self, suite: Suite) -> list[Any]:
         """Those that the tests reach by name, in the order of the tests; then the others, if all tests are to run."""
-        known = {id(one): one for one in self.autotuners}
+        known = {id(one): one for one in self.all}
         found = reached(suite.tests, lambda value: id(value) in known)
         if suite.is_part:
             return found
         met = set(map(id, found))
-        return found + [one for one in self.autotuners if id(one) not in met]
+        return found + [one for one in self.all if id(one) not in met]
 
     def heuristics(self, autotuner: Any) -> Heuristics:
         """The functions of ``triton.heuristics`` under and over an autotuner, as a call of it would find them."""
