@@ -29,7 +29,7 @@ from pytest_autotune.tuners.triton.params import distinct_params, has_names, sea
 
 NAME = "triton"
 #: Stands for a tuner in the entries of kernels that have none.
-PLAIN = "triton.jit"
+PLAIN = f"{NAME}.jit"
 
 
 class UnportableProblem(Exception):
