@@ -197,6 +197,49 @@ def test_dtypes_and_scalars_of_libraries_are_plain_values_in_a_key() -> None:
     )
 
 
+class Awkward(int):
+    """A number that fails whoever looks at it."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words\nfor it")
+
+    __int__ = __str__ = __repr__  # type: ignore[assignment]
+
+
+HOLDS_ITSELF: list[object] = []
+HOLDS_ITSELF.append(HOLDS_ITSELF)
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ({"m": Awkward(1)}, "key={'m': …} cannot be encoded: RuntimeError: no words for it"),
+        ({"m": HOLDS_ITSELF}, "key={'m': …} is nested too deep, or holds itself"),
+        (
+            {"m": (10**5000,)},
+            "key={'m': …} cannot be encoded: ValueError: Exceeds the limit (4300 digits) for integer ",
+        ),
+        (Awkward(0), "key= takes a mapping of names to values, not a Awkward"),
+        ({Awkward(0): 1}, "key= takes a mapping of names to values, not a dict"),
+        ([0] * 10**6, "key= takes a mapping of names to values, not [0, 0, "),
+    ],
+    ids=["value", "cycle", "digits", "no mapping", "name", "long"],
+)
+def test_an_absurd_key_is_told_in_one_line_that_names_the_kernel(tuner: FunctionTuner, key: Any, told: str) -> None:
+    with pytest.raises(TypeError) as error:
+        tuner.tune("lib.gemm", space=[1, 2], run=lambda config: None, key=key, device="cpu")
+
+    line = str(error.value)
+    assert line.startswith(f"function:lib.gemm: {told}")
+    assert line.isprintable()
+    assert len(line) < 400
+
+
+@pytest.mark.parametrize("value", [{1}, {"a": [1]}, object()], ids=["set", "dict", "object"])
+def test_a_key_without_a_stable_form_still_gets_a_choice(tuner: FunctionTuner, value: object) -> None:
+    assert tuner.tune("lib.gemm", space=[1, 2], run=lambda config: None, key={"m": value}, device="cpu") in (1, 2)
+
+
 def test_a_key_that_is_no_mapping_of_names_is_refused(tuner: FunctionTuner) -> None:
     with pytest.raises(TypeError, match="key="):
         tuner.tune("k", key={1: 2}, space=[1, 2], run=identity)  # type: ignore[dict-item]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_autotune.cache.model import Value
+from pytest_autotune.cache.foreign_text import one_line, words_of
+from pytest_autotune.cache.model import UnportableError, Value
 from pytest_autotune.tuners.shared.values import stable_value
+
+#: Characters of what is said of a key, or of why it fails.
+_LONGEST = 200
 
 
 class Coarse(int):
@@ -47,12 +51,52 @@ def multiple_of(n: int, k: int) -> int:
     return Coarse(-(-n // k) * k, n)
 
 
+class KeyArgumentError(TypeError):
+    """A caller's key is none, or looking at a part of it fails."""
+
+
+def as_key(key: object) -> dict[str, object]:
+    """A caller's ``key=``; nothing of it but its names is looked at.
+
+    :raises KeyArgumentError: when it is no mapping from names, or cannot be read.
+    """
+    if key is None:
+        return {}
+    try:
+        parts = dict(key) if isinstance(key, Mapping) else None
+    except Exception as error:
+        raise KeyArgumentError(f"key= cannot be read: {_cause(error)}") from None
+    if parts is None or not all(isinstance(name, str) for name in parts):
+        raise KeyArgumentError(f"key= takes a mapping of names to values, not {_shown(key)}")
+    return {str.__str__(name): value for name, value in parts.items()}
+
+
 def key_values(key: Mapping[str, object]) -> tuple[Value, ...]:
     """A caller's key, sorted by name.
 
-    :raises TypeError: when it is no mapping from names.
+    :raises KeyArgumentError: when a value fails as it is looked at; in one line, whatever it is.
     :raises UnportableError: when a value has no stable form.
     """
-    if not isinstance(key, Mapping) or not all(isinstance(name, str) for name in key):
-        raise TypeError(f"key= takes a mapping of names to values, not {key!r}")
-    return tuple(stable_value(name, key[name]) for name in sorted(key))
+    return tuple(_value(name, key[name]) for name in sorted(key))
+
+
+def _value(name: str, value: object) -> Value:
+    try:
+        return stable_value(name, value)
+    except UnportableError:
+        raise
+    except RecursionError:
+        raise KeyArgumentError(f"key={{{_shown(name)}: …}} is nested too deep, or holds itself") from None
+    except Exception as error:
+        raise KeyArgumentError(f"key={{{_shown(name)}: …}} cannot be encoded: {_cause(error)}") from None
+
+
+def _cause(error: BaseException) -> str:
+    return one_line(f"{type(error).__name__}: {words_of(error)}", _LONGEST)
+
+
+def _shown(value: object) -> str:
+    try:
+        return one_line(repr(value), _LONGEST)
+    except Exception:
+        return f"a {type(value).__name__}"

@@ -14,6 +14,7 @@ from pytest_autotune.cache.model import Identity, Problem, UnportableError
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_unportable, workers_of
 from pytest_autotune.tuners.function.compiling import Compiling
+from pytest_autotune.tuners.function.keys import KeyArgumentError, as_key
 from pytest_autotune.tuners.function.plan import Callbacks, Hold, Loss, Plan
 from pytest_autotune.tuners.function.processors import Processor, processor_of
 from pytest_autotune.tuners.function.randomness import random_state_kept
@@ -117,7 +118,7 @@ class FunctionTuner:
         :returns: the configuration, as the space holds it.
         :raises TuningError: when every configuration failed.
         :raises ValueError: for an empty space, or one whose ``where`` fails; it names the kernel and the cause.
-        :raises TypeError: for an argument that makes no sense.
+        :raises TypeError: for an argument that makes no sense; for a key, it names the kernel and the cause.
         """
         callbacks = Callbacks(run, compile, setup, reset, verify, _classes(invalid), strict)
         plan = Plan(
@@ -131,7 +132,7 @@ class FunctionTuner:
             if device is None:
                 self._note_two_devices(name, processor)
             try:
-                request = Request.of(name, key or {}, plan, processor, version, source)
+                request = Request.of(name, as_key(key), plan, processor, version, source)
             except UnportableError as error:
                 problem = Problem(NAME, name, (), processor.device)
                 return choose_unportable(self.memory.run, plan, processor, problem, str(error)).config
@@ -211,11 +212,11 @@ def _one_at_a_time(memory: Memory, identity: Identity) -> Iterator[None]:
 
 @contextmanager
 def _said_of(kernel: str) -> Iterator[None]:
-    """Have an error of a space name the kernel."""
+    """Have an error of a space or a key name the kernel."""
     try:
         yield
-    except SpaceError as error:
-        raise SpaceError(f"{NAME}:{kernel}: {error}") from error.__cause__
+    except (SpaceError, KeyArgumentError) as error:
+        raise type(error)(f"{NAME}:{kernel}: {error}") from error.__cause__
 
 
 def _kernel_name(kernel: object) -> str:
