@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.model import Device
-from pytest_autotune.cache.ties import NOISE, TIE, noise_of, settle
+from pytest_autotune.cache.ties import NOISE, TIE, TIE_US, kept_within, noise_of, settle, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import HostClock, Launch, Runner, as_large_as_fits
-from pytest_autotune.tuners.measuring.race import HOPELESS, DeviceLostError, Limits, Race, Result
+from pytest_autotune.tuners.measuring.race import HOPELESS, LEAST_LAPS, DeviceLostError, Limits, Race, Result
 from pytest_autotune.tuners.measuring.times import measurement
 
 
@@ -182,6 +182,15 @@ def test_candidates_that_are_certain_to_be_as_good_are_not_measured_to_the_end()
     _, _, launched = race(Gpu(noise=0.001), [5.0, 5.001, 5.002])
 
     assert max(launched.values()) < 50
+
+
+def test_a_choice_is_not_clear_before_candidates_took_turns_for_a_while() -> None:
+    def slow_at_first(now_s: float) -> float:
+        return 1.3 if now_s < 0.004 else 1.0
+
+    _, _, launched = race(Gpu(noise=0.001, disturbs=slow_at_first), [5.0, 5.001, 5.002])
+
+    assert min(launched.values()) >= LEAST_LAPS
 
 
 def test_clocks_that_ramp_up_during_the_race_favour_nobody() -> None:
@@ -402,6 +411,16 @@ def test_a_tie_goes_to_the_choice_that_is_kept_else_to_the_first_in_the_list(
 def test_a_difference_that_may_be_an_error_of_measurement_is_a_tie_up_to_the_noise() -> None:
     assert settle({0: 10.2, 1: 10.0}, NOISE, error=lambda number, best: 0.025) == 0
     assert settle({0: 11.0, 1: 10.0}, NOISE, error=lambda number, best: 0.5) == 1
+
+
+@pytest.mark.parametrize("best_us", [3.0, 5.0, 6.0, 12.0, 100.0])
+def test_a_choice_that_was_a_tie_stays_though_it_is_a_little_slower_the_next_time(best_us: float) -> None:
+    gpu = Device("NVIDIA H200", "sm_90", 132)
+    just_a_tie = best_us * tie_on_gpu(best_us)
+
+    assert just_a_tie == pytest.approx(min(max(TIE_US, best_us * TIE), best_us * NOISE))
+    assert best_us * kept_within(gpu, best_us) >= just_a_tie + best_us * 0.01
+    assert kept_within(gpu, best_us) < 0.05
 
 
 def test_times_of_an_interpreter_hardly_count_and_those_of_a_cpu_less_than_those_of_a_gpu() -> None:

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from pytest_autotune.cache.made_of import said_once
 from pytest_autotune.cache.model import Cache, Candidate, Entry, Identity, Problem, before_pruning, united
-from pytest_autotune.cache.ties import noise_of, settle
+from pytest_autotune.cache.ties import kept_within, settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,9 @@ def _still_good(old: Entry, new: Entry) -> bool:
     times = {number: one.time_us for number, one in enumerate(new.candidates) if one.time_us is not None}
     same = (number for number in times if new.candidates[number].same_configuration(old.choice))
     kept = next(same, None)
-    return kept is not None and settle(times, noise_of(new.problem.device), kept) == kept
+    if kept is None:
+        return False
+    return settle(times, kept_within(new.problem.device, min(times.values())), kept) == kept
 
 
 def without_candidates(entry: Entry) -> Entry:

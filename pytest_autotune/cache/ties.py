@@ -29,6 +29,20 @@ def noise_of(device: Device) -> float:
     return NOISE_ON_CPU if device.name == "CPU" else NOISE
 
 
+def tie_on_gpu(best_us: float) -> float:
+    """The share of the best time, in microseconds, by which another may be slower on a GPU and still is as good."""
+    return max(TIE, min(TIE_US / best_us, NOISE)) if best_us else TIE
+
+
+def kept_within(device: Device, best_us: float) -> float:
+    """The share of the best time, in microseconds, by which a choice that is kept may be slower and still stays.
+
+    More than a tie: what was one by half the noise less when it was chosen is no worse now.
+    """
+    noise = noise_of(device)
+    return max(noise, tie_on_gpu(best_us) + noise / 2 if noise == NOISE else 0.0)
+
+
 def settle(
     times: Mapping[int, float],
     noise: float,
@@ -39,7 +53,7 @@ def settle(
     """Which candidate to choose.
 
     :param times: of the candidates that may be chosen, by their position in the list; one at least. Any unit.
-    :param noise: a share of the best time, see :func:`noise_of`.
+    :param noise: a share of the best time, see :func:`noise_of` and :func:`kept_within`.
     :param kept: the position of the choice that is kept already. It stays while it is within the noise.
     :param error: by which share of the best time the difference between two candidates may be wrong. What it
         hides is a tie, within the noise.

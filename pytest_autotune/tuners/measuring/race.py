@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, TIE_US, settle
+from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, settle, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import Clock, Launch, Runner
 from pytest_autotune.tuners.measuring.times import Measurement, measurement, midmean
 
@@ -26,6 +26,8 @@ from pytest_autotune.tuners.measuring.times import Measurement, measurement, mid
 ROUNDS = ((4, 0.30), (5, 0.15), (10, 0.08), (20, 0.04), (40, 0.02), (40, 0.0))
 #: So often two launches are made again of candidates for which the host was late.
 LOOKS = 3
+#: A choice is not clear before so many: over 19 laps, two candidates for which a GPU takes 20.3 and 20.7 us were equal.
+LEAST_LAPS = 30
 #: So many more rounds at most decide who is as good as the best.
 DECIDING = 20
 #: A candidate that is this many times slower than the best is launched no third time.
@@ -469,7 +471,7 @@ class Race:
     def _tie(self, left: Sequence[_Entrant]) -> float:
         """The share of the best time by which another may be slower and still is as good."""
         best_us = min((one.time_us for one in left), default=0.0)
-        return max(TIE, min(TIE_US / best_us, NOISE)) if best_us and self._clock.can_keep_busy else TIE
+        return tie_on_gpu(best_us) if self._clock.can_keep_busy else TIE
 
     def _without_losers(self, left: Sequence[_Entrant], margin: float) -> list[_Entrant]:
         scores, tie = self._scores(left), self._tie(left)
@@ -515,7 +517,7 @@ class Race:
 
     def _is_decided(self, left: Sequence[_Entrant]) -> bool:
         """Whether the first that is left is as good as the best for certain, and so is the choice."""
-        if len(self._laps) <= 2 * ROUNDS[0][0]:
+        if len(self._laps) < LEAST_LAPS:
             return False
         scores, tie = self._scores(left), self._tie(left)
         first, best = scores[min(scores)], min(scores.values(), key=lambda score: score.share)
