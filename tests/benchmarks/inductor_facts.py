@@ -19,7 +19,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -34,8 +34,7 @@ EVERY_S = 0.02
 PHASES = (
     ("pytest_autotune/run/together/", "", "waiting for other processes"),
     ("pytest_autotune/tuners/measuring/", "", "race and clock"),
-    ("pytest_autotune/tuners/", "_compile_side_by_side", "waiting for threads that compile"),
-    ("concurrent/futures/", "", "waiting for workers that compile"),
+    ("concurrent/futures/", "", "waiting for what compiles"),
     ("triton/compiler/compiler.py", "compile", "compiling in this thread"),
     ("triton_heuristics.py", "make_launcher", "loading kernels"),
     ("triton_heuristics.py", "bench", "measuring configurations"),
@@ -43,7 +42,7 @@ PHASES = (
     ("select_algorithm.py", "benchmark_choices", "measuring templates"),
     ("select_algorithm.py", "wait_on_futures", "waiting for templates to compile"),
     ("select_algorithm.py", "precompile_fn", "waiting for templates to compile"),
-    ("async_compile.py", "wait", "waiting for workers that compile"),
+    ("async_compile.py", "wait", "waiting for what compiles"),
     ("async_compile.py", "", "handing out compilations"),
     ("compile_worker/", "", "starting compile workers"),
     ("codecache.py", "", "loading generated code"),
@@ -137,7 +136,7 @@ def _count() -> None:
 @_tries("timing")
 def _time() -> None:
     triton = import_module("triton")
-    _timed(triton, "compile", "compiling")
+    _timed(triton, "compile", "compiling, or taking from the cache")
     for name in ("StaticTritonCompileResult", "TritonCompileResult"):
         if hasattr(triton_heuristics, name):
             _timed(getattr(triton_heuristics, name), "make_launcher", "loading kernels")
@@ -148,6 +147,18 @@ def _time() -> None:
 
     for name in ("look", "finish", "alone"):
         _timed(Race, name, f"race: {name}")
+    with suppress(ImportError, AttributeError):
+        from pytest_autotune.tuners.inductor.compile_workers import CompileWorkers
+        from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
+        from pytest_autotune.tuners.inductor.templates import Templates
+
+        _timed(KernelConfigs, "_tune", "kernels: all")
+        _timed(KernelConfigs, "_race", "kernels: race of a list")
+        _timed(KernelConfigs, "_look_ahead", "kernels: descent, compiling and racing ahead")
+        _timed(KernelConfigs, "_compile_side_by_side", "kernels: compiling neighbours")
+        _timed(CompileWorkers, "need", "kernels: waiting for workers that compile neighbours")
+        _timed(CompileWorkers, "may_need", "kernels: handing out what may be needed")
+        _timed(Templates, "_measure", "templates: measuring")
     measuring: Any = Tuning.measuring
 
     @contextmanager
