@@ -81,25 +81,26 @@ def _group(name: str, device: Device, entries: list[Entry]) -> Iterator[str]:
     same = "".join(f", {safe(str(value))}" for name in shared for value in seen[name])
     yield heading(f"{safe(name)} on {safe(str(device))}{same}")
     own = [name for name in names if name not in shared]
-    problems = Counter(entry.problem for entry in entries) if _fingerprints(entries) > 1 else Counter()
-    several = any(number > 1 for number in problems.values())
-    rows = []
-    for key, entry in zip(keys, entries, strict=True):
-        best = winner(entry)
-        cells = [_NO_VALUE if name not in key else safe(str(key[name].value)) for name in own]
-        cells += [choice_text(entry, best), time_text(best), f"{entry.tuning_seconds:.3g} s"]
-        if several:
-            cells.append(safe(" ".join(map(str, entry.fingerprint))))
-        rows.append(([_order(key.get(name)) for name in own], cells))
-    rows.sort(key=lambda row: row[0])
-    head = [*map(safe, own), "choice", "time", "tuned in", *(["fingerprint"] if several else [])]
-    numeric = [all(_is_number(value) for value in seen[name]) for name in own]
-    right = frozenset([i for i, number in enumerate(numeric) if number] + [len(own) + 1, len(own) + 2])
-    yield from (f"  {line}" for line in columns([head, *(cells for _, cells in rows)], right))
+    is_ambiguous = _has_several_of_one_problem(entries)
+    rows = sorted(zip(keys, entries, strict=True), key=lambda row: [_order(row[0].get(name)) for name in own])
+    cells = [_cells([key.get(name) for name in own], entry, with_fingerprint=is_ambiguous) for key, entry in rows]
+    head = [*map(safe, own), "choice", "time", "tuned in", *(["fingerprint"] if is_ambiguous else [])]
+    numeric = [number for number, name in enumerate(own) if all(map(_is_number, seen[name]))]
+    yield from (f"  {line}" for line in columns([head, *cells], frozenset([*numeric, len(own) + 1, len(own) + 2])))
 
 
-def _fingerprints(entries: Sequence[Entry]) -> int:
-    return len({entry.fingerprint for entry in entries})
+def _cells(key: Sequence[Value | None], entry: Entry, *, with_fingerprint: bool) -> list[str]:
+    """The row of an entry; ``key`` has those parts of its key that have a column."""
+    best = winner(entry)
+    cells = [_NO_VALUE if value is None else safe(str(value.value)) for value in key]
+    cells += [choice_text(entry, best), time_text(best), f"{entry.tuning_seconds:.3g} s"]
+    return [*cells, safe(" ".join(map(str, entry.fingerprint)))] if with_fingerprint else cells
+
+
+def _has_several_of_one_problem(entries: Sequence[Entry]) -> bool:
+    if len({entry.fingerprint for entry in entries}) < 2:
+        return False
+    return any(number > 1 for number in Counter(entry.problem for entry in entries).values())
 
 
 def _is_number(value: Value | None) -> bool:

@@ -30,7 +30,7 @@ _BACKENDS = {
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Offered:
     """One entry that was offered to XLA."""
 
     ours: Entry
@@ -57,8 +57,8 @@ class LoadedEntries:
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self.entries = [Loaded(entry, to_xla(entry)) for entry in entries]
-        self._of: dict[tuple[Layout, str], list[Loaded]] = {}
+        self.entries = [Offered(entry, to_xla(entry)) for entry in entries]
+        self._of: dict[tuple[Layout, str], list[Offered]] = {}
         for loaded in self.entries:
             self._of.setdefault((loaded.xla.layout, loaded.xla.hlo), []).append(loaded)
 
@@ -108,7 +108,7 @@ def _without_time(entry: XlaEntry) -> bytes:
     return bytes(result.SerializeToString(deterministic=True))
 
 
-def _what_changed(loaded: Loaded, chosen: XlaEntry, versions: Mapping[str, str]) -> str:
+def _what_changed(loaded: Offered, chosen: XlaEntry, versions: Mapping[str, str]) -> str:
     changes = _changes(loaded, chosen, versions)
     if chosen.layout is Layout.NEW:
         theirs, mine = loaded.xla.message.key.environment, chosen.message.key.environment
@@ -125,7 +125,7 @@ def _what_changed(loaded: Loaded, chosen: XlaEntry, versions: Mapping[str, str])
     return f"{what} changed: {differences}" if differences else f"{what} changed"
 
 
-def _changes(loaded: Loaded, chosen: XlaEntry, versions: Mapping[str, str]) -> list[str]:
+def _changes(loaded: Offered, chosen: XlaEntry, versions: Mapping[str, str]) -> list[str]:
     if chosen.layout is Layout.LEGACY:
         changes = []
         then, now = (split_description(entry.device)[1] for entry in (loaded.xla, chosen))
@@ -164,7 +164,7 @@ def all_versions(jax: str, jaxlib: str, versions: Mapping[str, str]) -> Versions
     return Versions((("jax", jax), ("jaxlib", jaxlib), *sorted(versions.items())))
 
 
-def _other_device(same_hlo: list[Loaded], chosen: XlaEntry, device: Device) -> str:
+def _other_device(same_hlo: list[Offered], chosen: XlaEntry, device: Device) -> str:
     others = sorted({str(loaded.ours.problem.device) for loaded in same_hlo})
     if others != [str(device)]:
         return f"tuned on {', '.join(others)}, running on {device}"
