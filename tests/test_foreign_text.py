@@ -107,6 +107,7 @@ def hostile_summary() -> Summary:
         unused=(entry,),
         covered={HOSTILE: frozenset([device])},
         incomplete=HOSTILE,
+        only_skipped=True,
         pruning=True,
         errors=(HOSTILE,),
         notes=(HOSTILE,),

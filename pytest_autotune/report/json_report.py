@@ -10,6 +10,7 @@ from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import plain_json
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Candidate, Problem, Value
+from pytest_autotune.report.naming import process
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.compiled_ahead import Ahead
@@ -95,7 +96,7 @@ def _change(change: Change) -> dict[str, Any]:
 
 
 def _conflict(disagreement: Disagreement) -> dict[str, Any]:
-    choices = [{"process": who or "main", "choice": _candidate(choice)} for who, choice in disagreement.choices]
+    choices = [{"process": process(who), "choice": _candidate(choice)} for who, choice in disagreement.choices]
     return {**_problem(disagreement.problem), "choices": choices}
 
 

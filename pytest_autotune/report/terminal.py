@@ -10,7 +10,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.report.grouping import NOUNS, Group, groups
-from pytest_autotune.report.naming import described
+from pytest_autotune.report.naming import described, disagreed
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.dumping import Dump
@@ -231,9 +231,8 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
         yield Line(f"{counted(len(summary.disagreements), 'problem')} tuned more than once with different choices")
     if verbosity > 0:
         for disagreement in summary.disagreements:
-            choices = ", ".join(f"{who or 'main'} chose {choice}" for who, choice in disagreement.choices)
-            kept = disagreement.choices[0][0] or "main"
-            yield Line(f" {disagreement.problem}: {choices} - kept {kept}", "CONFLICT")
+            choices, kept = disagreed(disagreement)
+            yield Line(f" {choices} - kept {kept}", "CONFLICT")
         for worker, seconds in summary.workers.items():
             if seconds >= 0.1:
                 yield Line(f"{worker} waited {seconds:.1f}s for other workers' tunings")

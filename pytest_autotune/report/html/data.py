@@ -17,7 +17,7 @@ from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.spread import Spread
 from pytest_autotune.report.costs import OUTSIDE, Cost, by_kernel, by_test
 from pytest_autotune.report.grouping import groups
-from pytest_autotune.report.naming import readable
+from pytest_autotune.report.naming import disagreed, readable
 from pytest_autotune.report.rows import NOT_COVERED, RanWith, Row
 from pytest_autotune.report.summary import Summary
 
@@ -120,8 +120,7 @@ def _notes(summary: Summary) -> Iterable[str]:
         entries = _counted(len(summary.left_out), "loaded entry is", "loaded entries are")
         yield f"{entries} not in the dump: no test asked for what they choose"
     for disagreement in summary.disagreements:
-        choices = ", ".join(f"{who or 'main'} chose {choice}" for who, choice in disagreement.choices)
-        yield f"{disagreement.problem}: {choices}; kept {disagreement.choices[0][0] or 'main'}"
+        yield "; kept ".join(disagreed(disagreement))
     yield from (
         f"{worker} waited {seconds:.1f} s for other workers' tunings"
         for worker, seconds in summary.workers.items()
