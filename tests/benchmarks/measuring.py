@@ -99,9 +99,9 @@ def _tell(first: dict[str, Any], second: dict[str, Any]) -> None:
     noise = sorted(one["noise"] for one in problems.values())
     print(f"{len(problems)} problems, {sum(candidates)} candidates; the halves of the truth differ by", end=" ")
     print(f"{statistics.median(noise):.2%} (median), {noise[int(len(noise) * 0.95)]:.2%} (95th percentile)")
-    rows = [_row(arm, arm, problems, second) for arm in ARMS]
-    compared = {name: one for name, one in problems.items() if "plain" in one["arms"]}
-    rows.append(_row("race, the problems of plain", "race", compared, second))
+    rows = [_row(arm, arm, problems, second) for arm in ARMS if any(arm in one["arms"] for one in problems.values())]
+    if compared := {name: one for name, one in problems.items() if "plain" in one["arms"]}:
+        rows.append(_row("race, the problems of plain", "race", compared, second))
     head = (
         "measured by",
         "problems",
