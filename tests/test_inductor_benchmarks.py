@@ -52,6 +52,8 @@ class Search:
     def was_disturbed(self) -> None:
         self.disturbed = True
 
+    def races(self, left: int, of: int) -> None: ...
+
     @contextmanager
     def measuring(self) -> Iterator[None]:
         self.held += 1

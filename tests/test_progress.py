@@ -130,6 +130,8 @@ def test_the_stages_of_a_tuning_are_told_and_an_inner_one_before_the_outer() -> 
     progress.tries(PROBLEM, 1, 2)
     clock.now += 5
     progress.waits(PROBLEM, WAITING_FOR_GPU)
+    progress.races(PROBLEM, 9, 12)
+    progress.races(INNER, 1, 1)
     progress.begin(INNER)
     progress.end(INNER)
     progress.end(PROBLEM)
@@ -139,8 +141,9 @@ def test_the_stages_of_a_tuning_are_told_and_an_inner_one_before_the_outer() -> 
         "toy:lib.op: 0s",
         "toy:lib.op: candidate 1 of 2, 0s",
         "toy:lib.op: candidate 1 of 2, 5s, waiting for the GPU",
+        "toy:lib.op: 9 of 12 candidates race, 5s",
         "toy:lib.inner: 0s",
-        "toy:lib.op: candidate 1 of 2, 5s, waiting for the GPU",
+        "toy:lib.op: 9 of 12 candidates race, 5s",
         None,
     ]
 

@@ -100,6 +100,17 @@ def test_the_fastest_of_kernels_that_are_shorter_than_their_launch_is_found() ->
     assert results[3].time_us == pytest.approx(4.3, rel=0.01)
 
 
+def test_before_each_round_it_is_told_how_many_are_still_in_the_race() -> None:
+    gpu, told = Gpu(), list[tuple[int, int, int]]()
+    running = Race(gpu, now_s=lambda: gpu.now_s, told=lambda left, of: told.append((left, of, gpu.waits)))
+    running.look(runners([5.0, 5.1, 7.0, 50.0]))
+    running.finish()
+
+    assert told[:2] == [(4, 4, 0), (3, 4, told[1][2])], "one has lost at the first look"
+    assert [left for left, _, _ in told] == sorted((left for left, _, _ in told), reverse=True)
+    assert told[-1][:2] == (2, 4)
+
+
 def test_losers_drop_out_early_and_the_host_waits_once_for_many_launches() -> None:
     gpu = Gpu()
 

@@ -196,6 +196,10 @@ class Tuning:
         """
         self._process.progress.tries(self.lookup.problem, number, of)
 
+    def races(self, left: int, of: int) -> None:
+        """Say how many candidates are still in the race, for people who wait."""
+        self._process.progress.races(self.lookup.problem, left, of)
+
     def was_disturbed(self) -> None:
         """Say that something else may have run on the device while it was measured."""
         self.lookup = replace(self.lookup, disturbed=True)

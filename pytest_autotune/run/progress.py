@@ -21,6 +21,7 @@ class Stage:
     :param number: the candidate that is tried now, from 1; 0 where the tuner does not say.
     :param of: how many there are.
     :param waits: for what it waits; empty where it does not.
+    :param racing: candidates take turns, and ``number`` is how many of them are still in the race.
     """
 
     kernel: str
@@ -28,10 +29,14 @@ class Stage:
     number: int = 0
     of: int = 0
     waits: str = ""
+    racing: bool = False
 
     def text(self, now: float) -> str:
         """The stage in words: ``triton:lib.matmul: candidate 3 of 12, 4s, waiting for the GPU``."""
-        parts = [f"candidate {self.number} of {self.of}"] if self.number else []
+        tried = (
+            f"{self.number} of {self.of} candidates race" if self.racing else f"candidate {self.number} of {self.of}"
+        )
+        parts = [tried] if self.number else []
         parts += [f"{max(now - self.since, 0):.0f}s", *filter(None, [self.waits])]
         return f"{self.kernel}: {', '.join(parts)}"
 
@@ -72,7 +77,15 @@ class Progress:
         :param number: from 1.
         """
         if problem in self._stages:
-            self._set(problem, replace(self._stages[problem], number=number, of=of, waits=""))
+            self._set(problem, replace(self._stages[problem], number=number, of=of, waits="", racing=False))
+
+    def races(self, problem: Problem, left: int, of: int) -> None:
+        """A tuning has its candidates race.
+
+        :param left: how many may still win.
+        """
+        if problem in self._stages:
+            self._set(problem, replace(self._stages[problem], number=left, of=of, waits="", racing=True))
 
     def end(self, problem: Problem) -> None:
         """A tuning is over; nothing for one that never began."""

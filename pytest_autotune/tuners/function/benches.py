@@ -19,10 +19,13 @@ from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.shared.candidates import first_line
 
 
-def bench_of(plan: Plan, on_gpu: bool, hold: Hold) -> Bench:
+def bench_of(
+    plan: Plan, on_gpu: bool, hold: Hold, races: Callable[[int, int], object] = lambda left, of: None
+) -> Bench:
     """What measures the candidates of a search.
 
     :param hold: has the device to itself, as far as other pytest processes go.
+    :param races: called with how many candidates are still in a race, and how many there are.
     :raises TuningError: when nothing here can time the device.
     """
     how = plan.measuring
@@ -32,7 +35,7 @@ def bench_of(plan: Plan, on_gpu: bool, hold: Hold) -> Bench:
         raise TuningError(str(error)) from None
     if callable(how.clock):
         return _OwnBench(plan.callbacks, clock, hold, how.clock)
-    return _RaceBench(plan.callbacks, clock, hold, how.limits)
+    return _RaceBench(plan.callbacks, clock, hold, how.limits, races)
 
 
 class Bench(ABC):
@@ -175,9 +178,11 @@ class _OwnBench(Bench):
 class _RaceBench(Bench):
     """A race between all candidates; the device is held while they race, and not while they are checked."""
 
-    def __init__(self, callbacks: Callbacks, clock: Clock, hold: Hold, limits: Limits) -> None:
+    def __init__(
+        self, callbacks: Callbacks, clock: Clock, hold: Hold, limits: Limits, races: Callable[[int, int], object]
+    ) -> None:
         super().__init__(callbacks, clock, hold)
-        self._race = Race(clock, limits, self._expected)
+        self._race = Race(clock, limits, self._expected, told=races)
         #: The trials by the numbers that they have in the race.
         self._racing: list[int] = []
 

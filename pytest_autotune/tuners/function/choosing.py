@@ -114,7 +114,7 @@ def _taken(run: TuningRun, request: Request, tuning: Tuning, forget: Callable[[]
 def _tuned(run: TuningRun, request: Request, tuning: Tuning) -> Configuration:
     hold = partial(tuning.measuring, request.processor.lock)
     try:
-        outcome = _search(request.plan, request.processor, request.problem, workers_of(run), hold, tuning.tries)
+        outcome = _search(request.plan, request.processor, request.problem, workers_of(run), hold, tuning)
     except TuningError as error:
         if error.reasons:
             tuning.record_failure(error.reasons)
@@ -158,13 +158,14 @@ def _search(
     problem: Problem,
     workers: int,
     hold: Hold = nullcontext,
-    tries: Callable[[int, int], object] = lambda number, of: None,
+    tuning: Tuning | None = None,
 ) -> Found:
     if stream_is_capturing():
         raise TuningError(f"{problem}: nothing can be tuned while a CUDA graph is captured (call it once before)")
     with random_state_kept():
         try:
-            return search(plan, processor.on_gpu, workers, hold, tries)
+            told = () if tuning is None else (tuning.tries, tuning.races)
+            return search(plan, processor.on_gpu, workers, hold, *told)
         except TuningError as error:
             raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
 

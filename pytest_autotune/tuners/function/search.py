@@ -14,10 +14,20 @@ from pytest_autotune.tuners.function.plan import Found, Hold, Loss, Plan, Trial
 from pytest_autotune.tuners.function.space import Configuration, params_of
 from pytest_autotune.tuners.measuring.clocks import Runner
 
-_Tries = Callable[[int, int], object]
+_Tells = Callable[[int, int], object]
 
 
-def search(plan: Plan, on_gpu: bool, workers: int, hold: Hold, tries: _Tries = lambda number, of: None) -> Found:
+def _tells_nobody(number: int, of: int) -> None: ...
+
+
+def search(
+    plan: Plan,
+    on_gpu: bool,
+    workers: int,
+    hold: Hold,
+    tries: _Tells = _tells_nobody,
+    races: _Tells = _tells_nobody,
+) -> Found:
     """Search a space for the fastest configuration.
 
     Compiling and the first run of a candidate, which may compile as well, take place beside
@@ -27,9 +37,10 @@ def search(plan: Plan, on_gpu: bool, workers: int, hold: Hold, tries: _Tries = l
     :param workers: how many candidates may be compiled at a time.
     :param hold: has the device to itself, as far as other pytest processes go.
     :param tries: called for each candidate of a batch, with its number from 1 and how many there are.
+    :param races: called with how many candidates are still in the race, and how many there are.
     :raises TuningError: when no candidate could be used, or the device no longer works.
     """
-    bench = bench_of(plan, on_gpu, hold)
+    bench = bench_of(plan, on_gpu, hold, races)
     _try_all(plan, bench, workers, tries)
     return bench.finish()
 
@@ -96,7 +107,7 @@ def _checked(
             yield trial, bench.runner(trial)
 
 
-def _try_all(plan: Plan, bench: Bench, workers: int, tries: _Tries) -> None:
+def _try_all(plan: Plan, bench: Bench, workers: int, tries: _Tells) -> None:
     """Compile, check and measure what the strategy names.
 
     :raises TuningError: when nothing can be used.

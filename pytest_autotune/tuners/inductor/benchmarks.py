@@ -192,15 +192,16 @@ class Benchmarks:
         """The race between a kernel's configurations when it is over; None where there can be none."""
         if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
             return None
+        search = self._searches[-1]
         with self.held():
             try:
-                race = Race(self._clock_now(), limits)
+                race = Race(self._clock_now(), limits, told=search.races)
                 race.look(runners(autotuner, launchers, args, kwargs))
                 run(race)
             except Exception:  # one of them fails: Inductor knows what to do about it
                 return None
             if race.disturbed:
-                self._searches[-1].was_disturbed()
+                search.was_disturbed()
             return race
 
     def _clock_now(self) -> Clock:

@@ -194,6 +194,7 @@ class Race:
     :param expected: errors that are a candidate's own: it fails, and the others go on.
     :param seed: of the order in which candidates take turns, which touches no random state but its own.
     :param now_s: tells the time, in seconds.
+    :param told: called, while nothing is timed, with how many candidates are still in the race, and how many there are.
     """
 
     def __init__(
@@ -203,12 +204,14 @@ class Race:
         expected: tuple[type[BaseException], ...] = (),
         seed: int = 0,
         now_s: Callable[[], float] = time.perf_counter,
+        told: Callable[[int, int], object] = lambda left, of: None,
     ) -> None:
         self._clock = clock
         self._limits = limits or Limits()
         self._expected = expected
         self._random = random.Random(seed)
         self._now_s = now_s
+        self._told = told
         self._entrants: list[_Entrant] = []
         self._left: list[_Entrant] = []
         self._laps: list[_Lap] = []
@@ -222,6 +225,7 @@ class Race:
         first = len(self._entrants)
         new = [_Entrant(first + number, runner) for number, runner in enumerate(runners)]
         self._entrants += new
+        self._told(len(new), len(self._entrants))
         prepared_us: list[float] = []
         for _ in range(2):
             for timed in self._launched(self._turns(self._hopeful(new), 1), 0.0):
@@ -430,6 +434,7 @@ class Race:
 
     def _round(self, left: Sequence[_Entrant], launches: int) -> None:
         """Run one round, again where it disagrees with those before it, and keep its times."""
+        self._told(len(left), len(self._entrants))
         while True:
             laps, late = self._laps_of(left, launches)
             running = [one for one in left if one.failed is None]

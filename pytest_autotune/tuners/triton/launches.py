@@ -34,13 +34,19 @@ def clock_for(autotuner: Any) -> Callable[[], Clock] | None:
 
 
 def race(
-    clock: Clock, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], configs: Sequence[Any]
+    clock: Clock,
+    autotuner: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    configs: Sequence[Any],
+    told: Callable[[int, int], object] = lambda left, of: None,
 ) -> RaceOutcome:
     """Race compiled candidates of one call.
 
+    :param told: as of :class:`Race`.
     :raises Exception: what Triton's own benchmark does not take for a failure of one candidate.
     """
-    running = Race(clock, expected=internals.expected_failures())
+    running = Race(clock, expected=internals.expected_failures(), told=told)
     running.look([runner(autotuner, args, kwargs, config) for config in configs])
     results = running.finish()
     best = configs[running.choice] if any(result.measured for result in results) else None

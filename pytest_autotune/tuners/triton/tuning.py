@@ -34,7 +34,7 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
     failed: dict[Any, BaseException] = {}
     with tuning.measuring():
         try:
-            raced = _race(call, configs)
+            raced = _race(call, configs, tuning)
             if raced is None:
                 with noted_failures(autotuner, failed, partial(tuning.tries, of=len(configs))):
                     bench_fn()
@@ -66,7 +66,7 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
     tuning.record(candidates[best], list(candidates.values()))
 
 
-def _race(call: Call, configs: Sequence[Any]) -> RaceOutcome | None:
+def _race(call: Call, configs: Sequence[Any], tuning: Tuning) -> RaceOutcome | None:
     """Race the candidates, and leave the autotuner as its own benchmark would.
 
     :returns: the outcome; None where the kernel's benchmark is not Triton's own and is to be used as it is.
@@ -76,7 +76,7 @@ def _race(call: Call, configs: Sequence[Any]) -> RaceOutcome | None:
     if make_clock is None:
         return None
     started = time.time()
-    raced = race(make_clock(), autotuner, call.args, call.kwargs, configs)
+    raced = race(make_clock(), autotuner, call.args, call.kwargs, configs, tuning.races)
     best = raced.best if raced.best is not None else configs[0]
     autotuner.configs_timings = {config: [result.time_us / 1000] * 3 for config, result in raced.results.items()}
     autotuner.bench_time = time.time() - started
