@@ -8,9 +8,11 @@
 suite: a dump, which also adds to the cache what its choices are compiled for; then, for each of the runs, a load
 without compiling ahead (`off`), one with it (`on`), and one with what that one has compiled (`full`). In every other
 round `on` comes before `off`. Every arm has a compile cache of its own, of Triton and of Inductor, and every load is a
-process of its own. ``--cache=NAME=FILE`` spares a suite the dump if the file says what its choices were compiled for;
-otherwise it is loaded, and a copy dumped. Before the first arm the suite is collected once, so that none pays for
-files that nobody has read yet.
+process of its own. ``--cache=NAME=FILE`` spares a suite the dump: the file is loaded, and a copy of it dumped, unless
+``--as-it-is`` says that it knows what its choices were compiled for. Kernels without an autotuner are dumped, too;
+``--tuned-only`` leaves them out. Before the first arm the libraries are read and the suite is collected
+once, so that no arm pays for files that nobody has read yet: on a fresh machine that may be more than what compiling
+ahead gains.
 
 A line says what is about to run, one what it took: the process, pytest alone, and what the tests' process and its
 children compiled. After ``--seconds`` nothing is begun any more, what runs is ended, and the table, which comes last,
@@ -20,6 +22,7 @@ has what there is: of several rounds the best.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -30,6 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,17 +113,31 @@ class _Benchmark:
             return None
         return seconds, text
 
+    def read_libraries(self) -> None:
+        """Read what the tests load, at most for a minute."""
+        give_up_at = min(time.monotonic() + 60, self._over_at)
+        started, read = time.monotonic(), 0
+        for name in ("torch", "triton", "nvidia"):
+            spec = importlib.util.find_spec(name)
+            for place in (spec.submodule_search_locations or ()) if spec else ():
+                for path in sorted(Path(place).rglob("*.so*")):
+                    with suppress(OSError), path.open("rb") as file:
+                        while time.monotonic() < give_up_at and (part := file.read(1 << 24)):
+                            read += len(part)
+        self.say(f"read {read / 1e9:.1f} GB of libraries in {time.monotonic() - started:.1f} s")
+
     def make_cache(self, suite: _Suite) -> bool:
         """Have a cache that says what its choices were compiled for."""
         suite.place.mkdir()
         given = dict(one.split("=", 1) for one in self._options.cache).get(suite.title)
         if given:
             shutil.copy(given, suite.cache)
-        if not given or "compiled: " not in suite.cache.read_text():
+        if not given or not self._options.as_it_is:
             self.say(f"{suite.title}: dump{' of what was loaded' * bool(given)} ...")
             load = [f"--autotune-load={suite.cache}"] if given else []
-            workers = f"-n{self._options.dump_workers}"
-            if not self.pytest(suite, *load, f"--autotune-dump={suite.cache}", workers, compiled=suite.place / "dump"):
+            options = [f"-n{self._options.dump_workers}"]
+            options += [] if self._options.tuned_only else ["-oautotune_plain_kernels=true"]
+            if not self.pytest(suite, *load, f"--autotune-dump={suite.cache}", *options, compiled=suite.place / "dump"):
                 return False
         text = suite.cache.read_text()
         lines = [line for line in text.splitlines() if line.startswith("  compiled: ")]
@@ -189,9 +207,12 @@ def main() -> None:
     parser.add_argument("--dump-workers", default="4")
     parser.add_argument("--on", default="on", choices=("on", "always"))
     parser.add_argument("--cache", action="append", default=[])
+    parser.add_argument("--as-it-is", action="store_true")
+    parser.add_argument("--tuned-only", action="store_true")
     options = parser.parse_args()
     print(machine("torch", "triton", "pytest-xdist"), flush=True)
     benchmark = _Benchmark(options)
+    benchmark.read_libraries()
     rows = []
     with tempfile.TemporaryDirectory() as name:
         for text in options.suites:
