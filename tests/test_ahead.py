@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,10 @@ from pytest_autotune.cache.model import Device
 from pytest_autotune.devices.visible import only_type
 from pytest_autotune.run.compiled_ahead import Ahead, Compiled, CompiledAhead, Why, summed_up
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, encode_facts
+from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.reach import reached
+from pytest_autotune.tuners.triton.ahead import CompilingChildren
+from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.constants import NoText
 from pytest_autotune.tuners.triton.dummies import dummy_of
 from pytest_autotune.tuners.triton.specialisation_text import parsed
@@ -135,6 +139,25 @@ def test_what_several_processes_compiled_and_asked_for_is_counted_once() -> None
     assert summed_up([]) == Ahead()
     waited = CompiledAhead(compiled=(("a", 1.0),), asked=("a",), waited_s=9.0)
     assert summed_up([waited]).saved_seconds == 0
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_worker_without_children_waits_for_those_of_others(tmp_path: Path, others: bool) -> None:
+    index = SimpleNamespace(tuners=lambda: frozenset({"triton"}))
+    run: Any = SimpleNamespace(index=index, ahead=CompiledAhead(), note=pytest.fail)
+    compilations = Compilations(lambda source, kernel: None)
+    compiling = CompilingChildren(run, compilations, object)
+
+    compiling.start(Suite((), False, 0, tmp_path, 1.0, others=others))
+
+    assert (compilations.turns is not None) == others
+    if compilations.turns is not None:
+        with compilations.turns("asked"):
+            pass
+    compiling.stop()
+    assert compilations.turns is None
+    assert (run.ahead.asked == ("asked",)) == others
+    assert bool(run.ahead.skipped) == (not others)
 
 
 def test_why_tests_compiled_something_themselves_is_told_apart() -> None:

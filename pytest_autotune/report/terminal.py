@@ -320,7 +320,7 @@ def _ahead(summary: Summary, verbosity: int) -> Iterator[Line]:
             f"{counted(ahead.kernels, 'kernel')} compiled ahead in {ahead.seconds:.1f}s, {used} asked for; "
             f"about {ahead.saved_seconds:.1f}s of compiling saved{waited}"
         )
-    if ahead.by_tests and (ahead.known or ahead.skipped):
+    if ahead.by_tests and (ahead.known or verbosity > 0):
         kernels = sum(one.kernels for one in ahead.by_tests.values())
         seconds = sum(one.seconds for one in ahead.by_tests.values())
         parts = (f"{one.kernels} {why.value} ({one.seconds:.1f}s)" for why, one in ahead.by_tests.items())

@@ -50,17 +50,17 @@ def prepare(
         return None
     if not session.items or in_distributed_run():
         return None
-    children = number_of(cores(devices.cpu().multiprocessors), place.workers, place.number)
-    if not children:
-        return None
+    usable = cores(devices.cpu().multiprocessors)
+    mine, most = (number_of(usable, place.workers, number) for number in (place.number, 0))
     try:
         membership = Membership(place.folder)
     except OSError:  # reported when the run began
         return None
-    tests = tuple(tuple(_made_of(item)) for item in session.items)
+    tests = tuple(tuple(_made_of(item)) for item in session.items) if mine else ()
     is_part = deselected > 0 or _is_part(config)
     at_once = options.compile_ahead == "always"
-    hooks.prepare(Suite(tests, is_part, children, place.folder, min(options.wait_timeout, WAIT_S), at_once))
+    wait_s = min(options.wait_timeout, WAIT_S)
+    hooks.prepare(Suite(tests, is_part, mine, place.folder, wait_s, at_once, others=most > 0))
     return membership
 
 

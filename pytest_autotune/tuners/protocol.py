@@ -25,6 +25,7 @@ class Suite:
     :param children: how many children this process may have beside its tests.
     :param folder: the run's own, the same for every worker on this machine.
     :param wait_s: how long a test may wait for what is prepared, in seconds.
+    :param others: other processes of the run may have children, if this one has none.
     :param at_once: do not wait for cores to be idle.
     """
 
@@ -34,6 +35,7 @@ class Suite:
     folder: Path
     wait_s: float
     at_once: bool = False
+    others: bool = False
 
 
 class Adapter(Protocol):

@@ -32,7 +32,7 @@ from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.identity import NAME, PLAIN
 
 #: Why nothing was done, in words.
-NO_CORE = "no core was idle"
+NO_CORE, NO_CORE_LEFT = "no core was idle", "the tests take all cores, or there is no memory"
 #: So many reasons why children could not do something are told of a process.
 MOST_FAILED = 100
 
@@ -50,6 +50,7 @@ class CompilingChildren:
         self._class = autotuner_class
         self._children: children.Children | None = None
         self._told: Path | None = None
+        self._is_started = False
         self._asked: set[str] = set()
         self._waited_s = 0.0
         self._notes: Sequence[str] = ()
@@ -57,29 +58,34 @@ class CompilingChildren:
     def start(self, suite: Suite) -> None:
         """Fork children that compile; the tests go on at once."""
         index = self._run.index
-        if (
-            index is None
-            or not {NAME, PLAIN} & index.tuners()
-            or suite.children < 1
-            or not sys.platform.startswith("linux")
-        ):
+        if index is None or not {NAME, PLAIN} & index.tuners() or not sys.platform.startswith("linux"):
             return
+        if not (suite.children or suite.others):
+            self._run.ahead = CompiledAhead(skipped=NO_CORE_LEFT)
+            return
+        waits = Waits(suite.wait_s)
+        if suite.children and not self._fork(suite):
+            return
+        self._notes = waits.notes
+        self._compilations.turns = partial(self._turn, waits, suite.folder)
+        self._is_started = True
+
+    def _fork(self, suite: Suite) -> bool:
         told = suite.folder / f"{uuid.uuid4().hex}.ahead"
         descriptor = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             tell = partial(_tell, descriptor)
-            waits = Waits(suite.wait_s)
             plan = Plan(self._run, self._class, suite, self._compilations, _known_device(), tell)
             self._children = children.start(
                 plan.jobs, suite.children, [descriptor], wait=not suite.at_once, died=plan.died
             )
         except OSError as error:
             self._run.note(f"triton: nothing was compiled ahead: {error.strerror or error}")
-            return
+            return False
         finally:
             os.close(descriptor)
-        self._told, self._notes = told, waits.notes
-        self._compilations.turns = partial(self._turn, waits, suite.folder)
+        self._told = told
+        return True
 
     @contextmanager
     def _turn(self, waits: Waits, folder: Path, name: str) -> Iterator[None]:
@@ -96,11 +102,12 @@ class CompilingChildren:
 
     def stop(self) -> None:
         """End the children, and say what they have done."""
-        if self._children is None:
+        if not self._is_started:
             return
+        self._is_started = False
         self._compilations.turns = None
-        self._children.stop()
-        self._children = None
+        if self._children is not None:
+            self._children.stop()
         for note in self._notes:
             self._run.note(note)
         told: defaultdict[str, list[str]] = defaultdict(list)
