@@ -226,7 +226,7 @@ MISSED = Summary(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcom
         (replace(MISSED, unhooked=(("toy", "why"),), requested=("other",)), "9", "", ""),
     ],
 )
-def test_the_verdict_needs_the_summary_and_the_limit_only(
+def test_the_gate_needs_the_summary_and_the_limit_only(
     summary: Summary, limit: str, failure: str, skipped: str
 ) -> None:
     gate = judge(summary, Limit.parse(limit))
@@ -243,6 +243,15 @@ def test_an_unportable_problem_of_a_run_that_loads_nothing_is_not_judged() -> No
     gate = judge(replace(MISSED, loaded=(), rows=rows), Limit.parse("0"))
 
     assert (gate.failure, gate.skipped) == ("", "autotune cache misses not judged: nothing was loaded")
+
+
+def test_a_run_that_should_have_loaded_something_passes_only_where_a_test_has() -> None:
+    why = "--autotune-max-misses: nothing is loaded"
+    nothing_loaded = replace(MISSED, loaded=(), rows=tuple(replace(row, outcome=None) for row in MISSED.rows))
+
+    refused = judge(nothing_loaded, Limit.parse("0"), unloaded=why)
+    assert (refused.failure, refused.is_usage_error) == (why, True)
+    assert judge(replace(MISSED, loaded=()), Limit.parse("9"), unloaded=why).failure == ""
 
 
 def test_without_a_limit_nothing_is_judged() -> None:

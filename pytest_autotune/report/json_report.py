@@ -14,6 +14,7 @@ from pytest_autotune.report.naming import process
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.compiled_ahead import Ahead
+from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.verify import Verdict
 
 FORMAT_VERSION = 1
@@ -26,7 +27,6 @@ def to_json(summary: Summary) -> str:
 
 def to_mapping(summary: Summary) -> dict[str, Any]:
     """The summary as plain values, in the order of the documented schema."""
-    dump = summary.dump
     return {
         "format_version": FORMAT_VERSION,
         "complete": not summary.incomplete,
@@ -39,16 +39,7 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
             for on in summary.devices
         ],
         "loaded": [{"path": path, "entries": entries} for path, entries in summary.loaded],
-        "dump": dump
-        and {
-            "path": dump.written_to or dump.path,
-            "added": dump.added,
-            "changed": dump.changed,
-            "unchanged": dump.unchanged,
-            "removed": dump.removed,
-            "error": dump.error,
-            "new_only": dump.new_only,
-        },
+        "dump": _dump(summary.dump) if summary.dump is not None else None,
         "gate": {
             "limit": summary.gate.limit,
             "fail_on_unused": summary.gate.fail_on_unused,
@@ -86,6 +77,18 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
 def _ahead(ahead: Ahead) -> dict[str, Any]:
     by_tests = {why.value: {"kernels": one.kernels, "seconds": one.seconds} for why, one in ahead.by_tests.items()}
     return {one.name: getattr(ahead, one.name) for one in fields(ahead)} | {"by_tests": by_tests}
+
+
+def _dump(dump: Dump) -> dict[str, Any]:
+    return {
+        "path": dump.written_to or dump.path,
+        "added": dump.added,
+        "changed": dump.changed,
+        "unchanged": dump.unchanged,
+        "removed": dump.removed,
+        "error": dump.error,
+        "new_only": dump.new_only,
+    }
 
 
 def _change(change: Change) -> dict[str, Any]:
