@@ -23,8 +23,10 @@ from pytest_autotune.tuners.inductor.configurations import Params, params_of
 
 #: A compiler that takes longer than so many seconds is not waited for: it is done again in this process.
 WAIT_S = 60.0
-#: So many cores are left to who measures.
-_LEFT = 2
+#: So many cores are left to who measures, and to what is needed at once.
+_LEFT = 4
+#: With fewer workers than these, threads are as fast.
+_LEAST = 3
 _ENVIRONMENT = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH")
 
 
@@ -44,25 +46,22 @@ class CompileWorkers:
         self._under_way: list[Future[Any]] = []
         self._process = os.getpid()
 
-    def may_need(self, autotuner: Any, configs: Sequence[Any], *, soon: bool = False) -> None:
-        """Compile these while workers are idle.
+    def may_need(self, autotuner: Any, configs: Sequence[Any]) -> None:
+        """Compile these while workers are idle, after what was named earlier."""
+        if self._pool() is not None:
+            self._maybe.extend((ref(autotuner), config) for config in configs)
+            self._begin_some()
 
-        :param soon: before what was named earlier.
+    def need(self, autotuner: Any, configs: Sequence[Any], next_ones: Sequence[Any] = ()) -> None:
+        """Compile these now, and wait for them.
+
+        :param next_ones: what may be needed next, before anything that was named earlier.
         """
         if self._pool() is None:
             return
-        wanted = [(ref(autotuner), config) for config in configs]
-        if soon:
-            self._maybe.extendleft(reversed(wanted))
-        else:
-            self._maybe.extend(wanted)
-        self._begin_some()
-
-    def need(self, autotuner: Any, configs: Sequence[Any]) -> None:
-        """Compile these now, and wait for them."""
-        if self._pool() is None:
-            return
         begun = [self._begin(autotuner, config) for config in configs]
+        self._maybe.extendleft((ref(autotuner), config) for config in reversed(next_ones))
+        self._begin_some()
         futures.wait([one for one in begun if one is not None], timeout=WAIT_S)
         self._begin_some()
 
@@ -106,7 +105,7 @@ class CompileWorkers:
         """Inductor's pool; None where there is none, or it has not started yet."""
         owner: Any = getattr(sys.modules.get("torch._inductor.async_compile"), "AsyncCompile", None)
         ready = getattr(owner, "_ready_future", None)
-        if self._process != os.getpid() or (self._config.compile_threads or 1) <= _LEFT:
+        if self._process != os.getpid() or (self._config.compile_threads or 1) < _LEAST:
             return None
         return owner.process_pool() if ready is not None and ready.done() else None
 
