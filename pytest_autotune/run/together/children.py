@@ -97,6 +97,7 @@ def start(
         raise
     if child == 0:
         try:
+            warnings.simplefilter("ignore")  # for all that are forked here; some libraries warn of it, too
             os.setsid()
             if os.fork() == 0:
                 os.close(stop_write)
