@@ -22,6 +22,7 @@ from pytest_autotune.tuners.triton.ahead import CompilingChildren
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.constants import NoText
 from pytest_autotune.tuners.triton.dummies import dummy_of
+from pytest_autotune.tuners.triton.internals import seeing_work
 from pytest_autotune.tuners.triton.specialisation_text import parsed
 
 H200, H100 = Device("NVIDIA H200", "sm_90", 132), Device("NVIDIA H100 80GB HBM3", "sm_90", 132)
@@ -180,3 +181,15 @@ def test_what_a_process_reports_of_it_crosses_as_text() -> None:
     told = CompiledAhead(2, (("stale", 1),), (("a", 1.5),), ("b",), ("failed",), 0.5, ("c",), (("d", 2.0, False),), 1.0)
 
     assert decode_facts(encode_facts(ProcessFacts(ahead=told))).ahead == told
+
+
+def test_a_source_that_cannot_be_watched_is_compiled_all_the_same() -> None:
+    class Slots:
+        __slots__ = ()
+
+        def make_ir(self) -> str:
+            return "code"
+
+    with seeing_work(Slots()) as work:
+        assert Slots().make_ir() == "code"
+    assert work == []

@@ -204,6 +204,7 @@ MISSED = Summary(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcom
         (replace(MISSED, interrupted=True), "0", "", "the run was interrupted"),
         (Summary(), "0", "", "nothing was loaded"),
         (replace(MISSED, rows=()), "9", "1 entry was loaded and not one was asked for", ""),
+        (replace(MISSED, rows=(), plain=1), "0", "", ""),
         (replace(MISSED, rows=(), incomplete="1 test deselected"), "0", "", ""),
         (
             replace(MISSED, rows=(), incomplete="t.py::t was skipped", only_skipped=True),
@@ -236,6 +237,16 @@ def test_the_gate_needs_the_summary_and_the_limit_only(
         failure,
         skipped,
     )
+
+
+def test_no_gate_misses_lookups_where_all_that_is_loaded_is_of_kernels_without_a_tuner() -> None:
+    launched = Entry(Problem("toy.jit", "k", (), GPU), choice=Candidate(), compiled=("i32",))
+    _, alone = finished(beginning(launched), collected())
+    _, both = finished(beginning(launched, entry(problem())), collected())
+
+    assert judge(alone, Limit.parse("0")).failure == ""
+    assert [line.text for line in terminal.section(alone, 0)] == [terminal.NO_LOOKUPS]
+    assert judge(both, Limit.parse("0")).failure == "1 entry was loaded and not one was asked for"
 
 
 def test_an_unportable_problem_of_a_run_that_loads_nothing_is_not_judged() -> None:

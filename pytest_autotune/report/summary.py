@@ -20,6 +20,7 @@ from pytest_autotune.run.ending import Beginning, Collected, Ending
 from pytest_autotune.run.former import Former
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.plain_kernels import is_plain
 from pytest_autotune.run.verify import Verification
 
 NO_CHANGES = Diff((), 0)
@@ -60,6 +61,7 @@ class Summary:
     """What a run has to report.
 
     :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
+    :param plain: how many of those entries are of kernels without a tuner, for which no lookup asks.
     :param covered: tuner -> the devices that the loaded caches have entries for.
     :param left_out: loaded entries of problems that the dump path does not hold.
     :param incomplete: the first reason why unused entries were not looked for.
@@ -87,6 +89,7 @@ class Summary:
     """
 
     loaded: tuple[tuple[str, int], ...] = ()
+    plain: int = 0
     rows: tuple[Row, ...] = ()
     unused: tuple[Entry, ...] = ()
     covered: Mapping[str, frozenset[Device]] = field(default_factory=dict)
@@ -192,8 +195,8 @@ class Summary:
 
     @property
     def unasked(self) -> int:
-        """How many entries were loaded, in a run that asked for nothing at all; else 0."""
-        return 0 if self.problems else sum(entries for _, entries in self.loaded)
+        """How many entries were loaded for lookups, in a run that made none at all; else 0."""
+        return 0 if self.problems else sum(entries for _, entries in self.loaded) - self.plain
 
     @property
     def tuning_seconds(self) -> float:
@@ -277,6 +280,7 @@ def summarise(
     notes += _aliases_of_nothing(beginning, wanted.aliases)
     return Summary(
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
+        plain=sum(is_plain(entry) for _, cache in beginning.loaded for entry in cache.entries),
         rows=rows_of(ending.lookups, nearest.find, ending.merged, former=former.reason, is_sweep=bool(wanted.sweep)),
         unused=() if wanted.prune and written else ending.unused,
         covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},

@@ -30,6 +30,11 @@ class PlainKernel:
         return Problem(self.tuner, self.kernel, (), Device(*self.device))
 
 
+def is_plain(entry: Entry) -> bool:
+    """Whether an entry is of a kernel without a tuner: there is nothing that a lookup could ask it for."""
+    return not entry.fingerprint and not entry.problem.key and entry.choice == Candidate()
+
+
 def entries_of(launched: Iterable[PlainKernel], known: Iterable[Cache]) -> list[Entry]:
     """The entries of what was launched; their choice is the only one that there is.
 

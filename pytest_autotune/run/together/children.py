@@ -214,7 +214,7 @@ class IdleCores:
         self._last = self._sample()
 
     def now(self) -> float | None:
-        """Since it was last asked; None where the kernel does not say, or it is too early to know."""
+        """Since it was last asked; none where that is too early to know, and None where the kernel does not say."""
         last = self._last
         if last is not None and time.monotonic() - last[0] < SAMPLE_S:
             return 0.0

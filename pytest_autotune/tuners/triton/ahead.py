@@ -32,7 +32,7 @@ from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.identity import NAME, PLAIN
 
 #: Why nothing was done, in words.
-NO_CORE, NO_CORE_LEFT = "no core was idle", "the tests take all cores, or there is no memory"
+NO_CORE, NO_CORE_LEFT = "no core was idle in time", "the tests take all cores, or there is no memory"
 #: So many reasons why children could not do something are told of a process.
 MOST_FAILED = 100
 

@@ -230,8 +230,8 @@ def seeing_work(source: Any) -> Iterator[list[bool]]:
     Only then it asks the source for its intermediate code.
     """
     begun: list[bool] = []
-    original = getattr(source, "make_ir", None)
-    if original is None or "make_ir" in vars(source):
+    original, held = getattr(source, "make_ir", None), getattr(source, "__dict__", None)
+    if original is None or held is None or "make_ir" in held:
         yield begun
         return
 
