@@ -5,7 +5,9 @@
 Needs torch and Triton and no GPU: Inductor generates the code for an H200 that is not there, and Triton compiles it to
 machine code. Sixteen kernels, one candidate each, as a hit leaves them; every turn with an empty compile cache. The
 arms take turns, and the fastest of each counts, since other processes only ever make one slower. What children have
-compiled, this process then takes from Triton's cache on disk, which is counted.
+compiled, this process then takes from Triton's cache on disk, which is counted. Last, what holds Python's lock: of
+compiling one after the other, the share in which Triton makes its own code of the kernel's, in Python. The rest are
+passes written in C++, which let the lock go, and ptxas, a process.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +47,12 @@ def main() -> None:
                 began = time.perf_counter()
                 compile(kernels)
                 seconds[arm].append(time.perf_counter() - began)
+        os.environ["TRITON_CACHE_DIR"] = str(Path(name) / "shares")
+        python_s, all_s = _shares(kernels)
     first = min(seconds["one after the other"])
     rows = [[arm, f"{min(own):.2f} s", f"{min(own) / first:.2f}", f"{max(own):.2f} s"] for arm, own in seconds.items()]
     table([f"{len(kernels)} kernels", "fastest", "of one after the other", "slowest"], rows)
+    print(f"\nin Python: {python_s:.2f} of {all_s:.2f} s ({python_s / all_s:.0%})")
 
 
 def _kernels() -> list[Any]:
@@ -69,6 +75,24 @@ def _kernels() -> list[Any]:
 def _compile(kernels: Sequence[Any]) -> None:
     for autotuner, config in kernels:
         autotuner._precompile_config(config)
+
+
+def _shares(kernels: Sequence[Any]) -> tuple[float, float]:
+    """Seconds in Triton's Python, and in all of its compiler."""
+    knobs = import_module("triton").knobs
+    python_us, all_us = 0, 0
+
+    def compiled(*, times: Any, **rest: Any) -> None:
+        nonlocal python_us, all_us
+        python_us += times.ir_initialization
+        all_us += times.total
+
+    before, knobs.compilation.listener = knobs.compilation.listener, compiled
+    try:
+        _compile(kernels)
+    finally:
+        knobs.compilation.listener = before
+    return python_us / 1e6, all_us / 1e6
 
 
 def _in_threads(kernels: Sequence[Any], number: int) -> None:
