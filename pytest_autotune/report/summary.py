@@ -20,7 +20,7 @@ from pytest_autotune.run.ending import Beginning, Collected, Ending
 from pytest_autotune.run.former import Former
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.nearest import Nearest
-from pytest_autotune.run.plain_kernels import is_plain
+from pytest_autotune.run.plain_kernels import chooses_nothing
 from pytest_autotune.run.verify import Verification
 
 NO_CHANGES = Diff((), 0)
@@ -280,7 +280,7 @@ def summarise(
     notes += _aliases_of_nothing(beginning, wanted.aliases)
     return Summary(
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
-        plain=sum(is_plain(entry) for _, cache in beginning.loaded for entry in cache.entries),
+        plain=sum(chooses_nothing(entry) for _, cache in beginning.loaded for entry in cache.entries),
         rows=rows_of(ending.lookups, nearest.find, ending.merged, former=former.reason, is_sweep=bool(wanted.sweep)),
         unused=() if wanted.prune and written else ending.unused,
         covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},

@@ -30,7 +30,7 @@ class PlainKernel:
         return Problem(self.tuner, self.kernel, (), Device(*self.device))
 
 
-def is_plain(entry: Entry) -> bool:
+def chooses_nothing(entry: Entry) -> bool:
     """Whether an entry is of a kernel without a tuner: there is nothing that a lookup could ask it for."""
     return not entry.fingerprint and not entry.problem.key and entry.choice == Candidate()
 

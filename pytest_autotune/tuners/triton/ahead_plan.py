@@ -147,7 +147,7 @@ class Plan:
         for kernel in live.all:
             if id(kernel) not in met:
                 tuner = NAME if isinstance(kernel, self._class) else PLAIN
-                self._leave(index.of_kernel(tuner, name_of(kernel)), "of kernels that no test names")
+                self._leave(index.of_kernel(tuner, _kernel_name(kernel)), "of kernels that no test names")
 
     def _leave(self, entries: Iterable[Entry], why: str) -> None:
         if number := sum(len(entry.compiled) for entry in entries):
@@ -157,7 +157,7 @@ class Plan:
         self, autotuner: Any, live: LiveKernels, index: EntryIndex, device: Device
     ) -> Iterator[tuple[Any, str]]:
         """The choices of one autotuner that hold here, with what to compile them for."""
-        function, kernel = python_function(autotuner), name_of(autotuner)
+        function, kernel = python_function(autotuner), _kernel_name(autotuner)
         if function is None or self._run.ignores(NAME, kernel) or interpreter.interprets(autotuner):
             return
         entries = [entry for entry in index.of_kernel(NAME, kernel) if entry.compiled]
@@ -189,7 +189,7 @@ class Plan:
         self, kernel: Any, live: LiveKernels, index: EntryIndex, device: Device
     ) -> Iterator[tuple[None, str]]:
         """What a function that Triton compiles was launched with without an autotuner, where it was."""
-        function, name = python_function(kernel), name_of(kernel)
+        function, name = python_function(kernel), _kernel_name(kernel)
         entries = index.of_kernel(PLAIN, name)
         if function is None or not entries or self._run.ignores(PLAIN, name):
             return
@@ -201,7 +201,7 @@ class Plan:
                 yield None, text
 
 
-def name_of(kernel: Any) -> str:
+def _kernel_name(kernel: Any) -> str:
     """The name of a kernel, under its decorators; empty where it has none."""
     function = python_function(kernel)
     return qualified_name(function) if function is not None else ""
