@@ -145,7 +145,7 @@ def _time() -> None:
     from pytest_autotune.run.door import Tuning
     from pytest_autotune.tuners.measuring.race import Race
 
-    for name in ("look", "finish", "alone"):
+    for name in ("look", "finish", "challenge", "alone"):
         _timed(Race, name, f"race: {name}")
     with suppress(ImportError, AttributeError):
         from pytest_autotune.tuners.inductor.compile_workers import CompileWorkers
