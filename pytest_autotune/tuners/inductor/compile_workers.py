@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent import futures
@@ -44,13 +45,16 @@ class CompileWorkers:
         #: What may be needed, the likeliest first.
         self._maybe: deque[tuple[ref[Any], Any]] = deque()
         self._under_way: list[Future[Any]] = []
+        #: Backward graphs run in threads of their own.
+        self._lock = threading.Lock()
         self._process = os.getpid()
 
     def may_need(self, autotuner: Any, configs: Sequence[Any]) -> None:
         """Compile these while workers are idle, after what was named earlier."""
         if self._pool() is not None:
-            self._maybe.extend((ref(autotuner), config) for config in configs)
-            self._begin_some()
+            with self._lock:
+                self._maybe.extend((ref(autotuner), config) for config in configs)
+                self._begin_some()
 
     def need(self, autotuner: Any, configs: Sequence[Any], next_ones: Sequence[Any] = ()) -> None:
         """Compile these now, and wait for them.
@@ -59,16 +63,20 @@ class CompileWorkers:
         """
         if self._pool() is None:
             return
-        begun = [self._begin(autotuner, config) for config in configs]
-        self._maybe.extendleft((ref(autotuner), config) for config in reversed(next_ones))
-        self._begin_some()
+        with self._lock:
+            begun = [self._begin(autotuner, config) for config in configs]
+            self._maybe.extendleft((ref(autotuner), config) for config in reversed(next_ones))
+            self._begin_some()
         futures.wait([one for one in begun if one is not None], timeout=WAIT_S)
-        self._begin_some()
+        with self._lock:
+            self._begin_some()
 
     def needs_no_more(self, autotuner: Any) -> None:
         """Drop what has not begun of a kernel."""
-        self._maybe = deque(one for one in self._maybe if one[0]() not in (autotuner, None))
-        self._begin_some()
+        if self._pool() is not None:
+            with self._lock:
+                self._maybe = deque(one for one in self._maybe if one[0]() not in (autotuner, None))
+                self._begin_some()
 
     def _begin_some(self) -> None:
         most = (self._config.compile_threads or 1) - _LEFT
@@ -107,7 +115,9 @@ class CompileWorkers:
         ready = getattr(owner, "_ready_future", None)
         if self._process != os.getpid() or (self._config.compile_threads or 1) < _LEAST:
             return None
-        return owner.process_pool() if ready is not None and ready.done() else None
+        with suppress(Exception):  # a pool that cannot be had
+            return owner.process_pool() if ready is not None and ready.done() else None
+        return None
 
 
 def compile_there(name: str, source: str, config: Any, environment: dict[str, str | None]) -> None:
