@@ -90,16 +90,13 @@ class Completeness:
             return counted(deselected, "test deselected", "tests deselected")
         if self._failed:
             return f"{self._failed} failed"
-        if self._skipped:
-            return self._skipped
         if session.shouldfail:
             return "the run stopped early"
         # What ends a run with a status of its own, such as pytest.exit(returncode=0), is no interruption to pytest.
         items: Sequence[pytest.Item] = getattr(session, "items", ())
         collected = len({item.nodeid for item in items}) or session.testscollected
-        if left := collected - len(self._ran):
-            return f"{left} of {collected} tests did not run" if left > 0 else ""
-        return ""
+        left = collected - len(self._ran)
+        return f"{left} of {collected} tests did not run" if left > 0 else self._skipped
 
 
 def selection(config: pytest.Config) -> str:

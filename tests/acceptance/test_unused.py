@@ -174,6 +174,14 @@ INCOMPLETE = {
         {"test_oq": "import pytest\ndef test_oq(): pytest.exit('enough', returncode=0)"},
         "2 of 3 tests did not run",
     ),
+    "exit after a skip": (
+        [],
+        {
+            "test_on": "import pytest\ndef test_on(): pytest.skip()",
+            "test_oq": "import pytest\ndef test_oq(): pytest.exit('enough', returncode=0)",
+        },
+        "2 of 4 tests did not run",
+    ),
     "-o": (["-o", "python_files=test_op.py"], {}, "-o python_files selects tests"),
     "conftest deselects": ([], {"conftest": CONFTEST.format(body=HOOK)}, "1 test deselected"),
     "conftest drops": ([], {"conftest": CONFTEST.format(body="del items[-1:]")}, "1 test deselected"),
