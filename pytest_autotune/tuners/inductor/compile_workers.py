@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent import futures
@@ -24,10 +23,8 @@ from pytest_autotune.tuners.inductor.configurations import Params, params_of
 
 #: A compiler that takes longer than so many seconds is not waited for: it is done again in this process.
 WAIT_S = 60.0
-#: So many cores are left to who measures, and to what is needed at once.
-_LEFT = 4
-#: With fewer workers than these, threads are as fast.
-_LEAST = 3
+#: So many cores are left to who measures.
+_LEFT = 2
 _ENVIRONMENT = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH")
 
 
@@ -45,38 +42,34 @@ class CompileWorkers:
         #: What may be needed, the likeliest first.
         self._maybe: deque[tuple[ref[Any], Any]] = deque()
         self._under_way: list[Future[Any]] = []
-        #: Backward graphs run in threads of their own.
-        self._lock = threading.Lock()
         self._process = os.getpid()
 
-    def may_need(self, autotuner: Any, configs: Sequence[Any]) -> None:
-        """Compile these while workers are idle, after what was named earlier."""
-        if self._pool() is not None:
-            with self._lock:
-                self._maybe.extend((ref(autotuner), config) for config in configs)
-                self._begin_some()
+    def may_need(self, autotuner: Any, configs: Sequence[Any], *, soon: bool = False) -> None:
+        """Compile these while workers are idle.
 
-    def need(self, autotuner: Any, configs: Sequence[Any], next_ones: Sequence[Any] = ()) -> None:
-        """Compile these now, and wait for them.
-
-        :param next_ones: what may be needed next, before anything that was named earlier.
+        :param soon: before what was named earlier.
         """
         if self._pool() is None:
             return
-        with self._lock:
-            begun = [self._begin(autotuner, config) for config in configs]
-            self._maybe.extendleft((ref(autotuner), config) for config in reversed(next_ones))
-            self._begin_some()
+        wanted = [(ref(autotuner), config) for config in configs]
+        if soon:
+            self._maybe.extendleft(reversed(wanted))
+        else:
+            self._maybe.extend(wanted)
+        self._begin_some()
+
+    def need(self, autotuner: Any, configs: Sequence[Any]) -> None:
+        """Compile these now, and wait for them."""
+        if self._pool() is None:
+            return
+        begun = [self._begin(autotuner, config) for config in configs]
         futures.wait([one for one in begun if one is not None], timeout=WAIT_S)
-        with self._lock:
-            self._begin_some()
+        self._begin_some()
 
     def needs_no_more(self, autotuner: Any) -> None:
         """Drop what has not begun of a kernel."""
-        if self._pool() is not None:
-            with self._lock:
-                self._maybe = deque(one for one in self._maybe if one[0]() not in (autotuner, None))
-                self._begin_some()
+        self._maybe = deque(one for one in self._maybe if one[0]() not in (autotuner, None))
+        self._begin_some()
 
     def _begin_some(self) -> None:
         most = (self._config.compile_threads or 1) - _LEFT
@@ -113,11 +106,9 @@ class CompileWorkers:
         """Inductor's pool; None where there is none, or it has not started yet."""
         owner: Any = getattr(sys.modules.get("torch._inductor.async_compile"), "AsyncCompile", None)
         ready = getattr(owner, "_ready_future", None)
-        if self._process != os.getpid() or (self._config.compile_threads or 1) < _LEAST:
+        if self._process != os.getpid() or (self._config.compile_threads or 1) <= _LEFT:
             return None
-        with suppress(Exception):  # a pool that cannot be had
-            return owner.process_pool() if ready is not None and ready.done() else None
-        return None
+        return owner.process_pool() if ready is not None and ready.done() else None
 
 
 def compile_there(name: str, source: str, config: Any, environment: dict[str, str | None]) -> None:

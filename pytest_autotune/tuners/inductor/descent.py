@@ -21,8 +21,8 @@ class Descent:
     """The descent of one kernel.
 
     :param launcher: where it begins.
-    :param compile: compiles several configurations, and is told what may be compiled next; what fails, or is better
-        compiled at its turn, is None.
+    :param compile: compiles several configurations; what fails, or is better compiled at its turn, is None.
+    :param may_need: is told what may be compiled next.
     :param race: the times of launchers in milliseconds, of those that were raced against the first one, whose time
         is given.
     """
@@ -31,11 +31,13 @@ class Descent:
         self,
         autotuner: Any,
         launcher: Any,
-        compile: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
+        compile: Callable[[Sequence[Any]], Sequence[Any]],
+        may_need: Callable[[Sequence[Any]], object],
         race: Callable[[Sequence[Any], float], Mapping[Any, float]],
     ) -> None:
         self._tuner = autotuner.coordesc_tuner
         self._compile = compile
+        self._may_need = may_need
         self._race = race
         self._launchers: dict[Params, Any] = {params_of(launcher.config): launcher}
         self._failed: dict[Params, Exception] = {}
@@ -67,15 +69,15 @@ class Descent:
     def _make_ready(self, configs: Sequence[Any], best_ms: float) -> None:
         wanted = {params_of(one): one for one in configs if self._tuner.lookup_in_cache(one) is None}
         new = {params: one for params, one in wanted.items() if not self._is_known(one)}
-        # While these are compiled and race, what may come next is compiled.
-        further = {params_of(far): far for one in wanted.values() for far in would_try(self._tuner, one)}
-        next_ones = [one for params, one in further.items() if params not in wanted and not self._is_known(one)]
-        for params, result in zip(new, self._compile(list(new.values()), next_ones), strict=True):
+        for params, result in zip(new, self._compile(list(new.values())), strict=True):
             if result is not None:
                 try:
                     self._launchers[params] = result.make_launcher()
                 except Exception as error:  # it needs more than the device has
                     self._failed[params] = error
+        # While these race, what may come next is compiled.
+        further = {params_of(far): far for one in wanted.values() for far in would_try(self._tuner, one)}
+        self._may_need([one for params, one in further.items() if params not in wanted and not self._is_known(one)])
         best = self._launchers.get(self._best)
         others = [self._launchers[params] for params in wanted if params in self._launchers]
         if best is not None and others and math.isfinite(best_ms):

@@ -249,7 +249,11 @@ class KernelConfigs:
             racing = [first, *_may_win(autotuner, others)]
             return self._timed.steps_ms(autotuner, racing, first_ms, args, kwargs)
 
-        descent = Descent(autotuner, launcher, partial(self._compile_side_by_side, autotuner), race)
+        def may_need(configs: Sequence[Any]) -> None:
+            if self._workers is not None:
+                self._workers.may_need(autotuner, configs, soon=True)
+
+        descent = Descent(autotuner, launcher, partial(self._compile_side_by_side, autotuner), may_need, race)
         self._descents[id(autotuner)] = self._descents[id(autotuner.coordesc_tuner)] = descent
         try:
             yield
@@ -280,17 +284,14 @@ class KernelConfigs:
             known = {params_of(config) for config in configs}
             self._workers.may_need(autotuner, [one for params, one in near.items() if params not in known])
 
-    def _compile_side_by_side(self, autotuner: Any, configs: Sequence[Any], next_ones: Sequence[Any] = ()) -> list[Any]:
-        """Compile on the cores that are idle; what fails is None, and fails again where Inductor compiles it.
-
-        :param next_ones: what may be needed next.
-        """
+    def _compile_side_by_side(self, autotuner: Any, configs: Sequence[Any]) -> list[Any]:
+        """Compile on the cores that are idle; what fails is None, and fails again where Inductor compiles it."""
         run = self._run
         assert run is not None
-        if self._workers is not None:
-            self._workers.need(autotuner, configs, next_ones)  # these then come from Triton's cache
-        if not configs or run.policy.cores < 2:
+        if len(configs) < 2 or run.policy.cores < 2:
             return [None] * len(configs)
+        if self._workers is not None:
+            self._workers.need(autotuner, configs)  # these then come from Triton's cache
         futures: list[Future[Any]] = []
         with CompilePool(min(run.policy.cores, len(configs))) as pool:
             for config in configs:
