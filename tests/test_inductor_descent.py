@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +18,6 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.compile_workers import CompileWorkers, compile_there
 from pytest_autotune.tuners.inductor.configurations import params_of
 from pytest_autotune.tuners.inductor.descent import would_try
 from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
@@ -212,113 +208,3 @@ def test_what_inductor_would_try_is_what_it_tries(everywhere: bool) -> None:
     assert len(near) == 4
     assert tried[:4] == near
     assert set(tried) == (set(near) | set(far) if everywhere else set(near))
-
-
-class Pool:
-    """Compile workers that begin when they are told to."""
-
-    def __init__(self) -> None:
-        self.submitted: list[tuple[Any, Future[None]]] = []
-        self.is_quick = False
-
-    def submit(self, job: Any, *args: Any) -> Future[None]:
-        future: Future[None] = Future()
-        self.submitted.append((args[2].kwargs["XBLOCK"], future))
-        if self.is_quick:
-            future.set_result(None)
-        return future
-
-    def finish(self) -> None:
-        for _, future in self.submitted:
-            if not future.done():
-                future.set_result(None)
-
-    @property
-    def blocks(self) -> list[int]:
-        return [block for block, _ in self.submitted]
-
-
-class Generated:
-    """Inductor's autotuner of a generated kernel."""
-
-    def __init__(self, folder: Path) -> None:
-        path = folder / "kernel.py"
-        path.write_text("the module")
-        self.filename, self.fn = str(path), SimpleNamespace(__name__="triton_poi")
-
-
-def workers(monkeypatch: pytest.MonkeyPatch, threads: int = 5) -> tuple[CompileWorkers, Pool]:
-    import torch._inductor.async_compile as async_compile
-
-    ready: Future[None] = Future()
-    ready.set_result(None)
-    pool = Pool()
-    monkeypatch.setattr(async_compile.AsyncCompile, "_ready_future", ready)
-    monkeypatch.setattr(async_compile.AsyncCompile, "process_pool", staticmethod(lambda: pool))
-    return CompileWorkers(SimpleNamespace(compile_threads=threads)), pool
-
-
-def blocks(*sizes: int) -> list[Any]:
-    return [config_of(XBLOCK=size) for size in sizes]
-
-
-def test_idle_workers_compile_what_may_be_needed_and_two_cores_stay_free(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    ahead, pool = workers(monkeypatch)
-    one, other = Generated(tmp_path), Generated(tmp_path)
-    ahead.may_need(one, blocks(1, 2, 4, 8))
-    assert pool.blocks == [1, 2, 4]
-    ahead.may_need(other, blocks(16, 32, 64), soon=True)
-    ahead.needs_no_more(one)
-    pool.finish()
-    ahead.needs_no_more(one)
-
-    assert pool.blocks == [1, 2, 4, 16, 32, 64]
-
-
-def test_what_is_needed_is_compiled_at_once_and_nothing_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ahead, pool = workers(monkeypatch)
-    kernel = Generated(tmp_path)
-    ahead.may_need(kernel, blocks(1, 2, 4, 8, 16))
-    pool.finish()
-    pool.is_quick = True
-    ahead.need(kernel, blocks(2, 16, 32, 64))
-
-    assert pool.blocks == [1, 2, 4, 16, 32, 64, 8]
-
-
-def test_nothing_is_handed_to_workers_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import torch._inductor.async_compile as async_compile
-
-    few, pool = workers(monkeypatch, threads=2)
-    none, _ = workers(monkeypatch)
-    for ahead in (few, none):
-        ahead.may_need(Generated(tmp_path), blocks(1, 2))
-        ahead.need(Generated(tmp_path), blocks(1, 2))
-        monkeypatch.setattr(async_compile.AsyncCompile, "_ready_future", None)
-
-    assert pool.submitted == []
-
-
-def test_a_worker_that_has_handed_a_kernel_over_without_its_function_loads_it_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from torch._inductor.codecache import PyCodeCache
-
-    compiled: list[Any] = []
-    functions = [None, print]
-
-    def load(source: str) -> Any:
-        kernel = SimpleNamespace(fn=SimpleNamespace(fn=functions.pop(0)), _precompile_config=compiled.append)
-        return SimpleNamespace(triton_poi=kernel)
-
-    monkeypatch.setattr(PyCodeCache, "load", load)
-    monkeypatch.setattr(PyCodeCache, "cache_clear", lambda: None)
-    monkeypatch.setenv("TRITON_PTXAS_PATH", "another")
-    monkeypatch.setenv("TRITON_CACHE_DIR", "another")
-    compile_there("triton_poi", "the module", "a configuration", {"TRITON_PTXAS_PATH": None, "TRITON_CACHE_DIR": "x"})
-
-    assert compiled == ["a configuration"]
-    assert os.environ["TRITON_CACHE_DIR"] == "x"
-    assert "TRITON_PTXAS_PATH" not in os.environ

@@ -148,7 +148,6 @@ def _time() -> None:
     for name in ("look", "finish", "challenge", "alone"):
         _timed(Race, name, f"race: {name}")
     with suppress(ImportError, AttributeError):
-        from pytest_autotune.tuners.inductor.compile_workers import CompileWorkers
         from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
         from pytest_autotune.tuners.inductor.templates import Templates
 
@@ -156,8 +155,6 @@ def _time() -> None:
         _timed(KernelConfigs, "_race", "kernels: race of a list")
         _timed(KernelConfigs, "_look_ahead", "kernels: descent, compiling and racing ahead")
         _timed(KernelConfigs, "_compile_side_by_side", "kernels: compiling neighbours")
-        _timed(CompileWorkers, "need", "kernels: waiting for workers that compile neighbours")
-        _timed(CompileWorkers, "may_need", "kernels: handing out what may be needed")
         _timed(Templates, "_measure", "templates: measuring")
     measuring: Any = Tuning.measuring
 

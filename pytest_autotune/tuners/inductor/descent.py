@@ -22,7 +22,6 @@ class Descent:
 
     :param launcher: where it begins.
     :param compile: compiles several configurations; what fails, or is better compiled at its turn, is None.
-    :param may_need: is told what may be compiled next.
     :param race: the times of launchers in milliseconds, of those that were raced against the first one, whose time
         is given.
     """
@@ -32,12 +31,10 @@ class Descent:
         autotuner: Any,
         launcher: Any,
         compile: Callable[[Sequence[Any]], Sequence[Any]],
-        may_need: Callable[[Sequence[Any]], object],
         race: Callable[[Sequence[Any], float], Mapping[Any, float]],
     ) -> None:
         self._tuner = autotuner.coordesc_tuner
         self._compile = compile
-        self._may_need = may_need
         self._race = race
         self._launchers: dict[Params, Any] = {params_of(launcher.config): launcher}
         self._failed: dict[Params, Exception] = {}
@@ -75,9 +72,6 @@ class Descent:
                     self._launchers[params] = result.make_launcher()
                 except Exception as error:  # it needs more than the device has
                     self._failed[params] = error
-        # While these race, what may come next is compiled.
-        further = {params_of(far): far for one in wanted.values() for far in would_try(self._tuner, one)}
-        self._may_need([one for params, one in further.items() if params not in wanted and not self._is_known(one)])
         best = self._launchers.get(self._best)
         others = [self._launchers[params] for params in wanted if params in self._launchers]
         if best is not None and others and math.isfinite(best_ms):
@@ -97,7 +91,7 @@ class _Compiled:
         return self._launcher
 
 
-def would_try(tuner: Any, best: Any, best_ms: float = 1.0, *, in_all_directions: bool = False) -> list[Any]:
+def would_try(tuner: Any, best: Any, best_ms: float, *, in_all_directions: bool = False) -> list[Any]:
     """The configurations that Inductor's tuner would compare with the best, in order, if none were better."""
     tried: list[Any] = []
 

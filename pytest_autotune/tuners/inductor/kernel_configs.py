@@ -27,7 +27,6 @@ from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.inductor.benchmarks import STEP, Benchmarks, runners
 from pytest_autotune.tuners.inductor.compile_threads import CompileThreads
-from pytest_autotune.tuners.inductor.compile_workers import CompileWorkers
 from pytest_autotune.tuners.inductor.configurations import (
     Params,
     candidate,
@@ -37,7 +36,7 @@ from pytest_autotune.tuners.inductor.configurations import (
     may_be_scaled,
     params_of,
 )
-from pytest_autotune.tuners.inductor.descent import Descent, would_try
+from pytest_autotune.tuners.inductor.descent import Descent
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.identity import (
     device_of,
@@ -117,7 +116,6 @@ class KernelConfigs:
         self._run: TuningRun | None = None
         self._hash_configs: Callable[[Sequence[Any]], str] = str
         self._threads: CompileThreads | None = None
-        self._workers: CompileWorkers | None = None
         self._compile_one: Callable[[Any, Any], Any] = lambda autotuner, config: None
         #: What the search for an autotuner is known by: once it is narrowed to the choice, its list is gone.
         self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -136,7 +134,6 @@ class KernelConfigs:
         self._run = run
         self._hash_configs = module.hash_configs
         self._threads = CompileThreads(run, module.torch._inductor.config)
-        self._workers = CompileWorkers(module.torch._inductor.config)
 
         def make_precompile(original: Any) -> Any:
             def precompile(
@@ -249,19 +246,13 @@ class KernelConfigs:
             racing = [first, *_may_win(autotuner, others)]
             return self._timed.steps_ms(autotuner, racing, first_ms, args, kwargs)
 
-        def may_need(configs: Sequence[Any]) -> None:
-            if self._workers is not None:
-                self._workers.may_need(autotuner, configs, soon=True)
-
-        descent = Descent(autotuner, launcher, partial(self._compile_side_by_side, autotuner), may_need, race)
+        descent = Descent(autotuner, launcher, partial(self._compile_side_by_side, autotuner), race)
         self._descents[id(autotuner)] = self._descents[id(autotuner.coordesc_tuner)] = descent
         try:
             yield
         finally:
             for one in (autotuner, autotuner.coordesc_tuner):
                 self._descents.pop(id(one), None)
-            if self._workers is not None:
-                self._workers.needs_no_more(autotuner)
 
     def _look_ahead(self, tuner: Any, candidate: Any, best: Any, best_ms: float) -> None:
         descent = self._descents.get(id(tuner))
@@ -274,24 +265,12 @@ class KernelConfigs:
             del self._descents[id(tuner)]
             self._run.went_wrong(self.tuner, "compare_config()", error)
 
-    def _look_ahead_from(self, autotuner: Any) -> None:
-        """Have the neighbours of a kernel's candidates compiled while other kernels are measured."""
-        if self._workers is None or not descends(autotuner):
-            return
-        with suppress(Exception):  # what is not compiled now is compiled later
-            configs = [launcher.config for launcher in autotuner.launchers]
-            near = {params_of(one): one for config in configs for one in would_try(autotuner.coordesc_tuner, config)}
-            known = {params_of(config) for config in configs}
-            self._workers.may_need(autotuner, [one for params, one in near.items() if params not in known])
-
     def _compile_side_by_side(self, autotuner: Any, configs: Sequence[Any]) -> list[Any]:
         """Compile on the cores that are idle; what fails is None, and fails again where Inductor compiles it."""
         run = self._run
         assert run is not None
         if len(configs) < 2 or run.policy.cores < 2:
             return [None] * len(configs)
-        if self._workers is not None:
-            self._workers.need(autotuner, configs)  # these then come from Triton's cache
         futures: list[Future[Any]] = []
         with CompilePool(min(run.policy.cores, len(configs))) as pool:
             for config in configs:
@@ -354,7 +333,6 @@ class KernelConfigs:
         search.compiled_s = time.perf_counter() - began
         if search.compiles_all or len(autotuner.launchers) > 1 or descends(autotuner):
             autotuner.run = lambda *args, **kwargs: self._first_run(autotuner, search, *args, **kwargs)
-            self._look_ahead_from(autotuner)
         return None
 
     def _first_run_of_choice(
