@@ -89,7 +89,7 @@ def test_attention(heads, tokens, dim, causal):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(usage=__doc__)
+    parser = argparse.ArgumentParser(usage=(__doc__ or "").replace("%", "%%"))
     parser.add_argument("seconds", type=float)
     parser.add_argument("suites", nargs="*")
     parser.add_argument("--parts", default=",".join(SHARES))
