@@ -865,7 +865,7 @@ def test_a_search_whose_measurements_go_on_to_disagree_is_told_as_disturbed(
     tuner: FunctionTuner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_autotune.tuners.measuring.race.REPEATS", 0)
-    monkeypatch.setattr("pytest_autotune.tuners.measuring.race._disagree", lambda *laps: "new")
+    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.disagree", lambda *laps: "new")
     run, lookups = a_run(dumping=True)
     tuner.attach(run)
 

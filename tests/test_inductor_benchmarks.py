@@ -205,7 +205,7 @@ def test_nothing_is_raced_outside_of_a_search_or_where_one_configuration_fails()
 
 def test_a_race_whose_rounds_go_on_to_disagree_is_told_as_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_autotune.tuners.measuring.race.REPEATS", 0)
-    monkeypatch.setattr("pytest_autotune.tuners.measuring.race._disagree", lambda *laps: "new")
+    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.disagree", lambda *laps: "new")
     part, _ = hooked(Inductor(), Gpu())
     door = search()
     with part.during(door):

@@ -393,7 +393,7 @@ def test_candidates_race_and_the_fastest_is_chosen_with_its_spread(run, absent_g
 def test_a_race_whose_rounds_go_on_to_disagree_is_told_as_disturbed(run, absent_gpu, monkeypatch) -> None:
     lookups = run(dumping=True)
     monkeypatch.setattr("pytest_autotune.tuners.measuring.race.REPEATS", 0)
-    monkeypatch.setattr("pytest_autotune.tuners.measuring.race._disagree", lambda *laps: "new")
+    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.disagree", lambda *laps: "new")
 
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
 

@@ -16,7 +16,7 @@ from pytest_autotune.run.door import Tuning
 from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.measuring.race import Challenge
+from pytest_autotune.tuners.measuring.laps import Challenge
 from pytest_autotune.tuners.measuring.times import Measurement
 from pytest_autotune.tuners.measuring.verifying import report, slower
 

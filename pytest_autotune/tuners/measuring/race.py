@@ -11,16 +11,25 @@ The rounds were found by measuring 61 problems of public suites on an H200, kern
 
 from __future__ import annotations
 
-import math
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, settle, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import Clock, Launch, Runner
-from pytest_autotune.tuners.measuring.times import Measurement, measurement, midmean
+from pytest_autotune.tuners.measuring.laps import (
+    SURE,
+    VERY_SURE,
+    Challenge,
+    Lap,
+    Score,
+    compared,
+    disagree,
+    of_both,
+    scores,
+)
+from pytest_autotune.tuners.measuring.times import Measurement, measurement
 
 #: (launches of each that is left, those more than this share slower than the best drop out afterwards).
 ROUNDS = ((4, 0.30), (5, 0.15), (10, 0.08), (20, 0.04), (40, 0.02), (40, 0.0))
@@ -43,23 +52,10 @@ LONGEST_BUSY_US = 2000.0
 SHORTEST_BUSY_US = 20.0
 #: How much longer than most launches took to prepare.
 BUSY_MARGIN = 1.3
-#: Two rounds disagree where a candidate's times in them differ by this share, and by more than their scatter explains.
-DISAGREE = 0.05
 #: How often a round is run again in one race.
 REPEATS = 4
-#: A difference of so many standard errors is one; many candidates are compared with the best of them, so some more.
-_SURE, _VERY_SURE = 2.0, 3.0
-#: So many times tell how much they scatter.
-_SCATTER = 4
 #: Whoever was this share slower than the defender at the first look does not challenge it.
 NO_CHALLENGE = 0.25
-#: A time that was measured once may be wrong by so much at least: a few that agree by chance decide nothing.
-_LEAST_ERROR = 0.03
-#: What is told to a user has to be larger than so many.
-_CERTAIN = 3.0
-#: What is measured may be so much less than what counts, and by so much where it is not known better: else half of
-#: those that are slower by just that would go unnoticed.
-_LEAST_DOUBT, _DOUBT = 0.005, 0.01
 
 
 @dataclass(frozen=True)
@@ -152,42 +148,6 @@ class _Timed:
     time_us: float
 
 
-#: The times of those that took a turn in one lap, by number.
-_Lap = dict[int, float]
-
-
-@dataclass(frozen=True)
-class _Score:
-    """A candidate's time as a share of what the others took in the same laps, and by how much it may be wrong."""
-
-    share: float
-    error: float
-
-
-@dataclass(frozen=True)
-class Challenge:
-    """How a candidate compares with the fastest of those that challenged it.
-
-    :param winner: the number of that one.
-    :param slower: by which share of that one's time the defender takes longer; below 0 where it is the faster one.
-    :param error: the standard error of ``slower``.
-    """
-
-    winner: int
-    slower: float
-    error: float
-
-    def is_slower(self, worth: float) -> bool:
-        """Whether the defender is slower: for certain, and by a share that counts or may well be that."""
-        is_certain = self.slower > _CERTAIN * self.error
-        return is_certain and self.slower >= worth - min(max(_SURE * self.error, _LEAST_DOUBT), _DOUBT)
-
-    def may_be_slower(self, worth: float, laps: int) -> bool:
-        """Whether more laps may find that it is."""
-        error = max(self.error, _LEAST_ERROR / math.sqrt(laps))
-        return self.slower + _SURE * error >= worth - _DOUBT
-
-
 class Race:
     """A race between candidates that are compiled and loaded.
 
@@ -214,7 +174,7 @@ class Race:
         self._told = told
         self._entrants: list[_Entrant] = []
         self._left: list[_Entrant] = []
-        self._laps: list[_Lap] = []
+        self._laps: list[Lap] = []
         self._busy_us = 0.0
         self._repeats = REPEATS
         #: Rounds went on to disagree until they were no longer run again.
@@ -297,26 +257,20 @@ class Race:
     ) -> tuple[list[_Entrant], Challenge | None]:
         """Those that may still be faster by a share that counts, the defender among them; and the fastest of them."""
         scores = self._scores(left)
-        compared = {number: one for number in scores if (one := self._compared(defender.number, number)) is not None}
-        compared = {number: one for number, one in compared.items() if one.may_be_slower(worth, len(self._laps))}
-        if not compared:
+        rivals = {
+            number: one for number in scores if (one := compared(self._laps, defender.number, number)) is not None
+        }
+        rivals = {number: one for number, one in rivals.items() if one.may_be_slower(worth, len(self._laps))}
+        if not rivals:
             return [defender], None
-        best = min(compared, key=lambda number: (-compared[number].slower, number))
+        best = min(rivals, key=lambda number: (-rivals[number].slower, number))
 
         def may_be_the_fastest(number: int) -> bool:
             behind = scores[number].share / scores[best].share - 1
-            return behind <= max(margin, TIE + _SURE * _both(scores[number].error, scores[best].error))
+            return behind <= max(margin, TIE + SURE * of_both(scores[number].error, scores[best].error))
 
-        stay = {defender.number, *filter(may_be_the_fastest, compared)}
-        return [one for one in left if one.number in stay], compared[best]
-
-    def _compared(self, defender: int, number: int) -> Challenge | None:
-        """By the laps in which both were timed; None where there are none."""
-        both = [lap for lap in self._laps if defender in lap and lap.get(number)]
-        if number == defender or not both:
-            return None
-        share, error = midmean([lap[defender] / lap[number] for lap in both])
-        return Challenge(number, share - 1, error)
+        stay = {defender.number, *filter(may_be_the_fastest, rivals)}
+        return [one for one in left if one.number in stay], rivals[best]
 
     def alone(self) -> Result:
         """Time the only candidate that was looked at, within the limits; there is none to take turns with."""
@@ -342,7 +296,7 @@ class Race:
         return settle(
             {number: score.share for number, score in scores.items()},
             NOISE if self._clock.can_keep_busy else NOISE_ON_CPU,
-            error=lambda number, best: _SURE * _both(scores[number].error, scores[best].error),
+            error=lambda number, best: SURE * of_both(scores[number].error, scores[best].error),
             tie=self._tie(self._left),
         )
 
@@ -352,11 +306,10 @@ class Race:
         if one.failed is not None or two.failed is not None:
             return one.failed is None
         laps = sum(number in lap and other in lap for lap in self._laps)
-        found = self._compared(other, number)
+        found = compared(self._laps, other, number)
         if found is None or laps < ROUNDS[0][0]:  # one of them had lost at the first look
             return two.least_us > one.least_us * (1 + NO_CHALLENGE)
-        error = max(found.error, _LEAST_ERROR / math.sqrt(laps))
-        return found.slower > max(self._tie([one, two]), _SURE * error)
+        return found.slower > max(self._tie([one, two]), SURE * found.error_over(laps))
 
     def _hopeful(self, entrants: Sequence[_Entrant]) -> list[_Entrant]:
         best_us = min((one.least_us for one in self._entrants if one.failed is None), default=float("inf"))
@@ -438,7 +391,7 @@ class Race:
         while True:
             laps, late = self._laps_of(left, launches)
             running = [one for one in left if one.failed is None]
-            slower = "" if late else _disagree(self._laps, laps, [one.number for one in running])
+            slower = "" if late else disagree(self._laps, laps, [one.number for one in running])
             if not late and not slower:
                 break
             if not self._repeats:
@@ -451,7 +404,7 @@ class Race:
         for one in running:
             one.timed_us = [lap[one.number] for lap in self._laps if one.number in lap]
 
-    def _laps_of(self, left: Sequence[_Entrant], launches: int) -> tuple[list[_Lap], bool]:
+    def _laps_of(self, left: Sequence[_Entrant], launches: int) -> tuple[list[Lap], bool]:
         """The times of one round, without those of launches that the device had to wait for.
 
         :returns: them, and whether the host was late so often that the round is of no use.
@@ -465,13 +418,13 @@ class Race:
         late = self._clock.can_keep_busy and not enough and self._busy_us < LONGEST_BUSY_US
         if late:
             self._keep_busy([one.prepared_us for one in timed])
-        laps: list[_Lap] = [{} for _ in range(launches)]
+        laps: list[Lap] = [{} for _ in range(launches)]
         for one in in_time:
             laps[one.turn.lap][one.turn.entrant.number] = one.time_us
         return laps, late
 
-    def _scores(self, entrants: Sequence[_Entrant]) -> dict[int, _Score]:
-        return _scores(self._laps, [one.number for one in entrants if one.failed is None])
+    def _scores(self, entrants: Sequence[_Entrant]) -> dict[int, Score]:
+        return scores(self._laps, [one.number for one in entrants if one.failed is None])
 
     def _tie(self, left: Sequence[_Entrant]) -> float:
         """The share of the best time by which another may be slower and still is as good."""
@@ -488,7 +441,7 @@ class Race:
             score = scores[one.number]
             behind = score.share / scores[best].share - 1
             one.behind = self._entrants[best], 1 + behind
-            return behind > margin and behind > tie + _VERY_SURE * _both(score.error, scores[best].error)
+            return behind > margin and behind > tie + VERY_SURE * of_both(score.error, scores[best].error)
 
         return [one for one in left if not has_lost(one)]
 
@@ -505,7 +458,7 @@ class Race:
             deciding, open_ones = [best], 0
             for number in sorted(scores):
                 behind = scores[number].share / scores[best].share - 1
-                doubt = _SURE * _both(scores[number].error, scores[best].error)
+                doubt = SURE * of_both(scores[number].error, scores[best].error)
                 if number != best and behind - doubt <= tie:
                     deciding.append(number)
                 if behind + doubt < tie or number == best:
@@ -526,7 +479,7 @@ class Race:
             return False
         scores, tie = self._scores(left), self._tie(left)
         first, best = scores[min(scores)], min(scores.values(), key=lambda score: score.share)
-        return first.share / best.share - 1 + _SURE * _both(first.error, best.error) < tie
+        return first.share / best.share - 1 + SURE * of_both(first.error, best.error) < tie
 
 
 def time_alone(clock: Clock, runner: Runner, limits: Limits) -> Measurement:
@@ -543,56 +496,3 @@ def time_alone(clock: Clock, runner: Runner, limits: Limits) -> Measurement:
 
 def _times_of(number: int, timed: Sequence[_Timed]) -> int:
     return sum(one.turn.entrant.number == number for one in timed)
-
-
-def _scores(laps: Sequence[_Lap], numbers: Sequence[int]) -> dict[int, _Score]:
-    """How candidates compare: what disturbs a whole lap, such as another clock, disturbs all of them alike.
-
-    A lap's level is how much longer than usual its candidates took, whichever of them were timed in it. A few laps
-    say little about how much the times of a candidate scatter, so none counts as steadier than all are together.
-    """
-    times_us = {number: [lap[number] for lap in laps if number in lap] for number in numbers}
-    usual_us = {number: midmean(own)[0] for number, own in times_us.items() if own}
-    shares: dict[int, list[float]] = {number: [] for number in usual_us}
-    for lap in laps:
-        present = [number for number in usual_us if number in lap]
-        level = statistics.fmean(lap[number] / (usual_us[number] or 1.0) for number in present) if present else 0.0
-        for number in present if level else ():
-            shares[number].append(lap[number] / level)
-    found = {number: (*midmean(own), len(own)) for number, own in shares.items() if own}
-    known = [error * count**0.5 / share for share, error, count in found.values() if count >= _SCATTER and share]
-    scatter = statistics.fmean(known) if known else math.inf
-    # All levels hold a part of the candidate's own time: of two, each half.
-    apart = (len(found) / (len(found) - 1)) ** 0.5 if len(found) > 1 else 1.0
-    return {
-        number: _Score(share, apart * max(error / (share or 1.0), scatter / count**0.5))
-        for number, (share, error, count) in found.items()
-    }
-
-
-def _both(error: float, other: float) -> float:
-    return float((error**2 + other**2) ** 0.5)
-
-
-def _disagree(before: Sequence[_Lap], after: Sequence[_Lap], numbers: Sequence[int]) -> str:
-    """Which of two parts of a race was disturbed, if one was: the slower one, ``"old"`` or ``"new"``.
-
-    They disagree where all candidates became slower or faster, or some more than others.
-    """
-    shifts, errors = [], []
-    for number in numbers:
-        old_us = [lap[number] for lap in before if number in lap]
-        new_us = [lap[number] for lap in after if number in lap]
-        if len(old_us) < 3 or len(new_us) < 3:
-            return ""
-        old, new = measurement(old_us), measurement(new_us)
-        if not old.median_us or not new.median_us:
-            return ""
-        shifts.append(new.median_us / old.median_us - 1)
-        errors.append(_both(old.error_us / old.median_us, new.error_us / new.median_us))
-    if not shifts:
-        return ""
-    tolerated = DISAGREE + 1.5 * _SURE * max(errors)
-    if abs(statistics.median(shifts)) <= tolerated and max(shifts) - min(shifts) <= 2 * tolerated:
-        return ""
-    return "new" if sum(shifts) > 0 else "old"

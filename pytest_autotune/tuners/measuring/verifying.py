@@ -19,7 +19,8 @@ from pytest_autotune.run.door import Tuning
 from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
-from pytest_autotune.tuners.measuring.race import Challenge, Limits, Race, Result
+from pytest_autotune.tuners.measuring.laps import Challenge
+from pytest_autotune.tuners.measuring.race import Limits, Race, Result
 from pytest_autotune.tuners.shared.candidates import error_line, rounded_us
 
 #: What one race may cost. Long kernels differ less from launch to launch.
