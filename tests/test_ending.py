@@ -12,13 +12,14 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import faces, json_report, terminal
-from pytest_autotune.report.gate import Limit, judge
+from pytest_autotune.report.gate import Limit, judge, judge_drift
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Summary, Wanted, summarise
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.verify import TIME_OVER, Share, Verdict, Verification
 
 GPU = Device("GPU", "arch", 4)
 OTHER = Device("Other GPU", "arch", 8)
@@ -263,6 +264,20 @@ def test_a_run_that_should_have_loaded_something_passes_only_where_a_test_has() 
     refused = judge(nothing_loaded, Limit.parse("0"), unloaded=why)
     assert (refused.failure, refused.is_usage_error) == (why, True)
     assert judge(replace(MISSED, loaded=()), Limit.parse("9"), unloaded=why).failure == ""
+
+
+def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_drift_green() -> None:
+    summary = replace(
+        MISSED, rows=rows(Outcome.HIT, Outcome.HIT), verify=Verification(Share.parse("all"), night=0, seconds=1.0)
+    )
+    first, second = (Verdict("it cannot be launched"), Verdict(TIME_OVER))
+    mixed = replace(
+        summary, rows=tuple(replace(row, verdict=told) for row, told in zip(summary.rows, (first, second), strict=True))
+    )
+
+    gate = judge_drift(mixed, Limit.parse("0"))
+
+    assert gate.failure == f"not one of 1 choice was raced: {TIME_OVER} (raise --autotune-verify-seconds)"
 
 
 def test_without_a_limit_nothing_is_judged() -> None:

@@ -68,8 +68,8 @@ def judge_drift(summary: Summary, limit: Limit | None) -> Gate:
         return Gate(limit.text)
     if asked_nothing := _asked_nothing(summary):
         return Gate(limit.text, failure=asked_nothing)
-    if summary.not_verified and {why for _, why in summary.not_verified} == {TIME_OVER}:
-        choices = counted(sum(summary.not_verified.values()), "choice", "choices")
+    if late := sum(number for (_, why), number in summary.not_verified.items() if why == TIME_OVER):
+        choices = counted(late, "choice", "choices")
         return Gate(
             limit.text, failure=f"not one of {choices} was raced: {TIME_OVER} (raise --autotune-verify-seconds)"
         )

@@ -294,7 +294,8 @@ class TuningRun(Notes):
         :param tuner: what stands for a tuner in their entries.
         """
         is_known = self.index is not None and tuner in self.index.tuners()
-        return is_known or (self.policy.dumping and self.policy.plain_kernels)
+        is_noted = self.policy.plain_kernels or tuner in self.policy.known_tuners
+        return is_known or (self.policy.dumping and is_noted)
 
     def was_compiled_for(self, entry: Entry, group: str, text: str) -> None:
         """Note what an entry's choice was compiled for, where that is to be written.

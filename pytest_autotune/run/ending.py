@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import Measured, Merged, Rules, merge, without_candidates
-from pytest_autotune.cache.model import Cache, Entry, Identity, Versions, before_pruning
+from pytest_autotune.cache.model import Cache, Entry, Identity, Versions, before_pruning, library_of
 from pytest_autotune.run.compiled_for import with_compiled
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -63,7 +63,9 @@ class Collected:
     @property
     def versions(self) -> Mapping[str, Versions]:
         """Tuner -> the versions that it ran under."""
-        return {tuner: versions for process in self.facts for tuner, versions in process.versions}
+        plain = (one for process in self.facts for one in process.plain_kernels)
+        found = {library_of(one.tuner): Versions.of(one.versions) for one in plain}
+        return found | {tuner: versions for process in self.facts for tuner, versions in process.versions}
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,7 @@ def _unused(
     exact |= {entry.identity for entry in launched}
     unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
     problems = {lookup.problem for lookup in lookups}
-    devices = {problem.device for problem in problems}
+    devices = {problem.device for problem in problems} | {entry.problem.device for entry in launched}
     kernels = {problem.name for problem in problems}
     kernels.update(kernel for process in collected.facts for kernel in process.imported)
     versions = collected.versions

@@ -47,6 +47,7 @@ class Policy:
     :param sweep: says which candidate each problem runs with; then nothing is loaded or measured.
     :param verify: whose loaded choice is raced again; None where none is.
     :param plain_kernels: note what kernels without a tuner are compiled for, too.
+    :param known_tuners: those that the caches of this run have entries of: what is loaded, and the dump path.
     """
 
     dumping: bool = False
@@ -60,6 +61,7 @@ class Policy:
     sweep: Sweep | None = None
     verify: Verification | None = None
     plain_kernels: bool = False
+    known_tuners: frozenset[str] = frozenset()
 
     @property
     def wants_no_tuning(self) -> bool:

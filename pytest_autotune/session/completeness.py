@@ -22,6 +22,7 @@ _SELECTING = {
     "pyargs": "--pyargs",
     "splits": "--splits",
     "num_shards": "--num-shards",
+    "setuponly": "--setup-only",
 }
 _NO_SHARDS = {"num_shards": 1}
 #: Ini values that ``-o`` may narrow a run with.

@@ -74,6 +74,7 @@ class TestProcess:
             sweep=options.sweep,
             verify=options.verification,
             plain_kernels=options.plain_kernels,
+            known_tuners=frozenset(kernel.partition(":")[0] for kernel in around.known_kernels),
         )
         self.run = TuningRun(policy, around.index, around.coordination, self._log, self._refuse, around.progress)
         self.hooks = Hooks(self.run, options.tuners)

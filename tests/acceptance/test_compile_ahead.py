@@ -384,6 +384,32 @@ def test_a_kernel_without_an_autotuner_that_is_launched_no_more_goes_with_the_un
     assert (report["dump"]["removed"], report["dump"]["unchanged"]) == (1, 2)
 
 
+def test_a_dump_that_loads_nothing_keeps_up_what_the_file_has_of_kernels_without_an_autotuner(suite: Suite) -> None:
+    suite.pytester.makepyfile(plain=PLAIN, test_lib=PLAIN_TESTS)
+    suite.run("--autotune-dump=cache.textproto", WITH_PLAIN)
+
+    report = suite.run("--autotune-dump=cache.textproto", "--autotune-prune", cold=False)
+
+    assert (report["dump"]["removed"], report["dump"]["unchanged"], report["unused"]) == (0, 3, [])
+
+
+def test_that_holds_for_a_suite_without_autotuners_too(suite: Suite) -> None:
+    (suite.folder / "lib.py").unlink()
+    tests = "import plain\nimport torch\nx = torch.zeros(64)\ndef test(): plain.plain[(1,)](x, x, 64, 32)"
+    guided = "; plain.guided[(1,)](x, x, 32)"
+    suite.pytester.makepyfile(plain=PLAIN, test_lib=tests + guided)
+    suite.run("--autotune-dump=cache.textproto", WITH_PLAIN)
+    suite.pytester.makepyfile(test_lib=tests)
+    load = "--autotune-load=cache.textproto", "--autotune-compile-ahead=off"
+
+    report = suite.run(*load, "--autotune-fail-on-unused", cold=False)
+    assert [(one["tuner"], one["kernel"]) for one in report["unused"]] == [("triton.jit", "plain.guided")]
+    assert suite.result.ret == pytest.ExitCode.TESTS_FAILED
+
+    report = suite.run(*load, "--autotune-update", "--autotune-prune", cold=False)
+    assert (report["dump"]["removed"], report["dump"]["unchanged"]) == (1, 1)
+
+
 def test_with_a_full_compile_cache_nothing_is_compiled_or_said(suite: Suite, section: Section) -> None:
     suite.dump()
     suite.run("--autotune-load=cache.textproto")

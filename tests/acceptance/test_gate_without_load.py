@@ -81,3 +81,12 @@ def test_so_does_an_error_on_each_miss_but_not_in_a_part_of_the_suite(serial_sui
     assert serial_suite.load("--autotune-on-miss=error").ret == pytest.ExitCode.TESTS_FAILED
     assert serial_suite.load("--autotune-on-miss=error", "-k", "test_").ret == 0
     assert serial_suite.load().ret == 0, "without a gate"
+
+
+def test_a_run_of_fixtures_alone_is_a_part_of_the_suite(serial_suite: Suite) -> None:
+    serial_suite.write().dump()
+
+    result = serial_suite.load("--autotune-max-misses=0", "--autotune-fail-on-unused", "--setup-only")
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["unused autotune cache entries not judged: --setup-only selects tests"])
