@@ -176,6 +176,13 @@ def test_what_no_reader_would_take_back_is_not_written(entry, format):
         encode(Cache((entry,)), format)
 
 
+@pytest.mark.parametrize("format", [Format.TEXT, Format.YAML, Format.JSON])
+def test_where_text_cannot_be_encoded_the_error_shows_what_stands_before_it(format):
+    entry = Entry(Problem("t", "kernel\ud800", (), H200))
+    with pytest.raises(CacheError, match=r"kernel\?: UTF-8 cannot encode this"):
+        encode(Cache((entry,)), format)
+
+
 @every_format
 def test_of_two_entries_for_one_problem_the_faster_stays(format):
     slower = replace(MATMUL, choice=Candidate(params=(Value("BLOCK_M", 32),), time_us=11.0))

@@ -240,6 +240,18 @@ def test_a_key_without_a_stable_form_still_gets_a_choice(tuner: FunctionTuner, v
     assert tuner.tune("lib.gemm", space=[1, 2], run=lambda config: None, key={"m": value}, device="cpu") in (1, 2)
 
 
+def test_no_name_that_utf8_cannot_encode_comes_into_a_cache(tuner: FunctionTuner) -> None:
+    """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
+    run, lookups = a_run(dumping=True)
+    tuner.attach(run)
+    for value in (1, (1,)):
+        tuner.tune("lib.gemm", space=[1, 2], run=identity, key={"\ud800": value}, device="cpu")
+    assert [lookup.outcome for lookup in lookups] == [Outcome.UNPORTABLE] * len(lookups)
+    for kernel, space in (("lib.\ud800", [1, 2]), ("lib.gemm", [{"\ud800": 1}, {"\ud800": 2}])):
+        with pytest.raises(TypeError, match="UTF-8"):
+            tuner.tune(kernel, space=space, run=identity, device="cpu")
+
+
 def test_a_key_that_is_no_mapping_of_names_is_refused(tuner: FunctionTuner) -> None:
     with pytest.raises(TypeError, match="key="):
         tuner.tune("k", key={1: 2}, space=[1, 2], run=identity)  # type: ignore[dict-item]

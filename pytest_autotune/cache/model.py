@@ -83,8 +83,9 @@ def plain_value(name: str, value: object, type: str = "") -> Value:
 
     :raises UnportableError: for anything but None, bool, int, float (not NaN:
         it never equals itself, so it could never be found again) and text that
-        UTF-8 can encode.
+        UTF-8 can encode; and for a name that it cannot.
     """
+    check_name(name)
     if isinstance(value, str):
         try:
             value.encode()
@@ -99,6 +100,18 @@ def plain_value(name: str, value: object, type: str = "") -> Value:
     if isinstance(value, float) and value == value:
         return Value(name, float(value), type)
     raise UnportableError(f"{name} is a {_type_name(value)}, which has no stable form")
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no file could hold.
+
+    :raises UnportableError: for one that UTF-8 cannot encode.
+    """
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UnportableError(f"{name!r} is a name that UTF-8 cannot encode") from None
 
 
 def _type_name(value: object) -> str:

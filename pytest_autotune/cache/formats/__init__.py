@@ -92,7 +92,8 @@ def encode(cache: Cache, format: Format) -> bytes:
         written = _FORMATS[format].write(cache)
         return written if isinstance(written, bytes) else written.encode()
     except UnicodeEncodeError as error:
-        raise CacheError(error.object[:60].encode(errors="replace").decode(), "UTF-8 cannot encode this") from None
+        around = error.object[max(error.start - 60, 0) : error.end]
+        raise CacheError(around.encode(errors="replace").decode(), "UTF-8 cannot encode this") from None
 
 
 def decode(data: bytes, format: Format, where: str, as_read: AsRead | None = None) -> Cache:

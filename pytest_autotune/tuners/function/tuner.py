@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pytest_autotune.cache.model import Identity, Problem, UnportableError
+from pytest_autotune.cache.model import Identity, Problem, UnportableError, check_name
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_unportable, workers_of
 from pytest_autotune.tuners.function.compiling import Compiling
@@ -222,6 +222,10 @@ def _said_of(kernel: str) -> Iterator[None]:
 def _kernel_name(kernel: object) -> str:
     if not isinstance(kernel, str) or not kernel:
         raise TypeError(f"tune() takes the name of the kernel first, as text, not {kernel!r}")
+    try:
+        check_name(kernel)
+    except UnportableError as error:
+        raise TypeError(f"tune(): {error}") from None
     return kernel
 
 

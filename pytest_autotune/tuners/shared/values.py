@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from pytest_autotune.cache.model import UnportableError, Value, plain_value
+from pytest_autotune.cache.model import UnportableError, Value, check_name, plain_value
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.source.source_digest import class_digest, object_digest, source_digest
 
@@ -34,10 +34,11 @@ def stable_value(name: str, value: object, dtype_apart: bool = False) -> Value:
     and tuples and lists of these.
 
     :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. As the dtype of data they are one.
-    :raises UnportableError: for what has no stable form, such as a tensor.
+    :raises UnportableError: for what has no stable form, such as a tensor, and for a name that UTF-8 cannot encode.
     """
     if type(value) in _PLAIN:  # nearly all are, and a space has hundreds of them
         return plain_value(name, value)
+    check_name(name)
     value = unwrapped(value)
     if (dtype := _dtype_name(value, dtype_apart)) is not None:
         return Value(name, dtype, "dtype")
