@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.model import Candidate, Device, Problem, Value, library_of
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, library_of
 
 
 def test_a_problem_is_named_by_tuner_and_kernel_and_knows_the_library_of_its_tuner() -> None:
@@ -35,3 +37,11 @@ def test_what_is_counted_is_one_or_several() -> None:
     assert [counted(number, "entry") for number in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]
     assert counted(3, "choice") == "3 choices"
     assert counted(2000, "miss", "misses", separator=",") == "2,000 misses"
+
+
+def test_devices_of_one_id_come_in_the_same_order_in_every_process() -> None:
+    names = ["".join(letters) for letters in itertools.product("gG", "pP", "uU", "1")]
+    cache = Cache(tuple(Entry(Problem("t", "k", (), Device(name, "a"))) for name in names))
+
+    assert len({device.id for device in cache.devices}) == 1
+    assert [device.name for device in cache.devices] == sorted(names)

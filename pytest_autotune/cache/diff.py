@@ -60,7 +60,7 @@ class Diff:
     def device(self) -> Device | None:
         """The device that most of the changes are of; None where there are none."""
         devices = Counter(change.entry.problem.device for change in self.changes)
-        return min(devices, key=lambda device: (-devices[device], device.id), default=None)
+        return min(devices, key=lambda device: (-devices[device], device.sort_key), default=None)
 
     def __str__(self) -> str:
         main = self.device

@@ -140,6 +140,11 @@ class Device:
         words = [self.name, arch, str(self.multiprocessors) if self.multiprocessors else ""]
         return "-".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words if word)
 
+    @property
+    def sort_key(self) -> tuple[str, str, str, int]:
+        """Orders devices the same way in every process: two may have one id."""
+        return self.id, self.name, self.arch, self.multiprocessors
+
     def __str__(self) -> str:
         what = "thread" if self.name == "CPU" else "multiprocessor"
         number = f", {counted(self.multiprocessors, what)}" if self.multiprocessors else ""
@@ -217,8 +222,7 @@ class Problem:
     @property
     def sort_key(self) -> tuple[object, ...]:
         """Orders problems the same way in every process."""
-        device = self.device.id, self.device.name, self.device.arch, self.device.multiprocessors
-        return self.tuner, self.kernel, device, tuple(value.encoded for value in self.key)
+        return self.tuner, self.kernel, self.device.sort_key, tuple(value.encoded for value in self.key)
 
     def __str__(self) -> str:
         key = f" ({', '.join(map(str, self.key))})" if self.key else ""
@@ -400,5 +404,5 @@ class Cache:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices that the entries are of, sorted by id."""
-        return tuple(sorted({entry.problem.device for entry in self.entries}, key=attrgetter("id")))
+        """The devices that the entries are of, sorted by id, then by what else they are."""
+        return tuple(sorted({entry.problem.device for entry in self.entries}, key=attrgetter("sort_key")))

@@ -40,7 +40,7 @@ def _lines(found: Diff, choices: bool) -> Iterator[str]:
     yield str(found)
     main = found.device
     devices = {change.entry.problem.device for change in found.changes}
-    for device in sorted(devices, key=lambda device: (device != main, device.id)):
+    for device in sorted(devices, key=lambda device: (device != main, device.sort_key)):
         changes = [change for change in found.changes if change.entry.problem.device == device]
         if choices:
             changes = [change for change in changes if change.kind is not ChangeKind.TIME]

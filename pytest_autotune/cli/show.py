@@ -118,7 +118,7 @@ def _order(value: Value | None) -> tuple[int, float, str]:
 
 
 def _json_lines(entries: Sequence[Entry]) -> Iterator[str]:
-    devices = sorted({entry.problem.device for entry in entries}, key=lambda device: device.id)
+    devices = sorted({entry.problem.device for entry in entries}, key=lambda device: device.sort_key)
     plain = [{"id": on.id, "name": on.name, "arch": on.arch, "multiprocessors": on.multiprocessors} for on in devices]
     yield f'{{"format_version": 1, "devices": {_json(plain)}, "entries": ['
     ids = {device: device.id for device in devices}

@@ -209,7 +209,7 @@ class Summary:
     @property
     def devices(self) -> tuple[Device, ...]:
         """The devices that this run's problems are of."""
-        return tuple(sorted({row.problem.device for row in self.rows}, key=lambda device: device.id))
+        return tuple(sorted({row.problem.device for row in self.rows}, key=lambda device: device.sort_key))
 
     @property
     def other_versions(self) -> dict[tuple[str, str], int]:

@@ -225,7 +225,7 @@ def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
     """
     ids: dict[Device, str] = {}
     used: set[str] = set()
-    for device in sorted(set(devices), key=_device_order):
+    for device in sorted(set(devices), key=lambda device: device.sort_key):
         if device.multiprocessors not in _UINT32:
             raise CacheError(device.name, f"{device.multiprocessors} multiprocessors do not fit 32 bits")
         base = id = device.id or "device"
@@ -236,10 +236,6 @@ def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
         used.add(id)
         ids[device] = id
     return ids
-
-
-def _device_order(device: Device) -> tuple[str, str, str, int]:
-    return device.id, device.name, device.arch, device.multiprocessors
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
@@ -258,7 +254,7 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
         problem = entry.problem
         order = orders.get(problem.device)
         if order is None:
-            order = orders[problem.device] = _device_order(problem.device)
+            order = orders[problem.device] = problem.device.sort_key
         key, fingerprint = encoded.each(problem.key), encoded.each(entry.fingerprint)
         names = (problem.tuner, problem.kernel, *[value[0] for value in key], "", *[value[0] for value in fingerprint])
         if names not in checked:
