@@ -19,6 +19,7 @@ from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.plain_kernels import PlainKernel
 from pytest_autotune.run.verify import TIME_OVER, Share, Verdict, Verification
 
 GPU = Device("GPU", "arch", 4)
@@ -264,6 +265,17 @@ def test_a_run_that_should_have_loaded_something_passes_only_where_a_test_has() 
     refused = judge(nothing_loaded, Limit.parse("0"), unloaded=why)
     assert (refused.failure, refused.is_usage_error) == (why, True)
     assert judge(replace(MISSED, loaded=()), Limit.parse("9"), unloaded=why).failure == ""
+
+
+def test_an_entry_never_says_more_than_64_times_what_it_was_compiled_for_however_many_runs_meet_others() -> None:
+    held = Cache()
+    for texts in ([f"=2{number:03}" for number in range(100)], [f"=1{number:03}" for number in range(32)], ["=3"]):
+        launched = tuple(PlainKernel("triton.jit", "m.k", ("GPU", "arch", 4), text, "triton 3.7") for text in texts)
+        run = collected(facts=(ProcessFacts(plain_kernels=launched),))
+        held = end(Beginning(held=held), run, held, DumpPolicy()).merged.cache
+
+    [found] = held.entries
+    assert found.compiled == tuple(f"={number}" for number in (*range(1000, 1032), *range(2000, 2032)))
 
 
 def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_drift_green() -> None:

@@ -25,6 +25,8 @@ _BY_NAME = attrgetter("name")
 
 #: The name of a value of a fingerprint: the digest of the candidates that pruning left, where they are fewer.
 PRUNED = "pruned"
+#: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
+MOST_COMPILED = 64
 
 
 class UnportableError(ValueError):
@@ -344,8 +346,8 @@ def united(entry: Entry, others: Iterable[Entry]) -> Entry:
     if choice is None or not more:
         return entry
     same = [one for one in more if one.choice is not None and one.choice.same_configuration(choice)]
-    compiled = {text for one in (entry, *same) for text in one.compiled}
-    return entry if compiled == set(entry.compiled) else replace(entry, compiled=tuple(compiled))
+    compiled = tuple(sorted({text for one in (entry, *same) for text in one.compiled})[:MOST_COMPILED])
+    return entry if compiled == entry.compiled else replace(entry, compiled=compiled)
 
 
 def before_pruning(fingerprint: tuple[Value, ...]) -> tuple[Value, ...]:

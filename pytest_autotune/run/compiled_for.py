@@ -7,13 +7,11 @@ the same of. So what was compiled for one entry counts for all that it must fit,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from pytest_autotune.cache.model import MOST_COMPILED
 from pytest_autotune.run.lookup import Lookup
-
-#: So many texts are kept of one entry in a run.
-MOST = 64
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,8 @@ def with_compiled(lookups: Iterable[Lookup], found: Iterable[CompiledFor], *, an
         entry = lookup.entry
         if entry is None or not (of := groups.get(entry.identity.digest)):
             return lookup
-        met = sorted({text for group in of for text in texts[group]})[:MOST]
-        compiled: Sequence[str] = met if anew else [*entry.compiled, *met]
+        met = {text for group in of for text in texts[group]}
+        compiled = sorted(met if anew else met.union(entry.compiled))[:MOST_COMPILED]
         return replace(lookup, entry=replace(entry, compiled=tuple(compiled)))
 
     return [noted(lookup) for lookup in lookups] if groups else list(lookups)

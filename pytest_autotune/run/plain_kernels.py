@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Versions
-from pytest_autotune.run.compiled_for import MOST
+from pytest_autotune.cache.model import MOST_COMPILED, Cache, Candidate, Device, Entry, Identity, Problem, Versions
 
 
 @dataclass(frozen=True)
@@ -52,4 +51,4 @@ def entries_of(launched: Iterable[PlainKernel], known: Iterable[Cache]) -> list[
 
 def _entry(problem: Problem, versions: str, met: Iterable[str], before: Mapping[Identity, Entry]) -> Entry:
     entry = Entry(problem, choice=Candidate(), versions=Versions.of(versions))
-    return replace(before.get(entry.identity, entry), compiled=tuple(sorted(met)[:MOST]))
+    return replace(before.get(entry.identity, entry), compiled=tuple(sorted(met)[:MOST_COMPILED]))
