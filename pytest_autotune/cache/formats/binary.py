@@ -1,7 +1,7 @@
 """The binary format: protocol buffers, with fields of newer versions kept as they are.
 
 What is repeated inside an entry (values, candidates) stands as bytes in the
-messages that protobuf makes of it, see :mod:`pytest_autotune.cache.formats.messages`:
+messages that protobuf makes of it, see :mod:`pytest_autotune.cache.formats.binary_messages`:
 it is the same on the wire. So every value is encoded and decoded once, however
 many entries hold it, and nothing is made of a file but what the cache keeps.
 
@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from itertools import repeat
 
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats.binary_messages import Message, outlines, pb2
 from pytest_autotune.cache.formats.binary_reader import Reader
-from pytest_autotune.cache.formats.messages import Message, outlines, pb2
 from pytest_autotune.cache.formats.schema import (
     FORMAT_VERSION,
     check_not_empty,

@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats.messages import Message, outlines, pb2
+from pytest_autotune.cache.formats.binary_messages import Message, outlines, pb2
 from pytest_autotune.cache.formats.schema import KnownVersions, check_names, many, uncollected
 from pytest_autotune.cache.model import AsRead, Candidate, Device, Entry, Problem, Scalar, Value
 
