@@ -1,6 +1,6 @@
 """``--autotune-verify``: which planted losses it finds, how often it reports one that is not there, and what it costs.
 
-    python tests/benchmarks/verify.py SECONDS [--parts=planted,unchanged,wall] [FOLDER:PYTEST_ARGUMENTS...]
+    python tests/benchmarks/verify.py SECONDS [--parts=planted,unchanged,wall] [--pairs=3] [FOLDER:PYTEST_ARGUMENTS...]
     python tests/benchmarks/verify.py 450 example_suite:tests
 
 On a GPU. The problems are those of the kernels of example_suite in 120 sizes, in a suite that this script writes.
@@ -11,9 +11,10 @@ On a GPU. The problems are those of the kernels of example_suite in 120 sizes, i
    is raced as ``--autotune-verify`` does.
 3. Unchanged: the suite is loaded up to ten times with ``--autotune-verify=all``, serial and with ``-n 4`` in turn. A
    report is false where the true loss of the choice is below 3 %.
-4. Wall: this suite, and those named (as in measuring.py), loaded with and without ``--autotune-verify=10%``.
+4. Wall: those named (as in measuring.py), then this suite, loaded with and without ``--autotune-verify=10%``, in so
+   many pairs.
 
-SECONDS bound the whole; what was not reached is left out.
+SECONDS bound the whole; what was not reached is left out, and so is what failed.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def main() -> None:
     parser.add_argument("seconds", type=float)
     parser.add_argument("suites", nargs="*")
     parser.add_argument("--parts", default=",".join(SHARES))
+    parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()
     began, parts = time.time(), options.parts.split(",")
     print(machine("torch", "triton", "pytest-xdist"), flush=True)
@@ -111,7 +113,7 @@ def main() -> None:
             runs = _unchanged(folder, cache, ends["unchanged"])
             print(f"unchanged: {time.time() - began:.0f} s", flush=True)
         if "wall" in parts:
-            walls = _walls([f"{folder}:test_problems.py", *options.suites], folder, ends["wall"])
+            walls = _walls([*options.suites, f"{folder}:test_problems.py"], folder, options.pairs, ends["wall"])
     if out := os.environ.get("OUT"):
         (Path(out) / "verify.json").write_text(json.dumps({"truths": truths, "runs": runs, "walls": walls}))
     _tell(truths, runs, walls)
@@ -147,10 +149,13 @@ def _unchanged(folder: Path, cache: Path, until: float) -> list[dict[str, Any]]:
             break
         mode = "-n4" if number % 2 else "serial"
         report = folder / "report.json"
-        args = ["-n4"] if number % 2 else ["-pno:xdist"]
-        wall = _pytest(
-            folder, f"--autotune-load={cache}", "--autotune-verify=all", f"--autotune-report={report}", *args
-        )
+        args = [f"--autotune-load={cache}", "--autotune-verify=all", f"--autotune-report={report}"]
+        try:
+            wall = _pytest(folder, *args, "-n4" if number % 2 else "-pno:xdist")
+        except SystemExit as failed:
+            print(f"unchanged, {mode}: no more runs: {str(failed)[-1500:]}", flush=True)
+            break
+        print(f"unchanged, {mode}: {wall:.1f} s", flush=True)
         longest = max(longest, wall)
         told = json.loads(report.read_text())
         rows = [
@@ -162,25 +167,30 @@ def _unchanged(folder: Path, cache: Path, until: float) -> list[dict[str, Any]]:
     return runs
 
 
-def _walls(suites: list[str], folder: Path, until: float) -> list[dict[str, Any]]:
+def _walls(suites: list[str], folder: Path, pairs: int, until: float) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for number, suite in enumerate(suites):
         where, _, arguments = suite.partition(":")
+        name = "problems" if Path(where) == folder else Path(where).name
         cache = folder / f"wall-{number}.pb"
         args = [*arguments.split(), "-pno:xdist", f"--autotune-load={cache}"]
-        try:
-            longest = _pytest(Path(where), *args, f"--autotune-dump={cache}")
-        except SystemExit as failed:
-            print(f"{suite}: left out: {str(failed)[-500:]}")
-            continue
         times: dict[str, list[float]] = {"plain": [], "10%": []}
-        night = 0
-        while time.time() + 2 * longest < until and len(times["10%"]) < 3:
-            times["plain"].append(_pytest(Path(where), *args))
-            times["10%"].append(_pytest(Path(where), *args, "--autotune-verify=10%", f"--autotune-night={night}"))
-            longest, night = max(times["10%"]), night + 1
+        try:
+            print(f"wall of {name}: dump {_pytest(Path(where), *args, f'--autotune-dump={cache}'):.1f} s", flush=True)
+            # A dump takes longer than any of its loads, so it says nothing of how many of these there is time for.
+            longest = 0.0
+            while len(times["10%"]) < pairs and time.time() + 2 * longest < until:
+                plain = _pytest(Path(where), *args)
+                night = f"--autotune-night={len(times['10%'])}"
+                with_share = _pytest(Path(where), *args, "--autotune-verify=10%", night)
+                times["plain"].append(plain)
+                times["10%"].append(with_share)
+                print(f"wall of {name}: {plain:.1f} s, with 10% {with_share:.1f} s", flush=True)
+                longest = max(longest, plain, with_share)
+        except SystemExit as failed:
+            print(f"wall of {name}: left out from here: {str(failed)[-1500:]}", flush=True)
         if times["10%"]:
-            found.append({"suite": Path(where).name if number else "problems", **times})
+            found.append({"suite": name, **times})
     return found
 
 
