@@ -111,6 +111,29 @@ def test_before_each_round_it_is_told_how_many_are_still_in_the_race() -> None:
     assert told[-1][:2] == (2, 4)
 
 
+def test_of_candidates_with_the_same_code_the_first_is_launched_for_all_of_them() -> None:
+    times_us = [30.0, 20.0, 20.0, 20.0]
+    gpu = Gpu()
+    race = Race(gpu)
+    codes = [None, "a", "b", "a"]
+    launched: list[int] = []
+
+    def runner(number: int) -> Runner:
+        return Runner(lambda: times_us[number], lambda: launched.append(number), code=codes[number])
+
+    race.look(map(runner, range(3)))
+    later = race.look([runner(3)])
+    results = race.finish()
+
+    assert set(launched) == {0, 1, 2}
+    assert [one.same_as for one in results] == [None, None, None, 1]
+    assert later[0].same_as == 1
+    assert results[3].time_us == results[1].time_us
+    assert race.choice == 1
+    assert not race.beats(3, 1)
+    assert race.beats(3, 0)
+
+
 def test_losers_drop_out_early_and_the_host_waits_once_for_many_launches() -> None:
     gpu = Gpu()
 

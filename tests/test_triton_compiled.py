@@ -629,3 +629,31 @@ def test_a_kernel_with_a_benchmark_of_its_own_is_not_raced_again(run, absent_gpu
     lookup, _ = hit(run, hooked_kernel([16, 32], do_bench=lambda call, quantiles: [1.0, 1.0, 1.0]), lookups[0].entry)
 
     assert lookup.verdict.reason == "its kernel brings a benchmark of its own"
+
+
+def copy_kernel(configs: list[Any]) -> Any:
+    @triton.autotune(configs=configs, key=["n"])
+    @triton.jit
+    def copy(a, b, n, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(b + offsets, tl.load(a + offsets, mask=offsets < n), mask=offsets < n)
+
+    return copy
+
+
+def test_candidates_that_are_compiled_to_the_same_code_are_launched_once_for_all(run, absent_gpu) -> None:
+    """A kernel without a loop has no stages; which of two equal ones is faster would be chance."""
+    configs = [config(32), config(64), config(64, 3), config(64, 4)]
+    configs.append(triton.Config({"BLOCK": 64}, num_warps=4, num_stages=3, pre_hook=lambda named: None))
+    absent_gpu.times_us = {32: 9.0, 64: 8.0}
+    lookups = run(dumping=True)
+    a, b = torch.zeros(256), torch.zeros(256)
+
+    copy_kernel(configs)[(4,)](a, b, 256)
+
+    _, own, *same, other_hook = lookups[0].entry.candidates
+    assert str(lookups[0].entry.choice) == "BLOCK=64, num_warps=4, num_ctas=1, num_stages=2"
+    assert [one.label for one in same] == ["the same code as with num_stages=2"] * 2
+    assert {one.time_us for one in same} == {own.time_us}
+    assert other_hook.label.endswith("runs")
+    assert sorted(absent_gpu.launched[:3]) == [32, 64, 64], "the first lap"

@@ -176,9 +176,9 @@ def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench
     chosen = None
     if len(configs) > 1 and left_s > 0 and not own:
         compile_candidates(call, configs, run, UndividedWork())
-        load_ahead(call, configs)
+        codes = load_ahead(call, configs)
         if part != "compile":
-            record = {"problem": problem, **_measured(part, call, configs)}
+            record = {"problem": problem, **_measured(part, call, configs, codes)}
             with open(os.environ["MEASURING_OUT"], "a") as file:
                 file.write(json.dumps(record) + "\n")
             chosen = configs[record["arms"]["race"]["choice"]]
@@ -196,10 +196,10 @@ def _first_that_fits(call: Any, configs: list[Any]) -> Any:
     return configs[0]
 
 
-def _measured(part: str, call: Any, configs: list[Any]) -> dict[str, Any]:
+def _measured(part: str, call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any]:
     from pytest_autotune.tuners.triton import launches
 
-    ways = {"plain": _plain, "before": _before, "race": _race}
+    ways = {"plain": _plain, "before": _before, "race": partial(_race, codes=codes)}
     order = random.Random(str(call.tuning_key) + part)
     others = ["plain", "before"] if part == "first" else ["plain"]
     names = ["race", *(others if order.random() < (1 / 4 if part == "first" else 1 / 3) else [])]
@@ -209,7 +209,7 @@ def _measured(part: str, call: Any, configs: list[Any]) -> dict[str, Any]:
         started = time.perf_counter()
         times = ways[name](call, configs)
         arms[name] = {"held_s": time.perf_counter() - started, **times}
-    runners = [launches.runner(call.autotuner, call.args, call.kwargs, config) for config in configs]
+    runners = [launches.runner(call.autotuner, call.args, call.kwargs, config, codes.get(config)) for config in configs]
     return {"arms": arms, **(_truth(call, runners) if part == "first" else {"truth": [], "noise": 0.0})}
 
 
@@ -246,17 +246,20 @@ def _before(call: Any, configs: list[Any]) -> dict[str, Any]:
     return {**found, "choice": min(leaders, key=lambda n: times[n])}
 
 
-def _race(call: Any, configs: list[Any]) -> dict[str, Any]:
+def _race(call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any]:
     from pytest_autotune.tuners.triton import launches
 
     make_clock = launches.clock_for(call.autotuner)
     assert make_clock is not None
-    raced = launches.race(make_clock(), call.autotuner, call.args, call.kwargs, configs)
+    raced = launches.race(make_clock(), call.autotuner, call.args, call.kwargs, configs, codes)
     return {
         "choice": configs.index(raced.best),
         "times_us": [result.time_us for result in raced.results.values()],
         "disturbed": raced.disturbed,
-        "launches": sum(result.measured.runs for result in raced.results.values() if result.measured),
+        "of_the_same_code": sum(result.same_as is not None for result in raced.results.values()),
+        "launches": sum(
+            result.measured.runs for result in raced.results.values() if result.measured and result.same_as is None
+        ),
     }
 
 
@@ -297,6 +300,11 @@ def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
     each_us = sum(rough[number] + busy_us + 100 for number in close)
     count = max(20, min(400, int(TRUTH_US / each_us)))
     laps(close, count, busy_us)
+    # Candidates of the same code take the same time.
+    pooled: dict[Any, list[float]] = {}
+    for number in close:
+        pooled.setdefault(runners[number].code or number, []).extend(times.get(number, []))
+    times = {number: pooled[runners[number].code or number] for number in close if number in times}
     means = {number: midmean(times[number])[0] for number in close if times.get(number)}
     halves = [
         abs(midmean(own[::2])[0] / midmean(own[1::2])[0] - 1)

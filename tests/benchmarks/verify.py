@@ -276,8 +276,8 @@ def _plant(autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -
 
     call = Call.of(autotuner, tuning_key, bench_fn)
     if len(configs) > 1 and time.time() < float(os.environ["VERIFY_UNTIL"]):
-        load_ahead(call, configs)
-        runners = [launches.runner(autotuner, call.args, call.kwargs, config) for config in configs]
+        codes = load_ahead(call, configs)
+        runners = [launches.runner(autotuner, call.args, call.kwargs, config, codes.get(config)) for config in configs]
         measuring.TRUTH_US = 4e5
         truth = measuring._truth(call, runners)["truth"]
         function, device = python_function(autotuner), current_gpu()

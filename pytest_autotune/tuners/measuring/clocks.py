@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -41,12 +41,14 @@ class Runner:
     :param after: called after each with the error that the launch ended with, or None; not timed.
     :param set_up: called before a launch that follows one of another candidate. Where there is one,
         candidates take turns less often.
+    :param code: what it runs, where that is known: of those whose code is equal one is launched for all.
     """
 
     run: Callable[[], object]
     before: Callable[[], object] = _nothing
     after: Callable[[Exception | None], object] = _nothing
     set_up: Callable[[], object] | None = None
+    code: Hashable = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, settle, tie_on_gpu
@@ -91,10 +91,14 @@ class DeviceLostError(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one candidate: its times, or the error that it failed with."""
+    """What became of one candidate: its times, or the error that it failed with.
+
+    :param same_as: the number of the candidate that was launched in its place, since it runs the same code.
+    """
 
     measured: Measurement | None = None
     failed: BaseException | None = None
+    same_as: int | None = None
 
     @property
     def time_us(self) -> float:
@@ -173,6 +177,8 @@ class Race:
         self._now_s = now_s
         self._told = told
         self._entrants: list[_Entrant] = []
+        #: Who is launched for each candidate that was looked at: of those with the same code, the first.
+        self._launched_for: list[_Entrant] = []
         self._left: list[_Entrant] = []
         self._laps: list[Lap] = []
         self._busy_us = 0.0
@@ -182,9 +188,8 @@ class Race:
 
     def look(self, runners: Iterable[Runner]) -> Sequence[Result]:
         """Launch new candidates a few times; returns what became of these."""
-        first = len(self._entrants)
-        new = [_Entrant(first + number, runner) for number, runner in enumerate(runners)]
-        self._entrants += new
+        first = len(self._launched_for)
+        new = self._entered(runners)
         self._told(len(new), len(self._entrants))
         prepared_us: list[float] = []
         for _ in range(2):
@@ -202,7 +207,11 @@ class Race:
                 timed.turn.entrant.seen |= timed.prepared_us <= self._busy_us
             # Of the others only the host's times are known.
             quick = [one for one in quick if one.failed is None and not one.seen and self._clock.can_keep_busy]
-        return [Result(measurement([one.least_us])) if one.failed is None else one.result for one in new]
+        looked = {
+            one.number: Result(measurement([one.least_us])) if one.failed is None else one.result
+            for one in self._entrants
+        }
+        return self._for_all(looked)[first:]
 
     def finish(self) -> Sequence[Result]:
         """Race those that may win; returns what became of every candidate, in the order of the looks."""
@@ -236,7 +245,7 @@ class Race:
         :raises Exception: what the candidate failed with.
         """
         limits, began_s = self._limits, self._now_s()
-        defender = self._entrants[number]
+        defender = self._launched_for[number]
         left = [one for one in self._entrants if one.least_us <= defender.least_us * (1 + NO_CHALLENGE)]
         self._warm_up(left)
         found = None
@@ -282,7 +291,30 @@ class Race:
     @property
     def results(self) -> Sequence[Result]:
         """What became of every candidate so far, in the order of the looks."""
-        return [one.result for one in self._entrants]
+        return self._for_all({one.number: one.result for one in self._entrants})
+
+    def _entered(self, runners: Iterable[Runner]) -> list[_Entrant]:
+        """New candidates, without those that run the same code as one before."""
+        known = {one.runner.code: one for one in self._entrants if one.runner.code is not None}
+        new = []
+        for runner in runners:
+            entrant = known.get(runner.code)
+            if entrant is None:
+                entrant = _Entrant(len(self._launched_for), runner)
+                new.append(entrant)
+                if runner.code is not None:
+                    known[runner.code] = entrant
+            self._launched_for.append(entrant)
+        self._entrants += new
+        return new
+
+    def _for_all(self, results: Mapping[int, Result]) -> list[Result]:
+        """What became of every candidate, by what became of those that were launched."""
+        found = []
+        for number, entrant in enumerate(self._launched_for):
+            result = results[entrant.number]
+            found.append(result if entrant.number == number else replace(result, same_as=entrant.number))
+        return found
 
     @property
     def choice(self) -> int:
@@ -302,11 +334,13 @@ class Race:
 
     def beats(self, number: int, other: int) -> bool:
         """Whether a candidate is faster than another one: for certain, and by more than a tie."""
-        one, two = self._entrants[number], self._entrants[other]
+        one, two = self._launched_for[number], self._launched_for[other]
+        if one is two:
+            return False
         if one.failed is not None or two.failed is not None:
             return one.failed is None
-        laps = sum(number in lap and other in lap for lap in self._laps)
-        found = compared(self._laps, other, number)
+        laps = sum(one.number in lap and two.number in lap for lap in self._laps)
+        found = compared(self._laps, two.number, one.number)
         if found is None or laps < ROUNDS[0][0]:  # one of them had lost at the first look
             return two.least_us > one.least_us * (1 + NO_CHALLENGE)
         return found.slower > max(self._tie([one, two]), SURE * found.error_over(laps))
@@ -440,7 +474,7 @@ class Race:
         def has_lost(one: _Entrant) -> bool:
             score = scores[one.number]
             behind = score.share / scores[best].share - 1
-            one.behind = self._entrants[best], 1 + behind
+            one.behind = self._launched_for[best], 1 + behind
             return behind > margin and behind > tie + VERY_SURE * of_both(score.error, scores[best].error)
 
         return [one for one in left if not has_lost(one)]

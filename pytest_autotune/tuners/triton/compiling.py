@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -78,9 +78,29 @@ def compile_and_load(call: Call, config: Any) -> Any:
     return kernel
 
 
-def load_ahead(call: Call, configs: Sequence[Any]) -> None:
-    """Load the kernels of all candidates before the GPU is held; what fails here fails again in the race."""
+def load_ahead(call: Call, configs: Sequence[Any]) -> dict[Any, Hashable]:
+    """Load the kernels of all candidates before the GPU is held; what fails here fails again in the race.
+
+    :returns: what each launches, see :func:`launched_code`.
+    """
+    codes: dict[Any, Hashable] = {}
     if not stream_is_capturing():
         for config in configs:
             with suppress(Exception):
-                compile_and_load(call, config)
+                codes[config] = launched_code(call, config, compile_and_load(call, config))
+    return codes
+
+
+def launched_code(call: Call, config: Any, kernel: Any) -> Hashable:
+    """What tells candidates apart that are launched with other code, or in another way; None where that is not known.
+
+    Candidates that differ in ``num_stages`` alone are often compiled to the same code: a kernel without a loop that
+    Triton pipelines has no stages.
+
+    :param kernel: what the candidate was compiled to.
+    """
+    code = internals.machine_code(kernel)
+    # A grid may depend on what the kernel is given.
+    names = call.autotuner.arg_names
+    given = [(name, value) for name, value in config.all_kwargs().items() if name in config.kwargs or name in names]
+    return None if code is None else (code, repr(sorted(given)), config.pre_hook)

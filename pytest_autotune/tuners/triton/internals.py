@@ -8,9 +8,10 @@ what asks it says that there is none.
 from __future__ import annotations
 
 import gc
+import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any
@@ -43,6 +44,8 @@ _SETTINGS = {
         "scalarize_packed_fops",
     ),
 }
+#: What says only how a kernel was compiled, not how it is launched.
+_COMPILED_WITH = {"hash", "num_stages", "maxnreg"}
 _REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError", "InterpreterError"}
 
 
@@ -425,6 +428,22 @@ def _target(backends: Any, arch: str) -> Any:
     if kind == "gfx":
         return backends.GPUTarget("hip", arch, 64 if number.startswith("9") else 32)
     raise HookError(f"{arch} is an architecture that is not known here")
+
+
+# What is compiled
+
+
+def machine_code(kernel: Any) -> Hashable:
+    """The code of a compiled kernel, with how it is launched; None where a Triton has it in another way.
+
+    :param kernel: ``CompiledKernel``, loaded.
+    """
+    binary: Any = getattr(kernel, "kernel", None)
+    metadata: Any = getattr(kernel, "metadata", None)
+    if not isinstance(binary, bytes) or not hasattr(metadata, "_asdict"):
+        return None
+    launched = {name: value for name, value in metadata._asdict().items() if name not in _COMPILED_WITH}
+    return hashlib.sha256(binary).hexdigest(), repr(sorted(launched.items()))
 
 
 # Settings

@@ -7,7 +7,7 @@ hooks of Triton's too, and are not timed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,23 +39,26 @@ def race(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     configs: Sequence[Any],
+    codes: Mapping[Any, Hashable],
     told: Callable[[int, int], object] = lambda left, of: None,
 ) -> RaceOutcome:
     """Race compiled candidates of one call.
 
+    :param codes: what candidates launch, by config; of those with the same code one is launched for all.
     :param told: as of :class:`Race`.
     :raises Exception: what Triton's own benchmark does not take for a failure of one candidate.
     """
     running = Race(clock, expected=internals.expected_failures(), told=told)
-    running.look([runner(autotuner, args, kwargs, config) for config in configs])
+    running.look([runner(autotuner, args, kwargs, config, codes.get(config)) for config in configs])
     results = running.finish()
     best = configs[running.choice] if any(result.measured for result in results) else None
     return RaceOutcome(best, dict(zip(configs, results, strict=True)), running.disturbed)
 
 
-def runner(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], config: Any) -> Runner:
+def runner(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], config: Any, code: Hashable = None) -> Runner:
     """One launch as ``Autotuner._bench`` makes it.
 
+    :param code: see :class:`Runner`.
     :raises ValueError: as Triton does, for an argument that the candidates set, too.
     """
     if conflicts := kwargs.keys() & config.kwargs.keys():
@@ -72,4 +75,4 @@ def runner(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], config
     def after(error: Exception | None) -> None:
         autotuner.post_hook(named, exception=error)
 
-    return Runner(partial(autotuner.fn.run, *args, **current), before, after)
+    return Runner(partial(autotuner.fn.run, *args, **current), before, after, code=code)

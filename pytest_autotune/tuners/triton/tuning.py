@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.tuners.measuring.race import Result
 from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed, rounded_us
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
@@ -27,14 +28,15 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
     :param bench_fn: measures the candidates as Triton does.
     """
     autotuner = call.autotuner
+    codes: Mapping[Any, Hashable] = {}
     if not interpreter.interprets(autotuner) and not tuning.known_to_fail:
         taken = compile_candidates(call, configs, run, tuning.work, tuning.tries)
         fetch_compiled(call, configs, run, tuning.work, taken)
-        load_ahead(call, configs)
+        codes = load_ahead(call, configs)
     failed: dict[Any, BaseException] = {}
     with tuning.measuring():
         try:
-            raced = _race(call, configs, tuning)
+            raced = _race(call, configs, codes, tuning)
             if raced is None:
                 with noted_failures(autotuner, failed, partial(tuning.tries, of=len(configs))):
                     bench_fn()
@@ -58,7 +60,7 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
             return
         if autotuner.do_bench is interpreter.interpreter_benchmark:
             best = autotuner.cache[call.tuning_key] = _settled(times_ms, NOISE_OF_INTERPRETER)
-    labels = {config: str(result.measured) for config, result in raced.results.items()} if raced else {}
+    labels = {config: _label(config, result, configs) for config, result in raced.results.items()} if raced else {}
     candidates = {
         config: candidate(params, times_ms[config], failed.get(config), labels.get(config, ""))
         for config, params in zip(configs, distinct_params(configs), strict=True)
@@ -66,7 +68,7 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
     tuning.record(candidates[best], list(candidates.values()))
 
 
-def _race(call: Call, configs: Sequence[Any], tuning: Tuning) -> RaceOutcome | None:
+def _race(call: Call, configs: Sequence[Any], codes: Mapping[Any, Hashable], tuning: Tuning) -> RaceOutcome | None:
     """Race the candidates, and leave the autotuner as its own benchmark would.
 
     :returns: the outcome; None where the kernel's benchmark is not Triton's own and is to be used as it is.
@@ -76,7 +78,7 @@ def _race(call: Call, configs: Sequence[Any], tuning: Tuning) -> RaceOutcome | N
     if make_clock is None:
         return None
     started = time.time()
-    raced = race(make_clock(), autotuner, call.args, call.kwargs, configs, tuning.races)
+    raced = race(make_clock(), autotuner, call.args, call.kwargs, configs, codes, tuning.races)
     best = raced.best if raced.best is not None else configs[0]
     autotuner.configs_timings = {config: [result.time_us / 1000] * 3 for config, result in raced.results.items()}
     autotuner.bench_time = time.time() - started
@@ -84,6 +86,14 @@ def _race(call: Call, configs: Sequence[Any], tuning: Tuning) -> RaceOutcome | N
     # The last launch may have been another candidate's: what it left in the tensors must not differ.
     autotuner.pre_hook(call.arguments(best), reset_only=True)
     return raced
+
+
+def _label(config: Any, result: Result, configs: Sequence[Any]) -> str:
+    if result.same_as is None:
+        return str(result.measured)
+    launched = configs[result.same_as].all_kwargs()
+    other = [f"{name}={launched[name]}" for name, value in config.all_kwargs().items() if launched.get(name) != value]
+    return f"the same code as with {', '.join(other)}"
 
 
 def _settled(times_ms: Mapping[Any, float], noise: float) -> Any:

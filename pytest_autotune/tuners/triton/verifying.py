@@ -14,7 +14,7 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
 from pytest_autotune.tuners.triton import internals, interpreter
 from pytest_autotune.tuners.triton.call import Call
-from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
+from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates, launched_code
 from pytest_autotune.tuners.triton.launches import clock_for, runner
 
 
@@ -42,10 +42,10 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
         runners = {}
         for candidate, config in zip(candidates, configs, strict=True):
             try:
-                compile_and_load(call, config)
+                code = launched_code(call, config, compile_and_load(call, config))
             except Exception:  # as in a search, it fails alone
                 continue
-            runners[candidate] = runner(call.autotuner, call.args, call.kwargs, config)
+            runners[candidate] = runner(call.autotuner, call.args, call.kwargs, config, code)
         return runners
 
     candidates = [Candidate(params=params) for params in offered]
