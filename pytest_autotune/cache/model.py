@@ -183,6 +183,11 @@ class Candidate:
         return self.words or "default"
 
 
+def is_named(tuner: str, names: Iterable[str]) -> bool:
+    """Whether one of some names is a tuner's, or that of one above it: ``inductor`` names ``inductor.config``."""
+    return any(f"{tuner}.".startswith(f"{name}.") for name in names)
+
+
 def library_of(tuner: str) -> str:
     """The library that a tuner belongs to, as one adapter hooks it: ``inductor`` of ``inductor.config``."""
     return tuner.partition(".")[0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.model import library_of
+from pytest_autotune.cache.model import is_named, library_of
 from pytest_autotune.report.summary import Gate, Summary
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.verify import TIME_OVER
@@ -75,18 +75,29 @@ def judge_drift(summary: Summary, limit: Limit | None) -> Gate:
         )
     if not summary.is_judged:
         return Gate(limit.text, failure="nothing was loaded, so no choice was raced (add --autotune-load=PATH)")
+    if summary.is_empty:
+        why = "no entry is loaded, so no choice was raced (add some with --autotune-update)"
+        return Gate(limit.text, failure=why)
     return Gate(limit.text, skipped="drift of autotune choices not judged: not one was raced")
 
 
-def judge(summary: Summary, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "") -> Gate:
+def judge(
+    summary: Summary, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "", empty: str = ""
+) -> Gate:
     """Whether a run has more misses than its user allows, or unused entries where there are to be none.
 
     :param limit: None where the user has set none.
     :param unloaded: what is wrong with judging a run that loads nothing; nothing is where a test has loaded something.
+    :param empty: what is wrong with judging a run by caches without entries; nothing is where a limit has judged misses.
     """
     gate = _judged(summary, limit, fail_on_unused)
-    if unloaded and not summary.is_judged and not gate.failure:
-        return replace(gate, failure=unloaded, is_usage_error=True)
+    if gate.failure:
+        return gate
+    if unloaded and not summary.is_judged:
+        return replace(gate, failure=unloaded, skipped="", is_usage_error=True)
+    has_judged = summary.problems and (limit is not None or Outcome.MISS in summary.refused)
+    if empty and summary.is_empty and not has_judged and not summary.interrupted:
+        return replace(gate, failure=empty, skipped="")
     return gate
 
 
@@ -126,8 +137,10 @@ def _asked_nothing(summary: Summary) -> str:
     """
     if not summary.unasked or (summary.incomplete and not summary.only_skipped):
         return ""
-    skipped = f" ({summary.incomplete})" if summary.incomplete else ""
-    return f"{_entries_were(summary.unasked)} loaded and not one was asked for{skipped}"
+    left_out = sorted(name for name in summary.covered if not is_named(name, summary.requested))
+    leaves = f"{summary.requested_by} leaves out {', '.join(left_out)}" if summary.requested and left_out else ""
+    why = "; ".join(filter(None, [leaves, summary.incomplete]))
+    return f"{_entries_were(summary.unasked)} loaded and not one was asked for{f' ({why})' if why else ''}"
 
 
 def _misses(summary: Summary, limit: Limit) -> list[str]:

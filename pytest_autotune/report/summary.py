@@ -76,6 +76,7 @@ class Summary:
     :param taken_over: how many tunings of killed runs with this dump path were taken over.
     :param versions: tuner -> the versions that it ran under.
     :param requested: the tuners that the user named; empty where those with loaded entries act.
+    :param requested_by: how the user named them, as spelt.
     :param updates: the dump path was loaded, too.
     :param interrupted: the run was ended before its tests were.
     :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
@@ -109,6 +110,7 @@ class Summary:
     versions: Mapping[str, Versions] = field(default_factory=dict)
     left_out: tuple[Entry, ...] = ()
     requested: tuple[str, ...] = ()
+    requested_by: str = ""
     updates: bool = False
     interrupted: bool = False
     update: str = ""
@@ -194,6 +196,12 @@ class Summary:
         return len(self.rows) + len(self.unseen)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether what was loaded has no entry at all, nor had the cache of a single test one for what was looked up."""
+        found_nothing = all(row.outcome in (None, Outcome.MISS, Outcome.UNPORTABLE) for row in self.rows)
+        return bool(self.loaded) and not any(entries for _, entries in self.loaded) and found_nothing
+
+    @property
     def unasked(self) -> int:
         """How many entries were loaded for lookups, in a run that made none at all; else 0."""
         return 0 if self.problems else sum(entries for _, entries in self.loaded) - self.plain
@@ -252,6 +260,7 @@ class Wanted:
     prune: bool = False
     updates: bool = False
     requested: tuple[str, ...] = ()
+    requested_by: str = ""
     aliases: Mapping[str, str] = field(default_factory=dict)
     update: str = ""
     sweep: str = ""
@@ -299,6 +308,7 @@ def summarise(
         versions=collected.versions,
         left_out=ending.left_out if written else (),
         requested=wanted.requested,
+        requested_by=wanted.requested_by,
         updates=wanted.updates,
         interrupted=collected.interrupted,
         update=wanted.update,

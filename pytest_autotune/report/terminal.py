@@ -364,7 +364,8 @@ def _hint(summary: Summary) -> Iterator[Line]:
     dumped = summary.dump is not None and not summary.dump.error
     prune = "add --autotune-prune to drop the unused entries." if summary.unused else ""
     is_behind = not dumped or (summary.dump is not None and summary.dump.new_only and counts["stale"])
-    if is_behind and (counts["miss"] or counts["stale"] or counts["mismatch"] or summary.moved):
+    has_no_entries = bool(summary.is_empty and summary.failures)
+    if is_behind and (counts["miss"] or counts["stale"] or counts["mismatch"] or summary.moved or has_no_entries):
         yield Line(f"Re-run with {update} to update the cache{'; ' + prune if prune else '.'}")
     elif prune:
         yield Line(f"Re-run with {update} and {prune}")

@@ -12,7 +12,17 @@ from typing import NoReturn
 
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity, Problem, Value, Versions, library_of
+from pytest_autotune.cache.model import (
+    NO_VERSIONS,
+    Candidate,
+    Entry,
+    Identity,
+    Problem,
+    Value,
+    Versions,
+    is_named,
+    library_of,
+)
 from pytest_autotune.run.abilities import NO_ABILITIES, Abilities, MadeOf, nothing_noted
 from pytest_autotune.run.claims import Claims
 from pytest_autotune.run.compiled_ahead import CompiledAhead
@@ -135,7 +145,7 @@ class TuningRun(Notes):
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether the user wants this kernel left alone."""
         wanted = self.policy.tuners
-        if wanted is not None and not any(f"{tuner}.".startswith(f"{name}.") for name in wanted):
+        if wanted is not None and not is_named(tuner, wanted):
             return True
         names = {f"{tuner}:{kernel}", f"{library_of(tuner)}:{kernel}"}
         return any(fnmatchcase(name, glob) for name in names for glob in self.policy.ignore)

@@ -30,7 +30,7 @@ from pytest_autotune.run.together.folders import Membership, remove_run_folders,
 from pytest_autotune.session import REPORT_ATTRIBUTE, asks_for_cache, ci, reports
 from pytest_autotune.session.beginning import begin
 from pytest_autotune.session.completeness import Completeness
-from pytest_autotune.session.gating import unloaded_gate
+from pytest_autotune.session.gating import empty_gate, unloaded_gate
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.traffic import Task, receive_results, send_task
 from pytest_autotune.session.worker import TestProcess
@@ -241,6 +241,7 @@ class Controller:
             options.prune,
             options.updates,
             options.tuners or (),
+            self._tuners_named_by(),
             dict(options.device_alias),
             options.update_arguments,
             str(options.sweep or ""),
@@ -250,8 +251,13 @@ class Controller:
         summary = summarise(self._beginning, collected, ending, dumped, wanted, self._places)
         # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
         unloaded = unloaded_gate(self._config, options) if self._process is None else ""
-        gate = judge(summary, options.max_misses, options.fail_on_unused, unloaded)
+        empty = empty_gate(self._config, options, self._beginning.loaded)
+        gate = judge(summary, options.max_misses, options.fail_on_unused, unloaded, empty)
         return replace(summary, gate=gate, drift=judge_drift(summary, options.max_drift))
+
+    def _tuners_named_by(self) -> str:
+        names = self._config.getoption("autotune_tuners")
+        return f"--autotune-tuners={names}" if names is not None else "autotune_tuners (ini)"
 
     def _collect_journals(self) -> None:
         """Collect what no report has brought: of workers that died, and of forked children."""

@@ -1,9 +1,12 @@
-"""A limit on misses, or an error for each, in a run that loads nothing would be green whatever happens."""
+"""A limit on misses, or an error for each, in a run that loads no entries would be green whatever happens."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from pytest_autotune.cache.model import Cache
 from pytest_autotune.session.completeness import selection
 from pytest_autotune.session.parsed_options import Options
 
@@ -12,22 +15,45 @@ def unloaded_gate(config: pytest.Config, options: Options) -> str:
     """What is wrong with judging this run, in one line; empty where nothing is.
 
     Nothing is wrong where a cache is loaded, where a new one is dumped, or where an empty ``--autotune-load=`` says
-    that nothing is to be loaded. Markers may still load some for single tests, which only the tests know. Who runs a
-    part of such a suite is not kept from it by what the ini file asks of the whole.
+    that nothing is to be loaded. Markers may still load some for single tests, which only the tests know.
     """
     if options.load or options.dump is not None or config.getoption("autotune_load") is not None:
         return ""
+    gate = _gate(config, options, on_miss=("error", "nearest"))  # without entries, none could be the nearest
+    return gate and (
+        f"{gate}: nothing is loaded, so there is nothing to judge "
+        "(add --autotune-load=PATH; an empty --autotune-load= loads nothing on purpose)"
+    )
+
+
+def empty_gate(config: pytest.Config, options: Options, loaded: Sequence[tuple[str, Cache]]) -> str:
+    """What is wrong with judging this run by what it loads, in one line; empty where nothing is.
+
+    :param loaded: (path as the user wrote it, what it held) of each loaded cache.
+    """
+    if options.updates or not loaded or any(cache.entries for _, cache in loaded):
+        return ""
+    gate = _gate(config, options)
+    paths = ", ".join(path for path, _ in loaded)
+    has = "has" if len(loaded) == 1 else "have"
+    return gate and f"{gate}: {paths} {has} no entries, so there is nothing to judge (add them with --autotune-update)"
+
+
+def _gate(config: pytest.Config, options: Options, on_miss: Sequence[str] = ("error",)) -> str:
+    """The first option that is to judge this run, as the user spelt it; empty where none is.
+
+    :param on_miss: the words of that option that judge.
+
+    Who runs a part of a suite is not kept from it by what the ini file asks of the whole.
+    """
     asks = {
         "max_misses": options.max_misses is not None,
         "fail_on_unused": options.fail_on_unused,
-        "on_miss": options.on_miss in ("error", "nearest"),
+        "on_miss": options.on_miss in on_miss,
     }
     for name in (name for name, is_asked in asks.items() if is_asked):
-        is_typed = config.getoption(f"autotune_{name}") is not None
-        if is_typed or not selection(config):
-            where = f"--autotune-{name.replace('_', '-')}" if is_typed else f"autotune_{name} (ini)"
-            return (
-                f"{where}: nothing is loaded, so there is nothing to judge "
-                "(add --autotune-load=PATH; an empty --autotune-load= loads nothing on purpose)"
-            )
+        if config.getoption(f"autotune_{name}") is not None:
+            return f"--autotune-{name.replace('_', '-')}"
+        if not selection(config):
+            return f"autotune_{name} (ini)"
     return ""

@@ -17,6 +17,7 @@ def test_a_gate_without_anything_loaded_is_a_usage_error(suite: Suite, gate: str
     told = f"{gate.partition('=')[0]}: nothing is loaded, so there is nothing to judge (add --autotune-load=PATH; *"
     if "-n2" in suite.distribution:  # the workers know the tests, and cannot refuse a run
         result.stdout.fnmatch_lines([f"! {told}"])
+        result.stdout.no_fnmatch_line("*not judged*")  # one answer, not two
     else:
         result.stderr.fnmatch_lines([f"ERROR: {told}"])
 
@@ -90,3 +91,65 @@ def test_a_run_of_fixtures_alone_is_a_part_of_the_suite(serial_suite: Suite) -> 
 
     assert result.ret == 0
     result.stdout.fnmatch_lines(["unused autotune cache entries not judged: --setup-only selects tests"])
+
+
+NO_ENTRIES = "cache.textproto has no entries, so there is nothing to judge (add them with --autotune-update)"
+UPDATE = "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
+
+
+@pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
+def test_a_cache_without_entries_is_not_green_where_no_kernel_asked(serial_suite: Suite, gate: str) -> None:
+    serial_suite.write(test_lib="def test_nothing(): pass").cache.write_text("format_version: 1\n")
+
+    result = serial_suite.load(gate)
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([UPDATE, f"!* {gate.partition('=')[0]}: {NO_ENTRIES} !*"])
+    skip_all(serial_suite)
+    assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED
+    if "on-miss" not in gate:
+        assert serial_suite.load(gate, "--autotune-update").ret == 0
+    assert serial_suite.load().ret == 0, "without a gate"
+
+
+def test_a_cache_without_entries_has_no_unused_ones_and_is_not_green_for_that(serial_suite: Suite, section) -> None:
+    serial_suite.write().cache.write_text("format_version: 1\n")
+
+    result = serial_suite.load("--autotune-fail-on-unused")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert section(result)[0].startswith("MISS 4 problems")
+    result.stdout.fnmatch_lines([f"!* --autotune-fail-on-unused: {NO_ENTRIES} !*"])
+    assert serial_suite.load("--autotune-max-misses=4").ret == 0, "a limit that has judged the misses"
+
+
+def test_a_limit_on_drift_is_not_green_where_no_entry_is_loaded(serial_suite: Suite) -> None:
+    serial_suite.write().cache.write_text("format_version: 1\n")
+
+    result = serial_suite.load("--autotune-verify=all", "--autotune-max-drift=0")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["!* no entry is loaded, so no choice was raced (add some with --autotune-update) !*"])
+
+
+def test_an_ini_gate_on_a_cache_without_entries_judges_the_whole_suite_only(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib="def test_nothing(): pass").cache.write_text("format_version: 1\n")
+    serial_suite.pytester.makeini("[pytest]\nautotune_load = cache.textproto\nautotune_max_misses = 0\n")
+
+    result = serial_suite.run()
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([f"!* autotune_max_misses (ini): {NO_ENTRIES} !*"])
+    assert serial_suite.run("test_lib.py").ret == 0
+
+
+@pytest.mark.parametrize("spelt", ["--autotune-tuners=xla", "autotune_tuners (ini)"])
+def test_a_gate_names_the_option_that_leaves_out_the_tuner_of_what_is_loaded(serial_suite: Suite, spelt: str) -> None:
+    serial_suite.write().dump()
+    serial_suite.pytester.makeini(f"[pytest]\nautotune_tuners = {'xla' if 'ini' in spelt else 'toy'}\n")
+
+    result = serial_suite.load("--autotune-max-misses=0", *([spelt] if "=" in spelt else []))
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    told = f"4 entries were loaded and not one was asked for ({spelt} leaves out toy)"
+    result.stdout.fnmatch_lines([f"!* {told} !*"])
