@@ -123,6 +123,7 @@ def hostile_summary() -> Summary:
         versions={HOSTILE.split(".")[0]: Versions.of(f"{HOSTILE} 2.0")},
         left_out=(entry,),
         requested=(HOSTILE,),
+        requested_by=HOSTILE,
         updates=True,
         interrupted=True,
         update=HOSTILE,

@@ -88,7 +88,7 @@ def judge(
 
     :param limit: None where the user has set none.
     :param unloaded: what is wrong with judging a run that loads nothing; nothing is where a test has loaded something.
-    :param empty: what is wrong with judging a run by caches without entries; nothing is where a limit has judged misses.
+    :param empty: what is wrong with judging a run by caches without entries; nothing is where misses were judged.
     """
     gate = _judged(summary, limit, fail_on_unused)
     if gate.failure:

@@ -197,7 +197,7 @@ class Summary:
 
     @property
     def is_empty(self) -> bool:
-        """Whether what was loaded has no entry at all, nor had the cache of a single test one for what was looked up."""
+        """Whether what was loaded has no entry at all, nor had the cache of a test one for what that looked up."""
         found_nothing = all(row.outcome in (None, Outcome.MISS, Outcome.UNPORTABLE) for row in self.rows)
         return bool(self.loaded) and not any(entries for _, entries in self.loaded) and found_nothing
 
