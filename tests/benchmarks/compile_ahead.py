@@ -1,6 +1,6 @@
 """A load with an empty compile cache, with and without compiling ahead, and with a full one.
 
-    python tests/benchmarks/compile_ahead.py [--seconds=N] [--runs=0,4,0@2,2@2] NAME=FOLDER[:PYTEST_ARGUMENT,...] ...
+    python tests/benchmarks/compile_ahead.py [--seconds=N] [--runs=0,4,0@2,2@2] [--sample] NAME=FOLDER[:ARGUMENT,...]
     python tests/benchmarks/compile_ahead.py --seconds=600 --cache=liger=liger.textproto \\
         liger=../Liger-Kernel:test/transformers/test_dyt.py,test/transformers/test_fused_moe.py
 
@@ -15,8 +15,11 @@ once, so that no arm pays for files that nobody has read yet: on a fresh machine
 ahead gains.
 
 A line says what is about to run, one what it took: the process, pytest alone, and what the tests' process and its
-children compiled. After ``--seconds`` nothing is begun any more, what runs is ended, and the table, which comes last,
-has what there is: of several rounds the best.
+children compiled. Lines below it say where the time went (ahead_clock.py): when collection was over and when the first
+test began; what the tests' process compiled itself, and why; what it found compiled, waited for, loaded onto the GPU
+and forked; what the processor did. ``--sample`` also looks at what the tests' main thread does, and says in which
+functions it was longer in `on` than in `full`. After ``--seconds`` nothing is begun any more, what runs is ended, and
+the table, which comes last, has what there is: of several rounds the best.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from common import machine, table
+from where_it_went import Where, longer
 
 ARMS = ("off", "on", "full")
 
@@ -51,6 +55,7 @@ class _Run:
     cores: int
     seconds: dict[str, list[float]] = field(default_factory=lambda: {arm: [] for arm in ARMS})
     told: dict[str, Any] = field(default_factory=dict)
+    where: dict[str, Where] = field(default_factory=dict)
     tests: str = ""
 
     @property
@@ -78,13 +83,20 @@ class _Benchmark:
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self._started:6.1f} s] {text}", flush=True)
 
-    def pytest(self, suite: _Suite, *args: str, compiled: Path, cores: int = 0) -> tuple[float, str] | None:
+    def pytest(
+        self, suite: _Suite, *args: str, compiled: Path, cores: int = 0, clock: Path | None = None
+    ) -> tuple[float, str] | None:
         """The wall time of a run, and what it printed; None where it failed or there was no time for it."""
         left = self._over_at - time.monotonic()
         if left <= 0:
             return None
         environment = {"TRITON_CACHE_DIR": str(compiled / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(compiled / "ind")}
         command = [sys.executable, "-m", "pytest", "-q", *suite.args, *args]
+        if clock is not None:
+            command += ["-p", "ahead_clock"]
+            environment["AHEAD_CLOCK"] = str(clock)
+            environment["AHEAD_CLOCK_SAMPLE"] = "0.004" if self._options.sample else "0"
+            environment["PYTHONPATH"] = os.pathsep.join((os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")))
         if cores:
             numbers = sorted(os.sched_getaffinity(0))[:cores]
             command = ["taskset", "-c", ",".join(map(str, numbers)), *command]
@@ -154,7 +166,9 @@ class _Benchmark:
         options = [f"--autotune-load={suite.cache}", f"--autotune-report={report}", f"-n{run.workers}"]
         options.append(f"--autotune-compile-ahead={'off' if arm == 'off' else self._options.on}")
         self.say(f"{suite.title}, {run.title}, {arm} ...")
-        done = self.pytest(suite, *options, "-v", compiled=compiled, cores=run.cores)
+        clock = Path(tempfile.mkdtemp(dir=suite.place))
+        started = time.monotonic()
+        done = self.pytest(suite, *options, "-v", compiled=compiled, cores=run.cores, clock=clock)
         if done is None:
             return
         seconds, output = done
@@ -170,6 +184,12 @@ class _Benchmark:
             f"{suite.title}, {run.title}, {arm}: {seconds:.1f} s, pytest alone {of_pytest[1] if of_pytest else '?'} s; "
             f"{counts}; {_told(mapping['compiled_ahead'])}{''.join(f'; {note}' for note in mapping['notes'])}"
         )
+        where = run.where[arm] = Where.read(clock, started)
+        for line in where.lines():
+            print(f"    {line}", flush=True)
+        if self._options.sample and arm == "full" and "on" in run.where:
+            for line in longer(run.where["on"], where):
+                print(f"    {line}", flush=True)
 
     def measure(self, suite: _Suite, run: _Run) -> None:
         for number in range(self._options.rounds):
@@ -209,6 +229,7 @@ def main() -> None:
     parser.add_argument("--cache", action="append", default=[])
     parser.add_argument("--as-it-is", action="store_true")
     parser.add_argument("--tuned-only", action="store_true")
+    parser.add_argument("--sample", action="store_true")
     options = parser.parse_args()
     print(machine("torch", "triton", "pytest-xdist"), flush=True)
     benchmark = _Benchmark(options)
