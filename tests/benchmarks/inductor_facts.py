@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import signal
 import statistics
 import sys
 import threading
@@ -64,6 +65,12 @@ codes: list[str] = []
 #: Inductor's autotuners that were run, with what they were called with last.
 autotuners: dict[int, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
 templates: dict[str, dict[str, float]] = {}
+#: When something began, for how many seconds it went on, whether in the main thread, and what it was.
+events: list[tuple[float, float, bool, str]] = []
+#: Seconds of a compilation, seconds of them that its thread ran, and whether that was the main thread.
+compilations: list[tuple[float, float, bool]] = []
+#: Seconds of Triton's compiler in this process.
+stages: defaultdict[str, float] = defaultdict(float)
 _inside: list[int] = []
 _main = threading.get_ident()
 
@@ -147,6 +154,7 @@ def _time() -> None:
 
     for name in ("look", "finish", "challenge", "alone"):
         _timed(Race, name, f"race: {name}")
+    _noted(Race, "__init__", "race", least_s=0.0)
     with suppress(ImportError, AttributeError):
         from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
         from pytest_autotune.tuners.inductor.templates import Templates
@@ -156,6 +164,10 @@ def _time() -> None:
         _timed(KernelConfigs, "_look_ahead", "kernels: descent, compiling and racing ahead")
         _timed(KernelConfigs, "_compile_side_by_side", "kernels: compiling neighbours")
         _timed(Templates, "_measure", "templates: measuring")
+        _noted(KernelConfigs, "_race", "racing a list")
+        _noted(KernelConfigs, "_compile_side_by_side", "compiling neighbours", lambda args: f"{len(args[2])}")
+        _noted(KernelConfigs, "_look_ahead", "what a descent may try next", least_s=0.1)
+        _noted(Templates, "_measure", "measuring templates")
     measuring: Any = Tuning.measuring
 
     @contextmanager
@@ -171,6 +183,118 @@ def _time() -> None:
                 calls["GPU held"] += 1
 
     Tuning.measuring = held  # type: ignore[method-assign]
+
+
+def _noted(
+    owner: Any, name: str, label: str, about: Callable[[Any], str] = lambda args: "", least_s: float = 0.05
+) -> None:
+    """Note when a function was called, and for how long."""
+    inside = vars(owner).get(name)
+    original = getattr(owner, name)
+    is_bound = isinstance(inside, staticmethod | classmethod)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _note_event(began, label, lambda: about(args), least_s)
+
+    setattr(owner, name, staticmethod(call) if is_bound else call)
+
+
+def _note_event(began: float, label: str, about: Callable[[], str] = str, least_s: float = 0.05) -> None:
+    seconds = time.perf_counter() - began
+    if seconds >= least_s:
+        said = ""
+        with suppress(Exception):
+            said = about()
+        is_main = threading.get_ident() == _main
+        events.append((began, seconds, is_main, f"{label} {said}".strip()))
+
+
+@_tries("noting when")
+def _when() -> None:
+    """When the steps of compiling began, and how long they took."""
+    async_compile = import_module("torch._inductor.async_compile")
+    compiler: Any = async_compile.AsyncCompile
+    owner: Any = triton_heuristics.CachingAutotuner
+    selector: Any = select_algorithm.AlgorithmSelectorCache
+
+    def kernel(args: Any) -> str:
+        return str(args[0].inductor_meta.get("kernel_name", ""))
+
+    _noted(compiler, "warm_pool", "starting compile workers", least_s=0.0)
+    _noted(compiler, "triton", "handing out a kernel, or compiling it", lambda args: str(args[1]))
+    _noted(compiler, "wait", "waiting for kernels to compile")
+    _noted(graph.GraphLowering, "run", "lowering")
+    _noted(graph.GraphLowering, "codegen", "scheduling and generating code")
+    _noted(graph.GraphLowering, "compile_to_module", "the whole of making a module")
+    _noted(owner, "precompile", "precompile()", kernel, least_s=0.1)
+    _noted(owner, "run", "first launch of a kernel", kernel)
+    _noted(owner, "benchmark_all_configs", "measuring a list", kernel, least_s=0.0)
+    _noted(owner, "coordinate_descent_tuning", "descent", kernel, least_s=0.0)
+    _noted(selector, "do_autotuning", "choosing a template")
+    make = selector.make_precompile_fn
+
+    @functools.wraps(make)
+    def make_precompile_fn(self: Any, choices: Any, *args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        wait = make(self, choices, *args, **kwargs)
+        is_ready = compiler._ready_future is not None and compiler._ready_future.done()
+        how = "by compile workers" if is_ready else "in threads"
+        _note_event(began, "handing out templates", lambda: f"{len(choices)}, {how}", 0.0)
+
+        @functools.wraps(wait)
+        def waited() -> Any:
+            began = time.perf_counter()
+            times = wait()
+            if times:
+                own = sorted(times.values())
+                _note_event(
+                    began,
+                    "waiting for templates",
+                    lambda: f"{len(own)}; each {own[0]:.1f} to {own[-1]:.1f} s, {sum(own):.1f} s in all",
+                )
+            return times
+
+        return waited
+
+    selector.make_precompile_fn = make_precompile_fn
+
+
+@_tries("compilations")
+def _note_compilations() -> None:
+    """What compiling in this process took: by the clock, and of it in each thread that did it."""
+    triton = import_module("triton")
+    compile = triton.compile
+
+    @functools.wraps(compile)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        began, own = time.perf_counter(), time.thread_time()
+        try:
+            return compile(*args, **kwargs)
+        finally:
+            compilations.append((time.perf_counter() - began, time.thread_time() - own, threading.get_ident() == _main))
+
+    triton.compile = timed
+
+    def compiled(*, times: Any, cache_hit: bool, **rest: Any) -> None:
+        if not cache_hit:
+            stages["Python, to Triton's code"] += times.ir_initialization / 1e6
+            for name, took_us in times.lowering_stages:
+                stages[name] += took_us / 1e6
+
+    before = triton.knobs.compilation.listener
+
+    def both(**said: Any) -> None:
+        if before is not None:
+            before(**said)
+        with suppress(Exception):
+            compiled(**said)
+
+    triton.knobs.compilation.listener = both
 
 
 @_tries("watching kernels")
@@ -201,6 +325,16 @@ def _watch() -> None:
     selector.lookup = kept
 
 
+def _busy_s() -> float:
+    """Seconds that the cores of this machine have worked."""
+    try:
+        with open("/proc/stat") as file:
+            ticks = list(map(int, file.readline().split()[1:9]))
+    except (OSError, ValueError):
+        return 0.0
+    return (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")
+
+
 class _Sampler(threading.Thread):
     """Looks at all stacks now and then."""
 
@@ -209,13 +343,26 @@ class _Sampler(threading.Thread):
         self.ended = threading.Event()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.places: Counter[str] = Counter()
+        #: Cores of this machine that were busy, second by second.
+        self.busy: list[float] = []
         self._known: dict[Any, str] = {}
 
     def run(self) -> None:
         before = time.perf_counter()
+        busy_at, busy_s = before, _busy_s()
+        is_ready = False
         while not self.ended.wait(EVERY_S):
             now = time.perf_counter()
             passed, before = now - before, now
+            if now - busy_at >= 1.0:
+                now_s = _busy_s()
+                self.busy.append(round((now_s - busy_s) / (now - busy_at), 1))
+                busy_at, busy_s = now, now_s
+            workers = sys.modules.get("torch._inductor.async_compile")
+            ready = getattr(getattr(workers, "AsyncCompile", None), "_ready_future", None)
+            if not is_ready and ready is not None and ready.done():
+                is_ready = True
+                events.append((now, 0.0, False, "compile workers are ready"))
             for thread, frame in sys._current_frames().items():
                 self._look(thread, frame, passed)
 
@@ -268,6 +415,25 @@ def first_result(compiled: Callable[..., Any], *args: Any) -> None:
         calls=dict(calls),
         templates=templates,
         chosen={},
+        events=[
+            (round(began - started, 2), round(took, 2), is_main, text)
+            for began, took, is_main, text in sorted(events, key=lambda event: (event[0], -event[1]))
+        ],
+        busy=sampler.busy,
+        compilations={
+            "in the main thread" if main else "in other threads": [
+                len(own := [one for one in compilations if one[2] is main]),
+                round(sum(one[0] for one in own), 2),
+                round(sum(one[1] for one in own), 2),
+            ]
+            for main in (True, False)
+        },
+        stages=dict(stages),
+        in_workers=[
+            round(took / 1e6, 2)
+            for autotuner, _, _ in autotuners.values()
+            if (took := (autotuner.autotune_cache_info or {}).get("compile_time_us")) is not None
+        ],
     )
     _write()
     _note_choices()
@@ -276,6 +442,8 @@ def first_result(compiled: Callable[..., Any], *args: Any) -> None:
         _compare()
     else:
         _time_calls(compiled, args)
+    if "CHILDREN" in os.environ:
+        _try_children()
     facts["after"] = time.perf_counter() - began
     _write()
 
@@ -306,6 +474,88 @@ def _time_calls(compiled: Callable[..., Any], args: tuple[Any, ...]) -> None:
         torch.cuda.synchronize()
         times_ms.append(start.elapsed_time(end))
     facts["call_us"] = statistics.median(times_ms[10:]) * 1000
+
+
+@_tries("compiling in children")
+def _try_children() -> None:
+    """What it takes to fork this process, and to compile in threads and in children of it, with empty caches."""
+    began = time.perf_counter()
+    for _ in range(5):
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    forked_s = (time.perf_counter() - began) / 5
+    kernels: list[tuple[Any, Any]] = []
+    for autotuner, _, _ in autotuners.values():
+        name = getattr(autotuner.heuristic_type, "name", "")
+        if name in ("TEMPLATE", "FIXED") or not autotuner.launchers:
+            continue
+        if autotuner.fn.fn is None:
+            autotuner.fn = autotuner._reload_kernel().fn
+        params = _params(autotuner.launchers[0].config)
+        kernels += [(autotuner, _made(autotuner, {**params, "num_warps": warps})) for warps in (1, 2, 4, 8)]
+    kernels = sorted(kernels, key=lambda one: one[1].num_warps)[:16]
+    folder = os.environ["TRITON_CACHE_DIR"]
+    found: dict[str, Any] = {"fork_ms": round(forked_s * 1000, 1), "kernels": len(kernels)}
+    facts["children"] = found
+    try:
+        for arm, compile in {
+            "one after the other, 4 of them": lambda: [_compile_one(*one) for one in kernels[:4]],
+            "threads": lambda: _in_threads(kernels),
+            "children": lambda: _in_children(kernels, found),
+            "from the children's cache": lambda: [_compile_one(*one) for one in kernels],
+        }.items():
+            if arm != "from the children's cache":
+                os.environ["TRITON_CACHE_DIR"] = f"{folder} {arm}"
+            began, own = time.perf_counter(), time.process_time()
+            compile()
+            found[arm] = [round(time.perf_counter() - began, 2), round(time.process_time() - own, 2)]
+            _write()
+    finally:
+        os.environ["TRITON_CACHE_DIR"] = folder
+
+
+def _compile_one(autotuner: Any, config: Any) -> None:
+    autotuner._precompile_config(config)
+
+
+def _in_threads(kernels: Sequence[tuple[Any, Any]]) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(kernels)) as pool:
+        for future in [pool.submit(_compile_one, *one) for one in kernels]:
+            future.result()
+
+
+def _in_children(kernels: Sequence[tuple[Any, Any]], found: dict[str, Any]) -> None:
+    """Each in a child of its own, which has no GPU: CUDA cannot be used after a fork."""
+    children = {}
+    for number, one in enumerate(kernels):
+        if (child := os.fork()) == 0:
+            status = 1
+            try:
+                triton_heuristics.triton_helpers.set_driver_to_gpu = lambda: None
+                _compile_one(*one)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+            finally:
+                os._exit(status)
+        children[child] = number
+    until = time.monotonic() + 30
+    failed = []
+    while children and time.monotonic() < until:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        number = children.pop(child, None) if child else None
+        if number is not None and status:
+            failed.append(f"{number} ended with {os.waitstatus_to_exitcode(status)}")
+        time.sleep(0.005)
+    for child, number in children.items():
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        failed.append(f"{number} hung")
+    found["failed"] = failed
 
 
 def _params(config: Any) -> dict[str, Any]:
@@ -451,3 +701,5 @@ def _compare_templates(choices: Sequence[Any], problem: str, benchmark: Callable
 _count()
 _time()
 _watch()
+_when()
+_note_compilations()

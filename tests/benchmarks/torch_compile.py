@@ -8,10 +8,11 @@ without Inductor's own trial compilations for each vector instruction set, by it
 Seconds are from the first call of the compiled function to its result; what is counted as a measurement is a call of
 Inductor's benchmarker.
 
-On a GPU it is told what the main thread did, by a sampler of its stack, and how good the choices are: a fourth run,
-which loads those of the dump, compiles for each kernel what plain and dump chose and the three that each found fastest,
-and launches them in turn, up to 400 times each. Loss: the time of a choice over the best of these. Of templates, what
-the two found fastest is measured again in turn, by Inductor's own benchmark.
+It is told when the steps of compiling began, and what the main thread did, by a sampler of its stack. On a GPU the load
+compiles some of its kernels again, in threads and in forked children, with empty caches; and it is told how good the
+choices are: a fourth run, which loads those of the dump, compiles for each kernel what plain and dump chose and the
+three that each found fastest, and launches them in turn, up to 400 times each. Loss: the time of a choice over the best
+of these. Of templates, what the two found fastest is measured again in turn, by Inductor's own benchmark.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def measure(case: str) -> None:
         (folder / "test_case.py").write_text(HEAD + CASES[case])
         facts: dict[str, Any] = {}
         for run, options in RUNS.items():
-            found = _run(case, run, folder, options, ends)
+            children = {"CHILDREN": "1"} if run == "load" and not case.startswith("cpu") else {}
+            found = _run(case, run, folder, options, ends, **children)
             if found is not None:
                 facts[run] = found
                 print(f"{run}: {found['seconds']:.1f} s to the first result, {found['wall']:.1f} s", flush=True)
@@ -127,7 +129,7 @@ def measure(case: str) -> None:
         if out := os.environ.get("OUT"):
             (Path(out) / f"torch_compile_{case}.json").write_text(json.dumps(facts, indent=1))
         compared = facts.pop("compared", None)
-        for told in (_tell_phases, partial(_tell_quality, compared), partial(_tell, case, folder)):
+        for told in (_tell_events, _tell_phases, partial(_tell_quality, compared), partial(_tell, case, folder)):
             try:
                 told(facts)
             except Exception:
@@ -178,6 +180,31 @@ def _run(
     for note in found["notes"]:
         print(f"{run}: {note}")
     return {**found, "wall": wall - found.get("after", 0.0)}
+
+
+def _tell_events(facts: dict[str, Any]) -> None:
+    """When what began, and what compiling took."""
+    for arm, found in facts.items():
+        if not found.get("events"):
+            continue
+        print(f"\n{arm}, by seconds since the first call (what is in another thread with a +):\n")
+        ends: list[float] = []
+        for began, took, is_main, text in found["events"]:
+            if is_main:
+                while ends and began >= ends[-1] - 0.005:
+                    ends.pop()
+                shown = "  " * len(ends)
+                ends.append(began + took)
+            else:
+                shown = "+ "
+            print(f"{began:7.2f} {took:6.2f}  {shown}{text}")
+        print(f"busy cores, second by second: {' '.join(map(str, found['busy']))}")
+        for where, (number, wall_s, own_s) in found["compilations"].items():
+            print(f"{number} compilations {where}, or from the cache: {wall_s:.1f} s, of which {own_s:.1f} s ran")
+        print("of them:", ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in found["stages"].items()))
+        print("kernels in compile workers, seconds each:", *found["in_workers"])
+        if "children" in found:
+            print("forking, and compiling again (seconds, seconds that this process ran):", found["children"])
 
 
 def _tell_phases(facts: dict[str, Any]) -> None:
