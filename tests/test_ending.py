@@ -11,7 +11,7 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.report import faces, json_report, terminal
+from pytest_autotune.report import faces, html, json_report, markdown, terminal
 from pytest_autotune.report.gate import Limit, judge, judge_drift
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Summary, Wanted, summarise
@@ -185,6 +185,31 @@ def test_loaded_entries_that_the_dump_does_not_hold_are_named_by_device(capsys: 
         f"(1 for {GPU}; 7 for {OTHER})" in told
     )
     assert len(json_report.to_mapping(summary)["left_out"]) == 8
+
+
+def test_a_dump_names_the_kernels_of_which_it_drops_what_another_suite_may_have_tuned() -> None:
+    ours, theirs = (entry(problem(f"k{n}"), source="ours", a=1.0) for n in range(5)), entry(problem("k0"), source="old")
+    held = [theirs, *(entry(problem(f"k{n}", M=m), source="old") for n in range(1, 5) for m in (1, 2))]
+    again = [*ours, *(entry(problem(f"k{n}", M=m), source="ours", a=1.0) for n in range(1, 5) for m in (1, 2))]
+
+    _, summary = finished(beginning(held=tuple(held)), collected(*map(searched, again)), DumpPolicy())
+
+    assert set(summary.replaced) == set(held)
+    told = "9 entries of other code or candidates were replaced: toy:k0, toy:k1, toy:k2 and 2 other kernels"
+    assert told in [line.text for line in terminal.section(summary, 0)]
+    assert len(json_report.to_mapping(summary)["replaced"]) == 9
+    for face in (markdown.to_markdown(summary), html.to_html(summary)):
+        assert told in face
+
+
+def test_what_a_row_tells_to_be_stale_is_not_told_again_when_it_is_replaced() -> None:
+    old, new = entry(problem(), source="old"), entry(problem(), source="new", a=1.0)
+    stale = collected(searched(new, Outcome.STALE))
+
+    assert finished(beginning(old, held=(old,)), stale, DumpPolicy())[1].replaced == ()
+    assert finished(beginning(old), stale)[1].replaced == ()
+    pruned = finished(beginning(held=(old,)), collected(searched(entry(problem(M=1)))), DumpPolicy(prune=True))
+    assert pruned[1].replaced == ()
 
 
 def rows(*outcomes: Outcome) -> tuple[Row, ...]:

@@ -122,6 +122,7 @@ def hostile_summary() -> Summary:
         gate=Gate(HOSTILE, HOSTILE, HOSTILE),
         versions={HOSTILE.split(".")[0]: Versions.of(f"{HOSTILE} 2.0")},
         left_out=(entry,),
+        replaced=(entry,),
         requested=(HOSTILE,),
         requested_by=HOSTILE,
         updates=True,

@@ -53,6 +53,7 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
         "disagreements": len(summary.disagreements),
         "conflicts": [_conflict(disagreement) for disagreement in summary.disagreements],
         "left_out": [_problem(entry.problem) for entry in summary.left_out],
+        "replaced": [_problem(entry.problem) for entry in summary.replaced],
         "crashed": list(summary.crashed),
         "taken_over": summary.taken_over,
         "waited_seconds": dict(sorted(summary.workers.items())),

@@ -18,7 +18,7 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.report.costs import Cost, by_kernel, by_test
 from pytest_autotune.report.grouping import Group, groups
-from pytest_autotune.report.naming import described
+from pytest_autotune.report.naming import described, replaced
 from pytest_autotune.report.rows import NOT_COVERED, Row
 from pytest_autotune.report.summary import Summary
 
@@ -111,6 +111,8 @@ def _tables(summary: Summary, shown: int) -> Iterator[str]:
 def _notes(summary: Summary) -> Iterator[str]:
     yield from summary.notes
     yield from (f"worker {worker} crashed" for worker in summary.crashed)
+    if summary.replaced:
+        yield replaced(summary.replaced)
     if summary.incomplete and (summary.loaded or summary.dump):
         yield f"unused entries not checked: {summary.incomplete}"
     if summary.verify is not None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.merge import Disagreement
-from pytest_autotune.cache.model import Problem, Value
+from pytest_autotune.cache.model import Entry, Problem, Value
+
+#: How many kernels one line names.
+_NAMED = 3
 
 
 def says_something(value: Value) -> bool:
@@ -30,6 +35,16 @@ def described(problem: Problem, label: str = "") -> str:
 def process(worker: str) -> str:
     """A process by the name of its worker, which is empty for the only one of a run."""
     return worker or "main"
+
+
+def replaced(entries: Iterable[Entry]) -> str:
+    """What a dump has replaced without a row that tells of it; a suite that shares the cache may need it."""
+    names = Counter(f"{entry.problem.library}:{entry.problem.kernel}" for entry in entries)
+    shown, others = list(names)[:_NAMED], len(names) - _NAMED
+    more = f" and {counted(others, 'other kernel')}" if others > 0 else ""
+    of = "of other code or candidates"
+    were = counted(names.total(), f"entry {of} was", f"entries {of} were")
+    return f"{were} replaced: {', '.join(shown)}{more}"
 
 
 def disagreed(disagreement: Disagreement) -> tuple[str, str]:

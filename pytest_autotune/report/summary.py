@@ -64,6 +64,7 @@ class Summary:
     :param plain: how many of those entries are of kernels without a tuner, for which no lookup asks.
     :param covered: tuner -> the devices that the loaded caches have entries for.
     :param left_out: loaded entries of problems that the dump path does not hold.
+    :param replaced: entries that the dump path had for other code or candidates, of which no row tells.
     :param incomplete: the first reason why unused entries were not looked for.
     :param only_skipped: that reason is a skipped test, in a run of the whole suite.
     :param pruning: the unused entries were to be dropped.
@@ -109,6 +110,7 @@ class Summary:
     gate: Gate = field(default_factory=Gate)
     versions: Mapping[str, Versions] = field(default_factory=dict)
     left_out: tuple[Entry, ...] = ()
+    replaced: tuple[Entry, ...] = ()
     requested: tuple[str, ...] = ()
     requested_by: str = ""
     updates: bool = False
@@ -307,6 +309,7 @@ def summarise(
         dump=dump,
         versions=collected.versions,
         left_out=ending.left_out if written else (),
+        replaced=ending.replaced if written else (),
         requested=wanted.requested,
         requested_by=wanted.requested_by,
         updates=wanted.updates,

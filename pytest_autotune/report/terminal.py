@@ -10,7 +10,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.report.grouping import NOUNS, Group, groups
-from pytest_autotune.report.naming import described, disagreed
+from pytest_autotune.report.naming import described, disagreed, replaced
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.dumping import Dump
@@ -227,6 +227,8 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
         yield Line(f"{device} used entries of {other} (autotune_device_alias)")
     if summary.left_out and summary.dump is not None:
         yield _left_out(summary.left_out, summary.dump)
+    if summary.replaced:
+        yield Line(replaced(summary.replaced), color="yellow")
     if summary.disagreements:
         yield Line(f"{counted(len(summary.disagreements), 'problem')} tuned more than once with different choices")
     if verbosity > 0:
@@ -362,7 +364,8 @@ def _hint(summary: Summary) -> Iterator[Line]:
         return
     counts = summary.counts
     dumped = summary.dump is not None and not summary.dump.error
-    prune = "add --autotune-prune to drop the unused entries." if summary.unused else ""
+    unless = "unless another suite uses them"
+    prune = f"add --autotune-prune to drop the unused entries, {unless}." if summary.unused else ""
     is_behind = not dumped or (summary.dump is not None and summary.dump.new_only and counts["stale"])
     has_no_entries = bool(summary.is_empty and summary.failures)
     if is_behind and (counts["miss"] or counts["stale"] or counts["mismatch"] or summary.moved or has_no_entries):

@@ -91,6 +91,7 @@ class Ending:
     :param unused: entries that nobody asked for; with ``prune`` they are dropped.
     :param left_out: loaded entries of problems that the dump path will not hold.
     :param taken_over: how many tunings of killed runs count in this one.
+    :param replaced: entries that were there for other code or candidates of what was tuned, of which no row tells.
     """
 
     lookups: tuple[Lookup, ...] = ()
@@ -98,6 +99,7 @@ class Ending:
     unused: tuple[Entry, ...] = ()
     left_out: tuple[Entry, ...] = ()
     taken_over: int = 0
+    replaced: tuple[Entry, ...] = ()
 
 
 def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPolicy | None) -> Ending:
@@ -135,7 +137,8 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
         Rules(wanted.keep_candidates, keep_pruned=not is_complete, forget_compiled=prunes),
     )
     left_out = _left_out(beginning, merged.cache, drop) if policy is not None else ()
-    return Ending(tuple(lookups), merged, unused, left_out, len(taken_over))
+    replaced = _replaced(held, merged, lookups, drop)
+    return Ending(tuple(lookups), merged, unused, left_out, len(taken_over), replaced)
 
 
 def _of_all(collected: Collected, *, forget_compiled: bool) -> list[Lookup]:
@@ -219,6 +222,15 @@ def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity]) -> tup
     loaded = {entry.identity: entry for _, cache in beginning.loaded for entry in cache.entries}
     found = (entry for identity, entry in loaded.items() if identity not in dropped)
     return tuple(sorted((entry for entry in found if entry.problem not in written), key=lambda one: one.sort_key))
+
+
+def _replaced(held: Cache, merged: Merged, lookups: Iterable[Lookup], dropped: Set[Identity]) -> tuple[Entry, ...]:
+    if not merged.removed:
+        return ()
+    after = {entry.identity for entry in merged.cache.entries}
+    stale = {lookup.problem for lookup in lookups if lookup.outcome is Outcome.STALE}
+    gone = (entry for entry in held.entries if entry.identity not in after)
+    return tuple(entry for entry in gone if entry.identity not in dropped and entry.problem not in stale)
 
 
 def _unused(

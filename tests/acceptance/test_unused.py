@@ -34,7 +34,7 @@ def test_a_complete_run_names_the_entries_that_nobody_asked_for(suite: Suite, se
     assert lines[1] == "2 hits, 1 unused"
     assert lines[2] == (
         "Re-run with --autotune-load=cache.textproto --autotune-update and add --autotune-prune "
-        "to drop the unused entries."
+        "to drop the unused entries, unless another suite uses them."
     )
     assert entries(suite) == 3
 

@@ -17,7 +17,7 @@ from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.spread import Spread
 from pytest_autotune.report.costs import OUTSIDE, Cost, by_kernel, by_test
 from pytest_autotune.report.grouping import groups
-from pytest_autotune.report.naming import disagreed, readable
+from pytest_autotune.report.naming import disagreed, readable, replaced
 from pytest_autotune.report.rows import NOT_COVERED, RanWith, Row
 from pytest_autotune.report.summary import Summary
 
@@ -119,6 +119,8 @@ def _notes(summary: Summary) -> Iterable[str]:
     if summary.left_out:
         entries = _counted(len(summary.left_out), "loaded entry is", "loaded entries are")
         yield f"{entries} not in the dump: no test asked for what they choose"
+    if summary.replaced:
+        yield replaced(summary.replaced)
     for disagreement in summary.disagreements:
         yield "; kept ".join(disagreed(disagreement))
     yield from (
