@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("suites", nargs="*")
     parser.add_argument("--parts", default=",".join(SHARES))
     parser.add_argument("--pairs", type=int, default=3)
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     began, parts = time.time(), options.parts.split(",")
     print(machine("torch", "triton", "pytest-xdist"), flush=True)
     truths, runs, walls = [], [], []
@@ -119,17 +119,21 @@ def main() -> None:
     _tell(truths, runs, walls)
 
 
-def _pytest(where: Path, *args: str, **environment: str) -> float:
-    """The wall time of a run in seconds; its failure ends the benchmark."""
+def _pytest(where: Path, *args: str, until: float | None = None, **environment: str) -> float:
+    """The wall time of a run in seconds; its failure ends the benchmark, and so does a run that is not over by then."""
     paths = [str(Path(__file__).parent), str(REPOSITORY), str(EXAMPLES), os.environ.get("PYTHONPATH", "")]
     started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args],
-        cwd=where,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
-        capture_output=True,
-        text=True,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args],
+            cwd=where,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+            capture_output=True,
+            text=True,
+            timeout=None if until is None else max(until - time.time(), 0.0),
+        )
+    except subprocess.TimeoutExpired:
+        sys.exit(f"pytest {' '.join(args)}: no time left")
     if done.returncode:
         sys.exit(f"pytest {' '.join(args)}:\n{done.stdout[-3000:]}\n{done.stderr[-2000:]}")
     return time.perf_counter() - started
@@ -176,13 +180,14 @@ def _walls(suites: list[str], folder: Path, pairs: int, until: float) -> list[di
         args = [*arguments.split(), "-pno:xdist", f"--autotune-load={cache}"]
         times: dict[str, list[float]] = {"plain": [], "10%": []}
         try:
-            print(f"wall of {name}: dump {_pytest(Path(where), *args, f'--autotune-dump={cache}'):.1f} s", flush=True)
+            dump = _pytest(Path(where), *args, f"--autotune-dump={cache}", until=until)
+            print(f"wall of {name}: dump {dump:.1f} s", flush=True)
             # A dump takes longer than any of its loads, so it says nothing of how many of these there is time for.
             longest = 0.0
             while len(times["10%"]) < pairs and time.time() + 2 * longest < until:
-                plain = _pytest(Path(where), *args)
+                plain = _pytest(Path(where), *args, until=until)
                 night = f"--autotune-night={len(times['10%'])}"
-                with_share = _pytest(Path(where), *args, "--autotune-verify=10%", night)
+                with_share = _pytest(Path(where), *args, "--autotune-verify=10%", night, until=until)
                 times["plain"].append(plain)
                 times["10%"].append(with_share)
                 print(f"wall of {name}: {plain:.1f} s, with 10% {with_share:.1f} s", flush=True)
