@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -102,13 +104,26 @@ class Completeness:
 
 def selection(config: pytest.Config) -> str:
     """How the user asked for a part of the suite; empty where all of it is to run."""
-    if config.args_source is pytest.Config.ArgsSource.ARGS:
+    if config.args_source is pytest.Config.ArgsSource.ARGS and not _names_the_whole(config):
         return f"only {' '.join(config.args)} was asked for"
     here, root = config.invocation_params.dir, config.rootpath
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR and here != root:
         return f"only {os.path.relpath(here, root)} was asked for"
     flag = selecting_flag(config)
     return f"{flag} selects tests" if flag else ""
+
+
+def _names_the_whole(config: pytest.Config) -> bool:
+    """Whether what was typed is what pytest would have taken without it."""
+    here = config.invocation_params.dir
+    if here != config.rootpath:  # then pytest takes no testpaths
+        return False
+    paths = [path for pattern in config.getini("testpaths") for path in glob.iglob(pattern, root_dir=here, recursive=True)]
+    return _absolute(here, config.args) == _absolute(here, paths or ["."])
+
+
+def _absolute(here: Path, paths: Iterable[str]) -> set[str]:
+    return {os.path.abspath(here / path) for path in paths}  # as pytest makes them: links stay
 
 
 def selecting_flag(config: pytest.Config) -> str:

@@ -140,7 +140,9 @@ CONFTEST = "\ndef pytest_collection_modifyitems(config, items):\n    {body}\n"
 HOOK = "config.hook.pytest_deselected(items=[items.pop()])"
 INCOMPLETE = {
     "file": (["test_op.py"], {}, "only test_op.py was asked for"),
-    "folder": (["."], {}, "only . was asked for"),
+    "folder": (["below"], {"below/test_z": "def test_z(): pass"}, "only below was asked for"),
+    "all files but new ones": (["test_op.py", "test_other.py"], {}, "only test_op.py test_other.py was asked for"),
+    "a folder and -o": ([".", "-o", "testpaths=."], {}, "-o testpaths selects tests"),
     "-k": (["-k", "op"], {}, "-k selects tests"),
     "-m": (["-m", "not slow"], {}, "-m selects tests"),
     "--deselect": (["--deselect=test_other.py"], {}, "--deselect selects tests"),
@@ -193,6 +195,7 @@ def incomplete(suite: Suite, kind: str) -> tuple[list[str], str]:
     args, files, reason = INCOMPLETE[kind]
     shrunk(suite)
     for name, text in files.items():
+        (suite.folder / name).parent.mkdir(exist_ok=True)
         with (suite.folder / f"{name}.py").open("a") as file:
             file.write(text)
     return args, reason
@@ -265,6 +268,56 @@ def test_a_run_of_testpaths_is_complete(serial_suite: Suite) -> None:
     serial_suite.run(*PRUNE)
 
     assert entries(serial_suite) == 2
+
+
+@pytest.mark.parametrize(
+    ("testpaths", "typed"),
+    [
+        ("tests", ["tests/"]),
+        ("tests", ["./tests"]),
+        ("t*s", ["{here}/tests"]),
+        ("tests more", ["more", "tests"]),
+        ("", ["."]),
+        ("nothing", ["."]),
+    ],
+)
+def test_who_types_what_pytest_would_take_runs_the_whole_suite(
+    serial_suite: Suite, testpaths: str, typed: list[str]
+) -> None:
+    below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
+
+    serial_suite.run(*PRUNE, *(path.format(here=serial_suite.folder) for path in typed))
+
+    assert entries(serial_suite) == 2
+
+
+@pytest.mark.parametrize(
+    ("testpaths", "typed"),
+    [
+        ("tests more", ["tests"]),
+        ("tests", ["tests/test_op.py"]),
+        ("tests", ["tests", "more"]),
+        ("tests", ["."]),
+        ("", ["tests"]),
+    ],
+)
+def test_who_types_anything_else_runs_a_part_of_it(serial_suite: Suite, testpaths: str, typed: list[str]) -> None:
+    below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
+
+    result = serial_suite.run(*PRUNE, *typed)
+
+    reason = f"only {' '.join(typed)} was asked for"
+    result.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: {reason}"])
+    assert entries(serial_suite) == 3
+
+
+def below(suite: Suite) -> Suite:
+    """The suite that has shrunk, in folders of its own."""
+    shrunk(suite)
+    for name, folder in {"test_op.py": "tests", "test_other.py": "more"}.items():
+        (suite.folder / folder).mkdir()
+        (suite.folder / name).rename(suite.folder / folder / name)
+    return suite
 
 
 def test_verbosity_and_reports_do_not_make_a_run_incomplete(serial_suite: Suite) -> None:
