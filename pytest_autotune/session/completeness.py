@@ -118,7 +118,8 @@ def _names_the_whole(config: pytest.Config) -> bool:
     here = config.invocation_params.dir
     if here != config.rootpath:  # then pytest takes no testpaths
         return False
-    paths = [path for pattern in config.getini("testpaths") for path in glob.iglob(pattern, root_dir=here, recursive=True)]
+    patterns = config.getini("testpaths")
+    paths = [path for pattern in patterns for path in glob.iglob(pattern, root_dir=here, recursive=True)]
     return _absolute(here, config.args) == _absolute(here, paths or ["."])
 
 
