@@ -339,6 +339,30 @@ def test_a_choice_that_is_no_candidate_is_told_and_counted_but_not_kept(choice: 
     assert run.notes[0].startswith("toy: error in record(): ")
 
 
+@pytest.mark.parametrize("choice", [Candidate(params=(Value("\ud800", 1),)), Candidate(params=(Value("a", 2**63),))])
+def test_a_choice_that_no_file_can_hold_is_told_with_its_problem_and_not_kept(choice: Candidate) -> None:
+    run, lookups = a_run(())
+
+    with run.tuning(problem(), (), lambda entry: True) as tuning:
+        tuning.record(choice)
+
+    assert [(lookup.tuned, lookup.entry) for lookup in lookups] == [(False, None)]
+    assert run.notes[0].startswith(f"toy: error in record(): ValueError: {problem()} cannot be written: ")
+
+
+@pytest.mark.parametrize("asked", [Problem("toy", "", (), PROBLEM.device), problem(M=2**63)])
+def test_a_problem_that_no_process_could_be_told_of_fails_a_limit_on_misses_and_no_run(asked: Problem) -> None:
+    run, lookups = a_run(())
+
+    with run.tuning(asked, (), lambda entry: True) as tuning:
+        tuning.record(Candidate())
+    run.unportable(asked, "a list")
+
+    assert lookups == []
+    assert "cannot be written" in run.notes[0]
+    assert list(run.unhooked) == ["toy"]
+
+
 def test_an_adapter_that_puts_no_function_in_place_of_one_is_left_alone(
     library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from pytest_autotune.cache.model import MOST_COMPILED, Cache, Candidate, Device, Entry, Identity, Problem, Versions
+from pytest_autotune.cache.model import (
+    MOST_COMPILED,
+    Cache,
+    Candidate,
+    Device,
+    Entry,
+    Identity,
+    Problem,
+    UnportableError,
+    Versions,
+    check_name,
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +57,9 @@ def entries_of(launched: Iterable[PlainKernel], known: Iterable[Cache]) -> list[
             before.setdefault(entry.identity, entry)
     texts: defaultdict[tuple[Problem, str], set[str]] = defaultdict(set)
     for one in launched:
-        texts[one.problem, one.versions].add(one.text)
+        with suppress(UnportableError):  # of a module whose file has a name that UTF-8 cannot encode
+            check_name(one.kernel)
+            texts[one.problem, one.versions].add(one.text)
     return [_entry(problem, versions, met, before) for (problem, versions), met in texts.items()]
 
 

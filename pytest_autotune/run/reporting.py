@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes
@@ -18,6 +21,17 @@ def raise_refusal(message: str) -> NoReturn:
     :raises Refusal: always.
     """
     raise Refusal(message)
+
+
+def _check_written(entry: Entry) -> None:
+    """Refuse what no file could hold.
+
+    :raises Exception: then, whatever is wrong with it.
+    """
+    try:
+        encode(Cache((entry,)), Format.TEXT)
+    except CacheError as error:
+        raise ValueError(f"{entry.problem} cannot be written: {error}") from None
 
 
 class Reporting:
@@ -36,18 +50,31 @@ class Reporting:
         self._refuse = refuse
 
     def report(self, lookup: Lookup) -> None:
-        """Report what became of a lookup; an error in doing so is a line of the summary."""
-        lookup = lookup.named()
-        if lookup.tuned:
+        """Report what became of a lookup; an error in doing so is a line of the summary.
+
+        An adapter of another package may record what is no entry, or ask for what is no problem: no file could hold it,
+        nor could another process be told of it.
+        """
+        lookup, tuner = lookup.named(), lookup.problem.tuner
+        for entry in filter(None, [lookup.entry if lookup.searched else None, lookup.verdict and lookup.verdict.entry]):
             try:
+                _check_written(entry)
                 decode_lookup(encode_lookup(lookup))
-            except Exception as error:  # an adapter of another package may record what is no entry
-                self._notes.error(lookup.problem.tuner, "record()", error)
-                lookup = replace(lookup, entry=None, tuned=False, label="")
+            except Exception as error:
+                self._notes.error(tuner, "record()", error)
+                bare = replace(lookup, verdict=None)
+                lookup = replace(bare, entry=None, tuned=False, shared=False, label="") if lookup.searched else bare
+                break
+        try:
+            if lookup.outcome is not Outcome.HIT and lookup.entry is None:
+                decode_lookup(encode_lookup(lookup))
+        except Exception as error:
+            self._notes.went_wrong(tuner, "tuning()", error)
+            return
         try:
             self._log(lookup)
         except Exception as error:
-            self._notes.error(lookup.problem.tuner, "the door", error)
+            self._notes.error(tuner, "the door", error)
 
     def refuse_errors(self, lookup: Lookup) -> None:
         """Refuse a lookup that the policy calls an error: here, and nowhere else.

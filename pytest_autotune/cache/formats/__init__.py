@@ -92,7 +92,7 @@ def encode(cache: Cache, format: Format) -> bytes:
         written = _FORMATS[format].write(cache)
         return written if isinstance(written, bytes) else written.encode()
     except UnicodeEncodeError as error:
-        around = error.object[max(error.start - 60, 0) : error.end]
+        around = re.split(r"[{}\n]", error.object[max(error.start - 60, 0) : error.end])[-1].strip()
         raise CacheError(around.encode(errors="replace").decode(), "UTF-8 cannot encode this") from None
 
 
