@@ -23,8 +23,8 @@ def raise_refusal(message: str) -> NoReturn:
     raise Refusal(message)
 
 
-def _check_written(entry: Entry) -> None:
-    """Refuse what no file could hold.
+def _check_written(entry: Entry, lookup: Lookup) -> None:
+    """Refuse an entry that no file could hold, or of which no other process could be told.
 
     :raises Exception: then, whatever is wrong with it.
     """
@@ -32,6 +32,7 @@ def _check_written(entry: Entry) -> None:
         encode(Cache((entry,)), Format.TEXT)
     except CacheError as error:
         raise ValueError(f"{entry.problem} cannot be written: {error}") from None
+    decode_lookup(encode_lookup(lookup))
 
 
 class Reporting:
@@ -56,15 +57,15 @@ class Reporting:
         nor could another process be told of it.
         """
         lookup, tuner = lookup.named(), lookup.problem.tuner
-        for entry in filter(None, [lookup.entry if lookup.searched else None, lookup.verdict and lookup.verdict.entry]):
-            try:
-                _check_written(entry)
-                decode_lookup(encode_lookup(lookup))
-            except Exception as error:
-                self._notes.error(tuner, "record()", error)
-                bare = replace(lookup, verdict=None)
-                lookup = replace(bare, entry=None, tuned=False, shared=False, label="") if lookup.searched else bare
-                break
+        try:
+            if lookup.searched and lookup.entry is not None:
+                _check_written(lookup.entry, lookup)
+            if lookup.verdict is not None and lookup.verdict.entry is not None:
+                _check_written(lookup.verdict.entry, lookup)
+        except Exception as error:
+            self._notes.error(tuner, "record()", error)
+            bare = replace(lookup, verdict=None)
+            lookup = replace(bare, entry=None, tuned=False, shared=False, label="") if lookup.searched else bare
         try:
             if lookup.outcome is not Outcome.HIT and lookup.entry is None:
                 decode_lookup(encode_lookup(lookup))
