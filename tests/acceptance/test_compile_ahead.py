@@ -212,6 +212,36 @@ def test_tests_of_a_cold_load_compile_nothing_and_the_summary_says_what_was_save
     assert suite.cache.read_bytes() == written
 
 
+def test_what_calls_the_gpu_and_what_launches_a_kernel_are_built_ahead_where_a_c_compiler_builds_them(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from triton.backends.nvidia import driver
+
+    suite.dump()
+    built = suite.folder / "built"
+    (suite.folder / "test_lib.py").write_text(TESTS + WAITS.format(path=str(built)))
+
+    class Launcher:
+        def __init__(self, source: Any, metadata: Any) -> None:
+            (suite.folder / f"{source.name}-{metadata.hash}.built").write_text(str(os.getpid()))
+
+    class Utils:
+        def __init__(self) -> None:
+            built.write_text(str(os.getpid()))
+
+    monkeypatch.setattr(driver, "make_launcher", None, raising=False)  # as before Triton 3.7
+    monkeypatch.setattr(driver, "CudaLauncher", Launcher)
+    monkeypatch.setattr(driver, "CudaUtils", Utils)
+
+    suite.run("--autotune-load=cache.textproto")
+
+    suite.result.assert_outcomes(passed=4)
+    assert suite.compiled == 0
+    by = [path.read_text() for path in (built, *suite.folder.glob("*.built"))]
+    assert len(by) == 1 + 5
+    assert str(os.getpid()) not in by
+
+
 ALL_KINDS = """
 import triton
 import triton.language as tl

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ class Plan:
         self._made_at = time.monotonic()
         self._started = 0.0
         self._has_begun = False
+        self._held = ExitStack()
         self._left: Counter[str] = Counter()
 
     def jobs(self) -> Sequence[Callable[[], object]]:
@@ -90,7 +91,8 @@ class Plan:
             if jobs:
                 internals.compile_only(device.arch, self._was_compiled)
                 self._compilations.turns = self._turn
-            return jobs
+            # A single child would have no time for it: the first launch wants it at once, and builds it as well.
+            return [_build_driver, *jobs] if jobs and self._suite.children > 1 else jobs
         except Exception as error:
             self._tell("note", f"{type(error).__name__}: {error}")
             return []
@@ -106,18 +108,19 @@ class Plan:
         except OSError:
             self._tell("found", name)
             raise _Taken(name) from None
-        try:
-            self._name, self._started = name, time.perf_counter()
-            yield
-        finally:
-            lock.release()
+        self._held.callback(lock.release)  # when the job is done: a launcher goes with the kernel
+        self._name, self._started = name, time.perf_counter()
+        yield
 
     def _compile(self, kernel: Any, config: Any, text: str) -> None:
         if not self._has_begun:
             self._has_begun = True
             self._tell("begun", f"{time.monotonic() - self._made_at:.3f}")
         try:
-            _compile(kernel, config, text)
+            with self._held:
+                compiled = _compile(kernel, config, text)
+                with suppress(Exception):  # without a C compiler, say
+                    internals.build_launcher(compiled)
         except _Taken:
             pass
         except Exception as error:  # the test that launches it, if any does, gets the error
@@ -207,10 +210,16 @@ def _kernel_name(kernel: Any) -> str:
     return qualified_name(function) if function is not None else ""
 
 
-def _compile(kernel: Any, config: Any, text: str) -> None:
+def _build_driver() -> None:
+    with suppress(Exception):
+        internals.build_driver()
+
+
+def _compile(kernel: Any, config: Any, text: str) -> Any:
     """Compile one specialisation of a kernel.
 
     :param config: the choice; None for a kernel without an autotuner.
+    :returns: Triton's compiled kernel.
     :raises Exception: where the text is none, or does not fit the kernel; or it does not compile.
     """
     function = jit_function_of(kernel)
@@ -224,4 +233,4 @@ def _compile(kernel: Any, config: Any, text: str) -> None:
     if config is not None and config.kwargs.keys() & given.keys():
         raise NoText("the choice holds a parameter")
     chosen = config.all_kwargs() if config is not None else {}
-    internals.compile_kernel(function, {**given, **chosen, **told.options})
+    return internals.compile_kernel(function, {**given, **chosen, **told.options})

@@ -46,6 +46,11 @@ _SETTINGS = {
 }
 #: What says only how a kernel was compiled, not how it is launched.
 _COMPILED_WITH = {"hash", "num_stages", "maxnreg"}
+#: What launches a kernel, its module, and what calls the GPU, by backend.
+_OF_BACKEND = {
+    "cuda": ("CudaLauncher", "backends.nvidia.driver", "CudaUtils"),
+    "hip": ("HIPLauncher", "backends.amd.driver", "HIPUtils"),
+}
 _REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError", "InterpreterError"}
 
 
@@ -249,16 +254,45 @@ def seeing_work(source: Any) -> Iterator[list[bool]]:
         del source.make_ir
 
 
-def compile_kernel(function: Any, arguments: Mapping[str, Any]) -> None:
+def compile_kernel(function: Any, arguments: Mapping[str, Any]) -> Any:
     """Compile a kernel as a launch with these arguments would; for children that tests never run in.
 
     :param function: Triton's ``JITFunction``.
+    :returns: Triton's compiled kernel.
     :raises HookError: where this Triton is not known to do so.
     """
     if not {"grid", "warmup"} <= inspect.signature(type(function).run).parameters.keys():
         raise HookError(f"JITFunction.run of triton {version_of('triton')} has another signature")
     function.pre_run_hooks = []  # they are for launches
-    function.run(grid=(1,), warmup=True, **arguments)
+    return function.run(grid=(1,), warmup=True, **arguments)
+
+
+def build_launcher(kernel: Any) -> None:
+    """Build what launches a compiled kernel, as its first launch does; for children that tests never run in.
+
+    Triton before 3.7 has a C compiler make it, one for each list of types, and keeps it on disk. It is loaded here, and
+    that asks no GPU for anything.
+    """
+    launcher, module = _OF_BACKEND[current_target().backend][:2]
+    backend = _module(module)
+    if hasattr(backend, "make_launcher") and not _builds_otherwise():
+        getattr(backend, launcher)(kernel.src, kernel.metadata)
+
+
+def build_driver() -> None:
+    """Build what Triton's driver calls the GPU with, as the first launch does; for children that tests never run in.
+
+    A C compiler makes it, and Triton keeps it on disk. It is loaded here, and that asks no GPU for anything.
+    """
+    _, module, utils = _OF_BACKEND[current_target().backend]
+    cls = getattr(_module(module), utils, None)
+    if cls is not None and not hasattr(cls, "instance") and not _builds_otherwise():
+        cls()
+
+
+def _builds_otherwise() -> bool:
+    """Whether something of the user's own builds in the place of a C compiler."""
+    return getattr(getattr(_module("knobs"), "build", None), "impl", None) is not None
 
 
 def kinds_of(source: Any) -> Mapping[str, Any]:
