@@ -15,7 +15,7 @@ from pytest_autotune.cache.diff import diff
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, binary, decode, encode
 from pytest_autotune.cache.formats.binary import to_bytes
-from pytest_autotune.cache.model import AsRead, Cache, Device, Entry
+from pytest_autotune.cache.model import AsRead, Cache, Candidate, Device, Entry, Problem, Value
 
 from .benchmarks.fuzz_files import damaged
 from .benchmarks.hostile_files import FILES, MOST_MEMORY
@@ -100,6 +100,14 @@ def test_what_another_writer_wrote_is_not_copied() -> None:
 
     assert cache.entries == (entry(1),)
     assert encode(cache, Format.BINARY) == binary_of(entry(1))
+
+
+def test_entries_as_small_as_a_tuner_writes_are_read_as_they_are_by_themselves() -> None:
+    gpu, choice = Device("Toy GPU", "toy", 4), Candidate(params=(Value("B", 1),), time_us=1.0)
+    problems = (Problem("toy", "op", (Value("M", m),), gpu) for m in range(12_000))
+    data = encode(Cache(tuple(Entry(one, choice=choice, tuning_seconds=0.5) for one in problems)), Format.BINARY)
+
+    assert read(data, AsRead()).entries == read(data).entries
 
 
 def test_a_damaged_file_is_read_and_written_as_it_is_by_itself() -> None:

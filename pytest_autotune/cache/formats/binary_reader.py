@@ -132,7 +132,10 @@ class Reader:
         made = self._made(new)
         fresh = iter(made)
         entries = [known[data][0] if data in known else next(fresh) for data in encoded]
-        if self._familiar:
+        # What is as small as entries can be is not worth its memory, and read all the same.
+        kept_memory = _BYTES_OF_KEPT * len(new)
+        if self._familiar and self._may_take >= kept_memory:
+            self._take(kept_memory)
             add = [(data, pair) for (_, data), pair in zip(new, zip(made, self._identities, strict=True), strict=True)]
             self._identities += [known[data][1] for data in encoded if data in known]
             known.update(add)
@@ -146,12 +149,11 @@ class Reader:
         return made
 
     def _rows(self, encoded: Iterable[tuple[int, bytes]]) -> Iterator[tuple[Any, ...]]:
-        takes = _BYTES_OF_ENTRY + (_BYTES_OF_KEPT if self._as_read is not None else 0)
         for some in _together(encoded):
             for (index, data), outline in zip(some, self._parsed_together([data for _, data in some]), strict=False):
                 self._has_unknown_fields = False
                 self._may_take += _MOST_MEMORY * len(data)
-                self._take(takes)
+                self._take(_BYTES_OF_ENTRY)
                 try:
                     row = self._row(outline or self._parsed(self._outlines.Entry, data), index)
                 except CacheError:
