@@ -761,6 +761,8 @@ def test_only_what_is_asked_without_a_choice_is_replaced_so_that_a_launch_costs_
     assert {name for name in before | during if before.get(name) is not during.get(name)} == {
         "check_disk_cache",
         "cache_results",
+        "prune_configs",
+        "__init_subclass__",
     }
 
 

@@ -1,9 +1,10 @@
 """The adapter for ``triton.autotune``: Triton 3.4 and later.
 
-It touches two members of ``triton.runtime.autotuner.Autotuner``:
+It touches members of ``triton.runtime.autotuner.Autotuner``:
 ``check_disk_cache``, which Triton calls when it has no choice in memory, with the
-candidates that are left after pruning and a function that benchmarks them; and
-``cache_results``, the switch that makes Triton call it. The launch of a kernel
+candidates that are left after pruning and a function that benchmarks them;
+``cache_results``, the switch that makes Triton call it; and, for subclasses that
+search without it, ``prune_configs`` (``own_runs.py``). The launch of a kernel
 that has its choice is not touched. Under the interpreter without a GPU it also
 supplies the benchmarker that Triton lacks there (``do_bench``).
 """
@@ -17,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.tuners.protocol import Suite
+from pytest_autotune.tuners.protocol import HookError, Suite
 from pytest_autotune.tuners.shared.guard import guarded
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton import internals
@@ -26,6 +27,7 @@ from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.identity import NAME
+from pytest_autotune.tuners.triton.own_runs import OwnRuns
 
 
 class _AlwaysAsk:
@@ -54,6 +56,7 @@ class Adapter:
         self._seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._compilations: Compilations | None = None
         self._ahead: CompilingChildren | None = None
+        self._own_runs: OwnRuns | None = None
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
@@ -64,7 +67,7 @@ class Adapter:
         adapter = self
 
         def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-            adapter._seen[id(self)] = self
+            adapter._has_seen(self)
             return choices.choose(self, tuning_key, configs, bench_fn)
 
         def leave_alone(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
@@ -75,8 +78,20 @@ class Adapter:
         self._original_check = original
         autotuner_class.check_disk_cache = guarded(check_disk_cache, leave_alone, run, NAME, library=NAME)
         autotuner_class.cache_results = _AlwaysAsk()
+        self._hook_own_runs(OwnRuns(run, autotuner_class, choices, self._has_seen))
         self._compilations = Compilations(compiled.compiled, self._compiled_here)
         self._watch_when_imported()
+
+    def _has_seen(self, autotuner: Any) -> None:
+        self._seen[id(autotuner)] = autotuner
+
+    def _hook_own_runs(self, own_runs: OwnRuns) -> None:
+        try:
+            own_runs.hook()
+            self._own_runs = own_runs
+        except HookError as error:  # all others are hooked
+            if self._run is not None:
+                self._run.note(f"triton: autotuners that search in a run of their own are left alone: {error}")
 
     def _compiled_here(self, name: str, seconds: float) -> None:
         """Something was compiled in this process, and not found on disk."""
@@ -116,6 +131,9 @@ class Adapter:
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         self.finish()
+        if self._own_runs is not None:
+            self._own_runs.unhook()
+            self._own_runs = None
         if self._autotuner_class is not None:
             self._autotuner_class.check_disk_cache = self._original_check
             if isinstance(vars(self._autotuner_class).get("cache_results"), _AlwaysAsk):
@@ -130,14 +148,15 @@ class Adapter:
         """Give every autotuner an empty memory, and its own back afterwards."""
         swapped = []
         for autotuner in self._live_autotuners():
-            if type(autotuner.__dict__.get("cache")) is dict:
-                swapped.append((autotuner, autotuner.cache))
-                autotuner.cache = {}
+            held = vars(autotuner)
+            if "cache" in held and type(autotuner.cache) is dict:
+                swapped.append((held, held["cache"]))
+                held["cache"] = {}
         try:
             yield
         finally:
-            for autotuner, cache in swapped:
-                autotuner.cache = cache
+            for held, cache in swapped:
+                held["cache"] = cache
 
     def unseen(self) -> list[str]:
         """Kernels of autotuners that hold choices and never came through the hook."""

@@ -18,6 +18,8 @@ class Call:
     tuning_key: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    #: What a class that makes keys of its own has in the place of arguments, by name, and has besides.
+    keyed: tuple[tuple[str, object], ...] = ()
 
     @classmethod
     def of(cls, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None]) -> Call:

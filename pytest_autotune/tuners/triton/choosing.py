@@ -66,6 +66,35 @@ class Choices:
         except LookupError:
             run.note(f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was left alone")
             return self.leave_alone(autotuner, tuning_key, configs, bench_fn)
+        done = self._choose(call, function, configs, bench_fn)
+        return self.leave_alone(autotuner, tuning_key, configs, bench_fn) if done is None else done
+
+    def choose_one(self, call: Call, configs: Sequence[Any], bench_fn: Callable[[], None]) -> Any:
+        """What a call runs with whose autotuner searches by itself; None where it is to be left alone.
+
+        :param configs: the candidates that pruning left.
+        :param bench_fn: measures them as Triton does.
+        """
+        function = python_function(call.autotuner)
+        if self._run.paused or function is None or self._run.ignores(NAME, qualified_name(function)):
+            return None
+        if self._choose(call, function, configs, bench_fn, may_ask_disk=False) is None:
+            return None
+        return call.autotuner.cache[call.tuning_key]
+
+    def _choose(
+        self,
+        call: Call,
+        function: FunctionType,
+        configs: Sequence[Any],
+        bench_fn: Callable[[], None],
+        may_ask_disk: bool = True,
+    ) -> bool | None:
+        """Put a choice into ``autotuner.cache``.
+
+        :returns: True when it was not benchmarked; None where the call is to be left alone.
+        """
+        run, autotuner = self._run, call.autotuner
         if len(configs) == 1:
             call.adopt(configs[0], 0.0)
             self._forget_before_the_next_test(call)
@@ -74,14 +103,14 @@ class Choices:
         is_refused = any(call.kwargs.keys() & config.kwargs.keys() for config in configs)
         identity = None if is_refused else self._identity(call, function, configs)
         if identity is None:
-            return self.leave_alone(autotuner, tuning_key, configs, bench_fn)
-        self._compiled.forget(autotuner, tuning_key)
+            return None
+        self._compiled.forget(autotuner, call.tuning_key)
         with self._door(call, function, configs, identity) as tuning:
             if self._take(call, identity, tuning):
                 self._forget_before_the_next_test(call)
                 return True
-            if not run.policy.dumping and _owner_uses_disk_cache(autotuner):
-                return self._from_disk_cache(autotuner, tuning_key, configs, bench_fn)
+            if may_ask_disk and not run.policy.dumping and _owner_uses_disk_cache(autotuner):
+                return self._from_disk_cache(autotuner, call.tuning_key, configs, bench_fn)
             tune(call, configs, bench_fn, tuning, run)
             self._note_tuned(call, tuning.lookup)
             self._forget_before_the_next_test(call)

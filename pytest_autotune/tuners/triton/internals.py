@@ -13,7 +13,8 @@ import inspect
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType, ModuleType
+from dataclasses import dataclass
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
@@ -27,6 +28,11 @@ COMPILER_MODULE = "triton.compiler"
 JIT_MODULE = "triton.runtime.jit"
 LANGUAGE_MODULE = "triton.language.core"
 _CHECK_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
+_PRUNE_PARAMETERS = ["self", "kwargs"]
+#: How a ``run`` calls the key of its memory: Triton's own and those made after it.
+_KEYS = ("key", "config_key", "cache_key", "tuning_key")
+#: What ``triton.testing.do_bench`` takes by itself, in milliseconds.
+_WARMUP_MS, _REP_MS = 25, 100
 _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
 _COMPILE_PARAMETERS = ["src", "target", "options"]
 _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
@@ -70,6 +76,15 @@ def disk_cache_check(autotuner_class: Any) -> Callable[..., Any]:
     return known(check, "Autotuner.check_disk_cache", "triton", _CHECK_PARAMETERS, needed="triton >= 3.4 is needed")
 
 
+def pruning(autotuner_class: Any) -> Callable[..., Any]:
+    """``Autotuner.prune_configs``: called where a search begins, with the keyword arguments of the call.
+
+    :raises HookError: where there is none, or it is called otherwise.
+    """
+    prune = autotuner_class.__dict__.get("prune_configs")
+    return known(prune, "Autotuner.prune_configs", "triton", _PRUNE_PARAMETERS)
+
+
 def compile_of(compiler: ModuleType) -> Callable[..., Any]:
     """``triton.compiler.compile``: what kernels compile themselves with.
 
@@ -82,6 +97,11 @@ def compile_of(compiler: ModuleType) -> Callable[..., Any]:
 def given_to_compile(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call of ``triton.compiler.compile`` by name: ``src``, ``target``, ``options``."""
     return {**dict(zip(_COMPILE_PARAMETERS, args, strict=False)), **kwargs}
+
+
+def is_flagtree() -> bool:
+    """Whether this Triton is FlagTree's, with what FlagGems' tuner uses of it."""
+    return _module("flagtune") is not None
 
 
 # Layers of a kernel
@@ -195,13 +215,68 @@ def _runs(frame: FrameType, autotuner: Any) -> bool:
 
 def launching_autotuner(autotuner_class: Any) -> tuple[Any, Any, dict[str, Any]] | None:
     """The autotuner that launches a kernel now, its key and the call's keyword arguments; None where none does."""
-    code = autotuner_class.run.__code__
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None or not {"self", "key", "kwargs"} <= frame.f_locals.keys():
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_run_of(frame, autotuner_class):
+        frame = frame.f_back
+    key = _key_in(frame) if frame is not None else None
+    if frame is None or key is None or "kwargs" not in frame.f_locals:
         return None
-    return frame.f_locals["self"], frame.f_locals["key"], frame.f_locals["kwargs"]
+    return frame.f_locals["self"], key, frame.f_locals["kwargs"]
+
+
+def _is_run_of(frame: FrameType, autotuner_class: Any) -> bool:
+    return frame.f_code.co_name == "run" and issubclass(type(frame.f_locals.get("self")), autotuner_class)
+
+
+def _key_in(run: FrameType) -> Any:
+    """The key of a ``run`` that is under way; None before it has made one."""
+    held = run.f_locals
+    return next(
+        (held[name] for name in _KEYS if isinstance(held.get(name), Hashable) and held.get(name) is not None), None
+    )
+
+
+@dataclass(frozen=True)
+class OwnSearch:
+    """A search that a subclass of Triton's autotuner makes in a ``run`` of its own.
+
+    :param uses: the names of all that its code uses.
+    :param key: of its memory; None where that is not known.
+    """
+
+    uses: frozenset[str]
+    key: Any
+
+
+def own_search(autotuner: Any, autotuner_class: Any) -> OwnSearch | None:
+    """The search that prunes its candidates now, where a subclass makes it and Triton will not be asked."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (_is_ours(frame) or frame.f_code.co_name == "prune_configs"):
+        frame = frame.f_back
+    if frame is None or not _runs(frame, autotuner):
+        return None
+    uses = frozenset(_names_in(frame.f_code))
+    return None if "check_disk_cache" in uses else OwnSearch(uses, _key_in(frame))
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("pytest_autotune.")
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def is_under_way(code: CodeType, autotuner_class: Any) -> Any:
+    """The autotuner whose ``run`` has this code and is under way; None where there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    held = frame.f_locals.get("self") if frame is not None else None
+    return held if isinstance(held, autotuner_class) else None
 
 
 def launches_alone() -> bool:
@@ -401,26 +476,34 @@ def foreign_target() -> str:
     return arch_of(active.get_current_target())
 
 
-def benchmark_driver(autotuner: Any) -> Any:
+def benchmark_driver(autotuner: Any, is_known: bool = False) -> Any:
     """The active driver, with what Triton's own benchmark needs of it; None where another benchmark is to be used.
 
-    That is one that a kernel's author brings, one with ``warmup=``, ``rep=`` or ``use_cuda_graph=``, one that
-    another package has put in its place, and that of a backend without events.
+    That is one that a kernel's author brings, one with another ``warmup=`` or ``rep=`` than by itself or with
+    ``use_cuda_graph=``, one that another package has put in its place, and that of a backend without events.
+
+    :param is_known: the benchmark is one that may be replaced, although it is not Triton's own.
     """
     bench = getattr(type(autotuner), "_bench", None)
     if getattr(bench, "__module__", "") != AUTOTUNER_MODULE:
         return None
     if list(inspect.signature(type(autotuner)._bench).parameters) != _BENCH_PARAMETERS:
         return None
-    if autotuner._do_bench is not None or not _is_own_benchmark(autotuner.do_bench):
+    if not (is_known or _is_own_benchmark(autotuner)):
         return None
     driver = _driver().active
     return driver if all(hasattr(driver, name) for name in _BENCHMARK_NEEDS) else None
 
 
-def _is_own_benchmark(benchmark: object) -> bool:
+def _is_own_benchmark(autotuner: Any) -> bool:
+    benchmark = autotuner.do_bench
     named = getattr(benchmark, "__module__", ""), getattr(benchmark, "__qualname__", "")
-    return named == ("triton.testing", "do_bench")
+    if autotuner._do_bench is None:
+        return named == ("triton.testing", "do_bench")
+    given = getattr(autotuner, "num_warmups", None), getattr(autotuner, "num_reps", None)
+    spelt_out = all(number in (None, usual) for number, usual in zip(given, (_WARMUP_MS, _REP_MS), strict=True))
+    is_made_by_triton = named == (AUTOTUNER_MODULE, "Autotuner.__init__.<locals>.<lambda>")
+    return spelt_out and is_made_by_triton and not getattr(autotuner, "use_cuda_graph", False)
 
 
 class _AbsentGpu:

@@ -30,9 +30,11 @@ def key_values(call: Call, function: FunctionType, heuristics: Heuristics) -> It
     """What a tuning depends on, by name: positions shift with defaults and keyword arguments."""
     autotuner = call.autotuner
     named = {name: value for name, value in call.named.items() if name in autotuner.arg_names}
+    keyed = dict(call.keyed)
     for name in dict.fromkeys(autotuner.keys):
         if name in named:
-            yield name, named[name]
+            yield name, keyed.pop(name, named[name])
+    yield from keyed.items()
     for name, value in named.items():
         yield from _compiled_in(name, value, is_key=name in autotuner.keys)
     yield from _cells("closure", function)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, triton_clock
 from pytest_autotune.tuners.measuring.race import Race, Result
-from pytest_autotune.tuners.triton import internals
+from pytest_autotune.tuners.triton import internals, libtuner
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class RaceOutcome:
 
 def clock_for(autotuner: Any) -> Callable[[], Clock] | None:
     """Makes the clock for the race; None where the kernel's own benchmark is to be used as it is."""
-    driver = internals.benchmark_driver(autotuner)
-    return partial(triton_clock, driver) if driver is not None else None
+    l2_is_cold = libtuner.l2_is_cold(autotuner)
+    driver = internals.benchmark_driver(autotuner, is_known=l2_is_cold is not None)
+    return partial(triton_clock, driver, l2_is_cold is not False) if driver is not None else None
 
 
 def race(

@@ -1,0 +1,173 @@
+"""Autotuners whose class has a ``run`` of its own, and searches there without Triton's ``check_disk_cache``.
+
+Libraries copy Triton's ``run`` to keep choices in a file, or to make keys of their own. What such a copy begins a
+search with is ``prune_configs``. There it is left with one candidate: the one that was chosen.
+"""
+
+from __future__ import annotations
+
+import builtins
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pytest_autotune.run.door import TuningRun
+from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.guard import guarded
+from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.triton import internals
+from pytest_autotune.tuners.triton.call import Call
+from pytest_autotune.tuners.triton.choosing import Choices
+from pytest_autotune.tuners.triton.identity import NAME
+from pytest_autotune.tuners.triton.libtuner import Databases, collects, searches_all
+
+#: What the code of a ``run`` uses that searches as Triton's does: it measures all candidates and takes the fastest.
+_TRITONS_SEARCH = {"prune_configs", "_bench", "configs_timings", "min"}
+#: And that of one that leaves it to a policy.
+_BY_POLICY = {"prune_configs", "_bench", "configs_timings", "policy"}
+
+
+class OwnRuns:
+    """Hooks the subclasses of Triton's autotuner that search by themselves.
+
+    :param seen: called with each autotuner whose search came by here.
+    """
+
+    def __init__(self, run: TuningRun, autotuner_class: Any, choices: Choices, seen: Callable[[Any], object]) -> None:
+        self._run = run
+        self._class = autotuner_class
+        self._choices = choices
+        self._seen = seen
+        self._databases = Databases(self._is_reached)
+
+    def hook(self) -> None:
+        """Hook the classes that there are, and those that come.
+
+        :raises HookError: when Triton's internals are not the ones known here.
+        """
+        original = internals.pruning(self._class)
+        own_runs = self
+
+        def prune_configs(self: Any, kwargs: Any) -> Any:
+            return own_runs.left_of(self, kwargs, original(self, kwargs))
+
+        def init_subclass(cls: type[Any], /, **kwargs: Any) -> None:
+            super(own_runs._class, cls).__init_subclass__(**kwargs)
+            own_runs._keep_database_out(cls)
+
+        self._class.prune_configs = guarded(prune_configs, original, self._run, NAME, library=NAME)
+        self._original = original
+        if "__init_subclass__" not in vars(self._class):
+            self._class.__init_subclass__ = classmethod(init_subclass)
+        for cls in _subclasses(self._class):
+            self._keep_database_out(cls)
+
+    def unhook(self) -> None:
+        """Restore what :meth:`hook` replaced."""
+        self._class.prune_configs = self._original
+        if "__init_subclass__" in vars(self._class):
+            del self._class.__init_subclass__
+        self._databases.put_back()
+
+    def _keep_database_out(self, cls: Any) -> None:
+        try:
+            self._databases.keep_out(cls)
+        except HookError as error:
+            self._run.note(f"triton: {cls.__module__}.{cls.__qualname__} keeps its own database: {error}")
+
+    def _is_reached(self, autotuner: Any) -> bool:
+        function = python_function(autotuner)
+        return (
+            function is not None and not self._run.ignores(NAME, qualified_name(function)) and searches_all(autotuner)
+        )
+
+    def left_of(self, autotuner: Any, kwargs: dict[str, Any], configs: Sequence[Any]) -> Sequence[Any]:
+        """The candidates that a search is left with: the chosen one, or all where the search is to be left alone.
+
+        :param kwargs: the keyword arguments of the call.
+        :param configs: the candidates that pruning left.
+        """
+        search = internals.own_search(autotuner, self._class)
+        if search is None or not _is_known(search, autotuner) or type(autotuner.cache) is not dict:
+            return configs
+        self._seen(autotuner)
+        is_known = search.key is not None
+        named = {**autotuner.nargs, **kwargs}
+        call = Call(
+            autotuner,
+            search.key if is_known else object(),
+            tuple(autotuner.nargs.values()),
+            kwargs,
+            tuple(keyed(autotuner, search.key, named)),
+        )
+        chosen = self._choices.choose_one(call, configs, lambda: _measure_all(call, configs))
+        if not is_known:
+            autotuner.cache.pop(call.tuning_key, None)
+        if chosen is None:
+            return configs
+        _answer_once(autotuner, chosen, autotuner.configs_timings.get(chosen, 0.0))
+        return [chosen]
+
+
+def _is_known(search: internals.OwnSearch, autotuner: Any) -> bool:
+    if search.uses >= _BY_POLICY:
+        return searches_all(autotuner) and not collects(autotuner)
+    return search.uses >= _TRITONS_SEARCH
+
+
+def _subclasses(cls: Any) -> Iterator[Any]:
+    for one in cls.__subclasses__():
+        yield one
+        yield from _subclasses(one)
+
+
+def keyed(autotuner: Any, key: object, named: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """The values of a key that a class makes by itself, by the names of Triton's key.
+
+    Such a key has what stands for the arguments in ``keys`` first and then dtypes, as Triton's own has. What is
+    neither has its position for a name. A key that is no tuple, such as a text of it all, says nothing.
+    """
+    if not isinstance(key, tuple):
+        return
+    names = [name for name in autotuner.keys if name in named and name in autotuner.arg_names]
+    if len(key) < len(names):
+        return
+    yield from zip(names, key, strict=False)
+    dtypes = {str(value.dtype) for value in _with_dtype(named.values())}
+    for position, value in enumerate(key[len(names) :], len(names)):
+        if not (isinstance(value, str) and value in dtypes):
+            yield f"key.{position}", value
+
+
+def _with_dtype(values: Any) -> Iterator[Any]:
+    for value in values:
+        inner = value if hasattr(value, "dtype") else getattr(value, "base", None)
+        if hasattr(inner, "dtype"):
+            yield inner
+
+
+def _measure_all(call: Call, configs: Sequence[Any]) -> None:
+    """What Triton's ``run`` does where it has no choice."""
+    autotuner, began = call.autotuner, time.time()
+    timings = {config: autotuner._bench(*call.args, config=config, **call.kwargs) for config in configs}
+    autotuner.bench_time = time.time() - began
+    best = autotuner.cache[call.tuning_key] = builtins.min(timings, key=timings.get)  # type: ignore[arg-type]
+    autotuner.pre_hook(call.arguments(best), reset_only=True)
+    autotuner.configs_timings = timings
+
+
+def _answer_once(autotuner: Any, chosen: Any, timing: Any) -> None:
+    """Answer with a known time where the search goes on to measure the one candidate that it was left with."""
+    held, call = vars(autotuner), id(autotuner.nargs)
+    before = held.get("_bench")
+
+    def bench(*args: Any, config: Any, **meta: Any) -> Any:
+        if before is None:
+            held.pop("_bench", None)
+        else:
+            held["_bench"] = before
+        if config is chosen and id(autotuner.nargs) == call:
+            return timing
+        return autotuner._bench(*args, config=config, **meta)
+
+    held["_bench"] = bench

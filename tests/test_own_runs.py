@@ -1,0 +1,255 @@
+"""Autotuners of other libraries that search in a ``run`` of their own; kernels run under Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import torch
+from triton.runtime.autotuner import Autotuner
+
+from pytest_autotune.tuners.triton import libtuner
+from tests.test_triton import CONFIGS, Bench, configs, copy_kernel, grid, interpreter, session
+
+__all__ = ["interpreter", "session"]
+
+pytestmark = pytest.mark.usefixtures("forget_choices")
+
+
+class CopiedRun(Autotuner):
+    """Searches as Triton does, in a copy of its ``run`` whose key is a text, so that a file can hold it."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        self.nargs = dict(zip(self.arg_names, args, strict=False))
+        key = repr(self.own_key({**self.nargs, **kwargs}))
+        if key not in self.cache:
+            left = self.prune_configs(kwargs)
+            timings = {config: self._bench(*args, config=config, **kwargs) for config in left}
+            self.cache[key] = min(timings, key=timings.get)  # type: ignore[arg-type]
+            self.configs_timings = timings
+        self.best_config = self.cache[key]
+        return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
+
+    def own_key(self, named: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(named[name] for name in self.keys)
+
+
+class Table(dict[Any, Any]):
+    """A table of a database that stays when a process ends."""
+
+
+class Database:
+    """Hands out tables as FlagGems' ``LibCache`` does."""
+
+    def __init__(self) -> None:
+        self.tables: dict[Any, Table] = {}
+
+    def __getitem__(self, name: Any) -> Table:
+        return self.get_config(name) if isinstance(name, str) else self.get_benchmark(*name)
+
+    def get_config(self, table: Any) -> Table:
+        return self.tables.setdefault(table, Table())
+
+    def get_benchmark(self, table: Any, key: Any) -> Table:
+        return self.tables.setdefault((table, key), Table())
+
+
+libcache = Database()
+
+
+def libtuner_class() -> Any:
+    """A class that behaves as ``LibTuner``: it rounds its keys, asks a policy, and keeps all in ``libcache``."""
+
+    class Tuner(Autotuner):
+        _dispatch_table: ClassVar[dict[str, Any]] = {}
+        strategy: Callable[[int], int] = staticmethod(lambda value: -(-value // 32) * 32)
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.cache = libcache["choices"]
+
+        def get_key(self, named: dict[str, Any]) -> tuple[Any, ...]:
+            values = tuple(self.strategy(named[name]) for name in self.keys)
+            return values + tuple(str(value.dtype) for value in named.values() if hasattr(value, "dtype"))
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            self.nargs = dict(zip(self.arg_names, args, strict=False))
+            config_key = self.get_key(self.nargs)
+            if config_key not in self.cache:
+                times = libcache["times", config_key]
+                left = self.prune_configs(kwargs)
+
+                def bench(config: Any) -> Any:
+                    known = times.get(str(config))
+                    if known is None:
+                        known = times[str(config)] = self._bench(*args, config=config, **kwargs)
+                    return known
+
+                self.cache[config_key], self.configs_timings = self.policy(bench, left)
+            self.best_config = self.cache[config_key]
+            return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
+
+        def policy(self, bench: Any, left: Any) -> Any:
+            timings = {config: bench(config) for config in left}
+            return min(timings, key=timings.get), timings  # type: ignore[arg-type]
+
+    Tuner._dispatch_table["default"] = Tuner
+    return Tuner
+
+
+MadeBefore = libtuner_class()
+
+
+@pytest.fixture(autouse=True)
+def empty_database() -> None:
+    libcache.tables.clear()
+
+
+def kernel_of(cls: Any, bench: Any, blocks: list[int] = CONFIGS, **options: Any) -> Any:
+    stock = copy_kernel(bench)
+    return cls(stock.fn, stock.arg_names, configs(blocks), ["n"], None, None, do_bench=bench, **options)
+
+
+def call(kernel: Any, n: int = 100) -> int:
+    x, y = torch.arange(128.0), torch.zeros(128)
+    kernel[grid](x, y, n)
+    assert torch.equal(y[:n], x[:n])
+    block: int = kernel.best_config.kwargs["BLOCK"]
+    return block
+
+
+@pytest.mark.parametrize("own", [CopiedRun, MadeBefore, None], ids=["a copy", "made before", "made after the hook"])
+def test_a_run_of_its_own_is_dumped_with_all_candidates_and_loaded_without_measuring(session, own: Any) -> None:
+    first = session(dumping=True)
+    cls, bench, unused = own or libtuner_class(), Bench(best=64), Bench()
+    assert call(kernel_of(cls, bench)) == 64
+    (entry,) = first.entries
+
+    loaded = session(first.entries)
+    assert call(kernel_of(cls, unused)) == 64
+
+    assert (bench.calls, unused.calls) == (2, 0)
+    assert [candidate.time_us for candidate in entry.candidates] == [2000.0, 1000.0]
+    assert loaded.outcomes == ["hit"]
+    assert first.unseen == loaded.unseen == []
+
+
+def test_calls_that_it_takes_for_one_problem_are_one_here(session) -> None:
+    first = session(dumping=True)
+    call(kernel_of(MadeBefore, Bench()), n=97)
+    (entry,) = first.entries
+
+    loaded = session(first.entries)
+    kernel = kernel_of(MadeBefore, Bench())
+    call(kernel, n=120)
+    call(kernel, n=50)
+
+    assert [(value.name, value.value) for value in entry.problem.key][:1] == [("n", 128)]
+    assert loaded.outcomes == ["hit", "miss"]
+
+
+def test_what_its_key_has_besides_the_arguments_is_in_the_key(session) -> None:
+    class WithMore(MadeBefore):
+        def get_key(self, named: dict[str, Any]) -> tuple[Any, ...]:
+            return (*super().get_key(named), "fast")
+
+    first = session(dumping=True)
+    call(kernel_of(WithMore, Bench()))
+
+    assert ("key.3", "fast") in [(value.name, value.value) for value in first.entries[0].problem.key]
+
+
+def test_its_database_neither_answers_nor_is_written_and_is_back_after_the_run(session) -> None:
+    call(kernel_of(MadeBefore, Bench(best=16)))
+    kept = {name: dict(table) for name, table in libcache.tables.items()}
+    first = session(dumping=True)
+    bench = Bench(best=64)
+    kernel = kernel_of(MadeBefore, bench)
+
+    chosen_in_the_run = call(kernel), call(kernel)
+    held = {name: dict(table) for name, table in libcache.tables.items()}
+    first.adapter.unhook()
+
+    assert chosen_in_the_run == (64, 64)
+    assert bench.calls == 2
+    assert held == kept
+    assert type(kernel.cache) is Table
+    assert call(kernel) == 16
+
+
+def test_a_policy_that_searches_as_it_likes_is_unseen_and_keeps_its_database(session) -> None:
+    class FirstOnly(MadeBefore):
+        def policy(self, bench: Any, left: Any) -> Any:
+            return left[0], {left[0]: bench(left[0])}
+
+    first = session(dumping=True)
+    bench = Bench()
+    kernel = kernel_of(FirstOnly, bench)
+    call(kernel)
+
+    assert bench.calls == 1
+    assert first.lookups == []
+    assert libcache.tables["choices"]
+    assert len(first.unseen) == 1
+
+
+def test_ignored_kernels_keep_their_database(session) -> None:
+    session(dumping=True, ignore=("triton:*copy",))
+    call(kernel_of(MadeBefore, Bench()))
+
+    assert len(libcache.tables["choices"]) == 1
+
+
+def test_a_test_gets_the_choice_that_pruning_left_for_it(session) -> None:
+    left: list[int] = []
+
+    def prune(candidates: Any, named: Any, **kwargs: Any) -> Any:
+        return [config for config in candidates if config.kwargs["BLOCK"] in left]
+
+    first = session(dumping=True)
+    kernel = kernel_of(CopiedRun, Bench(), [16, 32, 64, 128], prune_configs_by={"early_config_prune": prune})
+    for number, left[:] in enumerate(([16, 64], [32, 128])):
+        first.run.begin_test(f"test_{number}")
+        assert call(kernel) in left
+
+    assert len(first.entries) == 2
+
+
+def test_an_error_of_a_candidate_reaches_the_test_and_records_nothing(session) -> None:
+    def broken(kernel_call: Any, quantiles: Any = None) -> None:
+        raise RuntimeError("the device is gone")
+
+    first = session(dumping=True)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        call(kernel_of(CopiedRun, broken))
+
+    assert first.entries == ()
+
+
+def test_a_measurement_that_is_asked_for_later_is_made(session) -> None:
+    session(dumping=True)
+    bench = Bench()
+    kernel = kernel_of(CopiedRun, bench)
+    call(kernel)
+
+    kernel.nargs = {"x": torch.arange(128.0), "y": torch.zeros(128), "n": 100}
+    kernel._bench(*kernel.nargs.values(), config=kernel.configs[0], grid=grid, warmup=False)
+
+    assert bench.calls == 3
+
+
+@pytest.mark.parametrize(("policy", "is_cold"), [("warm_l2", False), ("cold_l2", True), ("other", None)])
+def test_the_benchmark_of_its_library_may_be_replaced_with_the_l2_cache_as_it_has_it(policy: str, is_cold: Any) -> None:
+    def benchmark() -> None: ...
+
+    protocol = type("Protocol", (), {"cache_policy": policy})()
+
+    assert libtuner.l2_is_cold(SimpleNamespace(benchmark_protocol=protocol, do_bench=benchmark)) is is_cold
+    assert libtuner.l2_is_cold(SimpleNamespace(benchmark_protocol=protocol, do_bench=call.__class__)) is None
+    assert libtuner.l2_is_cold(SimpleNamespace(do_bench=benchmark)) is None
