@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.shared.source.functions import closure_cells, layers
@@ -75,9 +75,7 @@ class _Walk:
         elif kind is dict:
             yield from list(value.values())[:_LARGEST]
         elif kind is not ModuleType:
-            # Not what an object says that it is: to ask proxies may run code of theirs.
-            attributes = getattr(kind, "__dictoffset__", 0) and object.__getattribute__(value, "__dict__")
-            inside = attributes if isinstance(attributes, dict) else {}
+            inside = _own_attributes(value)
             if {"fn", "py_func", "__wrapped__"} & inside.keys():
                 yield from list(layers(value))[1:]
             elif not of_library(kind):
@@ -120,6 +118,15 @@ class _Walk:
 def _module(name: str) -> ModuleType | None:
     found = sys.modules.get(name)
     return found if type(found) is ModuleType else None
+
+
+def _own_attributes(value: object) -> Mapping[str, Any]:
+    """Not what an object says that it has: to ask proxies may run code of theirs."""
+    for kind in type(value).__mro__:
+        attributes = vars(kind).get("__dict__")
+        if attributes is not None:
+            return attributes.__get__(value) if type(attributes) is GetSetDescriptorType else {}
+    return {}
 
 
 def _names(code: CodeType) -> Iterator[str]:
