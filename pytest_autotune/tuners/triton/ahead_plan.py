@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,8 @@ from pytest_autotune.tuners.triton.specialisation_text import Held, parsed
 
 #: So many texts of one entry are compiled for.
 MOST_OF_ENTRY = 64
+#: So long is waited for the compiler's own files, in seconds.
+MOST_READING_S = 10.0
 
 
 def lock_of(folder: Path, name: str) -> Path:
@@ -84,7 +87,8 @@ class Plan:
             device = self._device or visible.only_type(loaded) or visible.first_gpu()
             if device is None:
                 return []
-            jobs = list(self._jobs(index, device))
+            with self._reading(device):
+                jobs = list(self._jobs(index, device))
             self._tell("known", str(len(jobs)))
             for why, number in self._left.items():
                 self._tell("left", f"{number} {why}")
@@ -92,10 +96,24 @@ class Plan:
                 internals.compile_only(device.arch, self._was_compiled)
                 self._compilations.turns = self._turn
             # A single child would have no time for it: the first launch wants it at once, and builds it as well.
-            return [_build_driver, *jobs] if jobs and self._suite.children > 1 else jobs
+            return [_build_driver, *jobs] if jobs and self._are_many else jobs
         except Exception as error:
             self._tell("note", f"{type(error).__name__}: {error}")
             return []
+
+    @property
+    def _are_many(self) -> bool:
+        return self._suite.children > 1
+
+    @contextmanager
+    def _reading(self, device: Device) -> Iterator[None]:
+        """Do meanwhile what each of several workers would have to do before its first job."""
+        thread = threading.Thread(target=partial(_read_compiler, device.arch), daemon=True)
+        if self._are_many:
+            thread.start()
+        yield
+        if self._are_many:
+            thread.join(MOST_READING_S)
 
     def died(self, why: str) -> None:
         """A child has ended in a job."""
@@ -208,6 +226,11 @@ def _kernel_name(kernel: Any) -> str:
     """The name of a kernel, under its decorators; empty where it has none."""
     function = python_function(kernel)
     return qualified_name(function) if function is not None else ""
+
+
+def _read_compiler(arch: str) -> None:
+    with suppress(Exception):  # then each worker does
+        internals.read_compiler(arch)
 
 
 def _build_driver() -> None:

@@ -132,32 +132,37 @@ def jit_function(layer: Any) -> Any:
 
 def live_autotuners(autotuner_class: Any) -> list[Any]:
     """The autotuners that there are in this process, those of factories too."""
-    return _live(lambda cls: issubclass(cls, autotuner_class))
+    return _live(_with_subclasses(autotuner_class))
 
 
 def live_functions() -> list[Any]:
     """The functions that Triton compiles, kernels and what they call, that there are in this process."""
     cls = getattr(_module("runtime.jit"), "JITFunction", None)
-    return [] if cls is None else _live(lambda one: one is cls)
+    return [] if cls is None else _live([cls])
 
 
 def live_heuristics() -> list[Any]:
     """The decorators ``triton.heuristics`` that there are in this process."""
-    return [one for one in _live(_is_heuristics_class) if is_heuristics(one) and hasattr(one, "fn")]
+    found = _live(filter(_is_heuristics_class, _with_subclasses(object)))
+    return [one for one in found if is_heuristics(one) and hasattr(one, "fn")]
 
 
-def _live(is_wanted: Callable[[type], bool]) -> list[Any]:
-    # isinstance would ask proxies for their class, which may run code of theirs.
-    verdicts: dict[int, bool] = {}
-    found = []
-    for one in gc.get_objects():
-        cls = type(one)
-        verdict = verdicts.get(id(cls))
-        if verdict is None:
-            verdict = verdicts[id(cls)] = is_wanted(cls)
-        if verdict:
-            found.append(one)
-    return found
+def _live(classes: Iterable[type]) -> list[Any]:
+    """The objects in this process that are of these classes."""
+    # isinstance would ask proxies for their class, which may run code of theirs. A list of all objects, of which there
+    # may be a million, counts a reference to each: in a forked child that copies the memory of all of them.
+    wanted = {id(cls): cls for cls in classes}
+    return [one for one in gc.get_referrers(*wanted.values()) if id(type(one)) in wanted]
+
+
+def _with_subclasses(cls: type) -> list[type]:
+    found = {id(cls): cls}
+    queue = [cls]
+    while queue:
+        new = {id(one): one for one in type.__subclasses__(queue.pop())}
+        queue += [one for number, one in new.items() if number not in found]
+        found |= new
+    return list(found.values())
 
 
 def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
@@ -304,6 +309,18 @@ def _launching_frame() -> FrameType | None:
 
 
 # Compiling
+
+
+def read_compiler(arch: str) -> None:
+    """Have Triton read its own files and ask for the assembler's version, which it does once in a process, to know what
+    is on disk: half a second and more. Forks of this process need not.
+
+    :param arch: ``sm_90``, ``gfx942``.
+    """
+    compiler = _module("compiler.compiler")
+    key = getattr(_module("runtime.cache"), "triton_key", None) or compiler.triton_key  # the latter before 3.5
+    key()
+    compiler.make_backend(_target(_module("backends.compiler"), arch)).hash()
 
 
 @contextmanager
