@@ -11,7 +11,7 @@ import gc
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
@@ -159,9 +159,9 @@ def _with_subclasses(cls: type) -> list[type]:
     found = {id(cls): cls}
     queue = [cls]
     while queue:
-        new = {id(one): one for one in type.__subclasses__(queue.pop())}
-        queue += [one for number, one in new.items() if number not in found]
-        found |= new
+        below: list[type] = type.__subclasses__(queue.pop())
+        queue += [one for one in below if id(one) not in found]
+        found |= {id(one): one for one in below}
     return list(found.values())
 
 
