@@ -1,6 +1,6 @@
 """``--autotune-verify``: which planted losses it finds, how often it reports one that is not there, and what it costs.
 
-    python tests/benchmarks/verify.py SECONDS [--parts=planted,unchanged,wall] [--pairs=3] [FOLDER:PYTEST_ARGUMENTS...]
+    python tests/benchmarks/verify.py SECONDS [--parts=planted,unchanged,wall] [--pairs=5] [FOLDER:PYTEST_ARGUMENTS...]
     python tests/benchmarks/verify.py 450 example_suite:tests
 
 On a GPU. The problems are those of the kernels of example_suite in 120 sizes, in a suite that this script writes.
@@ -12,9 +12,11 @@ On a GPU. The problems are those of the kernels of example_suite in 120 sizes, i
 3. Unchanged: the suite is loaded up to ten times with ``--autotune-verify=all``, serial and with ``-n 4`` in turn. A
    report is false where the true loss of the choice is below 3 %.
 4. Wall: those named (as in measuring.py), then this suite, loaded with and without ``--autotune-verify=10%``, in so
-   many pairs.
+   many pairs: of every other pair the plain run is the second one. What verifying took by the run's own report is told,
+   too: walls of runs differ by more than it.
 
-SECONDS bound the whole; what was not reached is left out, and so is what failed.
+SECONDS bound the whole, and each suite has its part of the time of walls; what was not reached is left out, and so is
+what failed.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ def main() -> None:
     parser.add_argument("seconds", type=float)
     parser.add_argument("suites", nargs="*")
     parser.add_argument("--parts", default=",".join(SHARES))
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_intermixed_args()
     began, parts = time.time(), options.parts.split(",")
     print(machine("torch", "triton", "pytest-xdist"), flush=True)
@@ -177,26 +179,45 @@ def _walls(suites: list[str], folder: Path, pairs: int, until: float) -> list[di
         where, _, arguments = suite.partition(":")
         name = "problems" if Path(where) == folder else Path(where).name
         cache = folder / f"wall-{number}.pb"
-        args = [*arguments.split(), "-pno:xdist", f"--autotune-load={cache}"]
-        times: dict[str, list[float]] = {"plain": [], "10%": []}
+        args = arguments.split()
+        end = time.time() + (until - time.time()) / (len(suites) - number)
+        done: list[dict[str, Any]] = []
         try:
-            dump = _pytest(Path(where), *args, f"--autotune-dump={cache}", until=until)
+            dump = _pytest(Path(where), *args, "-n4", f"--autotune-dump={cache}", until=until)
             print(f"wall of {name}: dump {dump:.1f} s", flush=True)
             # A dump takes longer than any of its loads, so it says nothing of how many of these there is time for.
             longest = 0.0
-            while len(times["10%"]) < pairs and time.time() + 2 * longest < until:
-                plain = _pytest(Path(where), *args, until=until)
-                night = f"--autotune-night={len(times['10%'])}"
-                with_share = _pytest(Path(where), *args, "--autotune-verify=10%", night, until=until)
-                times["plain"].append(plain)
-                times["10%"].append(with_share)
-                print(f"wall of {name}: {plain:.1f} s, with 10% {with_share:.1f} s", flush=True)
-                longest = max(longest, plain, with_share)
+            while len(done) < pairs and time.time() + 2 * longest < end:
+                done.append(_pair(Path(where), args, cache, len(done), until))
+                longest = max(longest, done[-1]["plain_s"], done[-1]["share_s"])
+                print(f"wall of {name}: {done[-1]}", flush=True)
         except SystemExit as failed:
             print(f"wall of {name}: left out from here: {str(failed)[-1500:]}", flush=True)
-        if times["10%"]:
-            found.append({"suite": name, **times})
+        if done:
+            found.append({"suite": name, "pairs": done})
     return found
+
+
+def _pair(where: Path, args: list[str], cache: Path, number: int, until: float) -> dict[str, Any]:
+    """A suite loaded plainly, and with a share verified: walls, and what the report says of verifying, in seconds."""
+    report = cache.with_suffix(".json")
+    load = [*args, "-pno:xdist", f"--autotune-load={cache}"]
+    shared = ["--autotune-verify=10%", f"--autotune-night={number}", f"--autotune-report={report}"]
+    walls: dict[str, float] = {}
+    runs: list[tuple[str, list[str]]] = [("plain_s", []), ("share_s", shared)]
+    for name, more in runs if number % 2 == 0 else reversed(runs):
+        walls[name] = _pytest(where, *load, *more, until=until)
+    told = json.loads(report.read_text())
+    verdicts = [row["verdict"] for row in told["lookups"] if row["verdict"]]
+    return {
+        **walls,
+        "lookups": len(told["lookups"]),
+        "raced": told["verify"]["raced"],
+        "not_raced": told["verify"]["not_raced"],
+        "verify_s": told["verify"]["seconds"],
+        "held_s": told["verify"]["device_seconds"],
+        "each": [[verdict["raced"], verdict["seconds"], verdict["device_seconds"]] for verdict in verdicts],
+    }
 
 
 def _tell(truths: list[dict[str, Any]], runs: list[dict[str, Any]], walls: list[dict[str, Any]]) -> None:
@@ -231,10 +252,26 @@ def _tell(truths: list[dict[str, Any]], runs: list[dict[str, Any]], walls: list[
                 )
             )
     for wall in walls:
-        plain, with_share = min(wall["plain"]), min(wall["10%"])
-        times = f"{plain:.1f} s, with --autotune-verify=10% {with_share:.1f} s"
-        rows.append((f"wall of {wall['suite']}", times, f"{with_share / plain - 1:+.1%}"))
+        rows += _costs(wall["suite"], wall["pairs"])
     table(("what", "found", "share"), rows)
+
+
+def _costs(suite: str, pairs: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    plain, with_share = (statistics.median(pair[name] for pair in pairs) for name in ("plain_s", "share_s"))
+    ratio = statistics.median(pair["share_s"] / pair["plain_s"] for pair in pairs)
+    took = statistics.median(pair["verify_s"] / pair["plain_s"] for pair in pairs)
+    raced = sum(pair["raced"] for pair in pairs)
+    seconds, held = (sum(pair[name] for pair in pairs) for name in ("verify_s", "held_s"))
+    each = f", {seconds / raced:.3f} s each, GPU held {held / raced:.3f} s" if raced else ""
+    of = sum(pair["lookups"] for pair in pairs)
+    return [
+        (
+            f"wall of {suite}, medians of {len(pairs)} pairs",
+            f"{plain:.1f} s, with --autotune-verify=10% {with_share:.1f} s",
+            f"{ratio - 1:+.1%} (median of pairs)",
+        ),
+        (f"verifying, of {suite}", f"{raced} of {of} raced in {seconds:.2f} s{each}", f"{took:.1%} (median of pairs)"),
+    ]
 
 
 def _share(planted: list[dict[str, Any]]) -> tuple[str, str]:
