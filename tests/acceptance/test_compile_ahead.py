@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -624,12 +625,16 @@ def test_a_test_waits_for_what_is_being_compiled_and_does_not_compile_it_again(
     assert report["compiled_ahead"]["used"] == suite.found >= 1
 
 
-def test_no_child_is_there_when_the_run_is_over(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_child_is_there_when_the_run_is_over_and_none_of_its_temporary_files(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     suite.dump()
     suite.wants(0)
     number = suite.folder / "number"
 
     def hang(*_: object) -> None:
+        compiling = tempfile.mkdtemp()
+        (suite.folder / "temporary").write_text(compiling)
         (suite.folder / "new").write_text(f"{os.getpid()}\n")
         (suite.folder / "new").rename(number)
         time.sleep(60)
@@ -641,3 +646,4 @@ def test_no_child_is_there_when_the_run_is_over(suite: Suite, monkeypatch: pytes
 
     suite.result.assert_outcomes(passed=4)
     assert until(lambda: is_gone(pid_in(number)), 2)
+    assert not Path((suite.folder / "temporary").read_text()).parent.exists()

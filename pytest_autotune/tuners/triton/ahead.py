@@ -9,7 +9,9 @@ anything of, it leaves to the test.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 import time
 import uuid
 from collections import defaultdict
@@ -50,6 +52,7 @@ class CompilingChildren:
         self._class = autotuner_class
         self._children: children.Children | None = None
         self._told: Path | None = None
+        self._temporary: str | None = None
         self._is_started = False
         self._asked: set[str] = set()
         self._waited_s = 0.0
@@ -75,12 +78,14 @@ class CompilingChildren:
         descriptor = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             tell = partial(_tell, descriptor)
-            plan = Plan(self._run, self._class, suite, self._compilations, _known_device(), tell)
+            self._temporary = tempfile.mkdtemp(prefix="pytest-autotune-ahead-")
+            plan = Plan(self._run, self._class, suite, self._compilations, _known_device(), tell, self._temporary)
             self._children = children.start(
                 plan.jobs, suite.children, [descriptor], wait=not suite.at_once, died=plan.died
             )
         except OSError as error:
             self._run.note(f"triton: nothing was compiled ahead: {error.strerror or error}")
+            self._remove_temporary()
             return False
         finally:
             os.close(descriptor)
@@ -100,6 +105,11 @@ class CompilingChildren:
             if lock is not None:
                 lock.release()
 
+    def _remove_temporary(self) -> None:
+        """Remove what children that were ended have left there."""
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
     def stop(self) -> None:
         """End the children, and say what they have done."""
         if not self._is_started:
@@ -108,6 +118,7 @@ class CompilingChildren:
         self._compilations.turns = None
         if self._children is not None:
             self._children.stop()
+        self._remove_temporary()
         for note in self._notes:
             self._run.note(note)
         told: defaultdict[str, list[str]] = defaultdict(list)

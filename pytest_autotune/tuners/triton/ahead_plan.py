@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -53,6 +55,7 @@ class Plan:
     :param tell: called with a word and what belongs to it: ``"known"`` and how many jobs there are; ``"left"``, how
         many specialisations are none, and why; ``"begun"`` and the seconds after which a worker began; of a job
         ``"compiled"``, ``"found"`` or ``"failed"``; ``"note"``.
+    :param temporary: a folder for temporary files of compilers, which a child that is ended leaves there.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Plan:
         compilations: Compilations,
         device: Device | None,
         tell: Callable[[str, str], None],
+        temporary: str,
     ) -> None:
         self._run = run
         self._class = autotuner_class
@@ -70,6 +74,7 @@ class Plan:
         self._compilations = compilations
         self._device = device
         self._tell = tell
+        self._temporary = temporary
         self._name = ""
         self._made_at = time.monotonic()
         self._started = 0.0
@@ -93,6 +98,7 @@ class Plan:
             for why, number in self._left.items():
                 self._tell("left", f"{number} {why}")
             if jobs:
+                tempfile.tempdir = os.environ["TMPDIR"] = self._temporary
                 internals.compile_only(device.arch, self._was_compiled)
                 self._compilations.turns = self._turn
             # A single child would have no time for it: the first launch wants it at once, and builds it as well.
