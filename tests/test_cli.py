@@ -390,7 +390,7 @@ def test_check_tells_what_cannot_be_read_with_line_and_column(run: Run) -> None:
     assert status == 1
     assert lines[0].startswith('a.textproto:7: the field "kernell" is unknown')
     assert lines[1].startswith("b.textproto:1: an unresolved merge conflict")
-    assert lines[2] == "c.textproto:5: entries[0].kernel is empty"
+    assert lines[2].startswith("c.textproto:5: entries[0].kernel is empty (mend it, ")
     assert lines[3].startswith("gone.pb: no such file")
 
 

@@ -125,6 +125,7 @@ def hostile_summary() -> Summary:
         replaced=(entry,),
         requested=(HOSTILE,),
         requested_by=HOSTILE,
+        ignored=1,
         updates=True,
         interrupted=True,
         update=HOSTILE,

@@ -15,6 +15,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import Finding, findings
 from pytest_autotune.report.grouping import groups
+from pytest_autotune.report.hints import hints
 from pytest_autotune.report.summary import Place, Summary
 
 #: How many annotations of one level GitHub shows of a step.
@@ -31,7 +32,8 @@ def github_annotations(summary: Summary) -> list[str]:
 
     They are errors where the run or the test fails for it, and else warnings.
     """
-    lines = [_command("error", failure, _hint(summary)) for failure in summary.failures[:SHOWN]]
+    to_do = " ".join(hints(summary))
+    lines = [_command("error", failure, to_do) for failure in summary.failures[:SHOWN]]
     found: defaultdict[str, defaultdict[Place, list[Finding]]] = defaultdict(lambda: defaultdict(list))
     for finding in findings(summary):
         found["error" if finding.fails else "warning"][finding.place].append(finding)
@@ -57,10 +59,6 @@ def gitlab_section(seconds: int, is_folded: bool) -> tuple[str, str]:
     folded = "[collapsed=true]" if is_folded else ""
     begin = f"\x1b[0Ksection_start:{seconds}:autotune_cache{folded}\r\x1b[0K{_TITLE}"
     return begin, f"\x1b[0Ksection_end:{seconds}:autotune_cache\r\x1b[0K"
-
-
-def _hint(summary: Summary) -> str:
-    return f"Re-run with {summary.update} to update the cache." if summary.update and summary.misses else ""
 
 
 def _annotation(level: str, place: Place, found: Sequence[Finding]) -> str:

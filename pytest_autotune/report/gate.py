@@ -139,7 +139,8 @@ def _asked_nothing(summary: Summary) -> str:
         return ""
     left_out = sorted(name for name in summary.covered if not is_named(name, summary.requested))
     leaves = f"{summary.requested_by} leaves out {', '.join(left_out)}" if summary.requested and left_out else ""
-    why = "; ".join(filter(None, [leaves, summary.incomplete]))
+    ignores = f"autotune_ignore (ini) leaves out {summary.ignored}" if summary.ignored else ""
+    why = "; ".join(filter(None, [leaves, ignores, summary.incomplete]))
     return f"{_entries_were(summary.unasked)} loaded and not one was asked for{f' ({why})' if why else ''}"
 
 

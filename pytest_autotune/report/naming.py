@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.merge import Disagreement
@@ -40,11 +40,15 @@ def process(worker: str) -> str:
 def replaced(entries: Iterable[Entry]) -> str:
     """What a dump has replaced without a row that tells of it; a suite that shares the cache may need it."""
     names = Counter(f"{entry.problem.library}:{entry.problem.kernel}" for entry in entries)
-    shown, others = list(names)[:_NAMED], len(names) - _NAMED
-    more = f" and {counted(others, 'other kernel')}" if others > 0 else ""
     of = "of other code or candidates"
     were = counted(names.total(), f"entry {of} was", f"entries {of} were")
-    return f"{were} replaced: {', '.join(shown)}{more}"
+    return f"{were} replaced: {some_of(list(names))}"
+
+
+def some_of(kernels: Sequence[str]) -> str:
+    """Kernels, as many as one line names: ``toy:a, toy:b, toy:c and 2 other kernels``."""
+    others = len(kernels) - _NAMED
+    return ", ".join(kernels[:_NAMED]) + (f" and {counted(others, 'other kernel')}" if others > 0 else "")
 
 
 def disagreed(disagreement: Disagreement) -> tuple[str, str]:

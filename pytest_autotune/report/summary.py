@@ -21,6 +21,7 @@ from pytest_autotune.run.former import Former
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.plain_kernels import chooses_nothing
+from pytest_autotune.run.policy import is_ignored
 from pytest_autotune.run.verify import Verification
 
 NO_CHANGES = Diff((), 0)
@@ -78,6 +79,7 @@ class Summary:
     :param versions: tuner -> the versions that it ran under.
     :param requested: the tuners that the user named; empty where those with loaded entries act.
     :param requested_by: how the user named them, as spelt.
+    :param ignored: how many loaded entries ``autotune_ignore`` leaves out, in a run that asked for nothing.
     :param updates: the dump path was loaded, too.
     :param interrupted: the run was ended before its tests were.
     :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
@@ -113,6 +115,7 @@ class Summary:
     replaced: tuple[Entry, ...] = ()
     requested: tuple[str, ...] = ()
     requested_by: str = ""
+    ignored: int = 0
     updates: bool = False
     interrupted: bool = False
     update: str = ""
@@ -254,6 +257,7 @@ class Wanted:
     """What a user asked for, as far as a summary has to know it.
 
     :param prune: the unused entries were to be dropped.
+    :param ignore: globs of kernels that are left alone.
     :param aliases: device name -> name of a device whose entries it may use.
 
     The rest as in :class:`Summary`.
@@ -263,6 +267,7 @@ class Wanted:
     updates: bool = False
     requested: tuple[str, ...] = ()
     requested_by: str = ""
+    ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     update: str = ""
     sweep: str = ""
@@ -310,6 +315,7 @@ def summarise(
         versions=collected.versions,
         left_out=ending.left_out if written else (),
         replaced=ending.replaced if written else (),
+        ignored=_ignored(beginning, wanted.ignore) if wanted.ignore and not ending.lookups else 0,
         requested=wanted.requested,
         requested_by=wanted.requested_by,
         updates=wanted.updates,
@@ -322,6 +328,11 @@ def summarise(
         places={} if places is None else dict(sorted(places.items())),
         changes=changes(beginning, ending),
     )
+
+
+def _ignored(beginning: Beginning, globs: tuple[str, ...]) -> int:
+    problems = [entry.problem for _, cache in beginning.loaded for entry in cache.entries]
+    return sum(is_ignored(problem.tuner, problem.kernel, globs) for problem in problems)
 
 
 def _aliases_of_nothing(beginning: Beginning, aliases: Mapping[str, str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.report.grouping import NOUNS, Group, groups
+from pytest_autotune.report.hints import hints
 from pytest_autotune.report.naming import described, disagreed, replaced
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Summary
@@ -56,7 +57,7 @@ def section(summary: Summary, verbosity: int) -> list[Line]:
         if verbosity < -1:
             return [*blamed, *errors]
         settled = [*_settled(summary, failed, with_counts=bad or nothing_judged)]
-        hint = [*_hint(summary)] if bad or nothing_judged else []
+        hint = [*map(Line, hints(summary))] if bad or nothing_judged else []
         return [*blamed, *_crashes(summary), *_refused_prune(summary), *settled, *hint, *errors, *skipped]
     lines: list[Line] = []
     if verbosity > 0:
@@ -67,7 +68,7 @@ def section(summary: Summary, verbosity: int) -> list[Line]:
     lines += _settled(summary, failed)
     lines += _raced(summary, verbosity)
     lines += errors
-    lines += _hint(summary)
+    lines += map(Line, hints(summary))
     return [*lines, *skipped]
 
 
@@ -356,19 +357,3 @@ def _dump(summary: Summary) -> tuple[str, bool]:
     if dump.new_only and (stale := summary.counts["stale"]):
         what += f"; {stale} stale left as they were"
     return f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}{what}", False
-
-
-def _hint(summary: Summary) -> Iterator[Line]:
-    update = summary.update
-    if not update:
-        return
-    counts = summary.counts
-    dumped = summary.dump is not None and not summary.dump.error
-    unless = "unless another suite uses them"
-    prune = f"add --autotune-prune to drop the unused entries, {unless}." if summary.unused else ""
-    is_behind = not dumped or (summary.dump is not None and summary.dump.new_only and counts["stale"])
-    has_no_entries = bool(summary.is_empty and summary.failures)
-    if is_behind and (counts["miss"] or counts["stale"] or counts["mismatch"] or summary.moved or has_no_entries):
-        yield Line(f"Re-run with {update} to update the cache{'; ' + prune if prune else '.'}")
-    elif prune:
-        yield Line(f"Re-run with {update} and {prune}")

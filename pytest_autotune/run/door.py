@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import partial
 from operator import attrgetter
 from typing import NoReturn
@@ -21,7 +20,6 @@ from pytest_autotune.cache.model import (
     Value,
     Versions,
     is_named,
-    library_of,
 )
 from pytest_autotune.run.abilities import NO_ABILITIES, Abilities, MadeOf, nothing_noted
 from pytest_autotune.run.claims import Claims
@@ -32,7 +30,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome, new_id
 from pytest_autotune.run.notes import Notes
 from pytest_autotune.run.open_door import Asked, Process, Tuning
 from pytest_autotune.run.plain_kernels import PlainKernel
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.policy import Policy, is_ignored
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.races import Races
 from pytest_autotune.run.reporting import Reporting, raise_refusal
@@ -147,8 +145,7 @@ class TuningRun(Notes):
         wanted = self.policy.tuners
         if wanted is not None and not is_named(tuner, wanted):
             return True
-        names = {f"{tuner}:{kernel}", f"{library_of(tuner)}:{kernel}"}
-        return any(fnmatchcase(name, glob) for name in names for glob in self.policy.ignore)
+        return is_ignored(tuner, kernel, self.policy.ignore)
 
     @contextmanager
     def tuning(

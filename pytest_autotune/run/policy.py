@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from fnmatch import fnmatchcase
 
+from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.verify import Verification
@@ -30,6 +32,12 @@ class OnStale(str, Enum):
 
 class Refusal(LookupError):
     """A lookup that the policy calls an error; no guard holds it back."""
+
+
+def is_ignored(tuner: str, kernel: str, globs: Iterable[str]) -> bool:
+    """Whether globs of ``tuner:kernel`` leave a kernel alone."""
+    names = {f"{tuner}:{kernel}", f"{library_of(tuner)}:{kernel}"}
+    return any(fnmatchcase(name, glob) for name in names for glob in globs)
 
 
 @dataclass(frozen=True)

@@ -242,6 +242,7 @@ class Controller:
             options.updates,
             options.tuners or (),
             self._tuners_named_by(),
+            options.ignore,
             dict(options.device_alias),
             options.update_arguments,
             str(options.sweep or ""),

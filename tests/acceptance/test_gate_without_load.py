@@ -153,3 +153,14 @@ def test_a_gate_names_the_option_that_leaves_out_the_tuner_of_what_is_loaded(ser
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     told = f"4 entries were loaded and not one was asked for ({spelt} leaves out toy)"
     result.stdout.fnmatch_lines([f"!* {told} !*"])
+
+
+def test_a_gate_says_how_much_of_what_is_loaded_is_ignored(serial_suite: Suite) -> None:
+    serial_suite.write().dump()
+    serial_suite.pytester.makeini("[pytest]\nautotune_ignore = toy:lib.m*\n")
+    (serial_suite.folder / "test_lib.py").write_text("def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n")
+
+    result = serial_suite.load("--autotune-max-misses=0")
+
+    told = "4 entries were loaded and not one was asked for (autotune_ignore (ini) leaves out 3)"
+    result.stdout.fnmatch_lines([f"!* {told} !*"])

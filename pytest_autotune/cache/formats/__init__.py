@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -108,9 +109,9 @@ def decode(data: bytes, format: Format, where: str, as_read: AsRead | None = Non
     if format is Format.BINARY:
         try:
             return _FORMATS[format].read(data, where, as_read)
-        except CacheError:
+        except CacheError as error:
             _check_what_it_is(data.decode(errors="replace") if binary.may_be_text(data) else "", format, where)
-            raise
+            raise _damaged(error) from None
     check_not_empty(data, where)
     try:
         words = data.decode()
@@ -123,9 +124,13 @@ def decode(data: bytes, format: Format, where: str, as_read: AsRead | None = Non
         ) from None
     try:
         return _FORMATS[format].read(words, where)
-    except CacheError:
+    except CacheError as error:
         _check_what_it_is(words, format, where)
-        raise
+        raise _damaged(error) from None
+
+
+def _damaged(error: CacheError) -> CacheError:
+    return CacheError(error.where, error.found, error.remedy or "mend it, or restore it from version control")
 
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -140,7 +145,9 @@ def _check_what_it_is(words: str, format: Format, where: str) -> None:
     conflict = _CONFLICT.search(words)
     if conflict is not None:
         line = words.count("\n", 0, conflict.start()) + 1
-        raise CacheError(f"{where}:{line}", "an unresolved merge conflict", "resolve it in version control")
+        file = shlex.quote(where)
+        remedy = f"in git: pytest-autotune git-setup {file} && git checkout --merge -- {file}"
+        raise CacheError(f"{where}:{line}", "an unresolved merge conflict", remedy)
     found = next((other for other, row in _FORMATS.items() if row.start and row.start.match(words)), format)
     if found is not format and (found, format) != (Format.JSON, Format.YAML):  # JSON is YAML
         remedy = f"name it {_FORMATS[found].suffixes[0]}"

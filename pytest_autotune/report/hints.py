@@ -1,0 +1,48 @@
+"""What to do about what a summary tells, in lines to copy from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_autotune.report.naming import some_of
+from pytest_autotune.report.summary import Summary
+from pytest_autotune.run.lookup import Outcome
+
+
+def hints(summary: Summary) -> Iterator[str]:
+    """The lines, in the order in which to follow them; none where all is well."""
+    yield from _update(summary)
+    yield from _leave_alone(summary)
+
+
+def _update(summary: Summary) -> Iterator[str]:
+    update, counts, dump = summary.update, summary.counts, summary.dump
+    if not update:
+        return
+    dumped = dump is not None and not dump.error
+    is_behind = not dumped or (dump is not None and dump.new_only and counts["stale"])
+    has_no_entries = bool(summary.is_empty and summary.failures)
+    prune = "to drop the unused entries, unless another suite uses them"
+    if is_behind and (counts["miss"] or counts["stale"] or counts["mismatch"] or summary.moved or has_no_entries):
+        and_prune = f"; add --autotune-prune {prune}" if summary.unused else ""
+        yield f"Re-run{_on(summary)} with {update} to update the cache{and_prune}."
+    elif summary.unused:
+        yield f"Re-run with {update} --autotune-prune {prune}."
+
+
+def _on(summary: Summary) -> str:
+    """Where to run the update, if the cache is of other devices: one that was made elsewhere would change nothing."""
+    devices = {device.name for tuner, device in summary.without_any_entry if summary.covered.get(tuner)}
+    devices.update(row.problem.device.name for row in summary.rows if row.outcome is Outcome.MISMATCH)
+    return f" on {' and '.join(sorted(devices))}" if devices else ""
+
+
+def _leave_alone(summary: Summary) -> Iterator[str]:
+    if not summary.is_judged:
+        return
+    rows = [row for row in summary.rows if row.outcome is Outcome.UNPORTABLE]
+    unportable = [f"{row.problem.library}:{row.problem.kernel}" for row in rows]
+    unseen = [kernel.partition(" ")[0] for kernel in summary.unseen]
+    if kernels := sorted({*unportable, *unseen}):
+        what = " or ".join([*(["unportable"] if unportable else []), *(["unseen"] if unseen else [])])
+        yield f"No update covers what is {what}: mend it, or set autotune_ignore (ini) for {some_of(kernels)}."

@@ -1,0 +1,69 @@
+"""What a summary says is to be done: options that work when they are copied, and where they do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_autotune.cache.model import Device, Entry, Problem
+from pytest_autotune.report.hints import hints
+from pytest_autotune.report.rows import Row
+from pytest_autotune.report.summary import Gate, Summary
+from pytest_autotune.run.dumping import Dump
+from pytest_autotune.run.lookup import Outcome
+
+GPU, OTHER = Device("GPU", "arch", 4), Device("Other GPU", "arch", 8)
+LOADED = Summary(loaded=(("c.pb", 1),), covered={"toy": frozenset([GPU])}, update="--autotune-update")
+
+
+def row(outcome: Outcome, device: Device = GPU, kernel: str = "lib.op") -> Row:
+    return Row(Problem("toy", kernel, (), device), outcome)
+
+
+UNUSED = (Entry(Problem("toy", "lib.old", (), GPU)),)
+UPDATE = "Re-run with --autotune-update to update the cache"
+PRUNE = "to drop the unused entries, unless another suite uses them."
+
+
+@pytest.mark.parametrize(
+    ("summary", "told"),
+    [
+        (replace(LOADED, rows=(row(Outcome.HIT),)), []),
+        (replace(LOADED, rows=(row(Outcome.STALE),)), [f"{UPDATE}."]),
+        (replace(LOADED, rows=(row(Outcome.STALE),), update=""), []),
+        (replace(LOADED, rows=(row(Outcome.STALE),), dump=Dump("c.pb", "c.pb")), []),
+        (replace(LOADED, unused=UNUSED), [f"Re-run with --autotune-update --autotune-prune {PRUNE}"]),
+        (replace(LOADED, unused=UNUSED, rows=(row(Outcome.MISS),)), [f"{UPDATE}; add --autotune-prune {PRUNE}"]),
+        (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),
+    ],
+)
+def test_it_names_the_options_that_mend_what_is_wrong(summary: Summary, told: list[str]) -> None:
+    assert list(hints(summary)) == told
+
+
+@pytest.mark.parametrize("outcome", [Outcome.MISMATCH, Outcome.MISS])
+def test_a_cache_of_other_devices_is_to_be_updated_on_the_device_that_asked(outcome: Outcome) -> None:
+    (told,) = hints(replace(LOADED, rows=(row(outcome, OTHER), row(Outcome.HIT))))
+
+    assert told == "Re-run on Other GPU with --autotune-update to update the cache."
+
+
+def test_a_cache_that_is_of_no_device_yet_is_updated_anywhere() -> None:
+    (told,) = hints(replace(LOADED, covered={}, rows=(row(Outcome.MISS),)))
+
+    assert told == f"{UPDATE}."
+
+
+def test_what_no_update_covers_is_named_with_what_leaves_it_alone() -> None:
+    unportable = tuple(row(Outcome.UNPORTABLE, kernel=f"k{n}") for n in range(3))
+    summary = replace(LOADED, rows=unportable, unseen=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
+
+    assert list(hints(summary)) == [
+        "No update covers what is unportable or unseen: mend it, or set autotune_ignore (ini) for toy:k0, toy:k1, toy:k2 "
+        "and 1 other kernel."
+    ]
+    assert list(hints(replace(LOADED, unseen=("toy:k8 (lib.Mine)",)))) == [
+        "No update covers what is unseen: mend it, or set autotune_ignore (ini) for toy:k8."
+    ]
+    assert list(hints(Summary(rows=unportable, dump=Dump("c.pb", "c.pb")))) == [], "a dump that loads nothing"
