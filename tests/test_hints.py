@@ -60,8 +60,8 @@ def test_what_no_update_covers_is_named_with_what_leaves_it_alone() -> None:
     summary = replace(LOADED, rows=unportable, unseen=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
 
     assert list(hints(summary)) == [
-        "No update covers what is unportable or unseen: mend it, or set autotune_ignore (ini) for toy:k0, toy:k1, toy:k2 "
-        "and 1 other kernel."
+        "No update covers what is unportable or unseen: mend it, or set autotune_ignore (ini) for toy:k0, toy:k1, "
+        "toy:k2 and 1 other kernel."
     ]
     assert list(hints(replace(LOADED, unseen=("toy:k8 (lib.Mine)",)))) == [
         "No update covers what is unseen: mend it, or set autotune_ignore (ini) for toy:k8."
