@@ -44,25 +44,7 @@ from tests import forked_torch
 
 DUMP, LOAD = "--autotune-dump=cache.textproto", "--autotune-load=cache.textproto"
 
-GPU_SUITE = '''
-import absent_gpu
-import json, os, pytest, torch
-from absent_gpu import code, compile_worker, compiled, launch
-from torch._inductor import config
-from torch._inductor.async_compile import AsyncCompile
-from torch._inductor.utils import fresh_cache
-
-FACTS = {}
-
-def mlp(x, w, b):
-    return torch.relu(x @ w + b)
-
-def softmax(x, y):
-    return torch.softmax(torch.relu(x + y), -1)
-
-def softmax_second(x, y, z):
-    return torch.sigmoid(z) * 2, torch.softmax(torch.relu(x + y), -1)
-
+#: A kernel of the user as Inductor writes it down; its number, the index of its device, its number.
 USER_KERNEL = """
 import triton
 import triton.language as tl
@@ -87,6 +69,28 @@ def double_kernel_%d(x, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x + offsets, FACTOR * tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
 """
+
+GPU_SUITE = f"""
+USER_KERNEL = {USER_KERNEL!r}
+"""
+GPU_SUITE += """
+import absent_gpu
+import json, os, pytest, torch
+from absent_gpu import code, compile_worker, compiled, launch
+from torch._inductor import config
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.utils import fresh_cache
+
+FACTS = {}
+
+def mlp(x, w, b):
+    return torch.relu(x @ w + b)
+
+def softmax(x, y):
+    return torch.softmax(torch.relu(x + y), -1)
+
+def softmax_second(x, y, z):
+    return torch.sigmoid(z) * 2, torch.softmax(torch.relu(x + y), -1)
 
 @pytest.fixture(autouse=True)
 def told(request):
@@ -145,7 +149,7 @@ def test_user_kernel(told):
 
 def test_user_kernel_elsewhere(told):
     user_kernel(told, 5, 1)
-'''
+"""
 
 TEMPLATE_SUITE = """
 import absent_gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,7 +54,8 @@ class Kernels:
         self.patches = Patches(self.run, "inductor.config")
         timed = Benchmarks(lambda: LaunchedLast(self))
         timed.hook(self.own_benchmark, self.run, self.patches)  # type: ignore[arg-type]
-        self.part = KernelConfigs(lambda name: ("", ""), timed)
+        self.children = Children()
+        self.part = KernelConfigs(lambda name: ("", ""), timed, self.children)  # type: ignore[arg-type]
         self.part.hook(triton_heuristics, self.run, self.patches)
         self.timed = timed
 
@@ -106,6 +107,21 @@ class Kernels:
         return f"{launcher.config.kwargs['XBLOCK']} {launcher.config.num_warps}"
 
 
+class Children:
+    """Stands in for children that compile, where there are any."""
+
+    def __init__(self) -> None:
+        self.are_there = False
+        self.fail = ""
+        self.asked: list[list[str]] = []
+
+    def compiled(self, autotuner: Any, configs: Sequence[Any]) -> list[bool] | None:
+        if not self.are_there:
+            return None
+        self.asked.append([str(one) for one in configs])
+        return [not self.fail or self.fail not in str(one) for one in configs]
+
+
 class LaunchedLast(Gpu):
     """Times what was launched, also where Inductor does not return it."""
 
@@ -143,6 +159,24 @@ def test_neighbours_are_compiled_side_by_side_and_race_where_inductor_would_go_o
     assert not kernels.own_benchmark.asked
     assert all(count > 3 for count in kernels.launched.values())
     assert kernels.run.notes == []
+
+
+def test_children_compile_the_neighbours_where_there_are_any(kernels: Kernels) -> None:
+    kernels.children.are_there = True
+
+    assert kernels.descend(far_from(64, 8)) == "64 8"
+
+    asked = [config for step in kernels.children.asked for config in step]
+    assert len(asked) == len(set(asked)) > 6
+    assert {config for config, _ in kernels.compiled} == set(asked)
+    assert {thread for _, thread in kernels.compiled} == {"MainThread"}  # which takes them from the disk
+    assert kernels.run.notes == []
+
+
+def test_what_a_child_cannot_compile_inductor_compiles_at_its_turn(kernels: Kernels) -> None:
+    kernels.children.are_there, kernels.children.fail = True, "XBLOCK: 128"
+
+    assert kernels.descend(far_from(64, 8)) == "64 8"
 
 
 def test_the_device_is_held_while_neighbours_race_and_not_while_they_are_compiled(kernels: Kernels) -> None:

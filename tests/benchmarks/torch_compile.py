@@ -281,6 +281,8 @@ def _tell(case: str, folder: Path, facts: dict[str, Any]) -> None:
         code = _word("dump" in facts and found["codes"] == facts["dump"]["codes"])
         same = _word(_same(folder / f"{run}.pt", folder / "dump.pt"))
         call = f"{found['call_us']:.0f} us" if "call_us" in found else ""
+        if "device_us" in found:
+            call += f" (GPU {found['device_us']:.0f}, host {found['host_us']:.0f})"
         row = [run, f"{found['seconds']:.1f} s", speed, f"{found['wall']:.1f} s", share, found["measured"], code, same]
         rows.append([*row, call])
     head = ["run", "to first result", "times faster", "pytest", "of plain", "measurements", "code as dump"]

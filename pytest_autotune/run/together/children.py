@@ -34,6 +34,8 @@ FREE_MEMORY = 1 << 30
 #: A pipe holds the numbers of so many jobs.
 MOST_JOBS = 10_000
 _POLL_S = 0.05
+#: Tests come first.
+NICE = 5
 #: Idle cores are counted over so many seconds, and what is missing to a whole one may be so much less.
 SAMPLE_S, IDLE_ENOUGH = 0.2, 0.3
 _PR_SET_PDEATHSIG = 1
@@ -74,6 +76,9 @@ def start(
     *,
     wait: bool = False,
     died: Callable[[str], object] = lambda why: None,
+    job_s: float | None = None,
+    all_s: float | None = None,
+    nice: int = NICE,
 ) -> Children:
     """Fork children that do some jobs.
 
@@ -82,8 +87,12 @@ def start(
     :param keep: descriptors that they may write to.
     :param wait: only as many of them work as there are idle cores.
     :param died: called in the first child when another one has ended in a job, with how it did.
+    :param job_s: how long one job may take, in seconds; None: :data:`JOB_S`.
+    :param all_s: how long all of them may take; None: :data:`ALL_S`.
+    :param nice: how much other processes come first, as ``nice`` has it.
     :raises OSError: when there can be none.
     """
+    job_s, all_s = JOB_S if job_s is None else job_s, ALL_S if all_s is None else all_s
     process = os.getpid()
     stop_read, stop_write = os.pipe()
     alive_read, alive_write = os.pipe()
@@ -101,7 +110,7 @@ def start(
             os.setsid()
             if os.fork() == 0:
                 os.close(stop_write)
-                _lead(plan, number, process, stop_read, {*keep, stop_read, alive_write}, wait, died)
+                _lead(plan, number, process, stop_read, {*keep, stop_read, alive_write}, wait, died, job_s, all_s, nice)
         finally:
             os._exit(0)
     os.close(stop_read)
@@ -128,6 +137,9 @@ def _lead(
     keep: Collection[int],
     wait: bool,
     died: Callable[[str], object],
+    job_s: float,
+    all_s: float,
+    nice: int,
 ) -> None:
     """Do everything that the first child does."""
     for name in _OWN_SIGNALS:
@@ -135,19 +147,19 @@ def _lead(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _leave_alone_what_is_open(keep)
     # Not before: what it opens is to stay open.
-    threading.Thread(target=_end_with, args=(process, stop), daemon=True).start()
-    _bound()
+    threading.Thread(target=_end_with, args=(process, stop, all_s), daemon=True).start()
+    _bound(nice)
     cores = IdleCores() if wait else None
     jobs = list(plan())[:MOST_JOBS]
-    _Workers(jobs, number, cores, died).work()
+    _Workers(jobs, number, cores, died, job_s).work()
 
 
-def _end_with(process: int, stop: int) -> None:
+def _end_with(process: int, stop: int, all_s: float) -> None:
     """End all of this group when told to, when the test process ends, or after a time."""
     waited_for = [stop]
     with suppress(OSError, AttributeError):
         waited_for.append(os.pidfd_open(process))
-    give_up_at = time.monotonic() + ALL_S
+    give_up_at = time.monotonic() + all_s
     while time.monotonic() < give_up_at and not _readable(waited_for, 1.0):
         if not _is_alive(process):
             break
@@ -185,7 +197,7 @@ def _leave_alone_what_is_open(keep: Collection[int]) -> None:
     sys.stdin = sys.stdout = sys.stderr = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
 
 
-def _bound() -> None:
+def _bound(nice: int) -> None:
     """Take no more than what is left, and be the first to go."""
     sys.settrace(None)
     sys.setprofile(None)
@@ -200,7 +212,7 @@ def _bound() -> None:
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with suppress(OSError):
-        os.nice(5)
+        os.nice(nice)
 
 
 class IdleCores:
@@ -251,6 +263,7 @@ class _Workers:
     :param number: how many at a time.
     :param cores: says how many are idle; None where that does not matter.
     :param died: see :func:`start`.
+    :param job_s: see :func:`start`.
     """
 
     def __init__(
@@ -259,8 +272,10 @@ class _Workers:
         number: int,
         cores: IdleCores | None,
         died: Callable[[str], object],
+        job_s: float,
     ) -> None:
         self._jobs = jobs
+        self._job_s = job_s
         self._number = min(number, len(jobs))
         self._cores = cores
         self._died = died
@@ -306,7 +321,7 @@ class _Workers:
     def _end_what_hangs(self) -> None:
         for worker, slot in self._slots.items():
             begun = struct.unpack_from("d", self._begun, 8 * slot)[0]
-            if begun and time.monotonic() - begun > JOB_S:
+            if begun and time.monotonic() - begun > self._job_s:
                 os.kill(worker, signal.SIGKILL)
                 struct.pack_into("d", self._begun, 8 * slot, 0.0)
 

@@ -17,6 +17,7 @@ from types import ModuleType
 
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.compile_children import CompileChildren
 from pytest_autotune.tuners.inductor.descriptions import Descriptions
 from pytest_autotune.tuners.inductor.fusion import Fusions
 from pytest_autotune.tuners.inductor.graph_caches import GraphCaches
@@ -41,7 +42,8 @@ class Adapter:
         self._caches = GraphCaches()
         self._descriptions = Descriptions()
         self._benchmarks = Benchmarks()
-        self._configs = KernelConfigs(self._descriptions, self._benchmarks)
+        self._children = CompileChildren()
+        self._configs = KernelConfigs(self._descriptions, self._benchmarks, self._children)
         self._patches: list[Patches] = []
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
@@ -58,6 +60,7 @@ class Adapter:
         parts: list[Part] = [
             self._descriptions,
             timed,
+            self._children,
             self._configs,
             Templates(timed),
             Fusions(timed),
@@ -86,6 +89,7 @@ class Adapter:
         for patches in reversed(self._patches):
             patches.undo()
         self._patches.clear()
+        self._children.end()
         self._caches.change_back()
 
     @contextmanager

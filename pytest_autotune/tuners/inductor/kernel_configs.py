@@ -26,6 +26,7 @@ from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.inductor.benchmarks import STEP, Benchmarks, runners
+from pytest_autotune.tuners.inductor.compile_children import CompileChildren
 from pytest_autotune.tuners.inductor.compile_threads import CompileThreads
 from pytest_autotune.tuners.inductor.configurations import (
     Params,
@@ -36,7 +37,7 @@ from pytest_autotune.tuners.inductor.configurations import (
     may_be_scaled,
     params_of,
 )
-from pytest_autotune.tuners.inductor.descent import Descent
+from pytest_autotune.tuners.inductor.descent import Descent, would_try
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.identity import (
     device_of,
@@ -105,13 +106,20 @@ class KernelConfigs:
     """The part of the adapter for configurations of kernels.
 
     :param describe: what is known of a kernel, by its numbered name: in short, and in full.
+    :param children: where there are any, they compile what a descent tries.
     """
 
     tuner = "inductor.config"
     module = "torch._inductor.runtime.triton_heuristics"
 
-    def __init__(self, describe: Callable[[str], tuple[str, str]], timed: Benchmarks | None = None) -> None:
+    def __init__(
+        self,
+        describe: Callable[[str], tuple[str, str]],
+        timed: Benchmarks | None = None,
+        children: CompileChildren | None = None,
+    ) -> None:
         self._describe = describe
+        self._children = children or CompileChildren()
         self._timed = timed or Benchmarks()
         self._run: TuningRun | None = None
         self._hash_configs: Callable[[Sequence[Any]], str] = str
@@ -271,6 +279,10 @@ class KernelConfigs:
         assert run is not None
         if len(configs) < 2 or run.policy.cores < 2:
             return [None] * len(configs)
+        ready = self._children.compiled(autotuner, configs)
+        if ready is not None:
+            pairs = zip(configs, ready, strict=True)
+            return [self._compile_one(autotuner, config) if is_ready else None for config, is_ready in pairs]
         futures: list[Future[Any]] = []
         with CompilePool(min(run.policy.cores, len(configs))) as pool:
             for config in configs:
@@ -331,9 +343,18 @@ class KernelConfigs:
         began = time.perf_counter()
         compile()
         search.compiled_s = time.perf_counter() - began
+        if descends(autotuner):
+            self._compile_neighbours_ahead(autotuner)
         if search.compiles_all or len(autotuner.launchers) > 1 or descends(autotuner):
             autotuner.run = lambda *args, **kwargs: self._first_run(autotuner, search, *args, **kwargs)
         return None
+
+    def _compile_neighbours_ahead(self, autotuner: Any) -> None:
+        """Have compiled what a descent tries first, from whichever of the list it begins."""
+        with suppress(Exception):  # then it is compiled where it is tried
+            starts = [launcher.config for launcher in autotuner.launchers]
+            tried = [one for start in starts for one in would_try(autotuner.coordesc_tuner, start, 1.0)]
+            self._children.compile_ahead(autotuner, [one for one in tried if one not in starts])
 
     def _first_run_of_choice(
         self,

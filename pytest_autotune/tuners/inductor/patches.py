@@ -31,10 +31,22 @@ class Patches:
         :param and_others: later versions have further parameters, which are handed on.
         :raises HookError: when it is not there, or takes others.
         """
+        original = self._known(owner, name, parameters, and_others)
+        setattr(owner, name, guarded(make(original), original, self._run, self._tuner))
+
+    def replace_class(self, owner: Any, name: str, parameters: Sequence[str], make: Callable[[Any], Any]) -> None:
+        """Replace a class of a module by another one, which is to catch its own errors.
+
+        :param parameters: the names of what it is made of, in order.
+        :raises HookError: when it is not there, or takes others.
+        """
+        setattr(owner, name, make(self._known(owner, name, parameters)))
+
+    def _known(self, owner: Any, name: str, parameters: Sequence[str], and_others: bool = False) -> Any:
         where = f"{owner.__name__.rpartition('.')[2]}.{name}"
         original = known(vars(owner).get(name), where, "torch", parameters, and_others=and_others)
         self._originals.append((owner, name, original))
-        setattr(owner, name, guarded(make(original), original, self._run, self._tuner))
+        return original
 
     def undo(self) -> None:
         """Put back what was there, the last one first."""

@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -140,6 +141,8 @@ class Templates:
         tuning: Tuning,
     ) -> Mapping[Any, float]:
         assert self._run is not None
+        for choice in choices:
+            _load(choice)
         with self._timed.during(tuning):
             times_ms = benchmark(choices)
         if not any(math.isfinite(time) for time in times_ms.values()):
@@ -217,6 +220,13 @@ def _label(choice: Any) -> str:
     name = _NUMBER.sub("", str(getattr(inner(choice), "name", "")))
     description = str(getattr(inner(choice), "description", "") or "")
     return f"{kind(choice)} {name}: {description}" if description else f"{kind(choice)} {name}"
+
+
+def _load(choice: Any) -> None:
+    """Load what is compiled before the device is held; what fails does so again where Inductor knows what to do."""
+    if not getattr(choice, "failed", False):
+        with suppress(Exception):
+            choice.precompile()
 
 
 def _no_longer_compiles(offered: _Offered, entry: Entry) -> str:

@@ -1,0 +1,227 @@
+"""Inductor's compile workers, forked from the process that compiles."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+if not sys.platform.startswith("linux"):
+    pytest.skip("forks", allow_module_level=True)
+
+from pytest_autotune.tuners.inductor import forked_worker
+from pytest_autotune.tuners.inductor.forked_pool import AHEAD, ForkedPool
+from tests.test_inductor import USER_KERNEL
+
+
+class Failed(Exception):
+    """The error that Inductor expects."""
+
+
+class OwnPool:
+    """Stands in for Inductor's own."""
+
+    def __init__(self) -> None:
+        self.is_shut = False
+
+    def submit(self, job: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(("own", job()))
+        return future
+
+    def shutdown(self) -> None:
+        self.is_shut = True
+
+
+def _worker_compile_triton(what: str, *args: Any) -> Any:
+    if what == "process":
+        return os.getpid()
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "die here":
+        if os.getpid() != args[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "alive"
+    raise ValueError(what)
+
+
+def _get_ready() -> str:
+    return "ready"
+
+
+def _another_job() -> str:
+    return "done"
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., ForkedPool]]:
+    pools: list[ForkedPool] = []
+
+    def make(prepare: Callable[[], object] = lambda: None, workers: int = 2) -> ForkedPool:
+        pools.append(ForkedPool(workers, OwnPool, Failed, prepare))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.shutdown()
+
+
+def result(future: Future[Any]) -> Any:
+    return future.result(timeout=60)
+
+
+def test_kernels_are_compiled_in_children_and_errors_are_those_that_inductor_expects(
+    make: Callable[..., ForkedPool],
+) -> None:
+    pool = make()
+
+    assert result(pool.submit(_worker_compile_triton, "process")) != os.getpid()
+    with pytest.raises(Failed, match="ValueError: wrong"):
+        result(pool.submit(_worker_compile_triton, "wrong"))
+
+
+def test_the_pool_is_ready_at_once_and_leaves_other_jobs_to_inductors_own(make: Callable[..., ForkedPool]) -> None:
+    pool = make()
+
+    assert pool.submit(_get_ready).done()
+    assert result(pool.submit(_another_job)) == ("own", "done")
+
+
+def test_what_a_child_dies_of_inductors_own_pool_does_and_others_go_on(make: Callable[..., ForkedPool]) -> None:
+    pool = make()
+
+    assert result(pool.submit(_worker_compile_triton, "die here", os.getpid())) == ("own", "alive")
+    assert result(pool.submit(_worker_compile_triton, "process")) != os.getpid()
+
+
+@pytest.mark.parametrize("why", ["they cannot begin", "they are ended"])
+def test_without_children_inductors_own_pool_does_everything(make: Callable[..., ForkedPool], why: str) -> None:
+    def prepare() -> None:
+        if why == "they cannot begin":
+            raise ImportError
+
+    pool = make(prepare)
+    if why == "they are ended":
+        pool.shutdown()
+
+    assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
+    assert pool.compile(SimpleNamespace(filename="kernel.py", fn=len), "config") is None or why != "they are ended"
+
+
+def test_children_that_hang_are_given_up(make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.forked_pool.SILENT_S", 0.1)
+    pool = make(lambda: signal.pause())
+
+    assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
+
+
+def test_a_machine_without_cores_to_spare_has_no_children(make: Callable[..., ForkedPool]) -> None:
+    assert not make(workers=1).is_alive
+
+
+class Kernel:
+    """Stands in for Inductor's autotuner; each compilation is a line of a file."""
+
+    def __init__(self, path: Path, configs: Sequence[str] = ()) -> None:
+        self.filename = str(path)
+        self.configs = list(configs)
+        self.compile_results: list[str] = []
+
+    def _precompile_worker(self) -> None:
+        for config in self.configs:
+            self.compile_results.append(self._precompile_config(config))
+
+    def _precompile_config(self, config: str) -> str:
+        done = Path(f"{self.filename}.{config}")
+        if not done.exists():  # in Triton's cache
+            meet(Path(self.filename).parent, config)
+            with open(f"{self.filename}.log", "a") as log:
+                log.write(f"{config} {os.getpid()}\n")
+            done.touch()
+        return config
+
+
+def meet(folder: Path, config: str) -> None:
+    """Two others begin only when both have begun: in two children at a time."""
+    other = {"b": "c", "c": "b"}.get(config)
+    if other is not None:
+        (folder / config).touch()
+        while not (folder / other).exists():
+            pass
+
+
+def compile_all(path: Path, configs: Sequence[str]) -> list[str]:
+    kernel = Kernel(path, configs)
+    kernel._precompile_worker()
+    return kernel.compile_results
+
+
+compile_all.__name__ = "_worker_compile_triton"
+compile_all.__qualname__ = "compile_all"
+
+
+def compilations(path: Path) -> list[tuple[str, str]]:
+    lines = Path(f"{path}.log").read_text().splitlines()
+    return [(config, process) for config, process in (line.split() for line in lines)]
+
+
+def test_one_kernels_configurations_are_compiled_by_several_children_each_once(
+    make: Callable[..., ForkedPool], tmp_path: Path
+) -> None:
+    pool = make(partial(forked_worker._share_and_take_turns, Kernel))
+
+    assert result(pool.submit(compile_all, tmp_path / "kernel", ["a", "b", "c"])) == ["a", "b", "c"]
+
+    assert sorted(config for config, _ in compilations(tmp_path / "kernel")) == ["a", "b", "c"]
+    assert len({process for _, process in compilations(tmp_path / "kernel")}) == 2
+
+
+SOURCE = """
+import os
+from tests.test_inductor_forked_pool import Kernel
+kernel = Kernel(os.path.dirname(__file__) + "/kernel")
+"""
+
+
+def test_what_may_be_tried_is_compiled_once_whoever_asks_for_it_first(
+    make: Callable[..., ForkedPool], tmp_path: Path
+) -> None:
+    pytest.importorskip("torch._inductor.async_compile")
+    (tmp_path / "source.py").write_text(SOURCE)
+    kernel = SimpleNamespace(filename=tmp_path / "source.py", fn=SimpleNamespace(__name__="kernel"))
+    pool = make(partial(forked_worker._share_and_take_turns, Kernel), workers=6)
+
+    ahead = [pool.compile(kernel, config, AHEAD) for config in "def"]
+    asked = [pool.compile(kernel, config) for config in "def"]
+    wait([one for one in (*ahead, *asked) if one is not None], timeout=60)
+
+    assert sorted(config for config, _ in compilations(tmp_path / "kernel")) == ["d", "e", "f"]
+    assert pool.compile(kernel, "d") in (*ahead, *asked)
+
+
+def test_children_compile_inductors_kernels_for_a_gpu_into_tritons_cache(
+    make: Callable[..., ForkedPool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async_compile: Any = pytest.importorskip("torch._inductor.async_compile")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    pool = make(partial(forked_worker.prepare, ("cuda", 90, 32)))
+    load = partial(async_compile._load_triton_kernel_from_source, "double_kernel_3", USER_KERNEL % (3, 0, 3))
+
+    found, _ = result(pool.submit(async_compile._worker_compile_triton, load, {}, {}))
+    config = import_module("triton").Config({"BLOCK": 512}, num_warps=2, num_stages=1)
+    asked = pool.compile(found, config)
+    assert asked is not None
+    result(asked)
+
+    assert [one.config.kwargs for one in found.compile_results] == [{"BLOCK": 128}, {"BLOCK": 256}]
+    assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 3
