@@ -13,7 +13,9 @@ pytest.importorskip("triton")
 
 import torch
 from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import KernelInterface
 
+from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.tuners.triton import libtuner
 from tests.test_triton import CONFIGS, Bench, configs, copy_kernel, grid, interpreter, session
 
@@ -219,6 +221,54 @@ def test_a_test_gets_the_choice_that_pruning_left_for_it(session) -> None:
         assert call(kernel) in left
 
     assert len(first.entries) == 2
+
+
+class LibEntry(KernelInterface):  # type: ignore[type-arg]
+    """Launches what it has launched before without asking the autotuner inside."""
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+        self.kernel_cache: tuple[dict[Any, Any], ...] = ({},)
+
+    @property
+    def best_config(self) -> Any:
+        return self.kernel_cache[0][100]
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        if args[2] in self.kernel_cache[0]:
+            self.fn.fn.run(*args, **kwargs, **self.kernel_cache[0][args[2]].all_kwargs())
+        else:
+            self.fn.run(*args, **kwargs)
+            self.kernel_cache[0][args[2]] = self.fn.best_config
+
+
+def test_what_keeps_its_launches_asks_again_in_each_test_of_a_sweep(session) -> None:
+    swept = session(sweep=Sweep("7"))
+    entry = LibEntry(kernel_of(MadeBefore, Bench()))
+    ran = set()
+    for number in range(2):
+        swept.run.begin_test(f"test_{number}")
+        ran.add(call(entry))
+        ran.add(call(entry))
+        assert len(swept.run.ran_with) == 1
+
+    assert ran <= set(CONFIGS)
+
+
+def test_what_keeps_its_launches_is_empty_in_an_isolated_test_and_full_again_afterwards(session) -> None:
+    first = session(dumping=True)
+    bench = Bench()
+    entry = LibEntry(kernel_of(MadeBefore, bench))
+    call(entry)
+    before = dict(entry.kernel_cache[0])
+
+    with first.adapter.isolated(), first.run.isolated():
+        assert entry.kernel_cache == ({},)
+        call(entry)
+
+    assert bench.calls == 4
+    assert entry.kernel_cache == (before,)
+    assert list(entry.fn.cache.values()) == [before[100]]
 
 
 def test_an_error_of_a_candidate_reaches_the_test_and_records_nothing(session) -> None:

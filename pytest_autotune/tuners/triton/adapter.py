@@ -21,7 +21,7 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.protocol import HookError, Suite
 from pytest_autotune.tuners.shared.guard import guarded
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.triton import internals
+from pytest_autotune.tuners.triton import internals, libtuner
 from pytest_autotune.tuners.triton.ahead import CompilingChildren
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import Compilations
@@ -153,7 +153,8 @@ class Adapter:
                 swapped.append((held, held["cache"]))
                 held["cache"] = {}
         try:
-            yield
+            with libtuner.isolated_launches():
+                yield
         finally:
             for held, cache in swapped:
                 held["cache"] = cache

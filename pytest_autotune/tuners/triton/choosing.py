@@ -20,7 +20,7 @@ from pytest_autotune.tuners.shared.candidates import no_longer_compiles
 from pytest_autotune.tuners.shared.source.definitions import may_be_defined
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton import identity as identities
-from pytest_autotune.tuners.triton import interpreter
+from pytest_autotune.tuners.triton import interpreter, libtuner
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
@@ -221,8 +221,10 @@ class Choices:
         if not is_pruned and self._run.policy.sweep is None:
             return
         reference = weakref.ref(autotuner)
+        forget_launches = libtuner.forget_launches(autotuner)
 
         def forget() -> None:
+            forget_launches()
             cache = getattr(reference(), "cache", None)
             if type(cache) is dict:
                 cache.pop(tuning_key, None)

@@ -147,6 +147,12 @@ def live_heuristics() -> list[Any]:
     return [one for one in found if is_heuristics(one) and hasattr(one, "fn")]
 
 
+def live_launchers(name: str) -> list[Any]:
+    """The objects of a class of this name that launch kernels as Triton's own do."""
+    cls = getattr(_module("runtime.jit"), "KernelInterface", None)
+    return [] if cls is None else _live(one for one in _with_subclasses(cls) if one.__name__ == name)
+
+
 def _live(classes: Iterable[type]) -> list[Any]:
     """The objects in this process that are of these classes."""
     # isinstance would ask proxies for their class, which may run code of theirs. A list of all objects, of which there
@@ -204,13 +210,18 @@ def heuristics_under(autotuner: Any) -> list[Any]:
 
 def heuristics_over(autotuner: Any) -> Iterator[Any]:
     """The ``triton.heuristics`` over an autotuner that is called: only the calls that are under way know them."""
+    return (caller for caller in callers_of(autotuner) if is_heuristics(caller))
+
+
+def callers_of(autotuner: Any) -> Iterator[Any]:
+    """What has an autotuner inside and launches it now by a ``run`` of its own, from the inside out."""
     frame = sys._getframe()
     while frame.f_back is not None and not _runs(frame, autotuner):
         frame = frame.f_back
     while frame.f_back is not None and frame.f_back.f_code.co_name == "run":
         frame = frame.f_back
         caller = frame.f_locals.get("self")
-        if is_heuristics(caller) and any(layer is autotuner for layer in layers(caller)):
+        if hasattr(caller, "fn") and any(layer is autotuner for layer in layers(caller)):
             yield caller
 
 

@@ -1,16 +1,18 @@
-"""What is particular to ``LibTuner``, the autotuner of FlagGems and of libraries that took it over.
+"""What is particular to ``LibTuner`` and ``LibEntry`` of FlagGems, and of libraries that took them over.
 
-It keeps what it chose, and each candidate's times, in a database of the user's. In a run with a cache neither is to
-answer in the cache's place, or to be written: a memory in this process stands in for them. The class is known by what
-it has, since several packages bring a copy: a ``run`` and a ``policy`` of its own, and ``libcache`` beside it, which
-hands out tables.
+``LibTuner`` is an autotuner that keeps what it chose, and each candidate's times, in a database of the user's. In a run
+with a cache neither is to answer in the cache's place, or to be written: a memory in this process stands in for them.
+The class is known by what it has, since several packages bring a copy: a ``run`` and a ``policy`` of its own, and
+``libcache`` beside it, which hands out tables. ``LibEntry`` launches what it has launched before without asking an
+autotuner.
 """
 
 from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pytest_autotune.tuners.shared.signatures import known
@@ -52,6 +54,39 @@ def l2_is_cold(autotuner: Any) -> bool | None:
     if policy not in ("cold_l2", "warm_l2") or autotuner.do_bench.__module__ != type(protocol).__module__:
         return None
     return bool(policy == "cold_l2")
+
+
+def forget_launches(autotuner: Any) -> Callable[[], None]:
+    """Has those forget who launch an autotuner now, and would not ask it again: ``LibEntry`` keeps what it launched."""
+    callers = [weakref.ref(caller) for caller in internals.callers_of(autotuner) if _memories_of(caller)]
+
+    def forget() -> None:
+        for caller in callers:
+            for memory in _memories_of(caller()):
+                memory.clear()
+
+    return forget
+
+
+@contextmanager
+def isolated_launches() -> Iterator[None]:
+    """Give every ``LibEntry`` an empty memory, and its own back afterwards."""
+    memories = [memory for entry in internals.live_launchers("LibEntry") for memory in _memories_of(entry)]
+    swapped = [(memory, dict(memory)) for memory in memories]
+    for memory in memories:
+        memory.clear()
+    try:
+        yield
+    finally:
+        for memory, held in swapped:
+            memory.clear()
+            memory.update(held)
+
+
+def _memories_of(entry: Any) -> list[dict[Any, Any]]:
+    of_devices = getattr(entry, "kernel_cache", ())
+    found = of_devices if isinstance(of_devices, (tuple, list)) else (of_devices,)
+    return [memory for memory in (*found, getattr(entry, "_cpu_cache", None)) if type(memory) is dict]
 
 
 class Databases:
