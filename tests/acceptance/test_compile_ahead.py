@@ -238,9 +238,9 @@ def test_what_calls_the_gpu_and_what_launches_a_kernel_are_built_ahead_where_a_c
 
     suite.result.assert_outcomes(passed=4)
     assert suite.compiled == 0
-    by = [path.read_text() for path in (built, *suite.folder.glob("*.built"))]
-    assert len(by) == 1 + 5
-    assert str(os.getpid()) not in by
+    launchers = list(suite.folder.glob("*.built"))
+    assert 1 <= len(launchers) <= 5  # what launches one kernel launches others of the same types
+    assert str(os.getpid()) not in [path.read_text() for path in (built, *launchers)]
 
 
 ALL_KINDS = """

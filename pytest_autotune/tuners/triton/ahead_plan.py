@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 import threading
@@ -44,7 +45,7 @@ def lock_of(folder: Path, name: str) -> Path:
 
 
 class _Taken(Exception):
-    """Another process compiles this now."""
+    """Another process makes this now."""
 
 
 class Plan:
@@ -102,7 +103,7 @@ class Plan:
                 internals.compile_only(device.arch, self._was_compiled)
                 self._compilations.turns = self._turn
             # A single child would have no time for it: the first launch wants it at once, and builds it as well.
-            return [_build_driver, *jobs] if jobs and self._are_many else jobs
+            return [self._build_driver, *jobs] if jobs and self._are_many else jobs
         except Exception as error:
             self._tell("note", f"{type(error).__name__}: {error}")
             return []
@@ -128,13 +129,22 @@ class Plan:
     @contextmanager
     def _turn(self, name: str) -> Iterator[None]:
         try:
-            lock = HeldLock(lock_of(self._suite.folder, name))
-        except OSError:
+            self._take(name)
+        except _Taken:
             self._tell("found", name)
-            raise _Taken(name) from None
-        self._held.callback(lock.release)  # when the job is done: a launcher goes with the kernel
+            raise
         self._name, self._started = name, time.perf_counter()
         yield
+
+    def _take(self, name: str) -> None:
+        """Keep others from making this until the job is done: what launches a kernel goes with it.
+
+        :raises _Taken: when another process makes it now.
+        """
+        try:
+            self._held.callback(HeldLock(lock_of(self._suite.folder, name)).release)
+        except OSError:
+            raise _Taken(name) from None
 
     def _compile(self, kernel: Any, config: Any, text: str) -> None:
         if not self._has_begun:
@@ -144,11 +154,21 @@ class Plan:
             with self._held:
                 compiled = _compile(kernel, config, text)
                 with suppress(Exception):  # without a C compiler, say
-                    internals.build_launcher(compiled)
+                    self._build_launcher(compiled)
         except _Taken:
             pass
         except Exception as error:  # the test that launches it, if any does, gets the error
             self._tell("failed", f"{type(error).__name__}: {error}")
+
+    def _build_launcher(self, compiled: Any) -> None:
+        if launcher := internals.launcher_of(compiled):
+            self._take(hashlib.sha256(launcher.encode()).hexdigest()[:32])
+            internals.build_launcher(compiled)
+
+    def _build_driver(self) -> None:
+        with suppress(Exception), self._held:
+            self._take(hashlib.sha256(b"driver").hexdigest()[:32])
+            internals.build_driver()
 
     def _was_compiled(self, *, cache_hit: bool = True, **_: object) -> None:
         if cache_hit:
@@ -237,11 +257,6 @@ def _kernel_name(kernel: Any) -> str:
 def _read_compiler(arch: str) -> None:
     with suppress(Exception):  # then each worker does
         internals.read_compiler(arch)
-
-
-def _build_driver() -> None:
-    with suppress(Exception):
-        internals.build_driver()
 
 
 def _compile(kernel: Any, config: Any, text: str) -> Any:

@@ -370,16 +370,21 @@ def compile_kernel(function: Any, arguments: Mapping[str, Any]) -> Any:
     return function.run(grid=(1,), warmup=True, **arguments)
 
 
+def launcher_of(kernel: Any) -> str:
+    """What tells apart what launches kernels, which Triton before 3.7 has a C compiler build; else empty."""
+    if not hasattr(_module(_OF_BACKEND[current_target().backend][1]), "make_launcher") or _builds_otherwise():
+        return ""
+    kinds = ["*" if str(kind).startswith("*") else kind for kind in kinds_of(source_of(kernel)).values()]
+    return repr(("launcher", kinds, getattr(kernel.metadata, "tensordesc_meta", None)))
+
+
 def build_launcher(kernel: Any) -> None:
     """Build what launches a compiled kernel, as its first launch does; for children that tests never run in.
 
-    Triton before 3.7 has a C compiler make it, one for each list of types, and keeps it on disk. It is loaded here, and
-    that asks no GPU for anything.
+    Triton keeps it on disk. It is loaded here, and that asks no GPU for anything.
     """
     launcher, module = _OF_BACKEND[current_target().backend][:2]
-    backend = _module(module)
-    if hasattr(backend, "make_launcher") and not _builds_otherwise():
-        getattr(backend, launcher)(kernel.src, kernel.metadata)
+    getattr(_module(module), launcher)(source_of(kernel), kernel.metadata)
 
 
 def build_driver() -> None:
