@@ -44,6 +44,16 @@ def test_q_shows_crashed_workers_and_what_was_taken_over() -> None:
     ]
 
 
+def test_q_shows_what_went_wrong() -> None:
+    """A log of a CI system is often one of ``-q``, and the note the only word of why nothing was asked for."""
+    summary = Summary(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), notes=("Triton finds no GPU: …",))
+
+    assert shown(summary, -1) == ["Triton finds no GPU: …", "1 hit"]
+    assert shown(summary, -2) == []
+    left_alone = replace(summary, unhooked=(("toy", "why"),), notes=("toy was left alone: why",), gate=Gate("0", "no"))
+    assert shown(left_alone, -1) == ["toy was left alone: why", "1 hit"]
+
+
 def test_qq_shows_why_a_tuner_that_failed_the_gate_was_left_alone() -> None:
     failed = Gate("0", failure="requested tuner could not be hooked: toy")
     summary = Summary(loaded=(("cache.pb", 1),), unhooked=(("toy", "its tune() takes other arguments"),), gate=failed)

@@ -42,9 +42,9 @@ class Line:
 def section(summary: Summary, verbosity: int) -> list[Line]:
     """The lines of the section; none when there is nothing to say at this verbosity.
 
-    ``-qq`` reports only what fails the run, ``-q`` also what was asked for, a dump, what a crash cost, and counts
-    with what mends them when not all is well, ``-v`` every row and a table by tuner. Rows that fail the
-    gate are there in any case.
+    ``-qq`` reports only what fails the run, ``-q`` also what was asked for, a dump, what a crash cost, notes of what
+    went wrong, and counts with what mends them when not all is well, ``-v`` every row and a table by tuner. Rows that
+    fail the gate are there in any case.
     """
     nothing_judged = bool(summary.gate.limit and not summary.problems)
     bad = bool(summary.misses or summary.unused or summary.unhooked or summary.notes or summary.gate.failure)
@@ -58,7 +58,8 @@ def section(summary: Summary, verbosity: int) -> list[Line]:
             return [*blamed, *errors]
         settled = [*_settled(summary, failed, with_counts=bad or nothing_judged)]
         hint = [*map(Line, hints(summary))] if bad or nothing_judged else []
-        return [*blamed, *_crashes(summary), *_refused_prune(summary), *settled, *hint, *errors, *skipped]
+        noted = [note for note in _noted(summary) if note not in blamed]
+        return [*blamed, *_crashes(summary), *noted, *_refused_prune(summary), *settled, *hint, *errors, *skipped]
     lines: list[Line] = []
     if verbosity > 0:
         lines += _by_tuner(summary)
@@ -216,10 +217,14 @@ def _unhooked(summary: Summary) -> Iterator[Line]:
         yield Line(f"{tuner} was left alone: {reason}", color="yellow")
 
 
-def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
-    yield from _crashes(summary)
+def _noted(summary: Summary) -> Iterator[Line]:
     for note in summary.notes:
         yield Line(note, color="yellow")
+
+
+def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
+    yield from _crashes(summary)
+    yield from _noted(summary)
     for (then, now), hits in summary.other_versions.items():
         yield Line(f"{counted(hits, 'hit')}, tuned with {then}; this run has {now}")
     for (old, new), hits in summary.moved.items():
@@ -248,7 +253,8 @@ def _left_out(entries: Sequence[Entry], dump: Dump) -> Line:
     of = Counter(str(entry.problem.device) for entry in entries)
     devices = "; ".join(f"{number} for {device}" for device, number in sorted(of.items()))
     are = counted(len(entries), "loaded entry is", "loaded entries are")
-    return Line(f"{are} not in {dump.path}: no test asked for what they choose ({devices})")
+    them = "it" if len(entries) == 1 else "them"
+    return Line(f"{are} not in {dump.path}: no test asked for {them} ({devices})")
 
 
 def _refused_prune(summary: Summary) -> Iterator[Line]:

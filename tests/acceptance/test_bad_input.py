@@ -122,7 +122,9 @@ LOADS = [
     ),
     pytest.param(make_folder("cache.textproto"), "cache.textproto: is a folder*", id="folder without slash"),
     pytest.param(
-        lambda folder: make_folder("cache")(folder) + "/", "cache/: is no folder of pytest-autotune*", id="folder"
+        lambda folder: make_folder("cache")(folder) + "/",
+        "cache/: is no folder of pytest-autotune (name *",
+        id="folder",
     ),
     pytest.param(lambda folder: "cache/", "cache/: no such folder (create one with *=cache/)", id="no such folder"),
     pytest.param(write("cache.toml", WHOLE), "cache.toml: the suffix*", id="unknown suffix"),

@@ -44,10 +44,12 @@ class FolderStore:
             if not os.path.isfile(folder / MARKER):
                 if missing_ok:
                     return Cache()
-                found = "is no folder of pytest-autotune" if os.path.exists(folder) else "no such folder"
+                found, remedy = "no such folder", f"create one with --autotune-dump={where}"
                 with suppress(FileNotFoundError):
-                    os.listdir(folder)
-                raise CacheError(where, found, f"create one with --autotune-dump={where}")
+                    if os.listdir(folder):  # none could be created there
+                        remedy = "name the cache in it, or the folder that --autotune-dump made"
+                    found = "is no folder of pytest-autotune"
+                raise CacheError(where, found, remedy)
             names = _problem_files(folder)
         except OSError as error:
             raise CacheError(where, f"cannot be read: {error.strerror}") from None

@@ -118,7 +118,7 @@ def _notes(summary: Summary) -> Iterable[str]:
         yield f"{_counted(problems, 'problem')} of {device} used entries of {other}"
     if summary.left_out:
         entries = _counted(len(summary.left_out), "loaded entry is", "loaded entries are")
-        yield f"{entries} not in the dump: no test asked for what they choose"
+        yield f"{entries} not in the dump, for which no test asked"
     if summary.replaced:
         yield replaced(summary.replaced)
     for disagreement in summary.disagreements:
