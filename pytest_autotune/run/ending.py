@@ -137,7 +137,7 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
         Rules(wanted.keep_candidates, keep_pruned=not is_complete, forget_compiled=prunes),
     )
     left_out = _left_out(beginning, merged.cache, drop) if policy is not None else ()
-    replaced = _replaced(held, merged, lookups, drop)
+    replaced = _replaced(held, merged, measured, lookups) if merged.removed else ()
     return Ending(tuple(lookups), merged, unused, left_out, len(taken_over), replaced)
 
 
@@ -224,13 +224,18 @@ def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity]) -> tup
     return tuple(sorted((entry for entry in found if entry.problem not in written), key=lambda one: one.sort_key))
 
 
-def _replaced(held: Cache, merged: Merged, lookups: Iterable[Lookup], dropped: Set[Identity]) -> tuple[Entry, ...]:
-    if not merged.removed:
-        return ()
-    after = {entry.identity for entry in merged.cache.entries}
-    stale = {lookup.problem for lookup in lookups if lookup.outcome is Outcome.STALE}
-    gone = (entry for entry in held.entries if entry.identity not in after)
-    return tuple(entry for entry in gone if entry.identity not in dropped and entry.problem not in stale)
+def _replaced(
+    held: Cache, merged: Merged, measured: Iterable[Measured], lookups: Iterable[Lookup]
+) -> tuple[Entry, ...]:
+    retuned = {one.entry.problem for one in measured}
+    retuned -= {lookup.problem for lookup in lookups if lookup.outcome is Outcome.STALE}
+    kernels = {problem.kernel for problem in retuned}  # the hash of a problem takes long
+
+    def of_these(cache: Cache) -> Iterable[Entry]:
+        return (one for one in cache.entries if one.problem.kernel in kernels and one.problem in retuned)
+
+    after = {entry.identity for entry in of_these(merged.cache)}
+    return tuple(entry for entry in of_these(held) if entry.identity not in after)
 
 
 def _unused(
