@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 TIMEOUT_S = 300
 #: The environment in which torch is imported.
 ENVIRONMENT = {
-    "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH")])),
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
     "TORCHINDUCTOR_VEC_ISA_OK": "1",
     "OMP_NUM_THREADS": "1",

@@ -69,12 +69,12 @@ class ForkedPool:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._number = 0
-        self._waiting: dict[int, tuple[Future[Any], Callable[[], Any]]] = {}
+        self._waiting: dict[int, tuple[Future[Any], Callable[[], Future[Any]] | None]] = {}
         self._begun: dict[int, int] = {}
         self._configs: dict[tuple[str, str, str], Future[Any]] = {}
         self._asked_at = 0.0
         self._ahead = max(workers - _NEEDED, 0) // 2
-        self._is_open = False
+        self._is_open = self._is_shut = False
         if workers > 1:
             with suppress(OSError):
                 self._start(workers, prepare)
@@ -118,7 +118,7 @@ class ForkedPool:
             return ready
         whole = partial(job, *args, **kwargs)
         if self.is_alive and name == _COMPILES:
-            with suppress(OSError, pickle.PicklingError):
+            with suppress(Exception):  # it cannot be pickled, or nobody reads any more
                 return self._ask(whole, URGENT, lambda: self._by_own(whole))
         return self._by_own(whole)
 
@@ -133,12 +133,12 @@ class ForkedPool:
             return None
         key = os.path.splitext(os.path.basename(path))[0]
         job = partial(compile_config, key, path, autotuner.fn.__name__, config)
-        with suppress(OSError, pickle.PicklingError):
+        with suppress(Exception):
             self._configs[known] = self._ask(job, queue, None)
             return self._configs[known]
         return None
 
-    def _ask(self, job: Callable[[], Any], queue: int, otherwise: Callable[[], Any] | None) -> Future[Any]:
+    def _ask(self, job: Callable[[], Any], queue: int, otherwise: Callable[[], Future[Any]] | None) -> Future[Any]:
         environment = {name: os.environ.get(name) for name in _PASSED_ON}
         data = pickle.dumps(partial(in_environment, environment, job), pickle.HIGHEST_PROTOCOL)
         future: Future[Any] = Future()
@@ -154,8 +154,12 @@ class ForkedPool:
             os.pwrite(self._jobs.fileno(), data, at)
             self._done[number % MARKS] = 0
             self._asked_at = time.monotonic()
-            self._waiting[number] = future, otherwise or (lambda: None)
-        os.write(self._queues[queue], JOB.pack(at, len(data), number, -1))
+            self._waiting[number] = future, otherwise
+        try:
+            os.write(self._queues[queue], JOB.pack(at, len(data), number, -1))
+        except OSError:
+            self._waiting.pop(number, None)
+            raise
         return future
 
     def _by_own(self, job: Callable[[], Any]) -> Future[Any]:
@@ -215,7 +219,11 @@ class ForkedPool:
         for number in numbers:
             future, otherwise = self._waiting.pop(number, (None, None))
             self._begun.pop(number, None)
-            if future is not None and otherwise is not None:
+            if future is None:
+                continue
+            if otherwise is None or self._is_shut:
+                future.set_exception(RuntimeError("the children that compile have ended"))
+            else:
                 threading.Thread(target=_pass_on, args=(otherwise, future), daemon=True).start()
 
     def wakeup(self) -> None:
@@ -230,6 +238,7 @@ class ForkedPool:
             return
         with self._lock:
             was_open, self._is_open = self._is_open, False
+            self._is_shut = True
         if was_open:
             for queue in self._queues:
                 with suppress(OSError):
@@ -239,10 +248,9 @@ class ForkedPool:
             self._own.shutdown()
 
 
-def _pass_on(otherwise: Callable[[], Any], future: Future[Any]) -> None:
+def _pass_on(otherwise: Callable[[], Future[Any]], future: Future[Any]) -> None:
     try:
-        instead = otherwise()
-        future.set_result(instead.result() if instead is not None else None)
+        future.set_result(otherwise().result())
     except Exception as error:
         future.set_exception(error)
 

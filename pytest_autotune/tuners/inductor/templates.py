@@ -141,8 +141,10 @@ class Templates:
         tuning: Tuning,
     ) -> Mapping[Any, float]:
         assert self._run is not None
-        for choice in choices:
-            _load(choice)
+        in_subprocess = getattr(self._torch._inductor.config, "autotune_in_subproc", False)
+        if choices[0].layout.device.type != "cpu" and not in_subprocess:
+            for choice in choices:
+                _load(choice)
         with self._timed.during(tuning):
             times_ms = benchmark(choices)
         if not any(math.isfinite(time) for time in times_ms.values()):
