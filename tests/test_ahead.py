@@ -167,6 +167,28 @@ def test_a_worker_without_children_waits_for_those_of_others(tmp_path: Path, oth
     assert bool(run.ahead.skipped) == (not others)
 
 
+def test_nobody_waits_while_a_process_reads_what_it_needs_to_know_before_it_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = SimpleNamespace(tuners=lambda: frozenset({"triton"}))
+    run: Any = SimpleNamespace(index=index, ahead=CompiledAhead(), note=pytest.fail)
+    compilations = Compilations(lambda source, kernel: None)
+    compiling = CompilingChildren(run, compilations, object)
+    compiling.start(Suite((), False, 0, tmp_path, 1.0, others=True))
+    locked_then: list[bool] = []
+    monkeypatch.setattr(
+        "pytest_autotune.tuners.triton.internals.read_triton",
+        lambda: locked_then.append(any(tmp_path.iterdir())),
+    )
+
+    assert compilations.turns is not None
+    with compilations.turns("asked"):
+        assert any(tmp_path.iterdir())
+    compiling.stop()
+
+    assert locked_then == [False]
+
+
 def test_why_tests_compiled_something_themselves_is_told_apart() -> None:
     one = CompiledAhead(
         compiled=(("a", 1.0),),

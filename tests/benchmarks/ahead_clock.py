@@ -17,13 +17,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_autotune.tuners.triton import compilations
+from pytest_autotune.tuners.triton import ahead_plan, compilations
 
 FOLDER = Path(os.environ["AHEAD_CLOCK"])
 SAMPLE_S = float(os.environ.get("AHEAD_CLOCK_SAMPLE", "0"))
@@ -39,6 +39,7 @@ class Clock:
         self.loads: list[float] = []
         self.built: list[float] = []
         self.forks: list[float] = []
+        self.reading = 0.0
         self.inside: Counter[str] = Counter()
         self.at: Counter[str] = Counter()
         self._titles: dict[str, str] = {}
@@ -79,7 +80,11 @@ class Clock:
 
         @contextmanager
         def timed(of: Any, name: str) -> Iterator[None]:
+            begun = time.monotonic()
+            with suppress(Exception):
+                compilations.internals.read_triton()
             asked = time.monotonic()
+            self.reading += asked - begun
             self._worked = False
             with turn(of, name):
                 begun = time.monotonic()
@@ -91,19 +96,36 @@ class Clock:
         compilations._name_if_known = name_if_known
         compilations.internals.seeing_work = seen_work
         compilations.Compilations._turn = timed
+        self._watch_plans()
         begun = [0.0]
         os.register_at_fork(
             before=lambda: begun.__setitem__(0, time.monotonic()),
             after_in_parent=lambda: self.forks.append(time.monotonic() - begun[0]),
         )
 
+    def _watch_plans(self) -> None:
+        """See what children take to know what to do."""
+
+        def told(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+            def timed(*args: Any) -> Any:
+                begun = time.monotonic()
+                try:
+                    return function(*args)
+                finally:
+                    _write("plans", {"of": name, "begun": begun, "ended": time.monotonic()})
+
+            return timed
+
+        plan, live = ahead_plan.Plan, ahead_plan.LiveKernels
+        plan.jobs = told("all of the plan", plan.jobs)
+        live.__init__ = told("kernels that there are", live.__init__)
+        live.in_order = told("what the tests reach", live.in_order)
+
     def _add(self, one: dict[str, Any]) -> None:
         if os.getpid() == self.process:
             self.compiled.append(one)
         elif one["worked"]:
-            descriptor = os.open(FOLDER / "children", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            os.write(descriptor, (json.dumps(one) + "\n").encode())
-            os.close(descriptor)
+            _write("children", one)
 
     def watch_loading(self) -> None:
         """See what is loaded onto the GPU and what is built in C to launch it, if Triton is there."""
@@ -140,9 +162,17 @@ class Clock:
         """Write it down."""
         self._samples = False
         self.mark("ended")
-        told = {name: getattr(self, name) for name in ("process", "marks", "compiled", "loads", "built", "forks")}
+        told = {
+            name: getattr(self, name) for name in ("process", "marks", "compiled", "loads", "built", "forks", "reading")
+        }
         told["inside"], told["at"] = (dict(of.most_common(400)) for of in (self.inside, self.at))
         (FOLDER / f"{self.process}.json").write_text(json.dumps(told))
+
+
+def _write(name: str, one: dict[str, Any]) -> None:
+    descriptor = os.open(FOLDER / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(descriptor, (json.dumps(one) + "\n").encode())
+    os.close(descriptor)
 
 
 def _timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:

@@ -19,24 +19,27 @@ class Where:
 
     :param tests: one for each process that ran tests.
     :param children: what children compiled ahead, in order of its end.
+    :param plans: how long the parts of their plans took.
     :param started: when the run was begun, by the clock of both.
     """
 
     tests: Sequence[Mapping[str, Any]]
     children: Sequence[Mapping[str, Any]]
+    plans: Sequence[Mapping[str, Any]]
     started: float
 
     @classmethod
     def read(cls, folder: Path, started: float) -> Where:
         told = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-        children = folder / "children"
-        lines = children.read_text().splitlines() if children.exists() else []
         tests = [one for one in told if "last test ended" in one["marks"]]
-        return cls(tests, [json.loads(line) for line in lines], started)
+        return cls(tests, _told(folder / "children"), _told(folder / "plans"), started)
 
     def lines(self) -> Iterator[str]:
         for test in self.tests:
             yield from self._of(test)
+        if self.plans:
+            parts = (f"{one['of']} {_took(one):.2f} s from {self._at(one['begun'])}" for one in self.plans)
+            yield f"plans: {'; '.join(parts)}"
         if self.children:
             processes = {one["process"] for one in self.children}
             begun, ended = (pick(one[at] for one in self.children) for pick, at in ((min, "begun"), (max, "ended")))
@@ -68,7 +71,7 @@ class Where:
             f"loaded {len(test['loads'])}: {sum(test['loads']):.1f} s, longest "
             f"{', '.join(f'{one:.2f}' for one in sorted(test['loads'])[:-6:-1])}; "
             f"built {len(test['built'])} in C: {sum(test['built']):.1f} s; "
-            f"forked {len(test['forks'])}: {sum(test['forks']):.2f} s"
+            f"forked {len(test['forks'])}: {sum(test['forks']):.2f} s; read Triton's own files: {test['reading']:.1f} s"
         )
         by_child = {one["name"]: one for one in self.children}
         for one in itself if self.children else ():
@@ -95,6 +98,10 @@ def longer(one: Where, other: Where) -> Iterator[str]:
         for place, (here, there) in most:
             if here - there > 0.05:
                 yield f"  {here - there:+.2f} s ({here:.2f}, {there:.2f}) {place}"
+
+
+def _told(path: Path) -> list[Mapping[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _took(one: Mapping[str, Any]) -> float:

@@ -96,6 +96,8 @@ class CompilingChildren:
     def _turn(self, waits: Waits, folder: Path, name: str) -> Iterator[None]:
         """Compile in this process what no other one compiles now; what one does is there afterwards."""
         self._asked.add(name)
+        with suppress(Exception):
+            internals.read_triton()  # which the compiler does anyway: nobody is to wait for that
         started = time.monotonic()
         lock = waits.acquire(lock_of(folder, name))
         self._waited_s += time.monotonic() - started

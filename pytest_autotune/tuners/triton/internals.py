@@ -322,16 +322,22 @@ def _launching_frame() -> FrameType | None:
 # Compiling
 
 
+def read_triton() -> None:
+    """Have Triton read its own files, which it does once in a process, to know what is on disk: half a second and more.
+
+    Forks of this process need not.
+    """
+    key = getattr(_module("runtime.cache"), "triton_key", None) or _module("compiler.compiler").triton_key
+    key()
+
+
 def read_compiler(arch: str) -> None:
-    """Have Triton read its own files and ask for the assembler's version, which it does once in a process, to know what
-    is on disk: half a second and more. Forks of this process need not.
+    """Have Triton read its own files, and ask for the assembler's version, which it does once in a process, too.
 
     :param arch: ``sm_90``, ``gfx942``.
     """
-    compiler = _module("compiler.compiler")
-    key = getattr(_module("runtime.cache"), "triton_key", None) or compiler.triton_key  # the latter before 3.5
-    key()
-    compiler.make_backend(_target(_module("backends.compiler"), arch)).hash()
+    read_triton()
+    _module("compiler.compiler").make_backend(_target(_module("backends.compiler"), arch)).hash()
 
 
 @contextmanager
