@@ -10,7 +10,7 @@ from concurrent.futures import Future, wait
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +19,9 @@ if not sys.platform.startswith("linux"):
     pytest.skip("forks", allow_module_level=True)
 
 from pytest_autotune.tuners.inductor import forked_worker
+from pytest_autotune.tuners.inductor.compile_children import CompileChildren
 from pytest_autotune.tuners.inductor.forked_pool import AHEAD, ForkedPool
+from pytest_autotune.tuners.inductor.patches import Patches
 from tests.test_inductor import USER_KERNEL
 
 
@@ -225,3 +227,37 @@ def test_children_compile_inductors_kernels_for_a_gpu_into_tritons_cache(
 
     assert [one.config.kwargs for one in found.compile_results] == [{"BLOCK": 128}, {"BLOCK": 256}]
     assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("dumping", "loaded", "start", "forks"),
+    [
+        (True, set(), "", True),
+        (True, {"triton", "inductor.template"}, "", True),
+        (True, {"inductor.config"}, "", False),  # they would compile what nobody needs
+        (True, set(), "spawn", False),
+        (False, set(), "", False),
+    ],
+)
+def test_workers_are_forked_where_kernels_are_tuned(
+    monkeypatch: pytest.MonkeyPatch, dumping: bool, loaded: set[str], start: str, forks: bool
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)
+    if start:
+        monkeypatch.setenv("TORCHINDUCTOR_WORKER_START", start)
+
+    class SubprocPool:
+        def __init__(self, nprocs: int, pickler: Any = None, kind: Any = None, quiesce: bool = False) -> None:
+            pass
+
+    module: Any = ModuleType("async_compile")
+    module.SubprocPool = SubprocPool
+    index = SimpleNamespace(tuners=lambda: loaded)
+    run: Any = SimpleNamespace(policy=SimpleNamespace(dumping=dumping), indexes=[index] if loaded else [])
+    patches = Patches(run, "inductor")
+
+    CompileChildren().hook(module, run, patches)
+
+    assert issubclass(module.SubprocPool, ForkedPool) is forks
+    patches.undo()
+    assert module.SubprocPool is SubprocPool

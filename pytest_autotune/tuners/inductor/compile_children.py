@@ -90,8 +90,10 @@ class CompileChildren:
 
 
 def _may_fork(run: TuningRun) -> bool:
-    # What a load compiles is compiled in threads.
-    return run.policy.dumping and sys.platform.startswith("linux") and "TORCHINDUCTOR_WORKER_START" not in os.environ
+    # Workers compile all candidates of a kernel, which is a waste where its choice is loaded.
+    is_loaded = any("inductor.config" in index.tuners() for index in run.indexes)
+    is_possible = sys.platform.startswith("linux") and "TORCHINDUCTOR_WORKER_START" not in os.environ
+    return run.policy.dumping and not is_loaded and is_possible
 
 
 def _target() -> tuple[Any, ...] | None:
