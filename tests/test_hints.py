@@ -67,3 +67,14 @@ def test_what_no_update_covers_is_named_with_what_leaves_it_alone() -> None:
         "No update covers what is unseen: mend it, or set autotune_ignore (ini) for toy:k8."
     ]
     assert list(hints(Summary(rows=unportable, dump=Dump("c.pb", "c.pb")))) == [], "a dump that loads nothing"
+
+
+def test_who_cannot_have_a_tuner_hooked_is_told_how_to_go_on_without_it() -> None:
+    failed = replace(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not be hooked: toy"))
+
+    assert list(hints(failed)) == ["Upgrade pytest-autotune, or report why toy was left alone."]
+    both = replace(failed, covered={"toy": frozenset([GPU]), "xla": frozenset([GPU])})
+    assert list(hints(both)) == [
+        "Upgrade pytest-autotune, or report why toy was left alone; --autotune-tuners=xla goes on without."
+    ]
+    assert list(hints(replace(both, gate=Gate("0")))) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_autotune.cache.model import library_of
 from pytest_autotune.report.naming import some_of
 from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.lookup import Outcome
@@ -13,6 +14,7 @@ def hints(summary: Summary) -> Iterator[str]:
     """The lines, in the order in which to follow them; none where all is well."""
     yield from _update(summary)
     yield from _leave_alone(summary)
+    yield from _go_without(summary)
 
 
 def _update(summary: Summary) -> Iterator[str]:
@@ -35,6 +37,15 @@ def _on(summary: Summary) -> str:
     devices = {device.name for tuner, device in summary.without_any_entry if summary.covered.get(tuner)}
     devices.update(row.problem.device.name for row in summary.rows if row.outcome is Outcome.MISMATCH)
     return f" on {' and '.join(sorted(devices))}" if devices else ""
+
+
+def _go_without(summary: Summary) -> Iterator[str]:
+    wanted = {library_of(name) for name in summary.requested or summary.covered}
+    missing = wanted & {library_of(tuner) for tuner, _ in summary.unhooked}
+    if missing and summary.gate.failure:
+        others = ",".join(sorted(wanted - missing))
+        without = f"; --autotune-tuners={others} goes on without" if others else ""
+        yield f"Upgrade pytest-autotune, or report why {' and '.join(sorted(missing))} was left alone{without}."
 
 
 def _leave_alone(summary: Summary) -> Iterator[str]:
