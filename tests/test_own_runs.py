@@ -142,6 +142,41 @@ def test_a_run_of_its_own_is_dumped_with_all_candidates_and_loaded_without_measu
     assert first.unseen == loaded.unseen == []
 
 
+class OwnSearch(Autotuner):
+    """Measures only what it thinks worth it, and asks Triton's ``check_disk_cache``."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        self.nargs = dict(zip(self.arg_names, args, strict=False))
+        key = tuple(self.nargs[name] for name in self.keys)
+        if key not in self.cache:
+            left = self.prune_configs(kwargs)
+
+            def benchmark() -> None:
+                self.cache[key] = self.search(left, args, kwargs)
+
+            self.check_disk_cache(key, left, benchmark)
+        self.best_config = self.cache[key]
+        return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
+
+    def search(self, left: Any, args: Any, kwargs: Any) -> Any:
+        self.configs_timings = {config: self._bench(*args, config=config, **kwargs) for config in left[:2]}
+        return min(self.configs_timings, key=self.configs_timings.get)  # type: ignore[arg-type]
+
+
+def test_a_search_of_its_own_that_asks_triton_is_recorded_with_what_it_measured_and_loaded(session) -> None:
+    first = session(dumping=True)
+    bench, unused, blocks = Bench(best=64), Bench(), [16, 64, 128, 256]
+    assert call(kernel_of(OwnSearch, bench, blocks)) == 64
+    (entry,) = first.entries
+
+    loaded = session(first.entries)
+    assert call(kernel_of(OwnSearch, unused, blocks)) == 64
+
+    assert [(candidate.time_us, candidate.failed) for candidate in entry.candidates] == [(2000.0, ""), (1000.0, "")]
+    assert (bench.calls, unused.calls) == (2, 0)
+    assert loaded.outcomes == ["hit"]
+
+
 def test_calls_that_it_takes_for_one_problem_are_one_here(session) -> None:
     first = session(dumping=True)
     call(kernel_of(MadeBefore, Bench()), n=97)

@@ -198,6 +198,11 @@ def arguments_of(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[st
     return args, kwargs
 
 
+def measures_all(bench_fn: Callable[[], None]) -> bool:
+    """Whether a benchmark function measures the candidates itself, as Triton's does, and leaves that to no search."""
+    return "_bench" in _names_in(inspect.unwrap(bench_fn).__code__)
+
+
 def candidate_of(kernel_call: Callable[[], object]) -> Any:
     """The candidate that Triton's benchmark launches; None where that is not known."""
     return closure_cells(kernel_call).get("config") if inspect.isfunction(kernel_call) else None

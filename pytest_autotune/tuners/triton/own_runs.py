@@ -100,7 +100,7 @@ class OwnRuns:
             kwargs,
             tuple(keyed(autotuner, search.key, named)),
         )
-        chosen = self._choices.choose_one(call, configs, lambda: _measure_all(call, configs))
+        chosen = self._choices.choose_one(call, configs, _benchmark(call, configs))
         if not is_known:
             autotuner.cache.pop(call.tuning_key, None)
         if chosen is None:
@@ -146,14 +146,19 @@ def _with_dtype(values: Any) -> Iterator[Any]:
             yield inner
 
 
-def _measure_all(call: Call, configs: Sequence[Any]) -> None:
+def _benchmark(call: Call, configs: Sequence[Any]) -> Callable[[], None]:
     """What Triton's ``run`` does where it has no choice."""
-    autotuner, began = call.autotuner, time.time()
-    timings = {config: autotuner._bench(*call.args, config=config, **call.kwargs) for config in configs}
-    autotuner.bench_time = time.time() - began
-    best = autotuner.cache[call.tuning_key] = builtins.min(timings, key=timings.get)  # type: ignore[arg-type]
-    autotuner.pre_hook(call.arguments(best), reset_only=True)
-    autotuner.configs_timings = timings
+    autotuner = call.autotuner
+
+    def benchmark() -> None:
+        began = time.time()
+        timings = {config: autotuner._bench(*call.args, config=config, **call.kwargs) for config in configs}
+        autotuner.bench_time = time.time() - began
+        best = autotuner.cache[call.tuning_key] = builtins.min(timings, key=timings.get)  # type: ignore[arg-type]
+        autotuner.pre_hook(call.arguments(best), reset_only=True)
+        autotuner.configs_timings = timings
+
+    return benchmark
 
 
 def _answer_once(autotuner: Any, chosen: Any, timing: Any) -> None:

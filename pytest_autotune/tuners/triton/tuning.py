@@ -14,7 +14,7 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.measuring.race import Result
 from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed, rounded_us
-from pytest_autotune.tuners.triton import interpreter
+from pytest_autotune.tuners.triton import internals, interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_candidates, fetch_compiled, load_ahead
 from pytest_autotune.tuners.triton.failures import fails_again, failure_text, noted_failures
@@ -25,18 +25,19 @@ from pytest_autotune.tuners.triton.params import distinct_params
 def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tuning: Tuning, run: TuningRun) -> None:
     """Search: compile, measure, and record what was chosen.
 
-    :param bench_fn: measures the candidates as Triton does.
+    :param bench_fn: measures the candidates as Triton does, or those that a search of a subclass's own comes to.
     """
     autotuner = call.autotuner
     codes: Mapping[Any, Hashable] = {}
-    if not interpreter.interprets(autotuner) and not tuning.known_to_fail:
+    measures_all = internals.measures_all(bench_fn)
+    if measures_all and not interpreter.interprets(autotuner) and not tuning.known_to_fail:
         taken = compile_candidates(call, configs, run, tuning.work, tuning.tries)
         fetch_compiled(call, configs, run, tuning.work, taken)
         codes = load_ahead(call, configs)
     failed: dict[Any, BaseException] = {}
     with tuning.measuring():
         try:
-            raced = _race(call, configs, codes, tuning)
+            raced = _race(call, configs, codes, tuning) if measures_all else None
             if raced is None:
                 with noted_failures(autotuner, failed, partial(tuning.tries, of=len(configs))):
                     bench_fn()
@@ -64,6 +65,7 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
     candidates = {
         config: candidate(params, times_ms[config], failed.get(config), labels.get(config, ""))
         for config, params in zip(configs, distinct_params(configs), strict=True)
+        if config in timings
     }
     tuning.record(candidates[best], list(candidates.values()))
 
