@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
@@ -134,7 +135,10 @@ class Kernel:
     """Stands in for Inductor's autotuner; each compilation is a line of a file."""
 
     def __init__(self, path: Path, configs: Sequence[str] = ()) -> None:
-        self.filename = str(path)
+        self.path = path
+        self.filename: str | None = str(path)
+        self.fn = SimpleNamespace(src=f"def {path.name}(): pass")
+        self.triton_meta: dict[str, Any] = {}
         self.configs = list(configs)
         self.compile_results: list[str] = []
 
@@ -143,10 +147,10 @@ class Kernel:
             self.compile_results.append(self._precompile_config(config))
 
     def _precompile_config(self, config: str) -> str:
-        done = Path(f"{self.filename}.{config}")
+        done = Path(f"{self.path}.{config}")
         if not done.exists():  # in Triton's cache
-            meet(Path(self.filename).parent, config)
-            with open(f"{self.filename}.log", "a") as log:
+            meet(self.path.parent, config if config != "alone" else self.path.name)
+            with open(f"{self.path}.log", "a") as log:
                 log.write(f"{config} {os.getpid()}\n")
             done.touch()
         return config
@@ -157,8 +161,10 @@ def meet(folder: Path, config: str) -> None:
     other = {"b": "c", "c": "b"}.get(config)
     if other is not None:
         (folder / config).touch()
+        give_up_at = time.monotonic() + 20
         while not (folder / other).exists():
-            pass
+            assert time.monotonic() < give_up_at, "nobody came"
+            time.sleep(0.001)
 
 
 def compile_all(path: Path, configs: Sequence[str]) -> list[str]:
@@ -169,6 +175,17 @@ def compile_all(path: Path, configs: Sequence[str]) -> list[str]:
 
 compile_all.__name__ = "_worker_compile_triton"
 compile_all.__qualname__ = "compile_all"
+
+
+def compile_template(path: Path) -> list[str]:
+    kernel = Kernel(path, ["alone"])
+    kernel.filename = None
+    kernel._precompile_worker()
+    return kernel.compile_results
+
+
+compile_template.__name__ = "_worker_compile_triton"
+compile_template.__qualname__ = "compile_template"
 
 
 def compilations(path: Path) -> list[tuple[str, str]]:
@@ -187,10 +204,18 @@ def test_one_kernels_configurations_are_compiled_by_several_children_each_once(
     assert len({process for _, process in compilations(tmp_path / "kernel")}) == 2
 
 
+def test_templates_which_have_no_files_are_compiled_at_a_time(make: Callable[..., ForkedPool], tmp_path: Path) -> None:
+    pool = make(partial(forked_worker._share_and_take_turns, Kernel))
+
+    asked = [pool.submit(compile_template, tmp_path / name) for name in "bc"]
+
+    assert [result(one) for one in asked] == [["alone"], ["alone"]]
+
+
 SOURCE = """
-import os
+from pathlib import Path
 from tests.test_inductor_forked_pool import Kernel
-kernel = Kernel(os.path.dirname(__file__) + "/kernel")
+kernel = Kernel(Path(__file__).parent / "kernel")
 """
 
 

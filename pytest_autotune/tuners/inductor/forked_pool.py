@@ -129,7 +129,7 @@ class ForkedPool:
         before = self._configs.get(known)
         if before is not None and (queue == AHEAD or before.done()):
             return before
-        if not self.is_alive or (queue == AHEAD and not self._ahead):
+        if not self.is_alive or autotuner.filename is None or (queue == AHEAD and not self._ahead):
             return None
         key = os.path.splitext(os.path.basename(path))[0]
         job = partial(compile_config, key, path, autotuner.fn.__name__, config)

@@ -197,7 +197,8 @@ def _share_and_take_turns(autotuner: Any) -> None:
     compile_all = autotuner._precompile_worker
 
     def _precompile_config(self: Any, cfg: Any) -> Any:
-        with _WORKERS[-1].turn(f"{self.filename} {cfg}"):
+        # Templates have no file, and many of them the same configuration.
+        with _WORKERS[-1].turn(f"{self.filename} {self.fn.src} {self.triton_meta} {cfg}"):
             return compile_one(self, cfg)
 
     def _precompile_worker(self: Any) -> None:
