@@ -4,8 +4,8 @@
     python tests/benchmarks/public_suite.py --logs=/tmp/mamba ../mamba tests/ops/triton/test_ssd.py
 
 The suite is collected once, so that no run is the first to read its files from the disk. Then a dump with workers, a
-load of that file with workers, and a plain serial run without the plugin, each with empty compile caches of Triton and
-of Inductor. The plain run comes last: where the time ends before it does, what it took by then is a bound, and the
+load of that file with workers, and a plain serial run without the plugin, each with empty caches of Triton, of Inductor
+and of FlagGems. The plain run comes last: where the time ends before it does, what it took by then is a bound, and the
 ratios say so. Tests that fail are counted and nothing else is made of them; the ids of those that fail in one run and
 not in another are printed. Candidates and kernels compiled are counted, too; of the plain run only the kernels are
 known.
@@ -126,6 +126,7 @@ class Suite:
             **os.environ,
             "TRITON_CACHE_DIR": str(compiled / "triton"),
             "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
+            "FLAGGEMS_CACHE_DIR": str(compiled / "flaggems"),  # its database of choices would answer a plain run
         }
         command = [sys.executable, "-m", "pytest", *OPTIONS, *self.args, *options]
         began = time.perf_counter()
