@@ -74,7 +74,7 @@ def standard_folder() -> Path:
     :raises OSError: when it cannot be made, or is not this user's own.
     """
     memory = Path("/dev/shm")
-    base = memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else _for_temporary_files()
+    base = memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else for_temporary_files()
     folder = base / f"pytest-autotune-{os.getuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -88,7 +88,7 @@ def standard_folder() -> Path:
     return folder
 
 
-def _for_temporary_files() -> Path:
+def for_temporary_files() -> Path:
     """The folder for temporary files.
 
     :raises OSError: where none can be written. Python takes the current folder then, which is the user's project.
@@ -110,7 +110,7 @@ def shared_folder(*, agreed: bool = True) -> SharedFolder:
         why = f"{error.filename or 'a folder for locks'}: {error.strerror or error}"
     if agreed:
         with suppress(OSError):
-            made = Path(tempfile.mkdtemp(prefix=_BEING_MADE, dir=_for_temporary_files()))
+            made = Path(tempfile.mkdtemp(prefix=_BEING_MADE, dir=for_temporary_files()))
             member = Membership(made)
             path = made.rename(made.with_name(made.name.replace("-new-", "-run-")))
             note = f"{why}; measurements of other pytest runs on this machine may overlap with those of this run"
@@ -153,7 +153,7 @@ def remove_run_folders(shared: SharedFolder) -> None:
     if shared.path is not None:
         with suppress(OSError), _opened(shared.path) as folder:
             _remove_runs(folder)
-    with suppress(OSError), _opened(_for_temporary_files().resolve()) as temporary:
+    with suppress(OSError), _opened(for_temporary_files().resolve()) as temporary:
         for name in filter(_PRIVATE.fullmatch, os.listdir(temporary)):
             with suppress(OSError), _opened(name, temporary) as folder:
                 _lock_out_all_others(folder)

@@ -26,6 +26,7 @@ from pytest_autotune.cache.model import Device
 from pytest_autotune.run.compiled_ahead import CompiledAhead
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together import children
+from pytest_autotune.run.together.folders import for_temporary_files
 from pytest_autotune.run.together.waiting import Waits
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.triton import internals
@@ -78,7 +79,7 @@ class CompilingChildren:
         descriptor = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             tell = partial(_tell, descriptor)
-            self._temporary = tempfile.mkdtemp(prefix="pytest-autotune-ahead-")
+            self._temporary = tempfile.mkdtemp(prefix="pytest-autotune-ahead-", dir=for_temporary_files())
             plan = Plan(self._run, self._class, suite, self._compilations, _known_device(), tell, self._temporary)
             self._children = children.start(
                 plan.jobs, suite.children, [descriptor], wait=not suite.at_once, died=plan.died
