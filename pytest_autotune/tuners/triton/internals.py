@@ -135,16 +135,19 @@ def live_autotuners(autotuner_class: Any) -> list[Any]:
     return _live(_with_subclasses(autotuner_class))
 
 
-def live_functions() -> list[Any]:
-    """The functions that Triton compiles, kernels and what they call, that there are in this process."""
-    cls = getattr(_module("runtime.jit"), "JITFunction", None)
-    return [] if cls is None else _live([cls])
-
-
-def live_heuristics() -> list[Any]:
-    """The decorators ``triton.heuristics`` that there are in this process."""
-    found = _live(filter(_is_heuristics_class, _with_subclasses(object)))
-    return [one for one in found if is_heuristics(one) and hasattr(one, "fn")]
+def live_kernels(autotuner_class: Any) -> tuple[list[Any], list[Any]]:
+    """Two lists of what there is in this process: autotuners, those of factories too, and the functions that Triton
+    compiles, kernels and what they call; and the decorators ``triton.heuristics``.
+    """
+    functions = getattr(_module("runtime.jit"), "JITFunction", None)
+    kernels = _with_subclasses(autotuner_class) + ([] if functions is None else [functions])
+    heuristics = list(filter(_is_heuristics_class, _with_subclasses(object)))
+    found = _live([*kernels, *heuristics])
+    of_kernels = set(map(id, kernels))
+    return (
+        [one for one in found if id(type(one)) in of_kernels],
+        [one for one in found if is_heuristics(one) and hasattr(one, "fn")],
+    )
 
 
 def live_launchers(name: str) -> list[Any]:

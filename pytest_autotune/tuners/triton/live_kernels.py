@@ -32,8 +32,7 @@ class LiveKernels:
     """
 
     def __init__(self, autotuner_class: Any) -> None:
-        self.all = internals.live_autotuners(autotuner_class) + internals.live_functions()
-        self._heuristics = internals.live_heuristics()
+        self.all, self._heuristics = internals.live_kernels(autotuner_class)
 
     def in_order(self, suite: Suite) -> list[Any]:
         """Those that the tests reach by name, in the order of the tests; then the others, if all tests are to run."""
