@@ -27,6 +27,8 @@ _BY_NAME = attrgetter("name")
 PRUNED = "pruned"
 #: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
 MOST_COMPILED = 64
+#: Each of these texts has up to so many characters.
+LONGEST_COMPILED = 1000
 
 
 class UnportableError(ValueError):

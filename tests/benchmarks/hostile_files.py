@@ -22,6 +22,7 @@ from pathlib import Path
 
 from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
+from pytest_autotune.cache.packed_texts import packed
 
 HEAD = 'format_version: 1\ndevices { id: "d" }\n'
 ENTRY = 'entries { tuner: "t" kernel: "k" device: "d" '
@@ -77,6 +78,19 @@ def _words(size: int) -> Iterator[str]:
     return map("".join, islice(product(letters, repeat=4), size // 6))
 
 
+def _packed_fields(size: int) -> Iterator[list[str]]:
+    """Of each entry what it was compiled for, quoted: as much as may be packed, all different."""
+    tail = " ".join([*["*fp32:16"] * 6, *["i32:16"] * 6])
+    texts = [f"k000000 {tail} v{place:02d}" for place in range(40)]
+    field = json.dumps(packed(texts)[0])
+    for entry in range(size // len(field) // 60):
+        yield [field.replace("k000000", f"k{entry * 60 + place:06d}") for place in range(60)]
+
+
+def _packed(head: str, entry: Callable[[int, list[str]], str], end: str, size: int) -> str:
+    return head + "".join(entry(*row) for row in enumerate(_packed_fields(size))) + end
+
+
 #: name with its suffix -> the file of about so many bytes.
 FILES: dict[str, Callable[[int], str | bytes]] = {
     "names.textproto": lambda size: HEAD + ENTRY + _numbered('key { name: "%d" } ', size) + "}",
@@ -121,6 +135,45 @@ FILES: dict[str, Callable[[int], str | bytes]] = {
     "words.json": lambda size: JSON + f'"compiled": [{",".join(json.dumps(word) for word in _words(size))}]}}]}}',
     "words.yaml": lambda size: YAML + f"compiled: [{','.join(_words(size))}]}}\n",
     "words.pb": lambda size: _binary(repeat=(b"".join(_field(12, word.encode()) for word in _words(size)), 1)),
+    "packed.textproto": lambda size: _packed(
+        HEAD, lambda n, fields: f'entries{{tuner:"t"kernel:"{n}"device:"d"compiled:[{",".join(fields)}]}}', "", size
+    ),
+    "packed-lines.textproto": lambda size: _packed(
+        HEAD,
+        lambda n, fields: (
+            f'entries {{\n  tuner: "t"\n  kernel: "{n}"\n  device: "d"\n'
+            + "".join(f"  compiled: {field}\n" for field in fields)
+            + "}\n"
+        ),
+        "",
+        size,
+    ),
+    "packed.json": lambda size: _packed(
+        '{"format_version": 1, "devices": [{"id": "d"}], "entries": [',
+        lambda n, fields: f'{{"tuner":"t","kernel":"{n}","device":"d","compiled":[{",".join(fields)}]}},',
+        '{"tuner": "t", "kernel": "k", "device": "d"}]}',
+        size,
+    ),
+    "packed.yaml": lambda size: _packed(
+        'format_version: 1\ndevices: [{id: "d"}]\nentries:\n',
+        lambda n, fields: f'- {{tuner: "t", kernel: "{n}", device: "d", compiled: [{",".join(fields)}]}}\n',
+        "",
+        size,
+    ),
+    "packed.pb": lambda size: (
+        b"\x08\x01"
+        + _field(2, _field(1, b"d"))
+        + b"".join(
+            _field(
+                3,
+                _field(1, b"t")
+                + _field(2, b"%d" % number)
+                + _field(4, b"d")
+                + b"".join(_field(12, field[1:-1].encode()) for field in fields),
+            )
+            for number, fields in enumerate(_packed_fields(size))
+        )
+    ),
     "unknown.pb": lambda size: b"\x08\x01" + b"\xa0\x06\x01" * (size // 3),
 }
 #: More of the file's size than this, or of the time for half of it, is too much.

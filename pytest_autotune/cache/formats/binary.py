@@ -13,6 +13,7 @@ With an :class:`AsRead`, a second file of which a tenth is different is read in
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache as remember
 from itertools import repeat
 
 from pytest_autotune.cache.errors import CacheError
@@ -30,6 +31,7 @@ from pytest_autotune.cache.formats.schema import (
     uncollected,
 )
 from pytest_autotune.cache.model import AsRead, Cache, Candidate, Device, Entry, Value
+from pytest_autotune.cache.packed_texts import packed
 from pytest_autotune.cache.shared_values import OncePerValue
 
 
@@ -78,6 +80,7 @@ class _Writer:
         self._ids = ids
         self._outlines = outlines()
         self._values = OncePerValue(_encoded_value)
+        self._packed = remember(packed)
 
     def entry(self, entry: Entry) -> bytes:
         problem = entry.problem
@@ -96,7 +99,7 @@ class _Writer:
                 label=entry.label,
                 tuning_seconds=entry.tuning_seconds,
                 environment=str(entry.versions),
-                compiled=entry.compiled,
+                compiled=self._packed(entry.compiled),
                 made_of=entry.made_of,
             )
         data: bytes = message.SerializeToString(deterministic=True)
@@ -111,7 +114,7 @@ class _Writer:
         if Reader({message.device: entry.problem.device}, "").entries([entry.raw]) != [entry]:
             return None
         message.device = id
-        message.compiled[:] = entry.compiled
+        message.compiled[:] = self._packed(entry.compiled)
         message.made_of[:] = entry.made_of
         return message
 

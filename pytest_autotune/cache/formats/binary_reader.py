@@ -18,6 +18,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats.binary_messages import Message, outlines, pb2
 from pytest_autotune.cache.formats.schema import KnownVersions, check_names, many, uncollected
 from pytest_autotune.cache.model import AsRead, Candidate, Device, Entry, Problem, Scalar, Value
+from pytest_autotune.cache.packed_texts import memory_of, packed, unpacked
 
 # Values that are kept for others that are equal: enough for the largest suite, and no more than some megabytes.
 _MOST_VALUES = 20_000
@@ -100,6 +101,7 @@ class Reader:
         self._short_candidates: dict[bytes, Candidate] = {}
         self._configurations: dict[bytes, Candidate] = {}
         self._texts: dict[str, str] = {}
+        self._packed: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._versions = KnownVersions()
         self._may_take = _ANY_MEMORY
         self._names: set[tuple[str, ...]] = set()
@@ -218,9 +220,25 @@ class Reader:
             outline.label,
             outline.tuning_seconds,
             self._versions[outline.environment],
-            self._noted(outline.compiled),
+            self._compiled(outline.compiled),
             self._noted(outline.made_of),
         )
+
+    def _compiled(self, fields: Collection[str]) -> tuple[str, ...]:
+        if not fields:
+            return ()
+        written = tuple(fields)
+        texts = self._packed.get(written)
+        if texts is None:
+            found = unpacked(written)
+            is_packed = found != written
+            self._take(memory_of(written) + memory_of(found) if is_packed else _BYTES_OF_VALUE * len(found))
+            texts = tuple(sorted(set(found)))
+            if len(self._packed) < _MOST_VALUES:
+                self._packed[written] = texts
+        # What is written again by its bytes has to be as it is written.
+        self._familiar &= self._as_read is None or packed(texts) == written
+        return texts
 
     def _noted(self, texts: Collection[str]) -> tuple[str, ...]:
         if not texts:

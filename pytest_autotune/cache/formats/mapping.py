@@ -28,6 +28,7 @@ from pytest_autotune.cache.formats.schema import (
     twice,
 )
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
+from pytest_autotune.cache.packed_texts import packed, unpacked
 
 Plain = dict[str, Any]
 _T = TypeVar("_T")
@@ -63,7 +64,7 @@ def entry_to_mapping(entry: Entry, device: str | None = None) -> Plain:
     if entry.versions:
         plain["environment"] = str(entry.versions)
     if entry.compiled:
-        plain["compiled"] = list(entry.compiled)
+        plain["compiled"] = list(packed(entry.compiled))
     if entry.made_of:
         plain["made_of"] = list(entry.made_of)
     return plain
@@ -314,7 +315,7 @@ class _Reader:
             fields.text("label"),
             fields.number("tuning_seconds") if "tuning_seconds" in fields else 0.0,
             self._versions[fields.text("environment")],
-            self._noted(fields, "compiled"),
+            unpacked(self._noted(fields, "compiled")),
             self._noted(fields, "made_of"),
         )
         self._done(fields)

@@ -30,6 +30,7 @@ from pytest_autotune.cache.formats.schema import (
     uncollected,
 )
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
+from pytest_autotune.cache.packed_texts import packed, unpacked
 from pytest_autotune.cache.shared_values import OncePerValue
 
 _HEADER = (
@@ -93,6 +94,7 @@ class _Printer:
         self._fingerprints = OncePerValue(lambda value: f"  fingerprint {_value(value)}\n")
         self._params = OncePerValue(lambda value: f"params {_value(value)} ")
         self._quoted = remember(quote)
+        self._compiled = remember(_compiled)
 
     def entry(self, entry: Entry) -> str:
         problem = entry.problem
@@ -113,7 +115,8 @@ class _Printer:
             lines.append(f"  tuning_seconds: {float(entry.tuning_seconds)!r}\n")
         if entry.versions:
             lines.append(f"  environment: {self._quoted(str(entry.versions))}\n")
-        lines += [f"  compiled: {self._quoted(text)}\n" for text in entry.compiled]
+        if entry.compiled:
+            lines.append(self._compiled(entry.compiled))
         lines += [f"  made_of: {self._quoted(text)}\n" for text in entry.made_of]
         lines.append("}\n")
         return "".join(lines)
@@ -125,6 +128,10 @@ class _Printer:
         failed = f"failed: {quote(candidate.failed)} " if candidate.failed else ""
         label = f"label: {quote(candidate.label)} " if candidate.label else ""
         return f"{id}{params}{time_us}{failed}{label}"
+
+
+def _compiled(texts: tuple[str, ...]) -> str:
+    return "".join([f"  compiled: {quote(field)}\n" for field in packed(texts)])
 
 
 def _value(value: Value) -> str:
@@ -207,6 +214,7 @@ class _Reader:
         self._parser = TextParser(text, where)
         self._strings = _Strings({None: ""})
         self._versions = KnownVersions()
+        self._compiled = _Compiled({"": ()})
         self._lines = _Lines()
         self._configurations = _Configurations(self._lines)
         self._fingerprints: dict[str, tuple[Value, ...]] = {}
@@ -290,7 +298,7 @@ class _Reader:
             fields.get("label", ""),
             fields.get("tuning_seconds", 0.0),
             self._versions[fields.get("environment", "")],
-            tuple(fields.get("compiled", ())),
+            unpacked(fields.get("compiled", ())),
             tuple(fields.get("made_of", ())),
         )
         return check_entry(entry, lambda: path, self._where)
@@ -331,7 +339,7 @@ class _Reader:
             [_unquoted(quoted) if quoted else "" for quoted in label],
             _floats([seconds or "0.0" for seconds in tuning_seconds]),
             map(self._versions.__getitem__, map(known, environment)),
-            map(self._texts, compiled),
+            map(self._compiled.__getitem__, compiled),
             map(self._texts, made_of),
             repeat(b""),
         )
@@ -354,11 +362,7 @@ class _Reader:
     def _texts(self, lines: str) -> tuple[str, ...]:
         if not lines:
             return ()
-        start = lines.index('"')
-        texts = tuple([self._strings[line[start:]] for line in lines.split("\n")[:-1]])
-        if any(one >= following for one, following in pairwise(texts)):
-            raise _UnfamiliarError
-        return texts
+        return _in_order(tuple([self._strings[quoted] for quoted in _quoted_in(lines)]))
 
     def _choices(self, column: Column) -> list[Candidate | None]:
         try:
@@ -412,6 +416,25 @@ class _Strings(dict["str | None", str]):
     def __missing__(self, quoted: str) -> str:
         text = self[quoted] = _unquoted(quoted)
         return text
+
+
+class _Compiled(dict[str, tuple[str, ...]]):
+    """What choices were compiled for, by the lines that hold it."""
+
+    def __missing__(self, lines: str) -> tuple[str, ...]:
+        texts = self[lines] = _in_order(unpacked(map(_unquoted, _quoted_in(lines))))
+        return texts
+
+
+def _quoted_in(lines: str) -> list[str]:
+    start = lines.index('"')
+    return [line[start:] for line in lines.split("\n")[:-1]]
+
+
+def _in_order(texts: tuple[str, ...]) -> tuple[str, ...]:
+    if any(one >= following for one, following in pairwise(texts)):
+        raise _UnfamiliarError
+    return texts
 
 
 class _Lines(dict[str, Value]):

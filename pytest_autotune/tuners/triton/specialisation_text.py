@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_autotune.cache.model import Value
+from pytest_autotune.cache.model import LONGEST_COMPILED, Value
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.constants import NoText, plain
 
 #: Longer texts are neither written nor read, in characters.
-LONGEST = 1000
+LONGEST = LONGEST_COMPILED
 _DIVISIBLE, _SMALL = ":16", ":S"
 _TYPE = re.compile(r"(\*?k?[a-z][a-z0-9]*)(<[a-z0-9]+\[[0-9]+(?:,[0-9]+)*\]>)?((?::16|:S)*)")
 _OPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
