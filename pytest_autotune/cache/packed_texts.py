@@ -1,6 +1,6 @@
 """What a choice was compiled for, packed for a file: the texts of an entry differ in a word or two.
 
-``~ 2*fp32:16 =null 3i32 _ =128; 7 =64; 2 =1`` stands for three texts. A number before a word repeats it. From the
+``~ 2*fp32:16 =1 3i32 _ =128; 7 =64; 2 =null`` stands for three texts. A number before a word repeats it. From the
 second text on, a number alone stands for so many words of the text before, those that are there at this place, and what
 follows after the last word that is given is as there; ``0`` at the end says that nothing follows. A text that cannot be
 packed stands as it is. Pure.
