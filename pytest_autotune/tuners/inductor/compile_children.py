@@ -39,18 +39,27 @@ class CompileChildren:
         def make_pool_class(original: Any) -> Any:
             class Pool(ForkedPool):
                 def __init__(self, nprocs: int, *args: Any, **kwargs: Any) -> None:
-                    with suppress(AttributeError):  # as Inductor does wherever it compiles
-                        module._set_triton_ptxas_path()
                     number = min(nprocs, children.free_memory() // children.FREE_MEMORY)
                     target = _target()
+                    # Not before the fork, and in a thread: it takes as long as a kernel.
+                    warming = threading.Thread(target=warm_up, args=(target,), daemon=True)
+
+                    def take_inductors_ptxas() -> None:
+                        # As Inductor does wherever it compiles a kernel. Not before: what Triton's keys and the code of
+                        # kernels tell of ptxas would be another one in a load, and in the children.
+                        warming.join()
+                        with suppress(AttributeError):
+                            module._set_triton_ptxas_path()
+
                     super().__init__(
                         number,
                         lambda: original(nprocs, *args, **kwargs),
                         module.SubprocException,
                         partial(prepare, target),
+                        take_inductors_ptxas,
                     )
                     part._pools.append(self)
-                    threading.Thread(target=warm_up, args=(target,), daemon=True).start()
+                    warming.start()
 
             return Pool
 

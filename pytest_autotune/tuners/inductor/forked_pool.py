@@ -54,6 +54,7 @@ class ForkedPool:
     :param make_own: makes Inductor's own pool, which does what is left where children cannot.
     :param failed: makes the error that Inductor expects of the text of one.
     :param prepare: called in the child that the others are forked from.
+    :param before: called here before each kernel is handed to a child.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class ForkedPool:
         make_own: Callable[[], Any],
         failed: Callable[[str], Exception],
         prepare: Callable[[], object],
+        before: Callable[[], object] = lambda: None,
     ) -> None:
+        self._before = before
         self._make_own = make_own
         self._failed = failed
         self._own: Any = None
@@ -118,6 +121,7 @@ class ForkedPool:
             return ready
         whole = partial(job, *args, **kwargs)
         if self.is_alive and name == _COMPILES:
+            self._before()
             with suppress(Exception):  # it cannot be pickled, or nobody reads any more
                 return self._ask(whole, URGENT, lambda: self._by_own(whole))
         return self._by_own(whole)
