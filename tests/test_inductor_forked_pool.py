@@ -286,3 +286,31 @@ def test_workers_are_forked_where_kernels_are_tuned(
     assert issubclass(module.SubprocPool, ForkedPool) is forks
     patches.undo()
     assert module.SubprocPool is SubprocPool
+
+
+def test_inductors_ptxas_is_taken_with_the_first_kernel_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that is generated before tells which ptxas there was, and is to be the same in a load."""
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.compile_children.prepare", lambda target: None)
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.compile_children.warm_up", lambda target: None)
+    monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)
+
+    class SubprocPool(OwnPool):
+        def __init__(self, nprocs: int, pickler: Any = None, kind: Any = None, quiesce: bool = False) -> None:
+            super().__init__()
+
+    taken: list[int] = []
+    module: Any = ModuleType("async_compile")
+    module.SubprocPool, module.SubprocException = SubprocPool, Failed
+    module._set_triton_ptxas_path = lambda: taken.append(1)
+    run: Any = SimpleNamespace(policy=SimpleNamespace(dumping=True), indexes=[])
+    part = CompileChildren()
+    part.hook(module, run, Patches(run, "inductor"))
+
+    pool = module.SubprocPool(2)
+    pool.submit(_get_ready)
+    before = list(taken)
+    result(pool.submit(_worker_compile_triton, "process"))
+    part.end()
+
+    assert (before, taken) == ([], [1])
+    assert not pool.is_alive

@@ -18,6 +18,9 @@ from pytest_autotune.tuners.inductor.forked_pool import AHEAD, ForkedPool
 from pytest_autotune.tuners.inductor.forked_worker import prepare, warm_up
 from pytest_autotune.tuners.inductor.patches import Patches
 
+#: So long may it take at most until Triton knows what its keys are made of, in seconds.
+_WARM_S = 10.0
+
 
 class CompileChildren:
     """The part of the adapter for compile workers."""
@@ -47,7 +50,7 @@ class CompileChildren:
                     def take_inductors_ptxas() -> None:
                         # As Inductor does wherever it compiles a kernel. Not before: what Triton's keys and the code of
                         # kernels tell of ptxas would be another one in a load, and in the children.
-                        warming.join()
+                        warming.join(_WARM_S)
                         with suppress(AttributeError):
                             module._set_triton_ptxas_path()
 
