@@ -23,6 +23,7 @@ pytest.importorskip("triton")
 # Triton takes for a descriptor what it imported first, for good: not what a pytester run imports anew.
 pytest.importorskip("triton.tools.tensor_descriptor")
 
+from pytest_autotune.cache.formats import Format, decode
 from pytest_autotune.cache.model import Device
 from pytest_autotune.tuners.triton.ahead_plan import Plan
 from tests.test_children import is_gone, pid_in, until
@@ -388,7 +389,8 @@ def test_kernels_without_an_autotuner_are_compiled_ahead_where_a_dump_was_to_not
     assert (both["dump"]["added"], both["dump"]["unchanged"]) == (2, 1)
     assert both["compiled_ahead"]["by_tests"]["without an autotuner"]["kernels"] == 3
     written = suite.cache.read_bytes()
-    assert b'compiled: "*fp32:16 *fp32:16 i32:16 =16 | num_warps=1"' in written
+    texts = {text for entry in decode(written, Format.TEXT, "cache").entries for text in entry.compiled}
+    assert "*fp32:16 *fp32:16 i32:16 =16 | num_warps=1" in texts
 
     suite.wants(4)
     report = suite.run("--autotune-load=cache.textproto")

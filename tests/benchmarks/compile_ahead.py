@@ -44,6 +44,8 @@ from typing import Any
 from common import machine, table
 from where_it_went import Where, longer
 
+from pytest_autotune.cache.formats import Format, decode
+
 ARMS = ("off", "on", "full")
 
 
@@ -155,9 +157,8 @@ class _Benchmark:
         lines = [line for line in text.splitlines() if line.startswith("  compiled: ")]
         added = sum(len(line) + 1 for line in lines)
         suite.added = f"+{added / (len(text) - added):.1%}"
-        self.say(
-            f"{suite.title}: {text.count('entries {')} entries with {len(lines)} texts; the file grew {suite.added}"
-        )
+        texts = sum(len(entry.compiled) for entry in decode(text.encode(), Format.TEXT, str(suite.cache)).entries)
+        self.say(f"{suite.title}: {text.count('entries {')} entries with {texts} texts; the file grew {suite.added}")
         return self.pytest(suite, "--collect-only", compiled=suite.place / "dump") is not None
 
     def arm(self, suite: _Suite, run: _Run, arm: str, compiled: Path) -> None:
