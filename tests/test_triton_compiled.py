@@ -279,6 +279,25 @@ def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, thread
     assert compiled_while_held == [False] * 4
 
 
+@pytest.mark.skipif(async_compile_mode() is None, reason="this Triton compiles in no threads")
+def test_candidates_that_are_on_disk_are_read_without_threads(run, monkeypatch) -> None:
+    kernel_class, in_main_thread = triton.compiler.compiler.CompiledKernel, []
+    make = kernel_class.__init__
+
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        in_main_thread.append(threading.current_thread() is threading.main_thread())
+        make(self, *args, **kwargs)
+
+    monkeypatch.setattr(kernel_class, "__init__", made)
+    for is_on_disk in (False, True):
+        lookups = run(dumping=True, cores=2)
+        call(product_kernel([config(16), config(32)]))
+
+        assert lookups[0].tuned
+        assert in_main_thread == [is_on_disk] * 2
+        in_main_thread.clear()
+
+
 @pytest.fixture
 def compiled(monkeypatch) -> list[int]:
     """The candidates that this process compiles and does not find in Triton's cache, by their block size."""

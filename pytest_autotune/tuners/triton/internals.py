@@ -10,10 +10,12 @@ from __future__ import annotations
 import gc
 import hashlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -35,6 +37,9 @@ _KEYS = ("key", "config_key", "cache_key", "tuning_key")
 _WARMUP_MS, _REP_MS = 25, 100
 _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
 _COMPILE_PARAMETERS = ["src", "target", "options"]
+_SUBMIT_PARAMETERS = ["self", "key", "compile_fn", "finalize_fn"]
+#: How the file begins that Triton writes last of those of a compilation.
+_WHOLE = "__grp__"
 _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
 #: Those of ``triton.knobs`` that change what a kernel is compiled to.
 _SETTINGS = {
@@ -454,12 +459,43 @@ def load(kernel: Any) -> None:
 
 
 def async_compile_mode() -> Any:
-    """Triton's mode for compiling in a pool: since 3.6 without leaving itself active after an error."""
+    """Triton's mode for compiling in a pool: since 3.6 without leaving itself active after an error.
+
+    What is in Triton's cache on disk is read at once, in the thread that asks for it: threads that read a few files
+    each take turns at the interpreter, and take longer together.
+    """
     module = _module("runtime._async_compile")
     mode = getattr(module, "AsyncCompileMode", None)
     if mode is None or "ignore_errors" not in inspect.signature(mode).parameters:
         return None
-    return mode if module.active_mode.get() is None else None
+    if module.active_mode.get() is not None:
+        return None
+    is_known = list(inspect.signature(mode.submit).parameters) == _SUBMIT_PARAMETERS
+    return partial(_mode_that_reads_at_once, mode) if is_known else mode
+
+
+def _mode_that_reads_at_once(mode: Any, *args: Any, **kwargs: Any) -> Any:
+    made = mode(*args, **kwargs)
+    submit = made.submit
+
+    def read_or_submit(key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], object]) -> Any:
+        if not _is_on_disk(key):
+            return submit(key, compile_fn, finalize_fn)
+        kernel = compile_fn()
+        finalize_fn(kernel)
+        return kernel
+
+    made.submit = read_or_submit
+    return made
+
+
+def _is_on_disk(key: str) -> bool:
+    """Whether a compilation is in Triton's cache on disk, and would be taken from there."""
+    with suppress(Exception):
+        if not _module("knobs").compilation.always_compile:
+            manager = _module("runtime.cache").get_cache_manager(hashlib.sha256(key.encode()).hexdigest())
+            return any(name.startswith(_WHOLE) for name in os.listdir(manager.cache_dir))
+    return False
 
 
 def forget_failures(kernel: Any) -> None:
