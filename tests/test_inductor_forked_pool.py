@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -22,6 +23,7 @@ if not sys.platform.startswith("linux"):
 from pytest_autotune.tuners.inductor import forked_worker
 from pytest_autotune.tuners.inductor.compile_children import CompileChildren
 from pytest_autotune.tuners.inductor.forked_pool import AHEAD, ForkedPool
+from pytest_autotune.tuners.inductor.forked_worker import JOB
 from pytest_autotune.tuners.inductor.patches import Patches
 from tests.test_inductor import USER_KERNEL
 
@@ -54,6 +56,10 @@ def _worker_compile_triton(what: str, *args: Any) -> Any:
         if os.getpid() != args[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         return "alive"
+    if what == "no memory here" and os.getpid() == args[0]:
+        return "memory"
+    if what == "no memory here":
+        raise MemoryError
     raise ValueError(what)
 
 
@@ -125,6 +131,59 @@ def test_children_that_hang_are_given_up(make: Callable[..., ForkedPool], monkey
     pool = make(lambda: signal.pause())
 
     assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
+
+
+@pytest.mark.parametrize("refused", ["os.fork", "threading.Thread.start", "tempfile.TemporaryFile"])
+def test_where_nothing_more_can_be_started_inductors_own_pool_does_everything(
+    make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    def refuse(*args: Any) -> Any:
+        raise RuntimeError("can't start new thread") if refused.startswith("threading") else BlockingIOError
+
+    before = sorted(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as changed:
+        changed.setattr(refused, refuse)
+        pool = make()
+
+    assert not pool.is_alive
+    assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_a_child_has_no_memory_for_inductors_own_pool_does(make: Callable[..., ForkedPool]) -> None:
+    assert result(make().submit(_worker_compile_triton, "no memory here", os.getpid())) == ("own", "memory")
+
+
+def test_what_a_full_disk_cuts_off_inductors_own_pool_does(
+    make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make()
+    write = os.pwrite
+    monkeypatch.setattr("os.pwrite", lambda descriptor, data, at: write(descriptor, data[:10], at))
+
+    assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
+
+
+def test_a_pool_that_has_ended_leaves_nothing_open(make: Callable[..., ForkedPool]) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    pool = make()
+    assert result(pool.submit(_worker_compile_triton, "process")) != os.getpid()
+
+    pool.shutdown()
+
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert "pytest-autotune-inductor" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_nobody_waits_until_more_can_be_compiled_ahead(make: Callable[..., ForkedPool]) -> None:
+    pool = make(lambda: signal.pause(), workers=6)  # nobody reads
+    kernel = SimpleNamespace(filename="kernel.py", fn=len)
+    pipe = 65536
+
+    asked = [pool.compile(kernel, number, AHEAD) for number in range(pipe // JOB.size + 2)]
+
+    assert asked[0] is not None
+    assert asked[-1] is None
 
 
 def test_a_machine_without_cores_to_spare_has_no_children(make: Callable[..., ForkedPool]) -> None:
@@ -276,7 +335,7 @@ def test_workers_are_forked_where_kernels_are_tuned(
             pass
 
     module: Any = ModuleType("async_compile")
-    module.SubprocPool = SubprocPool
+    module.SubprocPool, module.SubprocException = SubprocPool, Failed
     index = SimpleNamespace(tuners=lambda: loaded)
     run: Any = SimpleNamespace(policy=SimpleNamespace(dumping=dumping), indexes=[index] if loaded else [])
     patches = Patches(run, "inductor")
@@ -285,6 +344,23 @@ def test_workers_are_forked_where_kernels_are_tuned(
 
     assert issubclass(module.SubprocPool, ForkedPool) is forks
     patches.undo()
+    assert module.SubprocPool is SubprocPool
+
+
+@pytest.mark.parametrize("missing", ["the same parameters", "SubprocException"])
+def test_a_version_whose_pool_is_another_one_keeps_it_and_is_tuned_as_before(missing: str) -> None:
+    class SubprocPool:
+        def __init__(self, workers: int) -> None:
+            pass
+
+    module: Any = ModuleType("async_compile")
+    module.SubprocPool = SubprocPool
+    if missing != "SubprocException":
+        module.SubprocException = Failed
+    run: Any = SimpleNamespace(policy=SimpleNamespace(dumping=True), indexes=[])
+
+    CompileChildren().hook(module, run, Patches(run, "inductor"))
+
     assert module.SubprocPool is SubprocPool
 
 

@@ -17,6 +17,7 @@ from pytest_autotune.run.together import children
 from pytest_autotune.tuners.inductor.forked_pool import AHEAD, ForkedPool
 from pytest_autotune.tuners.inductor.forked_worker import prepare, warm_up
 from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.protocol import HookError
 
 #: So long may it take at most until Triton knows what its keys are made of, in seconds.
 _WARM_S = 10.0
@@ -34,7 +35,8 @@ class CompileChildren:
 
     def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
-        if not _may_fork(run):
+        failed: Any = getattr(module, "SubprocException", None)
+        if failed is None or not _may_fork(run):
             return
         part = self
         self._module = module
@@ -50,23 +52,27 @@ class CompileChildren:
                     def take_inductors_ptxas() -> None:
                         # As Inductor does wherever it compiles a kernel. Not before: what Triton's keys and the code of
                         # kernels tell of ptxas would be another one in a load, and in the children.
-                        warming.join(_WARM_S)
+                        if warming.is_alive():
+                            warming.join(_WARM_S)
                         with suppress(AttributeError):
                             module._set_triton_ptxas_path()
 
                     super().__init__(
                         number,
                         lambda: original(nprocs, *args, **kwargs),
-                        module.SubprocException,
+                        failed,
                         partial(prepare, target),
                         take_inductors_ptxas,
                     )
                     part._pools.append(self)
-                    warming.start()
+                    with suppress(RuntimeError):  # no thread is left
+                        warming.start()
 
             return Pool
 
-        patches.replace_class(module, "SubprocPool", ["nprocs", "pickler", "kind", "quiesce"], make_pool_class)
+        # Another version's own pool does everything, as without the plugin: no choice depends on it.
+        with suppress(HookError):
+            patches.replace_class(module, "SubprocPool", ["nprocs", "pickler", "kind", "quiesce"], make_pool_class)
 
     def compiled(self, autotuner: Any, configs: Sequence[Any]) -> list[bool] | None:
         """Have configurations of a kernel compiled into Triton's cache on disk.

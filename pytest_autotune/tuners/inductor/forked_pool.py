@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from pytest_autotune.tuners.inductor.forked_worker import (
     DIED,
     DONE,
     JOB,
+    LEFT,
     MARKS,
     TOLD,
     Pipes,
@@ -78,19 +79,20 @@ class ForkedPool:
         self._asked_at = 0.0
         self._ahead = max(workers - _NEEDED, 0) // 2
         self._is_open = self._is_shut = False
+        self._queues: tuple[int, ...] = ()
         if workers > 1:
-            with suppress(OSError):
+            with suppress(OSError, RuntimeError):  # no memory, descriptor, process or thread is left
                 self._start(workers, prepare)
 
     def _start(self, workers: int, prepare: Callable[[], object]) -> None:
-        self._jobs, self._results = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-        reads, writes = zip(*(os.pipe() for _ in range(3)), strict=True)
-        told, tell = os.pipe()
-        for queue in (*reads, writes[PARTS]):
-            os.set_blocking(queue, False)
-        self._done = mmap.mmap(-1, MARKS)
-        pipes = Pipes(self._jobs.fileno(), self._results.fileno(), reads, writes[PARTS], tell, self._done)
-        try:
+        with ExitStack() as undo:
+            self._jobs, self._results = (undo.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            reads, writes = zip(*(_pipe(undo) for _ in range(3)), strict=True)
+            told, tell = _pipe(undo)
+            for queue in (*reads, writes[PARTS], writes[AHEAD]):
+                os.set_blocking(queue, False)
+            self._done = mmap.mmap(-1, MARKS)
+            pipes = Pipes(self._jobs.fileno(), self._results.fileno(), reads, writes[PARTS], tell, self._done)
             self._children = children.start(
                 partial(plan, pipes, prepare, workers, self._ahead),
                 workers + self._ahead,
@@ -100,12 +102,16 @@ class ForkedPool:
                 all_s=float("inf"),
                 nice=0,  # the test waits for them
             )
-        finally:
-            for descriptor in (*reads, tell):
-                os.close(descriptor)
-        self._queues, self._told = writes, told
-        self._is_open = True
-        threading.Thread(target=self._listen, name="pytest-autotune-inductor", daemon=True).start()
+            undo.callback(self._children.stop)
+            self._told = told
+            self._listener = threading.Thread(target=self._listen, name="pytest-autotune-inductor", daemon=True)
+            undo.callback(setattr, self, "_is_open", False)
+            self._is_open = True
+            self._listener.start()
+            undo.pop_all()
+        self._queues = writes
+        for descriptor in (*reads, tell):
+            os.close(descriptor)
 
     @property
     def is_alive(self) -> bool:
@@ -121,8 +127,8 @@ class ForkedPool:
             return ready
         whole = partial(job, *args, **kwargs)
         if self.is_alive and name == _COMPILES:
-            self._before()
-            with suppress(Exception):  # it cannot be pickled, or nobody reads any more
+            with suppress(Exception):  # it cannot be pickled, the disk is full, or nobody reads any more
+                self._before()
                 return self._ask(whole, URGENT, lambda: self._by_own(whole))
         return self._by_own(whole)
 
@@ -155,15 +161,16 @@ class ForkedPool:
                 os.ftruncate(self._jobs.fileno(), 0)
                 os.ftruncate(self._results.fileno(), 0)
             at = self._jobs.seek(0, os.SEEK_END)
-            os.pwrite(self._jobs.fileno(), data, at)
+            if os.pwrite(self._jobs.fileno(), data, at) < len(data):
+                raise OSError
             self._done[number % MARKS] = 0
             self._asked_at = time.monotonic()
             self._waiting[number] = future, otherwise
-        try:
-            os.write(self._queues[queue], JOB.pack(at, len(data), number, -1))
-        except OSError:
-            self._waiting.pop(number, None)
-            raise
+            try:
+                os.write(self._queues[queue], JOB.pack(at, len(data), number, -1))
+            except OSError:  # nobody reads any more, or more is to be compiled ahead than is read
+                self._waiting.pop(number, None)
+                raise
         return future
 
     def _by_own(self, job: Callable[[], Any]) -> Future[Any]:
@@ -189,12 +196,16 @@ class ForkedPool:
                     self._begun[number] = at
                 elif kind == DIED:
                     self._give_up([number for number, process in self._begun.items() if not _is_there(process)])
+                elif kind == LEFT:
+                    self._give_up([number])
                 else:
                     self._ended(kind, number, os.pread(self._results.fileno(), length, at))
-        os.close(self._told)
         with self._lock:
             self._is_open = False
             left = list(self._waiting)
+            self._jobs.close()
+            self._results.close()
+        os.close(self._told)
         self._give_up(left)
 
     def _read(self) -> bytes:
@@ -219,7 +230,7 @@ class ForkedPool:
             future.set_exception(self._failed(result))
 
     def _give_up(self, numbers: list[int]) -> None:
-        """Have others do what children have died of."""
+        """Have others do what children have died of, or could not do."""
         for number in numbers:
             future, otherwise = self._waiting.pop(number, (None, None))
             self._begun.pop(number, None)
@@ -241,13 +252,13 @@ class ForkedPool:
         if self._process != os.getpid():
             return
         with self._lock:
-            was_open, self._is_open = self._is_open, False
-            self._is_shut = True
-        if was_open:
-            for queue in self._queues:
-                with suppress(OSError):
-                    os.close(queue)
+            self._is_open, self._is_shut = False, True
+            queues, self._queues = self._queues, ()
+            for queue in queues:
+                os.close(queue)
+        if queues:
             self._children.stop()
+            self._listener.join(children.END_S)
         if self._own is not None:
             self._own.shutdown()
 
@@ -265,3 +276,10 @@ def _is_there(process: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _pipe(undo: ExitStack) -> tuple[int, int]:
+    ends = os.pipe()
+    for end in ends:
+        undo.callback(os.close, end)
+    return ends

@@ -25,7 +25,7 @@ from typing import Any
 JOB = struct.Struct("=qqii")
 #: What is told: kind, number, then where the result lies and how long it is, or the process that has begun.
 TOLD = struct.Struct("=iiqq")
-BEGUN, DONE, FAILED, DIED = range(4)
+BEGUN, DONE, FAILED, LEFT, DIED = range(5)
 #: So many jobs are marked as done, or not, at a time.
 MARKS = 1 << 16
 #: How much everything else comes before what nobody waits for yet.
@@ -106,16 +106,27 @@ class Worker:
                     pickle.loads(os.pread(self.pipes.jobs, length, at))()
             return
         os.write(self.pipes.tell, TOLD.pack(BEGUN, number, os.getpid(), 0))
-        kind = DONE
-        try:
-            result = pickle.dumps(pickle.loads(os.pread(self.pipes.jobs, length, at))(), pickle.HIGHEST_PROTOCOL)
-        except Exception:
-            kind, result = FAILED, pickle.dumps(traceback.format_exc())
+        kind, end, length = self._result(at, length)
         self.pipes.done[number % MARKS] = 1
-        with _locked(self.pipes.results, 0):
-            end = os.fstat(self.pipes.results).st_size
-            os.pwrite(self.pipes.results, result, end)
-        os.write(self.pipes.tell, TOLD.pack(kind, number, end, len(result)))
+        os.write(self.pipes.tell, TOLD.pack(kind, number, end, length))
+
+    def _result(self, at: int, length: int) -> tuple[int, int, int]:
+        """Do a job; what came of it, where that lies, and how long it is."""
+        try:
+            job, kind = pickle.loads(os.pread(self.pipes.jobs, length, at)), DONE
+            try:
+                result = pickle.dumps(job(), pickle.HIGHEST_PROTOCOL)
+            except (OSError, MemoryError):  # perhaps another process has what is missing here
+                raise
+            except Exception:
+                kind, result = FAILED, pickle.dumps(traceback.format_exc())
+            with _locked(self.pipes.results, 0):
+                end = os.fstat(self.pipes.results).st_size
+                if os.pwrite(self.pipes.results, result, end) < len(result):
+                    raise OSError
+        except BaseException:
+            return LEFT, 0, 0
+        return kind, end, len(result)
 
     def share(self, configs: int) -> None:
         """Let others compile the configurations of the kernel that this one begins with; the last ones first."""
