@@ -670,15 +670,31 @@ def test_candidates_that_are_compiled_to_the_same_code_are_launched_once_for_all
     """A kernel without a loop has no stages; which of two equal ones is faster would be chance."""
     configs = [config(32), config(64), config(64, 3), config(64, 4)]
     configs.append(triton.Config({"BLOCK": 64}, num_warps=4, num_stages=3, pre_hook=lambda named: None))
+    given_twice = configs[1]
     absent_gpu.times_us = {32: 9.0, 64: 8.0}
     lookups = run(dumping=True)
     a, b = torch.zeros(256), torch.zeros(256)
 
-    copy_kernel(configs)[(4,)](a, b, 256)
+    copy_kernel([*configs, given_twice])[(4,)](a, b, 256)
 
     _, own, *same, other_hook = lookups[0].entry.candidates
     assert str(lookups[0].entry.choice) == "BLOCK=64, num_warps=4, num_ctas=1, num_stages=2"
     assert [one.label for one in same] == ["the same code as with num_stages=2"] * 2
     assert {one.time_us for one in same} == {own.time_us}
+    assert own.label.endswith("runs")
     assert other_hook.label.endswith("runs")
     assert sorted(absent_gpu.launched[:3]) == [32, 64, 64], "the first lap"
+
+
+def test_what_heuristics_make_of_a_candidate_may_give_it_another_grid_with_the_same_code(run, absent_gpu) -> None:
+    @triton.autotune(configs=[config(64, 2), config(64, 3)], key=["n"])
+    @triton.heuristics({"PROGRAMS": lambda named: 2 * named["num_stages"]})
+    @triton.jit
+    def fill(a, n, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr):
+        tl.store(a + tl.arange(0, BLOCK), 0.0)
+
+    grids = set()
+    run(dumping=True)
+    fill[lambda named: (grids.add(named["PROGRAMS"]) or named["PROGRAMS"],)](torch.zeros(64), 64)
+
+    assert grids == {4, 6}

@@ -53,7 +53,9 @@ def race(
     running.look([runner(autotuner, args, kwargs, config, codes.get(config)) for config in configs])
     results = running.finish()
     best = configs[running.choice] if any(result.measured for result in results) else None
-    return RaceOutcome(best, dict(zip(configs, results, strict=True)), running.disturbed)
+    # Of one that is given twice the first is launched.
+    outcomes = dict(reversed(list(zip(configs, results, strict=True))))
+    return RaceOutcome(best, {config: outcomes[config] for config in configs}, running.disturbed)
 
 
 def runner(autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], config: Any, code: Hashable = None) -> Runner:

@@ -94,8 +94,9 @@ def _label(config: Any, result: Result, configs: Sequence[Any]) -> str:
     if result.same_as is None:
         return str(result.measured)
     launched = configs[result.same_as].all_kwargs()
-    other = [f"{name}={launched[name]}" for name, value in config.all_kwargs().items() if launched.get(name) != value]
-    return f"the same code as with {', '.join(other)}"
+    own = config.all_kwargs()
+    other = [f"{name}={launched.get(name)}" for name in {**launched, **own} if launched.get(name) != own.get(name)]
+    return f"the same code as with {', '.join(other) or 'the same in another order'}"
 
 
 def _settled(times_ms: Mapping[Any, float], noise: float) -> Any:
