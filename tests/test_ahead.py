@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from pytest_autotune.run.encoding import ProcessFacts, decode_facts, encode_fact
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.tuners.triton.ahead import CompilingChildren
+from pytest_autotune.tuners.triton.ahead_plan import Plan
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.constants import NoText
 from pytest_autotune.tuners.triton.dummies import dummy_of
@@ -187,6 +189,29 @@ def test_nobody_waits_while_a_process_reads_what_it_needs_to_know_before_it_comp
     compiling.stop()
 
     assert locked_then == [False]
+
+
+def test_nothing_is_compiled_ahead_where_tritons_own_files_are_read_for_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is forked meanwhile waits for what it imports until it is killed, and a test waits for that one."""
+    may_end = threading.Event()
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.read_compiler", lambda arch: may_end.wait(30))
+    monkeypatch.setattr("pytest_autotune.tuners.triton.ahead_plan.MOST_READING_S", 0.01)
+    monkeypatch.setattr(Plan, "_jobs", lambda self, index, device: [lambda: None])
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.compile_only", lambda *args: None)
+    run: Any = SimpleNamespace(index=SimpleNamespace(devices=lambda tuner: frozenset({H200})))
+    told: list[tuple[str, str]] = []
+    suite = Suite((), False, 2, tmp_path, 1.0)
+
+    plan = Plan(
+        run, object, suite, Compilations(lambda *of: None), H200, lambda *words: told.append(words), str(tmp_path)
+    )
+    jobs = plan.jobs()
+    may_end.set()
+
+    assert jobs == []
+    assert told == [("note", "TimeoutError: Triton has not read its own files in 0.01 s")]
 
 
 def test_why_tests_compiled_something_themselves_is_told_apart() -> None:

@@ -114,13 +114,18 @@ class Plan:
 
     @contextmanager
     def _reading(self, device: Device) -> Iterator[None]:
-        """Do meanwhile what each of several workers would have to do before its first job."""
+        """Do meanwhile what each of several workers would have to do before its first job.
+
+        :raises TimeoutError: when it is not done in time: what is imported meanwhile would stay locked in all workers.
+        """
         thread = threading.Thread(target=partial(_read_compiler, device.arch), daemon=True)
         if self._are_many:
             thread.start()
         yield
         if self._are_many:
             thread.join(MOST_READING_S)
+            if thread.is_alive():
+                raise TimeoutError(f"Triton has not read its own files in {MOST_READING_S:g} s")
 
     def died(self, why: str) -> None:
         """A child has ended in a job."""
