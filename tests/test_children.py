@@ -99,12 +99,14 @@ def test_told_to_end_they_end_with_what_they_have_started(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_none_outlives_a_process_that_is_killed(tmp_path: Path, how: signal.Signals) -> None:
+    temporary = tmp_path / "temporary"
+    (temporary / "of a compiler").mkdir(parents=True)
     script = f"""
 import os, sys, time
 from pathlib import Path
 sys.path[:0] = {[str(Path(__file__).parent.parent)]!r}
 from tests.test_children import sleeps, start
-start(lambda: [sleeps(Path({str(tmp_path)!r}) / name) for name in "ab"], 2)
+start(lambda: [sleeps(Path({str(tmp_path)!r}) / name) for name in "ab"], 2, temporary={str(temporary)!r})
 if os.fork() == 0:  # a child of a test, which lives on
     time.sleep(3)
     os._exit(0)
@@ -117,6 +119,7 @@ time.sleep(60)
     process.wait()
 
     assert until(lambda: all(map(is_gone, workers)), 2.5)
+    assert not temporary.exists()
 
 
 def test_a_job_that_ends_its_process_costs_nothing_but_itself(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import mmap
 import os
 import resource
 import select
+import shutil
 import signal
 import struct
 import sys
@@ -79,6 +80,7 @@ def start(
     job_s: float | None = None,
     all_s: float | None = None,
     nice: int = NICE,
+    temporary: str | None = None,
 ) -> Children:
     """Fork children that do some jobs.
 
@@ -90,6 +92,7 @@ def start(
     :param job_s: how long one job may take, in seconds; None: :data:`JOB_S`.
     :param all_s: how long all of them may take; None: :data:`ALL_S`.
     :param nice: how much other processes come first, as ``nice`` has it.
+    :param temporary: a folder that goes with them, also where the test process is killed.
     :raises OSError: when there can be none.
     """
     job_s, all_s = JOB_S if job_s is None else job_s, ALL_S if all_s is None else all_s
@@ -110,7 +113,8 @@ def start(
             os.setsid()
             if os.fork() == 0:
                 os.close(stop_write)
-                _lead(plan, number, process, stop_read, {*keep, stop_read, alive_write}, wait, died, job_s, all_s, nice)
+                kept = {*keep, stop_read, alive_write}
+                _lead(plan, number, process, stop_read, kept, wait, died, job_s, all_s, nice, temporary)
         finally:
             os._exit(0)
     os.close(stop_read)
@@ -140,6 +144,7 @@ def _lead(
     job_s: float,
     all_s: float,
     nice: int,
+    temporary: str | None,
 ) -> None:
     """Do everything that the first child does."""
     for name in _OWN_SIGNALS:
@@ -147,14 +152,20 @@ def _lead(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _leave_alone_what_is_open(keep)
     # Not before: what it opens is to stay open.
-    threading.Thread(target=_end_with, args=(process, stop, all_s), daemon=True).start()
+    threading.Thread(target=_end_with, args=(process, stop, all_s, temporary), daemon=True).start()
     _bound(nice)
     cores = IdleCores() if wait else None
     jobs = list(plan())[:MOST_JOBS]
     _Workers(jobs, number, cores, died, job_s).work()
+    _remove(temporary)
 
 
-def _end_with(process: int, stop: int, all_s: float) -> None:
+def _remove(temporary: str | None) -> None:
+    if temporary is not None:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _end_with(process: int, stop: int, all_s: float, temporary: str | None) -> None:
     """End all of this group when told to, when the test process ends, or after a time."""
     waited_for = [stop]
     with suppress(OSError, AttributeError):
@@ -163,6 +174,7 @@ def _end_with(process: int, stop: int, all_s: float) -> None:
     while time.monotonic() < give_up_at and not _readable(waited_for, 1.0):
         if not _is_alive(process):
             break
+    _remove(temporary)
     os.killpg(0, signal.SIGKILL)
 
 

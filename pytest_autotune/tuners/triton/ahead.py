@@ -82,7 +82,12 @@ class CompilingChildren:
             self._temporary = tempfile.mkdtemp(prefix="pytest-autotune-ahead-", dir=for_temporary_files())
             plan = Plan(self._run, self._class, suite, self._compilations, _known_device(), tell, self._temporary)
             self._children = children.start(
-                plan.jobs, suite.children, [descriptor], wait=not suite.at_once, died=plan.died
+                plan.jobs,
+                suite.children,
+                [descriptor],
+                wait=not suite.at_once,
+                died=plan.died,
+                temporary=self._temporary,
             )
         except OSError as error:
             self._run.note(f"triton: nothing was compiled ahead: {error.strerror or error}")

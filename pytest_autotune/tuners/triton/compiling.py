@@ -100,7 +100,7 @@ def launched_code(call: Call, config: Any, kernel: Any) -> Hashable:
     :param kernel: what the candidate was compiled to.
     """
     code = internals.machine_code(kernel)
-    # A grid may depend on what the kernel is given, and that on all there is where something, as heuristics, is between.
+    # A grid may depend on what the kernel is given; and what heuristics between the two give it, on all there is.
     is_called_directly = internals.jit_function(call.autotuner.fn) is call.autotuner.fn
     names = {*config.kwargs, *call.autotuner.arg_names}
     given = [one for one in config.all_kwargs().items() if one[0] in names or not is_called_directly]
