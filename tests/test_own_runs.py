@@ -338,3 +338,31 @@ def test_the_benchmark_of_its_library_may_be_replaced_with_the_l2_cache_as_it_ha
     assert libtuner.l2_is_cold(SimpleNamespace(benchmark_protocol=protocol, do_bench=benchmark)) is is_cold
     assert libtuner.l2_is_cold(SimpleNamespace(benchmark_protocol=protocol, do_bench=call.__class__)) is None
     assert libtuner.l2_is_cold(SimpleNamespace(do_bench=benchmark)) is None
+
+
+class MeasuresNoneAlone(Autotuner):
+    """Takes a candidate that is left alone without measuring it."""
+
+    held: ClassVar[dict[str, Any]] = {}  # a new dictionary may get the address of one that is gone
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        self.held.update(zip(self.arg_names, args, strict=False))
+        self.nargs = self.held
+        key = tuple(self.nargs[name] for name in self.keys)
+        if key not in self.cache:
+            left = self.prune_configs(kwargs)
+            timings = {one: self._bench(*args, config=one, **kwargs) for one in left} if len(left) > 1 else {left[0]: 0}
+            self.cache[key] = min(timings, key=timings.get)  # type: ignore[arg-type]
+            self.configs_timings = timings
+        self.best_config = self.cache[key]
+        return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
+
+
+def test_a_time_that_a_search_did_not_ask_for_is_none_of_the_next_search(session) -> None:
+    session(dumping=True)
+    bench = Bench(best=CONFIGS[0])
+    kernel = kernel_of(MeasuresNoneAlone, bench)
+
+    assert [call(kernel, n) for n in (100, 101)] == [CONFIGS[0]] * 2
+
+    assert bench.calls == 4

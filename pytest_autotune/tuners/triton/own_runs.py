@@ -91,6 +91,7 @@ class OwnRuns:
         if search is None or not _is_known(search, autotuner) or type(autotuner.cache) is not dict:
             return configs
         self._seen(autotuner)
+        _take_back_answer(autotuner)
         is_known = search.key is not None
         named = {**autotuner.nargs, **kwargs}
         call = Call(
@@ -105,7 +106,7 @@ class OwnRuns:
             autotuner.cache.pop(call.tuning_key, None)
         if chosen is None:
             return configs
-        _answer_once(autotuner, chosen, autotuner.configs_timings.get(chosen, 0.0))
+        _Answer(autotuner, chosen, autotuner.configs_timings.get(chosen, 0.0))
         return [chosen]
 
 
@@ -161,18 +162,31 @@ def _benchmark(call: Call, configs: Sequence[Any]) -> Callable[[], None]:
     return benchmark
 
 
-def _answer_once(autotuner: Any, chosen: Any, timing: Any) -> None:
-    """Answer with a known time where the search goes on to measure the one candidate that it was left with."""
-    held, call = vars(autotuner), id(autotuner.nargs)
-    before = held.get("_bench")
+class _Answer:
+    """Answers with a known time where a search goes on to measure the one candidate that it was left with, once."""
 
-    def bench(*args: Any, config: Any, **meta: Any) -> Any:
-        if before is None:
+    def __init__(self, autotuner: Any, chosen: Any, timing: Any) -> None:
+        held = vars(autotuner)
+        self._autotuner, self._chosen, self._timing = autotuner, chosen, timing
+        self._call, self._before = id(autotuner.nargs), held.get("_bench")
+        held["_bench"] = self
+
+    def __call__(self, *args: Any, config: Any, **meta: Any) -> Any:
+        self.take_back()
+        if config is self._chosen and id(self._autotuner.nargs) == self._call:
+            return self._timing
+        return self._autotuner._bench(*args, config=config, **meta)
+
+    def take_back(self) -> None:
+        held = vars(self._autotuner)
+        if self._before is None:
             held.pop("_bench", None)
         else:
-            held["_bench"] = before
-        if config is chosen and id(autotuner.nargs) == call:
-            return timing
-        return autotuner._bench(*args, config=config, **meta)
+            held["_bench"] = self._before
 
-    held["_bench"] = bench
+
+def _take_back_answer(autotuner: Any) -> None:
+    """Take back a time that the search before did not ask for."""
+    answer = vars(autotuner).get("_bench")
+    if isinstance(answer, _Answer):
+        answer.take_back()
