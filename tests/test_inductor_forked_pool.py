@@ -186,6 +186,18 @@ def test_nobody_waits_until_more_can_be_compiled_ahead(make: Callable[..., Forke
     assert asked[-1] is None
 
 
+def test_nothing_is_compiled_ahead_until_many_results_can_go(
+    make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.forked_pool.MOST_BYTES", -1)
+    pool = make(lambda: signal.pause(), workers=6)
+    kernel = SimpleNamespace(filename="kernel.py", fn=len)
+
+    assert pool.compile(kernel, "first", AHEAD) is not None
+    assert pool.compile(kernel, "second", AHEAD) is None
+    assert pool.compile(kernel, "second") is not None
+
+
 def test_a_machine_without_cores_to_spare_has_no_children(make: Callable[..., ForkedPool]) -> None:
     assert not make(workers=1).is_alive
 

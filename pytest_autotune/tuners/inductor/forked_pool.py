@@ -42,6 +42,8 @@ _READY = "_get_ready"
 _NEEDED = 4
 #: Children that say nothing for so long while something is waited for hang, in seconds.
 SILENT_S = 90.0
+#: Results take up to 1 MB each, and go when nothing is under way: with so many bytes nothing is compiled ahead.
+MOST_BYTES = 256 << 20
 #: What is waited for, other children's parts of it, and what may be wanted.
 URGENT, PARTS, AHEAD = range(3)
 #: Where it is compiled to, and by what. By another ptxas a kernel is another one for Triton's cache.
@@ -160,6 +162,8 @@ class ForkedPool:
             if not self._waiting:
                 os.ftruncate(self._jobs.fileno(), 0)
                 os.ftruncate(self._results.fileno(), 0)
+            elif queue == AHEAD and os.fstat(self._results.fileno()).st_size > MOST_BYTES:
+                raise OSError
             at = self._jobs.seek(0, os.SEEK_END)
             if os.pwrite(self._jobs.fileno(), data, at) < len(data):
                 raise OSError
