@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
@@ -178,7 +179,7 @@ def test_a_pool_that_has_ended_leaves_nothing_open(make: Callable[..., ForkedPoo
 def test_nobody_waits_until_more_can_be_compiled_ahead(make: Callable[..., ForkedPool]) -> None:
     pool = make(lambda: signal.pause(), workers=6)  # nobody reads
     kernel = SimpleNamespace(filename="kernel.py", fn=len)
-    pipe = 65536
+    pipe = 16 * mmap.PAGESIZE
 
     asked = [pool.compile(kernel, number, AHEAD) for number in range(pipe // JOB.size + 2)]
 
