@@ -557,12 +557,14 @@ def test_caches_of_graphs_and_of_choices_stay_as_they_were(cpu_runs: Runs) -> No
 
 
 def test_loads_of_one_cache_share_graphs_where_the_user_keeps_their_cache(cpu_runs: Runs, tmp_path: Path) -> None:
-    (tmp_path / "test_compiled.py").write_text(CPU_SUITE)
+    # The variable is read when torch is imported.
+    as_wanted = "import torch._inductor.config\ntorch._inductor.config.fx_graph_cache = True\n"
+    (tmp_path / "test_compiled.py").write_text(as_wanted + CPU_SUITE)
     cache = tmp_path / "cache.textproto"
     cache.write_text(cpu_runs.dump.cache)
 
     def facts(*args: str) -> dict[str, Any]:
-        told: dict[str, Any] = Run(tmp_path, *args, imports=True, TORCHINDUCTOR_FX_GRAPH_CACHE="1").facts[""]
+        told: dict[str, Any] = Run(tmp_path, *args, TORCHINDUCTOR_FX_GRAPH_CACHE="1").facts[""]
         return told
 
     first, second = facts(LOAD), facts(LOAD)

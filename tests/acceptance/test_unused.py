@@ -214,9 +214,7 @@ def test_an_incomplete_run_calls_nothing_unused_and_prunes_nothing(serial_suite:
     assert entries(serial_suite) == 3
 
 
-@pytest.mark.parametrize(
-    "kind", ["-k", "file", "failed", "skipped", "module skipped", "conftest deselects", "conftest drops", "-x"]
-)
+@pytest.mark.parametrize("kind", ["-k", "failed", "skipped", "module skipped", "conftest drops"])
 def test_workers_tell_why_a_run_was_incomplete(suite: Suite, kind: str) -> None:
     args, reason = incomplete(suite, kind)
 
