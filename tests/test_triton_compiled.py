@@ -35,6 +35,7 @@ from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
 from pytest_autotune.run.verify import Share, Verification
+from pytest_autotune.tuners.triton import compile_jobs
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.internals import async_compile_mode
 
@@ -250,10 +251,19 @@ def test_a_loaded_choice_that_no_longer_compiles_is_replaced_by_a_tuned_one(run,
     assert kernel.best_config.kwargs["BLOCK"] == 16
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, threads) -> None:
+@pytest.fixture(params=["one after the other", "in threads", "in children"])
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Cores with which candidates are compiled in each of the ways that there are."""
+    if request.param == "in threads":
+        monkeypatch.setattr(compile_jobs, "LEAST_FORKED", 1000)
+    if request.param == "in children":
+        monkeypatch.setattr("pytest_autotune.devices.cpu", lambda: Device("CPU", "avx2", 2))
+    return 1 if request.param == "one after the other" else 2
+
+
+def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, cores, tmp_path) -> None:
     held: list[bool] = []
-    compiled_while_held: list[Any] = []
+    compiled = tmp_path / "compiled"
     measuring = GpuLock.measuring
 
     @contextmanager
@@ -267,16 +277,17 @@ def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, thread
     compile_once = triton.compiler.compiler.ASTSource.make_ir
 
     def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
-        compiled_while_held.append(bool(held))
+        with compiled.open("a") as file:  # it may be a child that compiles
+            file.write(f"{bool(held)}\n")
         return compile_once(self, *args, **kwargs)
 
     monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
-    lookups = run(dumping=True, cores=threads)
+    lookups = run(dumping=True, cores=cores)
 
     call(product_kernel([config(16), config(32), config(16, 3), config(32, 3)]))
 
     assert lookups[0].tuned
-    assert compiled_while_held == [False] * 4
+    assert compiled.read_text() == "False\n" * 4
 
 
 @pytest.mark.skipif(async_compile_mode() is None, reason="this Triton compiles in no threads")
@@ -298,18 +309,37 @@ def test_candidates_that_are_on_disk_are_read_without_threads(run, monkeypatch) 
         in_main_thread.clear()
 
 
+class Compiled:
+    """The candidates that were compiled and not found in Triton's cache, by their block size."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.clear()
+
+    def clear(self) -> None:
+        self._path.write_text("")
+
+    def add(self, block: int) -> None:
+        with self._path.open("a") as file:  # it may be a child that compiles
+            file.write(f"{block}\n")
+
+    @property
+    def blocks(self) -> list[int]:
+        return sorted(map(int, self._path.read_text().split()))
+
+
 @pytest.fixture
-def compiled(monkeypatch) -> list[int]:
-    """The candidates that this process compiles and does not find in Triton's cache, by their block size."""
-    blocks: list[int] = []
+def compiled(monkeypatch, tmp_path) -> Compiled:
+    """What this process and its children compile."""
+    compiled = Compiled(tmp_path / "blocks")
     compile_once = triton.compiler.compiler.ASTSource.make_ir
 
     def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
-        blocks.append(self.constants[(4,)])
+        compiled.add(self.constants[(4,)])
         return compile_once(self, *args, **kwargs)
 
     monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
-    return blocks
+    return compiled
 
 
 CONFIGS = [16, 32, 64]
@@ -338,28 +368,26 @@ class Holder(threading.Thread):
                 claim.publish(self.publish)
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compiled, tmp_path, threads) -> None:
+def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compiled, tmp_path, cores) -> None:
     tuned = run(dumping=True)
     call(product_kernel([config(block) for block in CONFIGS]))
     other = Holder(tmp_path / "claims", publish=tuned[0])
     other.hold(tuned[0])
     shutil.rmtree(tmp_path / "triton")
     compiled.clear()
-    lookups = run(dumping=True, coordination=AmongWorkers(tmp_path / "claims", 20, GpuLock(1.0)), cores=threads)
+    lookups = run(dumping=True, coordination=AmongWorkers(tmp_path / "claims", 20, GpuLock(1.0)), cores=cores)
     kernel = product_kernel([config(block) for block in CONFIGS])
     threading.Timer(2, other.may_end.set).start()
 
     call(kernel)
 
-    assert sorted(compiled) == CONFIGS
+    assert compiled.blocks == CONFIGS
     assert lookups[0].shared
     assert not lookups[0].tuned
 
 
-@pytest.mark.parametrize("threads", [1, 4])
 def test_candidates_that_other_workers_compile_are_compiled_here_only_where_no_cache_has_them(
-    run, compiled, tmp_path, threads
+    run, compiled, tmp_path, cores
 ) -> None:
     first = run(dumping=True)
     call(product_kernel([config(block) for block in CONFIGS]))
@@ -371,12 +399,12 @@ def test_candidates_that_other_workers_compile_are_compiled_here_only_where_no_c
         if not kept:
             shutil.rmtree(tmp_path / "triton")
         compiled.clear()
-        lookups = run(dumping=True, coordination=worker, cores=threads)
+        lookups = run(dumping=True, coordination=worker, cores=cores)
 
         call(product_kernel([config(block) for block in CONFIGS]))
 
         assert lookups[0].tuned
-        assert sorted(compiled) == ([] if kept else CONFIGS)
+        assert compiled.blocks == ([] if kept else CONFIGS)
         assert all(candidate.time_us for candidate in lookups[0].entry.candidates)
 
 

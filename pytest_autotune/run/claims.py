@@ -56,6 +56,14 @@ class Claims:
         """Wait for a core to compile a candidate on, and hold it; may be left in another thread."""
         return self._notes.guarded("core", self._coordination.core(), None)
 
+    def cores(self, most: int, *, helping: bool = False) -> list[ExitStack]:
+        """Take cores to compile candidates on at once, without a wait; each is set free by closing it.
+
+        :param most: take no more than these.
+        :param helping: for another worker's tuning, for which only free ones are taken.
+        """
+        return self._coordination.cores(most, helping=helping)
+
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         """Have the device to oneself; yields False where that took too long.
 

@@ -10,11 +10,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from pytest_autotune import devices
 from pytest_autotune.cache.model import Identity
 from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
@@ -89,6 +90,13 @@ class Coordination(Protocol):
     def core(self) -> AbstractContextManager[None]:
         """Wait for a core to compile on, and hold it; may be left in another thread."""
 
+    def cores(self, most: int, *, helping: bool = False) -> list[ExitStack]:
+        """Take cores to compile on at once, without a wait; each is set free by closing it.
+
+        :param most: take no more than these.
+        :param helping: for another worker's tuning, for which only free ones are taken.
+        """
+
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         """Hold the current GPU, or the processor named ``on``; yields False where it could not be had in time."""
 
@@ -113,6 +121,9 @@ class Alone:
 
     def core(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def cores(self, most: int, *, helping: bool = False) -> list[ExitStack]:
+        return [ExitStack() for _ in range(min(most, devices.cpu().multiprocessors))]
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         return self._gpu.measuring(on)
@@ -213,6 +224,9 @@ class AmongWorkers:
 
     def core(self) -> AbstractContextManager[None]:
         return self._cores.core()
+
+    def cores(self, most: int, *, helping: bool = False) -> list[ExitStack]:
+        return self._cores.take(most, helping=helping)
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         return self._gpu.measuring(on)

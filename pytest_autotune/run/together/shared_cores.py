@@ -54,6 +54,20 @@ class SharedCores:
         finally:
             self._count(-1)
 
+    def take(self, most: int, *, helping: bool = False) -> list[ExitStack]:
+        """Take cores to compile on at once, without a wait; each is set free by closing it.
+
+        :param most: take no more than these.
+        :param helping: take only those that are free, and not this process's share where fewer are.
+        """
+        found: list[ExitStack] = []
+        with self._turn:
+            while len(found) < min(most, self._cores) and (free := self._free_core()) is not None:
+                found.append(free)
+        if not helping:
+            found += [ExitStack() for _ in range(min(most, self._share) - len(found))]
+        return found
+
     def _free_core(self) -> ExitStack | None:
         """A core that nobody compiles on; closing it sets it free."""
         with suppress(OSError):  # then no core is found free, and each process keeps to its share

@@ -165,7 +165,7 @@ class Choices:
 
         def help_to_compile(work: Work) -> None:
             if not interpreter.interprets(call.autotuner):
-                compile_candidates(call, configs, run, work)
+                compile_candidates(call, configs, run, work, helping=True)
 
         def candidates() -> list[Candidate]:
             return [Candidate(params=params) for params in identity.offered]

@@ -9,9 +9,9 @@ from typing import Any
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together.shared_work import UndividedWork, Work
-from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.call import Call
+from pytest_autotune.tuners.triton.compile_jobs import CompileJobs, weight_of
 
 
 def _compile(call: Call, config: Any) -> Any:
@@ -28,36 +28,46 @@ def compile_candidates(
     run: TuningRun,
     work: Work,
     tries: Callable[[int, int], object] = lambda number, of: None,
+    *,
+    helping: bool = False,
 ) -> list[int]:
-    """Compile candidates before the GPU is held, in parallel where this Triton can.
+    """Compile candidates before the GPU is held, side by side where this Triton can.
 
     What fails here fails again in the benchmark, which knows what to do about it: it is compiled again there, since it
-    may have failed only because it was compiled in a thread.
+    may have failed only because it was compiled beside others.
 
     :param work: whose pieces are the candidates, by their position.
-    :param tries: called before each candidate, with its number from 1 and how many there are.
+    :param tries: called before each candidate that is compiled, with its number from 1 and how many there are.
+    :param helping: the search is another worker's.
     :returns: the candidates that other workers have taken, by their position.
     """
-    others = []
+    mode = internals.async_compile_mode() if run.policy.cores > 1 else None
+    if mode is None:
+        return _one_after_the_other(call, configs, run, work, tries)
     with ExitStack() as stack:
-        pool = None
-        mode = internals.async_compile_mode()
-        if mode is not None and run.policy.cores > 1:
-            stack.callback(internals.forget_failures, call.autotuner.fn)
-            pool = stack.enter_context(CompilePool(run.policy.cores))
-            stack.enter_context(mode(pool, ignore_errors=True))
+        stack.callback(internals.forget_failures, call.autotuner.fn)
+        jobs = CompileJobs(tries)
+        stack.enter_context(mode(jobs, ignore_errors=True))
+        stack.enter_context(jobs)
         for number, config in enumerate(configs):
-            tries(number + 1, len(configs))
-            with ExitStack() as held:
-                held.enter_context(run.core())
-                if not held.enter_context(work.take(number)):
-                    others.append(number)
-                    continue
-                if pool is not None:
-                    pool.held_for_next = held.pop_all()
-                    held.push(pool.held_for_next)
-                with suppress(Exception):
-                    _compile(call, config)
+            jobs.next = number
+            with suppress(Exception):
+                _compile(call, config)
+        return jobs.compile(lambda number: weight_of(configs[number]), run, work, helping=helping)
+
+
+def _one_after_the_other(
+    call: Call, configs: Sequence[Any], run: TuningRun, work: Work, tries: Callable[[int, int], object]
+) -> list[int]:
+    others = []
+    for number, config in enumerate(configs):
+        tries(number + 1, len(configs))
+        with run.core(), work.take(number) as is_mine:
+            if not is_mine:
+                others.append(number)
+                continue
+            with suppress(Exception):
+                _compile(call, config)
     return others
 
 

@@ -498,6 +498,15 @@ def _is_on_disk(key: str) -> bool:
     return False
 
 
+def reads_what_others_compile() -> bool:
+    """Whether this process finds what another one compiles: in Triton's own cache on disk."""
+    with suppress(Exception):
+        knobs = _module("knobs")
+        manager = knobs.cache.manager_class or _module("runtime.cache").FileCacheManager
+        return manager is _module("runtime.cache").FileCacheManager and not knobs.compilation.always_compile
+    return False
+
+
 def forget_failures(kernel: Any) -> None:
     """Remove from Triton's memory of compiled kernels what failed in the pool: it would raise that error again."""
     while kernel is not None and not hasattr(kernel, "device_caches"):
