@@ -180,12 +180,13 @@ class ForkedJobs:
 def may_fork() -> bool:
     """Whether children can do jobs of this thread.
 
-    Another thread may hold a lock that the jobs need, which a child would wait for in vain: what runs in the main
-    thread of a test process is a test, and mostly nothing else runs then.
+    Another thread may hold a lock that the jobs need, which a child would wait for in vain. So tests that run side by
+    side in threads do not fork. The main thread does, and one that Python did not start: autograd has such for backward
+    passes, while the test waits.
     """
-    return (
-        hasattr(os, "fork") and os.path.isdir("/proc/self/fd") and threading.current_thread() is threading.main_thread()
-    )
+    thread = threading.current_thread()
+    alone = thread is threading.main_thread() or isinstance(thread, threading._DummyThread)
+    return alone and hasattr(os, "fork") and os.path.isdir("/proc/self/fd")
 
 
 def _pipe(undo: ExitStack) -> tuple[int, int]:

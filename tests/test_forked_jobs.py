@@ -1,0 +1,205 @@
+"""Jobs that forked children do for what they leave on disk."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+if not sys.platform.startswith("linux"):
+    pytest.skip("forks", allow_module_level=True)
+
+from pytest_autotune.run.together import children, forked_jobs
+from pytest_autotune.run.together.forked_jobs import Ended, ForkedJobs, may_fork
+
+WAIT_S = 20.0
+
+
+def always(number: int) -> AbstractContextManager[bool]:
+    return nullcontext(True)
+
+
+def no_more_cores(most: int) -> list[ExitStack]:
+    return []
+
+
+@contextmanager
+def forked(
+    jobs: Mapping[int, Callable[[], object]],
+    number: int = 2,
+    take: Callable[[int], AbstractContextManager[bool]] = always,
+    cores: Callable[[int], list[ExitStack]] = no_more_cores,
+) -> Iterator[ForkedJobs]:
+    with ForkedJobs(jobs, take, cores) as begun:
+        begun.fork([ExitStack() for _ in range(number)])
+        yield begun
+
+
+def write(path: Path) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(str(os.getpid()))
+    new.rename(path)
+
+
+def fail() -> None:
+    raise ValueError
+
+
+def is_there(path: Path) -> bool:
+    until = time.monotonic() + WAIT_S
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.005)
+    return path.exists()
+
+
+def test_each_job_is_done_once_in_another_process_and_its_end_is_told(tmp_path: Path) -> None:
+    jobs = {number: partial(write, tmp_path / str(number)) for number in range(20)}
+    begun: list[int] = []
+    with forked(jobs) as running:
+        ended = dict(running.ended(begun.append))
+
+    assert ended == dict.fromkeys(range(20), Ended.DONE)
+    assert sorted(begun) == list(range(20))
+    assert str(os.getpid()) not in {path.read_text() for path in tmp_path.iterdir()}
+
+
+def test_jobs_are_begun_in_their_order() -> None:
+    begun: list[int] = []
+    with forked(dict.fromkeys([7, 3, 5], fail), number=1) as running:
+        assert dict(running.ended(begun.append)) == dict.fromkeys([3, 5, 7], Ended.FAILED)
+
+    assert begun == [7, 3, 5]
+
+
+def test_what_another_process_has_taken_is_not_done(tmp_path: Path) -> None:
+    jobs = {number: partial(write, tmp_path / str(number)) for number in range(3)}
+    with forked(jobs, take=lambda number: nullcontext(number != 1)) as running:
+        ended = dict(running.ended())
+
+    assert ended == {0: Ended.DONE, 1: Ended.ELSEWHERE, 2: Ended.DONE}
+    assert not (tmp_path / "1").exists()
+
+
+def test_a_job_that_kills_its_child_is_lost_and_the_others_are_done(tmp_path: Path) -> None:
+    jobs: dict[int, Callable[[], object]] = {n: partial(write, tmp_path / str(n)) for n in range(6)}
+    jobs[0] = jobs[2] = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    with forked(jobs) as running:
+        ended = dict(running.ended())
+
+    assert ended == {number: Ended.LOST if number in (0, 2) else Ended.DONE for number in range(6)}
+    assert not running.hung
+
+
+def test_where_all_children_have_died_what_is_left_is_lost_at_once() -> None:
+    started = time.monotonic()
+    with forked(dict.fromkeys(range(20), lambda: os.kill(os.getpid(), signal.SIGKILL))) as running:
+        ended = dict(running.ended())
+
+    assert set(ended.values()) == {Ended.LOST}
+    assert len(ended) == 20
+    assert time.monotonic() - started < WAIT_S
+
+
+def test_a_job_that_hangs_is_lost_with_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked_jobs, "JOB_S", 0.3)
+    with forked({0: partial(time.sleep, 60), 1: fail, 2: partial(time.sleep, 60), 3: fail}) as running:
+        ended = dict(running.ended())
+
+    assert ended == {0: Ended.LOST, 1: Ended.FAILED, 2: Ended.LOST, 3: Ended.LOST}
+    assert running.hung
+
+
+def test_cores_are_let_go_as_soon_as_nothing_is_left_to_do_on_them(tmp_path: Path) -> None:
+    let_go: list[int] = []
+    cores = [ExitStack() for _ in range(3)]
+    for number, core in enumerate(cores):
+        core.callback(let_go.append, number)
+    jobs = {0: partial(is_there, tmp_path / "go"), 1: fail, 2: fail}
+    with ForkedJobs(jobs, always, no_more_cores) as running:
+        running.fork(cores)
+        ended = running.ended()
+        assert {next(ended)[0], next(ended)[0]} == {1, 2}
+        write(tmp_path / "go")
+        assert list(ended) == [(0, Ended.DONE)]
+        assert len(let_go) >= 2
+
+    assert sorted(let_go) == [0, 1, 2]
+
+
+def test_more_children_come_on_cores_that_become_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked_jobs, "GROW_S", 0.05)
+    asked: list[int] = []
+
+    def two_more(most: int) -> list[ExitStack]:
+        asked.append(most)
+        return [ExitStack(), ExitStack()] if len(asked) == 1 else []
+
+    jobs: dict[int, Callable[[], object]] = {0: partial(is_there, tmp_path / "go")}
+    jobs |= {number: partial(write, tmp_path / f"{number}") for number in range(1, 6)}
+    jobs[6] = partial(write, tmp_path / "go")
+    with forked(jobs, number=1, cores=two_more) as running:
+        assert set(dict(running.ended()).values()) == {Ended.DONE}
+
+    assert asked[0] == 6
+
+
+def test_children_end_with_whatever_leaves_them(tmp_path: Path) -> None:
+    def hang(number: int) -> None:
+        write(tmp_path / f"{number}")
+        time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt), forked({number: partial(hang, number) for number in range(2)}):
+        assert is_there(tmp_path / "0")
+        assert is_there(tmp_path / "1")
+        raise KeyboardInterrupt
+
+    left = {int(path.read_text()) for path in tmp_path.iterdir()}
+    until = time.monotonic() + WAIT_S
+    while any(map(children._is_alive, left)) and time.monotonic() < until:
+        time.sleep(0.005)
+    assert len(left) == 2
+    assert not any(map(children._is_alive, left))
+
+
+def test_descriptors_are_closed_when_it_is_left() -> None:
+    before = os.listdir("/proc/self/fd")
+    with forked(dict.fromkeys(range(3), fail)) as running:
+        list(running.ended())
+
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_where_nothing_can_be_forked_the_caller_learns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*args: object, **kwargs: object) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr(children, "start", none)
+    with ForkedJobs({0: fail}, always, no_more_cores) as running, pytest.raises(OSError):
+        running.fork([ExitStack()])
+
+
+def test_a_thread_of_a_test_does_not_fork_and_one_of_autograd_does() -> None:
+    found: dict[str, bool] = {}
+
+    def ask(name: str) -> None:
+        found[name] = may_fork()
+
+    ask("main")
+    thread = threading.Thread(target=ask, args=("of a test",))
+    thread.start()
+    thread.join()
+    _thread.start_new_thread(ask, ("foreign",))
+    until = time.monotonic() + WAIT_S
+    while "foreign" not in found and time.monotonic() < until:
+        time.sleep(0.005)
+
+    assert found == {"main": True, "of a test": False, "foreign": True}
