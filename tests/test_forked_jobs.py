@@ -157,10 +157,14 @@ def test_children_end_with_whatever_leaves_them(tmp_path: Path) -> None:
         write(tmp_path / f"{number}")
         time.sleep(60)
 
-    with pytest.raises(KeyboardInterrupt), forked({number: partial(hang, number) for number in range(2)}):
-        assert is_there(tmp_path / "0")
-        assert is_there(tmp_path / "1")
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with forked({number: partial(hang, number) for number in range(2)}):
+            assert is_there(tmp_path / "0")
+            assert is_there(tmp_path / "1")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
 
     left = {int(path.read_text()) for path in tmp_path.iterdir()}
     until = time.monotonic() + WAIT_S
@@ -183,7 +187,7 @@ def test_where_nothing_can_be_forked_the_caller_learns_it(monkeypatch: pytest.Mo
         raise BlockingIOError
 
     monkeypatch.setattr(children, "start", none)
-    with ForkedJobs({0: fail}, always, no_more_cores) as running, pytest.raises(OSError):
+    with ForkedJobs({0: fail}, always, no_more_cores) as running, pytest.raises(BlockingIOError):
         running.fork([ExitStack()])
 
 
