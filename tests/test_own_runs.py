@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -12,11 +14,13 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import torch
+import triton
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import KernelInterface
 
+from pytest_autotune import devices
 from pytest_autotune.run.sweep import Sweep
-from pytest_autotune.tuners.triton import libtuner
+from pytest_autotune.tuners.triton import internals, libtuner
 from tests.test_triton import CONFIGS, Bench, configs, copy_kernel, grid, interpreter, session
 
 __all__ = ["interpreter", "session"]
@@ -126,7 +130,18 @@ def call(kernel: Any, n: int = 100) -> int:
     return block
 
 
-@pytest.mark.parametrize("own", [CopiedRun, MadeBefore, None], ids=["a copy", "made before", "made after the hook"])
+class CopiedPruning(CopiedRun):
+    """A copy of all of Triton's, that prunes by itself, too."""
+
+    def prune_configs(self, kwargs: dict[str, Any]) -> Any:
+        return self.configs
+
+
+@pytest.mark.parametrize(
+    "own",
+    [CopiedRun, CopiedPruning, MadeBefore, None],
+    ids=["a copy", "its own pruning", "made before", "made after the hook"],
+)
 def test_a_run_of_its_own_is_dumped_with_all_candidates_and_loaded_without_measuring(session, own: Any) -> None:
     first = session(dumping=True)
     cls, bench, unused = own or libtuner_class(), Bench(best=64), Bench()
@@ -175,6 +190,156 @@ def test_a_search_of_its_own_that_asks_triton_is_recorded_with_what_it_measured_
     assert [(candidate.time_us, candidate.failed) for candidate in entry.candidates] == [(2000.0, ""), (1000.0, "")]
     assert (bench.calls, unused.calls) == (2, 0)
     assert loaded.outcomes == ["hit"]
+
+
+disk: dict[Any, Any] = {}
+
+
+class OwnDiskCache(Autotuner):
+    """Has a ``check_disk_cache`` in the place of Triton's, which keeps the choice alone."""
+
+    def check_disk_cache(self, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
+        if (kept := disk.get(tuning_key)) is not None:
+            self.cache[tuning_key] = next(one for one in configs if one.kwargs == kept)
+            return True
+        bench_fn()
+        disk[tuning_key] = self.cache[tuning_key].kwargs
+        return False
+
+
+def test_a_disk_cache_of_its_own_neither_answers_nor_is_written_where_choices_are_dumped(session) -> None:
+    disk.clear()
+    original = OwnDiskCache.check_disk_cache
+    first = session(dumping=True)
+    bench, unused = Bench(best=64), Bench()
+
+    kernel = kernel_of(OwnDiskCache, bench)
+    kernel.cache_results = True
+    call(kernel)
+    assert (disk, len(first.entries), first.unseen) == ({}, 1, [])
+
+    loaded = session(first.entries)
+    call(kernel_of(OwnDiskCache, unused))
+    assert (disk, loaded.outcomes, unused.calls) == ({}, ["hit"], 0)
+
+    loaded.adapter.unhook()
+    assert OwnDiskCache.check_disk_cache is original
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_disk_cache_of_its_own_is_asked_about_a_miss_only_where_its_owner_has_switched_it_on(
+    session, is_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_autotune.tuners.triton.interpreter.interprets", lambda autotuner: False)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.identity.target_device", lambda: devices.INTERPRETER)
+    disk.clear()
+    session(())
+    kernel = kernel_of(OwnDiskCache, Bench())
+    kernel.cache_results = is_on
+
+    call(kernel)
+
+    assert bool(disk) is is_on
+
+
+class FromFile(Autotuner):
+    """Takes some choices from a file of its library's, as fla's does."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        if args[2] in (50, 51):
+            self.cache[args[2], "torch.float32", "torch.float32"] = self.configs[0]
+        return super().run(*args, **kwargs)
+
+
+@pytest.mark.parametrize("order", [(100, 50), (50, 100), (50, 51)])
+def test_choices_from_a_file_are_unseen_though_others_of_the_kernel_are_not(session, order: tuple[int, int]) -> None:
+    first = session(dumping=True)
+    kernel = kernel_of(FromFile, Bench())
+    for n in order:
+        call(kernel, n)
+
+    (told,) = first.unseen
+    assert told.endswith("copy (tests.test_own_runs.FromFile)")
+
+
+@pytest.mark.parametrize("is_called", [True, False])
+def test_choices_that_were_read_from_a_file_and_never_used_are_not_unseen(session, is_called: bool) -> None:
+    first = session(dumping=True)
+    kernel = kernel_of(CopiedRun, Bench())
+    kernel.cache["read from a file"] = kernel.configs[0]
+    if is_called:
+        call(kernel)
+
+    assert first.unseen == []
+
+
+class NoSubclass(KernelInterface[Any]):
+    """A copy of Triton's class that is none of its subclasses, as those of quack and triton-dejavu."""
+
+    def __init__(self, fn: Any, cache: dict[Any, Any]) -> None:
+        self.fn, self.configs, self.cache = fn, configs(), cache
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        self.nargs = args
+        self.best_config = self.cache.setdefault("key", self.configs[0])
+        return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
+
+    def prune_configs(self, kwargs: Any) -> Any: ...
+
+    def _bench(self, *args: Any, config: Any, **meta: Any) -> Any: ...
+
+
+def test_a_copy_that_is_no_subclass_is_unseen_once_it_has_chosen(session) -> None:
+    first = session(dumping=True)
+    kernel = NoSubclass(copy_kernel().fn, {"read from a file": configs()[0]})
+    unseen_before = [told for told in first.adapter.unseen() if "NoSubclass" in told]
+    call(kernel)
+
+    (told,) = [told for told in first.adapter.unseen() if "NoSubclass" in told]
+    assert unseen_before == []
+    assert told == "tests.test_triton.copy_kernel.<locals>.copy (tests.test_own_runs.NoSubclass)"
+
+
+def test_a_benchmark_that_was_put_on_one_autotuner_or_around_tritons_is_used_as_it_is(monkeypatch) -> None:
+    driver = SimpleNamespace(get_device_interface=1, get_empty_cache_for_benchmark=1, clear_cache=1)
+    monkeypatch.setattr(internals, "_driver", lambda: SimpleNamespace(active=driver))
+    kernel = copy_kernel()
+    triton_bench = Autotuner._bench
+    assert internals.benchmark_driver(kernel, is_known=True) is driver
+
+    kernel._bench = lambda *args, config, **meta: [1.0] * 3
+    assert internals.benchmark_driver(kernel, is_known=True) is None
+
+    @wraps(triton_bench)
+    def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
+        return triton_bench(self, *args, config=config, **meta)
+
+    monkeypatch.setattr(Autotuner, "_bench", _bench)
+    assert internals.benchmark_driver(copy_kernel(), is_known=True) is None
+
+
+def test_heuristics_over_an_autotuner_count_though_a_library_has_put_a_lock_around_its_run(
+    session, monkeypatch
+) -> None:
+    limit = 7
+
+    def asked() -> Any:
+        first = session(dumping=True)
+        kernel = triton.heuristics({"n": lambda arguments: max(arguments["n"], limit)})(copy_kernel(Bench()))
+        kernel[grid](torch.arange(128.0), torch.zeros(128), n=100)
+        return first.lookups[0].fingerprint, first.lookups[0].problem
+
+    plain = asked()
+    original = Autotuner.run
+
+    def locked(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        with threading.Lock():
+            return original(tuner, *args, **kwargs)
+
+    monkeypatch.setattr(Autotuner, "run", locked)
+
+    assert asked() == plain
+    assert "heuristics.n.limit" in [value.name for value in plain[1].key]
 
 
 def test_calls_that_it_takes_for_one_problem_are_one_here(session) -> None:

@@ -27,7 +27,10 @@ FOLDER = Path(os.environ.get("VERSIONS", ROOT / ".venv" / "versions"))
 ALWAYS = ("pytest-timeout", "hypothesis", "setuptools", "pip")
 EVERYTHING = ("tests",)
 # The interpreter of Triton 3.4 leaves its language changed: what compiles needs another process.
-TRITON = ("tests/test_triton.py tests/test_triton_identity.py tests/test_own_runs.py", "tests/test_triton_compiled.py")
+TRITON = (
+    "tests/test_triton.py tests/test_triton_identity.py tests/test_own_runs.py tests/test_triton_pruning.py",
+    "tests/test_triton_compiled.py",
+)
 TORCH = ("tests/test_inductor.py tests/test_inductor_benchmarks.py tests/test_function_tuner.py",)
 JAX = ("tests/test_xla_deviceless.py tests/test_xla_files.py tests/acceptance/test_xla.py",)
 FORMATS = ("tests/test_formats.py tests/test_formats_fuzz.py tests/test_binary.py tests/test_stores.py",)

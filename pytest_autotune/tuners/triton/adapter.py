@@ -4,15 +4,16 @@ It touches members of ``triton.runtime.autotuner.Autotuner``:
 ``check_disk_cache``, which Triton calls when it has no choice in memory, with the
 candidates that are left after pruning and a function that benchmarks them;
 ``cache_results``, the switch that makes Triton call it; and, for subclasses that
-search without it, ``prune_configs`` (``own_runs.py``). The launch of a kernel
-that has its choice is not touched. Under the interpreter without a GPU it also
+search without it, ``prune_configs`` (``own_runs.py``), which also leaves no
+trace in the candidates (``pruning.py``). The launch of a kernel that has its
+choice is not touched. Under the interpreter without a GPU it also
 supplies the benchmarker that Triton lacks there (``do_bench``).
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -28,6 +29,7 @@ from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.own_runs import OwnRuns
+from pytest_autotune.tuners.triton.seen import Seen
 
 
 class _AlwaysAsk:
@@ -53,7 +55,7 @@ class Adapter:
         self._run: TuningRun | None = None
         self._autotuner_class: Any = None
         self._original_check: Any = None
-        self._seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._seen = Seen()
         self._compilations: Compilations | None = None
         self._ahead: CompilingChildren | None = None
         self._own_runs: OwnRuns | None = None
@@ -63,27 +65,27 @@ class Adapter:
         autotuner_class = module.Autotuner
         original = internals.disk_cache_check(autotuner_class)
         compiled = CompiledChoices(run, autotuner_class)
-        choices = Choices(run, original, compiled)
+        choices = Choices(run, compiled)
         adapter = self
 
-        def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-            adapter._has_seen(self)
-            return choices.choose(self, tuning_key, configs, bench_fn)
+        def choosing(disk_cache: Callable[..., Any]) -> Any:
+            def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
+                adapter._seen.add(self, tuning_key)
+                return choices.choose(self, tuning_key, configs, bench_fn, disk_cache)
 
-        def leave_alone(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-            return choices.leave_alone(self, tuning_key, configs, bench_fn)
+            def leave_alone(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
+                return choices.leave_alone(self, tuning_key, configs, bench_fn, disk_cache)
+
+            return guarded(check_disk_cache, leave_alone, run, NAME, library=NAME)
 
         self._run = run
         self._autotuner_class = autotuner_class
         self._original_check = original
-        autotuner_class.check_disk_cache = guarded(check_disk_cache, leave_alone, run, NAME, library=NAME)
+        autotuner_class.check_disk_cache = choosing(original)
         autotuner_class.cache_results = _AlwaysAsk()
-        self._hook_own_runs(OwnRuns(run, autotuner_class, choices, self._has_seen))
+        self._hook_own_runs(OwnRuns(run, autotuner_class, choices, self._seen.add, choosing))
         self._compilations = Compilations(compiled.compiled, self._compiled_here)
         self._watch_when_imported()
-
-    def _has_seen(self, autotuner: Any) -> None:
-        self._seen[id(autotuner)] = autotuner
 
     def _hook_own_runs(self, own_runs: OwnRuns) -> None:
         try:
@@ -160,16 +162,20 @@ class Adapter:
                 held["cache"] = cache
 
     def unseen(self) -> list[str]:
-        """Kernels of autotuners that hold choices and never came through the hook."""
+        """Kernels of autotuners, and of copies of Triton's, that hold choices which never came through the hook."""
+        if self._run is None or self._autotuner_class is None:
+            return []
+        tuned = [
+            one
+            for one in self._live_autotuners()
+            if not self._seen.has_all(one) and internals.was_tuned(one, self._autotuner_class)
+        ]
         names = set()
-        for autotuner in self._live_autotuners():
-            if id(autotuner) in self._seen or len(autotuner.configs) < 2:
-                continue
-            if internals.was_tuned(autotuner, self._autotuner_class):
-                function = python_function(autotuner)
-                kernel = qualified_name(function) if function else repr(autotuner)
-                if self._run is not None and not self._run.ignores(NAME, kernel):
-                    names.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
+        for autotuner in (*tuned, *internals.tuned_copies(self._autotuner_class)):
+            function = python_function(autotuner)
+            kernel = qualified_name(function) if function else repr(autotuner)
+            if len(autotuner.configs) > 1 and not self._run.ignores(NAME, kernel):
+                names.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
         return sorted(names)
 
     def _live_autotuners(self) -> list[Any]:

@@ -36,38 +36,47 @@ from pytest_autotune.tuners.triton.identity import (
 from pytest_autotune.tuners.triton.tuning import tune
 from pytest_autotune.tuners.triton.verifying import verify_choice
 
+#: The ``check_disk_cache`` of a class: Triton's, or what a subclass has in its place.
+DiskCache = Callable[..., Any]
+
 
 class Choices:
     """Chooses for the calls of one process.
 
-    :param disk_cache: Triton's own ``check_disk_cache``.
     :param compiled: notes what the choices are compiled for.
     """
 
-    def __init__(self, run: TuningRun, disk_cache: Callable[..., Any], compiled: CompiledChoices) -> None:
+    def __init__(self, run: TuningRun, compiled: CompiledChoices) -> None:
         self._run = run
-        self._disk_cache = disk_cache
         self._compiled = compiled
         self._devices: set[Device] = set()
 
-    def choose(self, autotuner: Any, tuning_key: Any, configs: Sequence[Any], bench_fn: Callable[[], None]) -> bool:
+    def choose(
+        self,
+        autotuner: Any,
+        tuning_key: Any,
+        configs: Sequence[Any],
+        bench_fn: Callable[[], None],
+        disk_cache: DiskCache,
+    ) -> bool:
         """Stand in for ``check_disk_cache``: put a choice into ``autotuner.cache``.
 
         :param configs: the candidates that pruning left.
         :param bench_fn: measures them as Triton does.
+        :param disk_cache: the ``check_disk_cache`` of the autotuner's class.
         :returns: True when the choice was not benchmarked in this call.
         """
         run = self._run
         function = python_function(autotuner)
         if run.paused or function is None or run.ignores(NAME, qualified_name(function)):
-            return self.leave_alone(autotuner, tuning_key, configs, bench_fn)
+            return self.leave_alone(autotuner, tuning_key, configs, bench_fn, disk_cache)
         try:
             call = Call.of(autotuner, tuning_key, bench_fn)
         except LookupError:
             run.note(f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was left alone")
-            return self.leave_alone(autotuner, tuning_key, configs, bench_fn)
-        done = self._choose(call, function, configs, bench_fn)
-        return self.leave_alone(autotuner, tuning_key, configs, bench_fn) if done is None else done
+            return self.leave_alone(autotuner, tuning_key, configs, bench_fn, disk_cache)
+        done = self._choose(call, function, configs, bench_fn, disk_cache)
+        return self.leave_alone(autotuner, tuning_key, configs, bench_fn, disk_cache) if done is None else done
 
     def choose_one(self, call: Call, configs: Sequence[Any], bench_fn: Callable[[], None]) -> Any:
         """What a call runs with whose autotuner searches by itself; None where it is to be left alone.
@@ -78,7 +87,7 @@ class Choices:
         function = python_function(call.autotuner)
         if self._run.paused or function is None or self._run.ignores(NAME, qualified_name(function)):
             return None
-        if self._choose(call, function, configs, bench_fn, may_ask_disk=False) is None:
+        if self._choose(call, function, configs, bench_fn) is None:
             return None
         return call.autotuner.cache[call.tuning_key]
 
@@ -88,7 +97,7 @@ class Choices:
         function: FunctionType,
         configs: Sequence[Any],
         bench_fn: Callable[[], None],
-        may_ask_disk: bool = True,
+        disk_cache: DiskCache | None = None,
     ) -> bool | None:
         """Put a choice into ``autotuner.cache``.
 
@@ -109,28 +118,21 @@ class Choices:
             if self._take(call, identity, tuning):
                 self._forget_before_the_next_test(call)
                 return True
-            if may_ask_disk and not run.policy.dumping and _owner_uses_disk_cache(autotuner):
-                return self._from_disk_cache(autotuner, call.tuning_key, configs, bench_fn)
+            if disk_cache is not None and not run.policy.dumping and _owner_uses_disk_cache(autotuner):
+                return _from_disk_cache(disk_cache, autotuner, call.tuning_key, configs, bench_fn)
             tune(call, configs, bench_fn, tuning, run)
             self._note_tuned(call, tuning.lookup)
             self._forget_before_the_next_test(call)
             return False
 
-    def leave_alone(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
-        """Do what Triton does without us."""
+    def leave_alone(
+        self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None], disk_cache: DiskCache
+    ) -> bool:
+        """Do what the autotuner's class does without us."""
         if _owner_uses_disk_cache(autotuner):
-            return self._from_disk_cache(autotuner, tuning_key, configs, bench_fn)
+            return _from_disk_cache(disk_cache, autotuner, tuning_key, configs, bench_fn)
         bench_fn()
         return False
-
-    def _from_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
-        try:
-            return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
-        except TypeError:
-            # Triton writes the key as JSON after it has tuned, and fails for a dtype in it: the choice is there.
-            if tuning_key in autotuner.cache:
-                return False
-            raise
 
     def _identity(self, call: Call, function: FunctionType, configs: Sequence[Any]) -> CallIdentity | None:
         """What the call is known by; None where it is to be left alone."""
@@ -230,6 +232,18 @@ class Choices:
                 cache.pop(tuning_key, None)
 
         self._run.at_next_test(forget)
+
+
+def _from_disk_cache(
+    disk_cache: DiskCache, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]
+) -> bool:
+    try:
+        return bool(disk_cache(autotuner, tuning_key, configs, bench_fn))
+    except TypeError:
+        # Triton writes the key as JSON after it has tuned, and fails for a dtype in it: the choice is there.
+        if tuning_key in autotuner.cache:
+            return False
+        raise
 
 
 def _compiled_kernel(call: Call, config: Any) -> Any:

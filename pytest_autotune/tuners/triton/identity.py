@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -153,16 +154,22 @@ def made_of(call: Call, function: FunctionType, fingerprint: Iterable[Value], co
 
 
 def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
-    """What pruning left, where that is less than all: it may depend on arguments that are in no key.
+    """What pruning left, where that is not all: it may depend on arguments that are in no key.
+
+    Pruners also make candidates anew, as many as there were.
 
     Where a performance model chooses, only that: what it leaves may be another list each time. It differs
     from the whole all the same, since the best of a part is not the best of all.
     """
-    if len(configs) >= len(autotuner.configs):
+    whole = autotuner.configs
+    if configs is whole or (len(configs) == len(whole) and all(map(operator.is_, configs, whole))):
+        return []
+    left = _list_digest(configs)
+    if left == _list_digest(whole):
         return []
     if autotuner.perf_model is not None:
         return [Value(PRUNED, "by a performance model")]
-    return [Value(PRUNED, _list_digest(configs), "digest")]
+    return [Value(PRUNED, left, "digest")]
 
 
 def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> str:

@@ -29,10 +29,14 @@ AUTOTUNER_MODULE = "triton.runtime.autotuner"
 COMPILER_MODULE = "triton.compiler"
 JIT_MODULE = "triton.runtime.jit"
 LANGUAGE_MODULE = "triton.language.core"
+DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
 _CHECK_PARAMETERS = ["self", "tuning_key", "configs", "bench_fn"]
 _PRUNE_PARAMETERS = ["self", "kwargs"]
+_PARAMETERS = {DISK_CACHE: _CHECK_PARAMETERS, PRUNE: _PRUNE_PARAMETERS}
 #: How a ``run`` calls the key of its memory: Triton's own and those made after it.
 _KEYS = ("key", "config_key", "cache_key", "tuning_key")
+#: What Triton's ``run``, and those made after it, set in any call.
+_SET_BY_RUN = {"nargs", "best_config"}
 #: What ``triton.testing.do_bench`` takes by itself, in milliseconds.
 _WARMUP_MS, _REP_MS = 25, 100
 _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
@@ -88,6 +92,17 @@ def pruning(autotuner_class: Any) -> Callable[..., Any]:
     """
     prune = autotuner_class.__dict__.get("prune_configs")
     return known(prune, "Autotuner.prune_configs", "triton", _PRUNE_PARAMETERS)
+
+
+def in_the_place_of(cls: Any, name: str) -> Callable[..., Any] | None:
+    """What a subclass of Triton's autotuner has in the place of ``check_disk_cache`` or ``prune_configs``.
+
+    :returns: None where it has none, one that is called otherwise, or one that goes on to Triton's.
+    """
+    own = vars(cls).get(name)
+    if not inspect.isfunction(own) or list(inspect.signature(own).parameters) != _PARAMETERS[name]:
+        return None
+    return None if name in _names_in(inspect.unwrap(own).__code__) else own
 
 
 def compile_of(compiler: ModuleType) -> Callable[..., Any]:
@@ -179,12 +194,36 @@ def _with_subclasses(cls: type) -> list[type]:
     return list(found.values())
 
 
+def tuned_copies(autotuner_class: Any) -> list[Any]:
+    """The objects in this process that are tuned as Triton's autotuners are, by classes that were copied from it."""
+    copies = [
+        cls
+        for cls in _with_subclasses(object)
+        if {PRUNE, "_bench"} <= vars(cls).keys() and not type.__subclasscheck__(autotuner_class, cls)
+    ]
+    found = _live(copies) if copies else []
+    return [one for one in found if _holds_choices(one) and isinstance(getattr(one, "configs", None), (list, tuple))]
+
+
+def _holds_choices(autotuner: Any) -> bool:
+    """Whether an autotuner that was called holds choices, and not only what was read from a file for later calls."""
+    held = vars(autotuner)
+    if not held.keys() & _SET_BY_RUN and _SET_BY_RUN & set(_names_in(_code_of_run(type(autotuner)))):
+        return False
+    try:
+        return len(held.get("cache", ())) > 0
+    except TypeError:  # a memory of its own class's, which may be a file: has it chosen in this process?
+        return "best_config" in held
+
+
+def _code_of_run(cls: type) -> CodeType:
+    run = inspect.unwrap(getattr(cls, "run", None) or cls.__call__)
+    return run.__code__ if inspect.isfunction(run) else _code_of_run.__code__
+
+
 def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
     """Whether an autotuner holds a choice that some search made."""
-    try:
-        holds_choices = len(autotuner.cache) > 0
-    except TypeError:  # a memory of its own class's, which may be a file: has it chosen in this process?
-        holds_choices = hasattr(autotuner, "best_config")
+    holds_choices = _holds_choices(autotuner)
     if type(autotuner).run is autotuner_class.run:
         # Triton >= 3.8 takes the only candidate left after pruning without asking: nothing was tuned.
         return holds_choices and hasattr(autotuner, "bench_time")
@@ -231,11 +270,16 @@ def callers_of(autotuner: Any) -> Iterator[Any]:
     frame = sys._getframe()
     while frame.f_back is not None and not _runs(frame, autotuner):
         frame = frame.f_back
-    while frame.f_back is not None and frame.f_back.f_code.co_name == "run":
+    while frame.f_back is not None and (frame.f_back.f_code.co_name == "run" or _wraps_run(frame.f_back, autotuner)):
         frame = frame.f_back
         caller = frame.f_locals.get("self")
-        if hasattr(caller, "fn") and any(layer is autotuner for layer in layers(caller)):
+        if caller is not autotuner and hasattr(caller, "fn") and any(layer is autotuner for layer in layers(caller)):
             yield caller
+
+
+def _wraps_run(frame: FrameType, autotuner: Any) -> bool:
+    """Whether this is what a library has put around ``run``, such as a lock, whatever its name."""
+    return any(value is autotuner for value in frame.f_locals.values())
 
 
 def _runs(frame: FrameType, autotuner: Any) -> bool:
@@ -286,6 +330,15 @@ def own_search(autotuner: Any, autotuner_class: Any) -> OwnSearch | None:
         return None
     uses = frozenset(_names_in(frame.f_code))
     return None if "check_disk_cache" in uses else OwnSearch(uses, _key_in(frame))
+
+
+def key_of_tritons_run(autotuner: Any, autotuner_class: Any) -> Any:
+    """The key of a call that prunes its candidates now in Triton's own ``run``; None where it is another one."""
+    code = getattr(autotuner_class.run, "__code__", None)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (_is_ours(frame) or frame.f_code.co_name == "prune_configs"):
+        frame = frame.f_back
+    return _key_in(frame) if frame is not None and frame.f_code is code and _runs(frame, autotuner) else None
 
 
 def _is_ours(frame: FrameType) -> bool:
@@ -577,7 +630,8 @@ def benchmark_driver(autotuner: Any, is_known: bool = False) -> Any:
     :param is_known: the benchmark is one that may be replaced, although it is not Triton's own.
     """
     bench = getattr(type(autotuner), "_bench", None)
-    if getattr(bench, "__module__", "") != AUTOTUNER_MODULE:
+    # What is put around Triton's by functools.wraps has its __module__.
+    if getattr(bench, "__globals__", {}).get("__name__") != AUTOTUNER_MODULE or "_bench" in vars(autotuner):
         return None
     if list(inspect.signature(type(autotuner)._bench).parameters) != _BENCH_PARAMETERS:
         return None

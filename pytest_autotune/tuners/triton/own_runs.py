@@ -1,12 +1,14 @@
-"""Autotuners whose class has a ``run`` of its own, and searches there without Triton's ``check_disk_cache``.
+"""Autotuners whose class searches otherwise than Triton's: by a ``run`` of its own, or with a disk cache of its own.
 
 Libraries copy Triton's ``run`` to keep choices in a file, or to make keys of their own. What such a copy begins a
-search with is ``prune_configs``. There it is left with one candidate: the one that was chosen.
+search with is ``prune_configs``. There it is left with one candidate: the one that was chosen. A class may also have
+a ``check_disk_cache`` or a ``prune_configs`` in the place of Triton's: that is hooked as Triton's own is.
 """
 
 from __future__ import annotations
 
 import builtins
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +22,7 @@ from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.libtuner import Databases, collects, searches_all
+from pytest_autotune.tuners.triton.pruning import pruned_alone
 
 #: What the code of a ``run`` uses that searches as Triton's does: it measures all candidates and takes the fastest.
 _TRITONS_SEARCH = {"prune_configs", "_bench", "configs_timings", "min"}
@@ -30,44 +33,77 @@ _BY_POLICY = {"prune_configs", "_bench", "configs_timings", "policy"}
 class OwnRuns:
     """Hooks the subclasses of Triton's autotuner that search by themselves.
 
-    :param seen: called with each autotuner whose search came by here.
+    :param seen: called with each autotuner whose search came by here, and the key of its memory.
+    :param disk_cache: makes what stands in for a class's ``check_disk_cache``.
     """
 
-    def __init__(self, run: TuningRun, autotuner_class: Any, choices: Choices, seen: Callable[[Any], object]) -> None:
+    def __init__(
+        self,
+        run: TuningRun,
+        autotuner_class: Any,
+        choices: Choices,
+        seen: Callable[[Any, Any], object],
+        disk_cache: Callable[[Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
         self._run = run
         self._class = autotuner_class
         self._choices = choices
         self._seen = seen
+        self._disk_cache = disk_cache
         self._databases = Databases(self._is_reached)
+        self._replaced: list[tuple[Any, str, Any]] = []
+        self._pruning = threading.RLock()
 
     def hook(self) -> None:
         """Hook the classes that there are, and those that come.
 
         :raises HookError: when Triton's internals are not the ones known here.
         """
-        original = internals.pruning(self._class)
         own_runs = self
-
-        def prune_configs(self: Any, kwargs: Any) -> Any:
-            return own_runs.left_of(self, kwargs, original(self, kwargs))
 
         def init_subclass(cls: type[Any], /, **kwargs: Any) -> None:
             super(own_runs._class, cls).__init_subclass__(**kwargs)
-            own_runs._keep_database_out(cls)
+            own_runs._hook_subclass(cls)
 
-        self._class.prune_configs = guarded(prune_configs, original, self._run, NAME, library=NAME)
-        self._original = original
+        self._replace(self._class, internals.PRUNE, self._pruning_of(internals.pruning(self._class)))
         if "__init_subclass__" not in vars(self._class):
             self._class.__init_subclass__ = classmethod(init_subclass)
         for cls in _subclasses(self._class):
-            self._keep_database_out(cls)
+            self._hook_subclass(cls)
 
     def unhook(self) -> None:
         """Restore what :meth:`hook` replaced."""
-        self._class.prune_configs = self._original
+        while self._replaced:
+            setattr(*self._replaced.pop())
         if "__init_subclass__" in vars(self._class):
             del self._class.__init_subclass__
         self._databases.put_back()
+
+    def _replace(self, cls: Any, name: str, replacement: Callable[..., Any]) -> None:
+        self._replaced.append((cls, name, vars(cls)[name]))
+        setattr(cls, name, replacement)
+
+    def _hook_subclass(self, cls: Any) -> None:
+        self._keep_database_out(cls)
+        if (own := internals.in_the_place_of(cls, internals.PRUNE)) is not None:
+            self._replace(cls, internals.PRUNE, self._pruning_of(own))
+        if (own := internals.in_the_place_of(cls, internals.DISK_CACHE)) is not None:
+            self._replace(cls, internals.DISK_CACHE, self._disk_cache(own))
+
+    def _pruning_of(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in for a class's ``prune_configs``."""
+        own_runs = self
+
+        def pruned(self: Any, kwargs: Any) -> Any:
+            if not own_runs._is_ours(self):
+                return original(self, kwargs)
+            with own_runs._pruning:
+                return pruned_alone(self, lambda: original(self, kwargs))
+
+        def prune_configs(self: Any, kwargs: Any) -> Any:
+            return own_runs.left_of(self, kwargs, pruned(self, kwargs))
+
+        return guarded(prune_configs, pruned, self._run, NAME, library=NAME)  # type: ignore[no-any-return]
 
     def _keep_database_out(self, cls: Any) -> None:
         try:
@@ -76,10 +112,14 @@ class OwnRuns:
             self._run.note(f"triton: {cls.__module__}.{cls.__qualname__} keeps its own database: {error}")
 
     def _is_reached(self, autotuner: Any) -> bool:
+        return self._is_named(autotuner) and searches_all(autotuner)
+
+    def _is_named(self, autotuner: Any) -> bool:
         function = python_function(autotuner)
-        return (
-            function is not None and not self._run.ignores(NAME, qualified_name(function)) and searches_all(autotuner)
-        )
+        return function is not None and not self._run.ignores(NAME, qualified_name(function))
+
+    def _is_ours(self, autotuner: Any) -> bool:
+        return not self._run.paused and self._is_named(autotuner)
 
     def left_of(self, autotuner: Any, kwargs: dict[str, Any], configs: Sequence[Any]) -> Sequence[Any]:
         """The candidates that a search is left with: the chosen one, or all where the search is to be left alone.
@@ -89,8 +129,10 @@ class OwnRuns:
         """
         search = internals.own_search(autotuner, self._class)
         if search is None or not _is_known(search, autotuner) or type(autotuner.cache) is not dict:
+            if len(configs) == 1 and (key := internals.key_of_tritons_run(autotuner, self._class)) is not None:
+                self._seen(autotuner, key)  # since Triton 3.8 the only candidate is taken without asking
             return configs
-        self._seen(autotuner)
+        self._seen(autotuner, search.key)
         _take_back_answer(autotuner)
         is_known = search.key is not None
         named = {**autotuner.nargs, **kwargs}

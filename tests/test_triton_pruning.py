@@ -1,0 +1,126 @@
+"""Pruners that are generators, make candidates of their own, or change those that they are given."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import torch
+import triton
+
+from pytest_autotune.tuners.triton.pruning import pruned_alone
+from tests.test_triton import call, configs, copy_kernel, grid, interpreter, session
+
+__all__ = ["interpreter", "session"]
+
+pytestmark = pytest.mark.usefixtures("forget_choices")
+
+
+def largest(kernel_call: Any, quantiles: Any = None) -> list[float]:
+    """A benchmark by which the largest block is the fastest."""
+    kernel_call()
+    cells = dict(zip(kernel_call.__code__.co_freevars, kernel_call.__closure__, strict=True))
+    return [1.0 / cells["config"].cell_contents.kwargs["BLOCK"]] * 3
+
+
+def kernel(prune: Any, key: tuple[str, ...] = (), blocks: tuple[int, ...] = (16, 32, 64)) -> Any:
+    return copy_kernel(largest, list(blocks), key, prune_configs_by={"early_config_prune": prune})
+
+
+def at_most_n(configs: Any, named: Any, **others: Any) -> Any:
+    """Candidates made anew, as many as there were: what is too large becomes as large as may be."""
+    for config in configs:
+        yield triton.Config({"BLOCK": min(config.kwargs["BLOCK"], named["n"])}, num_warps=config.num_warps)
+
+
+def test_candidates_that_a_generator_makes_anew_are_dumped_and_loaded(session) -> None:
+    first = session(dumping=True)
+    assert call(kernel(at_most_n), 32) == 32
+
+    loaded = session(first.entries)
+    assert call(kernel(at_most_n), 32) == 32
+    assert loaded.outcomes == ["hit"]
+
+
+def test_an_entry_for_candidates_made_anew_answers_for_no_others_though_they_are_as_many(session) -> None:
+    first = session(dumping=True)
+    call(kernel(at_most_n), 32)
+
+    loaded = session(first.entries)
+    assert call(kernel(at_most_n), 64) == 64
+    assert loaded.outcomes == ["stale"]
+
+
+def halved_if_odd(configs: Any, named: Any, **others: Any) -> Any:
+    """Changes the candidates themselves."""
+    for config in configs:
+        if named["n"] % 2:
+            config.kwargs["BLOCK"] //= 2
+    return configs
+
+
+@pytest.mark.parametrize("order", [(100, 101), (101, 100), (100,), (101,)])
+def test_a_test_gets_the_same_candidates_and_choice_in_any_order_though_pruning_changes_them(session, order) -> None:
+    def choices(run: Any, numbers: tuple[int, ...]) -> list[int]:
+        one = kernel(halved_if_odd, key=("n",))
+        made = []
+        for n in numbers:
+            run.run.begin_test(f"test_{n}")
+            made.append(call(one, n))
+        assert [config.kwargs["BLOCK"] for config in one.configs] == [16, 32, 64]
+        return made
+
+    first = session(dumping=True)
+    assert choices(first, (100, 101)) == [64, 32]
+
+    loaded = session(first.entries)
+    assert choices(loaded, order) == [64 if n == 100 else 32 for n in order]
+    assert loaded.outcomes == ["hit"] * len(order)
+
+
+def test_a_choice_stays_what_it_was_when_pruning_for_another_call_changes_its_candidate(session) -> None:
+    session(dumping=True)
+    one = kernel(halved_if_odd, key=("n",))
+    call(one, 100)
+    call(one, 101)
+
+    one[grid](torch.arange(128.0), torch.zeros(128), 100)
+    assert one.best_config.kwargs["BLOCK"] == 64
+
+
+def test_a_list_that_a_pruner_empties_is_full_again_and_an_error_of_a_pruner_is_the_tests(session) -> None:
+    def first_only(configs: Any, named: Any, **others: Any) -> Any:
+        del configs[1:]
+        return configs
+
+    def nothing_left(configs: Any, named: Any, **others: Any) -> Any:
+        yield configs[0]
+        raise LookupError("no candidate is left")
+
+    session(dumping=True)
+    one = kernel(first_only)
+    assert call(one) == 16
+    assert len(one.configs) == 3
+    with pytest.raises(LookupError, match="no candidate is left"):
+        call(kernel(nothing_left))
+
+
+def test_what_a_candidate_has_besides_its_params_is_kept_in_a_copy() -> None:
+    def fewer_warps(configs: Any, named: Any) -> Any:
+        configs[0].num_warps, configs[0].note = 1, "changed"
+        return configs
+
+    (own,) = configs([16])
+    own.note = "own"
+    autotuner = SimpleNamespace(configs=[own], early_config_prune=fewer_warps)
+
+    (left,) = pruned_alone(autotuner, lambda: fewer_warps(autotuner.configs, {}))
+
+    assert (own.num_warps, own.note) == (4, "own")
+    assert (left.num_warps, left.note, left.kwargs) == (1, "changed", {"BLOCK": 16})
+    assert type(left) is type(own)
