@@ -14,6 +14,7 @@ are counted, too; of the plain run only the kernels are known.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("args", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # a run that goes on is ended, too
     print(machine("torch", "triton", "pytest-xdist"), flush=True)
     with tempfile.TemporaryDirectory() as name:
         logs = options.logs or Path(name) / "logs"
@@ -141,6 +143,8 @@ class Suite:
                 code = process.wait(seconds)
             except subprocess.TimeoutExpired:
                 stopped, code = True, _stop(process)
+            finally:
+                _end(process)
         run = Run(
             name,
             time.perf_counter() - began if not stopped else seconds,
@@ -160,13 +164,19 @@ class Suite:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> int:
-    """Interrupt a run that this script has started, and end it and its workers if that does not."""
+    """Interrupt a run that this script has started, and end it if that does not."""
     process.send_signal(signal.SIGINT)
     try:
         return process.wait(15)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        _end(process)
         return process.wait()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of a run, its workers included: nothing of it may go on beside what is measured next."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
