@@ -78,6 +78,7 @@ class Run:
 def main() -> None:
     parser = argparse.ArgumentParser(usage=__doc__, allow_abbrev=False)
     parser.add_argument("-n", "--workers", default="4", help="of the dump and the load")
+    parser.add_argument("--plain-workers", default="0", help="of the plain run; 0 is serial")
     parser.add_argument("--seconds", type=float, default=570.0, help="for everything together")
     parser.add_argument("--logs", type=Path, help="a folder for what the runs print, the report and the cache")
     parser.add_argument("folder", type=Path)
@@ -94,7 +95,9 @@ def main() -> None:
         cache, workers = logs / "cache.textproto", options.workers
         cache.unlink(missing_ok=True)
         dump = suite.run(f"dump, -n {workers}", [f"-n{workers}", f"--autotune-dump={cache}"], options.seconds * SHARE)
-        plain = suite.run("plain, serial", ["-pno:autotune"], max(until - time.monotonic(), 1))
+        title = "plain, serial" if options.plain_workers == "0" else f"plain, -n {options.plain_workers}"
+        parallel = [] if options.plain_workers == "0" else [f"-n{options.plain_workers}"]
+        plain = suite.run(title, ["-pno:autotune", *parallel], max(until - time.monotonic(), 1))
         runs = [plain, dump]
         if cache.exists() and until - time.monotonic() >= LOAD_S:
             loading = [f"-n{workers}", f"--autotune-load={cache}"]
