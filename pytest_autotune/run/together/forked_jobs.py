@@ -52,6 +52,7 @@ class ForkedJobs:
     :param jobs: by number, in the order in which they are begun; at most :data:`MOST`.
     :param take: entered in the child around each job; yields False where another process does it.
     :param cores: takes that many cores which nobody compiles on, or fewer; each is freed by closing it.
+    :param most: children at a time.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class ForkedJobs:
         jobs: Mapping[int, Callable[[], object]],
         take: Callable[[int], AbstractContextManager[bool]],
         cores: Callable[[int], list[ExitStack]],
+        most: int,
     ) -> None:
+        self._most = most
         self._jobs = jobs
         self._take = take
         self._cores = cores
@@ -171,8 +174,8 @@ class ForkedJobs:
             self._held.pop().close()
 
     def _grow(self) -> None:
-        to_begin = len(self._waiting) - max(len(self._held), len(self._begun))
-        if to_begin > 0 and (cores := self._cores(to_begin)):
+        wanted = min(len(self._waiting), self._most) - max(len(self._held), len(self._begun))
+        if wanted > 0 and (cores := self._cores(wanted)):
             with suppress(OSError):
                 self.fork(cores)
 

@@ -71,23 +71,25 @@ class CompileJobs(Executor):
         jobs = {number: self._jobs[number] for number in sorted(self._jobs, key=weight, reverse=True)}
         others: list[int] = []
         if LEAST_FORKED <= len(jobs) <= MOST and may_fork() and internals.reads_what_others_compile():
-            cores = run.cores(min(len(jobs), run.policy.cores, free_memory() // FREE_MEMORY), helping=helping)
+            most = min(len(jobs), run.policy.cores, free_memory() // FREE_MEMORY)
+            cores = run.cores(most, helping=helping)
             if helping and not cores:
                 return list(jobs)
             if len(cores) > 1:
-                others = self._in_children(jobs, cores, run, work)
+                others = self._in_children(jobs, cores, most, run, work)
                 jobs = {number: job for number, job in jobs.items() if not job.result.done()}
             else:
                 for core in cores:
                     core.close()
         return others + self._in_threads(jobs, run, work)
 
-    def _in_children(self, jobs: dict[int, _Job], cores: list[ExitStack], run: TuningRun, work: Work) -> list[int]:
+    def _in_children(
+        self, jobs: dict[int, _Job], cores: list[ExitStack], most: int, run: TuningRun, work: Work
+    ) -> list[int]:
         """Compile in children what they can; what is lost there stays open."""
         others = []
-        with ForkedJobs(
-            {number: job.compile for number, job in jobs.items()}, work.take, partial(run.cores, helping=True)
-        ) as forked:
+        compiles = {number: job.compile for number, job in jobs.items()}
+        with ForkedJobs(compiles, work.take, partial(run.cores, helping=True), most) as forked:
             try:
                 forked.fork(cores)
             except OSError:
