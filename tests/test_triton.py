@@ -762,8 +762,10 @@ def test_only_what_is_asked_without_a_choice_is_replaced_so_that_a_launch_costs_
         "check_disk_cache",
         "cache_results",
         "prune_configs",
+        "configs",
         "__init_subclass__",
     }
+    assert not hasattr(type(during["configs"]), "__get__")
 
 
 def test_ignored_kernels_are_not_told_as_unseen(session) -> None:

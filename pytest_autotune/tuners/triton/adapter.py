@@ -3,11 +3,12 @@
 It touches members of ``triton.runtime.autotuner.Autotuner``:
 ``check_disk_cache``, which Triton calls when it has no choice in memory, with the
 candidates that are left after pruning and a function that benchmarks them;
-``cache_results``, the switch that makes Triton call it; and, for subclasses that
+``cache_results``, the switch that makes Triton call it; for subclasses that
 search without it, ``prune_configs`` (``own_runs.py``), which also leaves no
-trace in the candidates (``pruning.py``). The launch of a kernel that has its
-choice is not touched. Under the interpreter without a GPU it also
-supplies the benchmarker that Triton lacks there (``do_bench``).
+trace in the candidates (``pruning.py``); and setting ``configs``
+(``set_lists.py``). The launch of a kernel that has its choice is not touched.
+Under the interpreter without a GPU it also supplies the benchmarker that Triton
+lacks there (``do_bench``).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.own_runs import OwnRuns
 from pytest_autotune.tuners.triton.seen import Seen
+from pytest_autotune.tuners.triton.set_lists import SetLists
 
 
 class _AlwaysAsk:
@@ -58,6 +60,7 @@ class Adapter:
         self._seen = Seen()
         self._compilations: Compilations | None = None
         self._ahead: CompilingChildren | None = None
+        self._set_lists: SetLists | None = None
         self._own_runs: OwnRuns | None = None
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
@@ -65,7 +68,8 @@ class Adapter:
         autotuner_class = module.Autotuner
         original = internals.disk_cache_check(autotuner_class)
         compiled = CompiledChoices(run, autotuner_class)
-        choices = Choices(run, compiled)
+        set_lists = self._set_lists = SetLists(run)
+        choices = Choices(run, compiled, set_lists)
         adapter = self
 
         def choosing(disk_cache: Callable[..., Any]) -> Any:
@@ -76,6 +80,7 @@ class Adapter:
             def leave_alone(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
                 return choices.leave_alone(self, tuning_key, configs, bench_fn, disk_cache)
 
+            leave_alone.__name__ = internals.DISK_CACHE  # in a line about an error
             return guarded(check_disk_cache, leave_alone, run, NAME, library=NAME)
 
         self._run = run
@@ -83,6 +88,7 @@ class Adapter:
         self._original_check = original
         autotuner_class.check_disk_cache = choosing(original)
         autotuner_class.cache_results = _AlwaysAsk()
+        autotuner_class.configs = set_lists
         self._hook_own_runs(OwnRuns(run, autotuner_class, choices, self._seen.add, choosing))
         self._compilations = Compilations(compiled.compiled, self._compiled_here)
         self._watch_when_imported()
@@ -140,6 +146,8 @@ class Adapter:
             self._autotuner_class.check_disk_cache = self._original_check
             if isinstance(vars(self._autotuner_class).get("cache_results"), _AlwaysAsk):
                 del self._autotuner_class.cache_results
+            if vars(self._autotuner_class).get("configs") is self._set_lists:
+                del self._autotuner_class.configs
             self._autotuner_class = None
         if self._compilations is not None:
             self._compilations.unhook()

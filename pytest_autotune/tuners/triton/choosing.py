@@ -33,6 +33,7 @@ from pytest_autotune.tuners.triton.identity import (
     made_of,
     versions,
 )
+from pytest_autotune.tuners.triton.set_lists import SetLists
 from pytest_autotune.tuners.triton.tuning import tune
 from pytest_autotune.tuners.triton.verifying import verify_choice
 
@@ -44,11 +45,13 @@ class Choices:
     """Chooses for the calls of one process.
 
     :param compiled: notes what the choices are compiled for.
+    :param set_lists: gets to know what is chosen.
     """
 
-    def __init__(self, run: TuningRun, compiled: CompiledChoices) -> None:
+    def __init__(self, run: TuningRun, compiled: CompiledChoices, set_lists: SetLists) -> None:
         self._run = run
         self._compiled = compiled
+        self._set_lists = set_lists
         self._devices: set[Device] = set()
 
     def choose(
@@ -108,8 +111,8 @@ class Choices:
             call.adopt(configs[0], 0.0)
             self._forget_before_the_next_test(call)
             return True
-        # Triton refuses a call that sets what is tuned, before it measures anything.
-        is_refused = any(call.kwargs.keys() & config.kwargs.keys() for config in configs)
+        # Triton refuses a call for which pruning left nothing, or that sets what is tuned, before it measures anything.
+        is_refused = not configs or any(call.kwargs.keys() & config.kwargs.keys() for config in configs)
         identity = None if is_refused else self._identity(call, function, configs)
         if identity is None:
             return None
@@ -219,6 +222,7 @@ class Choices:
         In a sweep it always asks, so that it is known what it ran with.
         """
         autotuner, tuning_key = call.autotuner, call.tuning_key
+        self._set_lists.chosen(autotuner, tuning_key)
         is_pruned = getattr(autotuner, "early_config_prune", None) is not None and autotuner.perf_model is None
         if not is_pruned and self._run.policy.sweep is None:
             return

@@ -103,6 +103,7 @@ class OwnRuns:
         def prune_configs(self: Any, kwargs: Any) -> Any:
             return own_runs.left_of(self, kwargs, pruned(self, kwargs))
 
+        pruned.__name__ = internals.PRUNE  # in a line about an error
         return guarded(prune_configs, pruned, self._run, NAME, library=NAME)  # type: ignore[no-any-return]
 
     def _keep_database_out(self, cls: Any) -> None:
