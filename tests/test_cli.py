@@ -220,7 +220,7 @@ def test_diff_can_leave_out_what_changed_in_time_only(run: Run) -> None:
     write("old.textproto", entry())
     write("new.textproto", entry(time_us=11.0))
 
-    assert run("diff", "--choices", "old.textproto", "new.textproto")[1] == ["1 time only"]
+    assert run("diff", "--choices", "--exit-code", "old.textproto", "new.textproto")[:2] == (0, ["1 time only"])
 
 
 def test_diff_ends_with_status_1_only_where_asked(run: Run) -> None:
@@ -616,6 +616,22 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("arguments", [["show", "a.textproto"], ["--version"]])
+def test_where_nobody_reads_the_status_is_not_the_one_of_a_check_that_failed(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    stores.update(tmp_path / "a.textproto", lambda now: Cache((entry(),)))
+    read, write = os.pipe()
+    os.close(read)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_autotune.cli", *arguments], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE
+    )
+    os.close(write)
+
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_no_error(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pytest_autotune.cli.status import FOUND, OK
 @click.command("diff", short_help="how two caches differ")
 @click.argument("old", metavar="OLD", type=PATH)
 @click.argument("new", metavar="NEW", type=PATH)
-@click.option("--exit-code", is_flag=True, help="Exit status 1 where they differ.")
+@click.option("--exit-code", is_flag=True, help="Exit status 1 where they differ; with --choices, in more than time.")
 @click.option("--choices", is_flag=True, help="No rows for what changed in time only.")
 def command(old: str, new: str, exit_code: bool, choices: bool) -> int:
     """What is different in the cache NEW: a line of counts, then a row for each entry.
@@ -27,8 +27,9 @@ def command(old: str, new: str, exit_code: bool, choices: bool) -> int:
     """
     as_read = AsRead()
     found = diff(_side(old, as_read), _side(new, as_read))
-    print_lines(_lines(found, choices))
-    return FOUND if exit_code and found.changes else OK
+    shown = [change for change in found.changes if not (choices and change.kind is ChangeKind.TIME)]
+    print_lines(_lines(found, shown))
+    return FOUND if exit_code and shown else OK
 
 
 def _side(path: str, as_read: AsRead) -> Cache:
@@ -36,17 +37,13 @@ def _side(path: str, as_read: AsRead) -> Cache:
     return Cache() if path == os.devnull else stores.read(path, as_read=as_read)
 
 
-def _lines(found: Diff, choices: bool) -> Iterator[str]:
+def _lines(found: Diff, shown: list[Change]) -> Iterator[str]:
     yield str(found)
     main = found.device
-    devices = {change.entry.problem.device for change in found.changes}
+    devices = {change.entry.problem.device for change in shown}
     for device in sorted(devices, key=lambda device: (device != main, device.sort_key)):
-        changes = [change for change in found.changes if change.entry.problem.device == device]
-        if choices:
-            changes = [change for change in changes if change.kind is not ChangeKind.TIME]
-        if changes:
-            yield ""
-            yield from _of_device(device, changes)
+        yield ""
+        yield from _of_device(device, [change for change in shown if change.entry.problem.device == device])
 
 
 def _of_device(device: Device, changes: list[Change]) -> Iterator[str]:

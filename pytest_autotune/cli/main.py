@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
@@ -32,7 +34,27 @@ COMMANDS = {
 }
 
 
+class _NobodyReads(Exception):
+    """The reader, such as `head`, has had enough. Click would make status 1 of it, which says that a check failed."""
+
+
+@contextmanager
+def _unseen_by_click() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _NobodyReads from error
+
+
 class _Commands(click.Group):
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _unseen_by_click():  # --help and --version
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _unseen_by_click():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -82,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{path}: {error.format_message().removesuffix('.')} (see {path} --help)", file=sys.stderr)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
+    except (BrokenPipeError, _NobodyReads):
         _write_no_more()
         return BROKEN_PIPE
     except OSError as error:  # those of caches say what to do
