@@ -109,7 +109,7 @@ class Layout(enum.Enum):
         (Tile(4), "layout=row, m=4"),
         (Split(3), "k=3"),
         (5, "config=5"),
-        ((1, 2), "config=[('int', '1', ''), ('int', '2', '')]"),
+        ((1, 2), "config=(1, 2)"),
         ({"layout": Layout.ROW}, "layout=Layout.ROW"),
     ],
 )

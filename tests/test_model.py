@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 
 import pytest
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, library_of
+from pytest_autotune.tuners.shared.values import stable_value
+
+
+class Scope(enum.Enum):
+    GLOBAL = 1
 
 
 def test_a_problem_is_named_by_tuner_and_kernel_and_knows_the_library_of_its_tuner() -> None:
@@ -31,6 +37,28 @@ def test_a_candidate_is_named_by_what_a_reader_knows_of_it_and_by_an_id_where_th
     candidate: Candidate, words: str
 ) -> None:
     assert str(candidate) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ((16, 32), "(16, 32)"),
+        ((1.5,), "(1.5,)"),
+        ((), "()"),
+        ((None, True, "row"), "(None, True, row)"),
+        (((1, 2), ("a", "b'c")), "((1, 2), (a, b'c))"),
+        ((2**70, Scope.GLOBAL), "(1180591620717411303424, Scope.GLOBAL)"),
+        (("[('int', '1', '')]",), "([('int', '1', '')],)"),
+        ("[('int', '1', '')]", "[('int', '1', '')]"),
+    ],
+)
+def test_a_tuple_is_shown_as_it_is_written_in_python(value: object, words: str) -> None:
+    assert str(stable_value("shape", value)) == f"shape={words}"
+
+
+@pytest.mark.parametrize("text", ["[('int', '1', '')", "[('int', '1')]", "x", "[__import__('os')]"])
+def test_a_tuple_that_no_dump_has_written_is_shown_as_the_file_has_it(text: str) -> None:
+    assert Value("shape", text, "tuple").words == text
 
 
 def test_what_is_counted_is_one_or_several() -> None:

@@ -21,6 +21,9 @@ Scalar = bool | int | float | str | None
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 _INT64 = range(-(2**63), 2**63)
 _BY_NAME = attrgetter("name")
+#: A part of an encoded tuple: kind of scalar, scalar, type, each as Python writes text.
+_PART = re.compile(r"""\('(\w+)', ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"), '(\w*)'\)""")
+_TUPLE = re.compile(rf"\[(?:{_PART.pattern}(?:, {_PART.pattern})*)?\]")
 
 
 #: The name of a value of a fingerprint: the digest of the candidates that pruning left, where they are fewer.
@@ -76,8 +79,30 @@ class Value:
         # Coarser than equality, and much cheaper: a problem is hashed at every lookup.
         return hash((self.name, self.type, str(self.value)))
 
+    @property
+    def words(self) -> str:
+        """The value as people read it: a tuple as ``(16, fp32)``, and not with the kind and type of each part."""
+        text = str(self.value)
+        return _tuple_words(text) if self.type == "tuple" else text
+
     def __str__(self) -> str:
-        return f"{self.name}={self.value}"
+        return f"{self.name}={self.words}"
+
+
+def _tuple_words(encoded: str) -> str:
+    if _TUPLE.fullmatch(encoded) is None:  # a file may say anything
+        return encoded
+    parts = [_part_words(*part) for part in _PART.findall(encoded)]
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def _part_words(kind: str, literal: str, type: str) -> str:
+    scalar = _unquoted(_unquoted(literal)) if kind == "str" else _unquoted(literal)
+    return _tuple_words(scalar) if type == "tuple" else scalar
+
+
+def _unquoted(literal: str) -> str:
+    return re.sub(r"\\(.)", r"\1", literal[1:-1])
 
 
 def plain_value(name: str, value: object, type: str = "") -> Value:

@@ -92,7 +92,7 @@ def _group(name: str, device: Device, entries: list[Entry]) -> Iterator[str]:
 def _cells(key: Sequence[Value | None], entry: Entry, *, with_fingerprint: bool) -> list[str]:
     """The row of an entry; ``key`` has those parts of its key that have a column."""
     best = winner(entry)
-    cells = [_NO_VALUE if value is None else safe(str(value.value)) for value in key]
+    cells = [_NO_VALUE if value is None else safe(value.words) for value in key]
     cells += [choice_text(entry, best), time_text(best), f"{entry.tuning_seconds:.3g} s"]
     return [*cells, safe(" ".join(map(str, entry.fingerprint)))] if with_fingerprint else cells
 

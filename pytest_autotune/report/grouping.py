@@ -117,7 +117,7 @@ def _sameness(row: Row) -> tuple[object, ...]:
 
 def _span(name: str, values: Sequence[Value]) -> str:
     numbers = sorted({value.value for value in values if isinstance(value.value, (int, float))})
-    texts = sorted({str(value.value) for value in values})
+    texts = sorted({value.words for value in values})
     if len(numbers) == len(texts):
         if len(numbers) > LISTED:
             return f"{name} = {numbers[0]} … {numbers[-1]}"

@@ -145,7 +145,7 @@ def _part(name: str, one: Value | None, other: Value | None) -> str:
 
 
 def _text(value: Value | None) -> str:
-    return "none" if value is None else str(value.value)
+    return "none" if value is None else value.words
 
 
 def _distance(one: Value | None, other: Value | None) -> float:
