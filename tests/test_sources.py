@@ -23,7 +23,7 @@ FAILED = Candidate(failed="too large")
 
 def entry(source: str = "s", choice: Candidate | None = CHOICE, **key: int) -> Entry:
     problem = Problem("toy", "k", tuple(Value(name, value) for name, value in key.items()), GPU)
-    return Entry(problem, (Value("source", source),), choice, () if choice else (FAILED,))
+    return Entry(problem, (Value("source", source, "digest"),), choice, () if choice else (FAILED,))
 
 
 ENTRY = entry()
@@ -87,6 +87,26 @@ def test_a_stale_entry_is_offered_only_where_the_policy_uses_it(on_stale: OnStal
 
     assert (answer.lookup.outcome, answer.lookup.reason) == (Outcome.STALE, "source changed")
     assert (answer.entry is not None) == (answer.lookup.entry is not None) == used
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ([Value("version", 1)], [Value("version", 2)], "version changed (1 -> 2)"),
+        ([], [Value("settings", "runtime.debug=True", "settings")], "settings changed (none -> runtime.debug=True)"),
+        (
+            [Value("flush_l2", True), Value("version", "3.1")],
+            [],
+            "flush_l2, version changed (flush_l2: True -> none; version: 3.1 -> none)",
+        ),
+        ([Value("clock", "5f2c", "function")], [Value("clock", "81cc", "function")], "clock changed"),
+    ],
+)
+def test_what_is_no_digest_is_told_as_it_was_and_as_it_is(old: list[Value], new: list[Value], reason: str) -> None:
+    was = replace(ENTRY, fingerprint=(*ENTRY.fingerprint, *old))
+    now = replace(ASKED, fingerprint=tuple(sorted((*ENTRY.fingerprint, *new), key=lambda value: value.name)))
+
+    assert loaded(was).ask(now).lookup.reason == reason
 
 
 def test_what_is_judged_is_the_lookup_that_was_asked() -> None:

@@ -174,7 +174,7 @@ def test_a_failure_with_another_fingerprint_is_stale() -> None:
 
     tune(run, source="other")
 
-    assert (lookups[0].outcome, lookups[0].reason) == (Outcome.STALE, "source changed")
+    assert (lookups[0].outcome, lookups[0].reason) == (Outcome.STALE, "source changed (s -> other)")
 
 
 def test_an_alias_may_use_the_entries_of_another_device() -> None:

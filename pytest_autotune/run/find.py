@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.made_of import by_digest, difference, digest_of
+from pytest_autotune.cache.made_of import LONGEST, by_digest, difference, digest_of
 from pytest_autotune.cache.model import Entry, Identity, Problem, Value, before_pruning
 from pytest_autotune.run.abilities import Exists, MadeOf, nothing_noted
 from pytest_autotune.run.lookup import NO_ENTRY, Outcome
+
+#: Types of the values of a fingerprint that say themselves what they stand for.
+_PLAIN = frozenset({"", "int", "tuple", "settings"})
 
 
 @dataclass(frozen=True)
@@ -152,19 +155,26 @@ def _moved(caches: Caches, identity: Identity, offered: Callable[[Entry], bool],
 
 
 def _differences(entry: Entry, fingerprint: tuple[Value, ...], caches: Caches, made_of: MadeOf) -> dict[str, str]:
-    """What changed in the digests of a fingerprint since an entry was made, in words, as far as both sides say."""
+    """What changed in the parts of a fingerprint since an entry was made, in words, as far as both sides say."""
     noted: dict[str, str] = {}
     for index in caches.indexes:
         noted.update(index.made_of(entry.problem.tuner, entry.problem.kernel))
-    now = {part.name: part for part in fingerprint}
+    old, now = ({part.name: part for part in parts} for parts in (entry.fingerprint, fingerprint))
+    found = {name: words for name in old.keys() | now.keys() if (words := _in_plain(old.get(name), now.get(name)))}
     changed = [part for part in entry.fingerprint if part.name in now and part != now[part.name]]
     noted_now = by_digest(made_of()) if any(digest_of(part) in noted for part in changed) else {}
-    found = {}
     for part in changed:
         before, after = noted.get(digest_of(part)), noted_now.get(digest_of(now[part.name]))
         if before and after and (words := difference(before, after)):
             found[part.name] = words
     return found
+
+
+def _in_plain(old: Value | None, now: Value | None) -> str:
+    """How two parts of a fingerprint differ that are no digests, such as a version; empty for others."""
+    if any(value is not None and value.type not in _PLAIN for value in (old, now)):
+        return ""
+    return " -> ".join("none" if value is None else value.words[:LONGEST] for value in (old, now))
 
 
 def _choice_of(entry: Entry) -> str:
