@@ -135,6 +135,14 @@ def test_a_folder_with_other_things_in_it_is_refused(tmp_path):
     assert os.listdir(tmp_path) == ["test_a.py"]
 
 
+def test_a_folder_that_was_copied_without_its_hidden_file_says_so(tmp_path):
+    folder = f"{tmp_path / 'kept'}/"
+    update(folder, adding(entry("add")))
+    (tmp_path / "kept" / stores.MARKER).unlink()
+    for action in (read, check_writable, lambda path: update(path, adding(entry("mul")))):
+        assert "has no file .pytest-autotune, which marks a cache (copies often" in refusal(action, folder)
+
+
 def test_a_damaged_file_in_a_folder_is_named_and_kept(tmp_path):
     folder = tmp_path / "kept"
     update(f"{folder}/", adding(entry("add")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from pytest_autotune.cache.stores.writing import (
 
 _MARKER_TEXT = b"A folder of autotuning choices, one file for each problem, kept by pytest-autotune.\n"
 _PROBLEM_FILE = re.compile(r"[0-9a-f]{32}\.textproto")
+_NO_MARKER = (f"has no file {MARKER}, which marks a cache", "copies often leave hidden files out: copy it, too")
 
 
 class FolderStore:
@@ -46,9 +48,12 @@ class FolderStore:
                     return Cache()
                 found, remedy = "no such folder", f"create one with --autotune-dump={where}"
                 with suppress(FileNotFoundError):
-                    if os.listdir(folder):  # none could be created there
+                    names = os.listdir(folder)
+                    if names:  # none could be created there
                         remedy = "name the cache in it, or the folder that --autotune-dump made"
                     found = "is no folder of pytest-autotune"
+                    if _has_lost_its_marker(names):
+                        found, remedy = _NO_MARKER
                 raise CacheError(where, found, remedy)
             names = _problem_files(folder)
         except OSError as error:
@@ -103,8 +108,15 @@ class FolderStore:
             return
         except OSError as error:
             raise CacheError(self._where, f"cannot be used: {error.strerror}") from None
+        if _has_lost_its_marker(names):
+            raise CacheError(self._where, *_NO_MARKER)
         if MARKER not in names and any(MARKER not in name for name in names):
             raise CacheError(self._where, "is a folder with other things in it", "name a new or an empty folder")
+
+
+def _has_lost_its_marker(names: Sequence[str]) -> bool:
+    """Whether a folder with such files is a cache that was copied without its hidden file."""
+    return MARKER not in names and any(map(_PROBLEM_FILE.fullmatch, names))
 
 
 def _lock(folder: Path) -> Path:
