@@ -674,6 +674,59 @@ def test_a_loaded_choice_is_raced_as_it_would_be_tuned_and_used_whatever_comes_o
     assert not without.verdict.is_slower
 
 
+@pytest.mark.timeout(60)  # it waited for ever
+def test_the_hook_of_a_candidate_may_launch_a_kernel_that_is_not_compiled_yet(run, absent_gpu, cores) -> None:
+    @triton.jit
+    def zero(y, BLOCK: tl.constexpr):
+        tl.store(y + tl.arange(0, BLOCK), 0.0)
+
+    kernel = hooked_kernel([16, 32, 64, 128])
+    for one in kernel.configs:
+        one.pre_hook = lambda named: zero[(1,)](named["y"], named["BLOCK"])
+    lookups = run(dumping=True, cores=cores)
+
+    kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
+
+    assert lookups[0].tuned
+
+
+class Runnable:
+    """A Python function that an autotuner is made around, and that launches what it likes."""
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+
+def test_a_function_that_is_tuned_is_called_to_measure_it_and_never_to_compile(run, absent_gpu, cores) -> None:
+    given: list[Any] = []
+    add = hooked_kernel([16]).fn
+
+    def both(x: Any, y: Any, n: Any, BLOCK: int, **options: Any) -> Any:
+        given.append((BLOCK, options.get("warmup")))
+        add[(1,)](x, y, n, BLOCK=BLOCK)
+        return x
+
+    def made() -> Any:
+        bench = lambda kernel_call, quantiles: [float(kernel_call() is None)] * 3  # noqa: E731
+        configs = [config(block) for block in (16, 32, 64, 128)]
+        names = ["x", "y", "n", "BLOCK"]
+        return autotuner_module.Autotuner(Runnable(both), names, configs, ["n"], None, None, do_bench=bench)
+
+    lookups = run(dumping=True, cores=cores)
+    made().run(torch.zeros(128), torch.zeros(128), 3)
+    assert given == [(block, None) for block in (16, 32, 64, 128, 16)]
+
+    given.clear()
+    made_again, entry = made(), lookups[0].entry
+    loaded = run((entry,), cores=cores)
+    made_again.run(torch.zeros(128), torch.zeros(128), 3)
+    assert given == [(16, None)]
+    assert loaded[0].outcome == "hit"
+
+
 def test_a_kernel_with_a_benchmark_of_its_own_is_not_raced_again(run, absent_gpu) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(dumping=True)

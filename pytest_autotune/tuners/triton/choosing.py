@@ -20,7 +20,7 @@ from pytest_autotune.tuners.shared.candidates import no_longer_compiles
 from pytest_autotune.tuners.shared.source.definitions import may_be_defined
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton import identity as identities
-from pytest_autotune.tuners.triton import interpreter, libtuner
+from pytest_autotune.tuners.triton import internals, interpreter, libtuner
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
@@ -123,7 +123,7 @@ class Choices:
                 return True
             if disk_cache is not None and not run.policy.dumping and _owner_uses_disk_cache(autotuner):
                 return _from_disk_cache(disk_cache, autotuner, call.tuning_key, configs, bench_fn)
-            tune(call, configs, bench_fn, tuning, run)
+            tune(call, configs, bench_fn if _is_compiled(autotuner) else _as_it_is(bench_fn), tuning, run)
             self._note_tuned(call, tuning.lookup)
             self._forget_before_the_next_test(call)
             return False
@@ -169,7 +169,7 @@ class Choices:
             return entry.choice is not None and entry.choice.params in identity.offered
 
         def help_to_compile(work: Work) -> None:
-            if not interpreter.interprets(call.autotuner):
+            if _is_compiled(call.autotuner):
                 compile_candidates(call, configs, run, work, helping=True)
 
         def candidates() -> list[Candidate]:
@@ -251,13 +251,26 @@ def _from_disk_cache(
 
 
 def _compiled_kernel(call: Call, config: Any) -> Any:
-    """Compile and load a candidate; None under the interpreter, and where a graph is captured.
+    """Compile and load a candidate; None where nothing is compiled, as under the interpreter, or a graph is captured.
 
     :raises Exception: what Triton raises.
     """
-    if interpreter.interprets(call.autotuner) or stream_is_capturing():
+    if not _is_compiled(call.autotuner) or stream_is_capturing():
         return None
     return compile_and_load(call, config)
+
+
+def _is_compiled(autotuner: Any) -> bool:
+    return not interpreter.interprets(autotuner) and internals.is_of_triton(autotuner)
+
+
+def _as_it_is(bench_fn: Callable[[], None]) -> Callable[[], None]:
+    """A benchmark that leaves nothing to a race, and of which nothing is compiled ahead."""
+
+    def benchmark() -> None:
+        bench_fn()
+
+    return benchmark
 
 
 def _owner_uses_disk_cache(autotuner: Any) -> bool:

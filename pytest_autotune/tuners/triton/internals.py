@@ -141,6 +141,14 @@ def is_interpreted(layer: Any) -> bool:
     return type(layer).__name__ == "InterpretedFunction"
 
 
+def is_of_triton(autotuner: Any) -> bool:
+    """Whether what an autotuner launches is a kernel of Triton's, Gluon's too, that ``warmup=True`` only compiles.
+
+    Some autotuners are made around a Python function, which launches what it likes.
+    """
+    return any(base.__name__ == "JITFunction" for layer in layers(autotuner.fn) for base in type(layer).__mro__)
+
+
 def jit_function(layer: Any) -> Any:
     """The ``JITFunction`` under decorators of Triton; None where there is none."""
     for _ in range(20):
@@ -332,13 +340,13 @@ def own_search(autotuner: Any, autotuner_class: Any) -> OwnSearch | None:
     return None if "check_disk_cache" in uses else OwnSearch(uses, _key_in(frame))
 
 
-def key_of_tritons_run(autotuner: Any, autotuner_class: Any) -> Any:
+def key_of_tritons_run(autotuner: Any) -> Any:
     """The key of a call that prunes its candidates now in Triton's own ``run``; None where it is another one."""
-    code = getattr(autotuner_class.run, "__code__", None)
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (_is_ours(frame) or frame.f_code.co_name == "prune_configs"):
         frame = frame.f_back
-    return _key_in(frame) if frame is not None and frame.f_code is code and _runs(frame, autotuner) else None
+    is_tritons = frame is not None and frame.f_globals.get("__name__") == AUTOTUNER_MODULE
+    return _key_in(frame) if frame is not None and is_tritons and _runs(frame, autotuner) else None
 
 
 def _is_ours(frame: FrameType) -> bool:
@@ -515,7 +523,8 @@ def async_compile_mode() -> Any:
     """Triton's mode for compiling in a pool: since 3.6 without leaving itself active after an error.
 
     What is in Triton's cache on disk is read at once, in the thread that asks for it: threads that read a few files
-    each take turns at the interpreter, and take longer together.
+    each take turns at the interpreter, and take longer together. What is launched meanwhile, as by the hook of a
+    candidate, is compiled at once, too: a launch would wait for what nobody compiles before all are submitted.
     """
     module = _module("runtime._async_compile")
     mode = getattr(module, "AsyncCompileMode", None)
@@ -523,7 +532,8 @@ def async_compile_mode() -> Any:
         return None
     if module.active_mode.get() is not None:
         return None
-    is_known = list(inspect.signature(mode.submit).parameters) == _SUBMIT_PARAMETERS
+    parameters = list(inspect.signature(mode.submit).parameters)  # 3.9 has one more
+    is_known = parameters[: len(_SUBMIT_PARAMETERS)] == _SUBMIT_PARAMETERS
     return partial(_mode_that_reads_at_once, mode) if is_known else mode
 
 
@@ -531,15 +541,25 @@ def _mode_that_reads_at_once(mode: Any, *args: Any, **kwargs: Any) -> Any:
     made = mode(*args, **kwargs)
     submit = made.submit
 
-    def read_or_submit(key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], object]) -> Any:
-        if not _is_on_disk(key):
-            return submit(key, compile_fn, finalize_fn)
+    def read_or_submit(
+        key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], object], *others: Any
+    ) -> Any:
+        if not (_is_for_a_launch() or _is_on_disk(key)):
+            return submit(key, compile_fn, finalize_fn, *others)
         kernel = compile_fn()
         finalize_fn(kernel)
         return kernel
 
     made.submit = read_or_submit
     return made
+
+
+def _is_for_a_launch() -> bool:
+    """Whether a kernel is compiled now because it is launched, and not with ``warmup=True``."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_do_compile":
+        frame = frame.f_back
+    return frame is not None and frame.f_locals.get("warmup") is False
 
 
 def _is_on_disk(key: str) -> bool:

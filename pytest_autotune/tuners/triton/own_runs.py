@@ -130,7 +130,7 @@ class OwnRuns:
         """
         search = internals.own_search(autotuner, self._class)
         if search is None or not _is_known(search, autotuner) or type(autotuner.cache) is not dict:
-            if len(configs) == 1 and (key := internals.key_of_tritons_run(autotuner, self._class)) is not None:
+            if len(configs) == 1 and (key := internals.key_of_tritons_run(autotuner)) is not None:
                 self._seen(autotuner, key)  # since Triton 3.8 the only candidate is taken without asking
             return configs
         self._seen(autotuner, search.key)

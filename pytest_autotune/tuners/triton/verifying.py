@@ -28,6 +28,9 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
     if interpreter.interprets(call.autotuner):
         tuning.verified(Verdict("it was interpreted, and times mean nothing"))
         return
+    if not internals.is_of_triton(call.autotuner):
+        tuning.verified(Verdict("it is a Python function, whose launches are its own"))
+        return
     if stream_is_capturing():
         tuning.verified(CAPTURED)
         return
