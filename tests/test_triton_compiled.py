@@ -675,19 +675,21 @@ def test_a_loaded_choice_is_raced_as_it_would_be_tuned_and_used_whatever_comes_o
 
 
 @pytest.mark.timeout(60)  # it waited for ever
-def test_the_hook_of_a_candidate_may_launch_a_kernel_that_is_not_compiled_yet(run, absent_gpu, cores) -> None:
-    @triton.jit
-    def zero(y, BLOCK: tl.constexpr):
-        tl.store(y + tl.arange(0, BLOCK), 0.0)
-
+@pytest.mark.parametrize("is_tuned", [False, True])
+def test_the_hook_of_a_candidate_may_launch_a_kernel_of_its_own(run, absent_gpu, cores, is_tuned: bool) -> None:
+    own = hooked_kernel([16, 32])
     kernel = hooked_kernel([16, 32, 64, 128])
     for one in kernel.configs:
-        one.pre_hook = lambda named: zero[(1,)](named["y"], named["BLOCK"])
+        one.pre_hook = lambda named: (
+            own[(1,)](named["x"], named["y"], named["BLOCK"])
+            if is_tuned
+            else own.fn[(1,)](named["x"], named["y"], 1, BLOCK=named["BLOCK"])
+        )
     lookups = run(dumping=True, cores=cores)
 
     kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
-    assert lookups[0].tuned
+    assert [lookup.tuned for lookup in lookups] == [True] * (5 if is_tuned else 1)
 
 
 class Runnable:

@@ -261,7 +261,12 @@ def _compiled_kernel(call: Call, config: Any) -> Any:
 
 
 def _is_compiled(autotuner: Any) -> bool:
-    return not interpreter.interprets(autotuner) and internals.is_of_triton(autotuner)
+    """Whether candidates can be compiled without a launch: not where the hook of another one's launches this kernel."""
+    return (
+        not interpreter.interprets(autotuner)
+        and internals.is_of_triton(autotuner)
+        and not internals.collects_what_is_compiled()
+    )
 
 
 def _as_it_is(bench_fn: Callable[[], None]) -> Callable[[], None]:

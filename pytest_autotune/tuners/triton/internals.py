@@ -530,11 +530,17 @@ def async_compile_mode() -> Any:
     mode = getattr(module, "AsyncCompileMode", None)
     if mode is None or "ignore_errors" not in inspect.signature(mode).parameters:
         return None
-    if module.active_mode.get() is not None:
+    if collects_what_is_compiled():
         return None
     parameters = list(inspect.signature(mode.submit).parameters)  # 3.9 has one more
     is_known = parameters[: len(_SUBMIT_PARAMETERS)] == _SUBMIT_PARAMETERS
     return partial(_mode_that_reads_at_once, mode) if is_known else mode
+
+
+def collects_what_is_compiled() -> bool:
+    """Whether a mode for compiling in a pool is active: what ``warmup=True`` compiles is not compiled yet then."""
+    active = getattr(_module("runtime._async_compile"), "active_mode", None)
+    return active is not None and active.get() is not None
 
 
 def _mode_that_reads_at_once(mode: Any, *args: Any, **kwargs: Any) -> Any:
