@@ -22,6 +22,7 @@ import triton.language as tl
 from triton.compiler.errors import CompilationError
 from triton.runtime import autotuner as autotuner_module
 from triton.runtime.errors import OutOfResources
+from triton.runtime.jit import KernelInterface
 
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
@@ -367,6 +368,30 @@ def test_an_autotuner_tuned_before_the_hook_is_told_as_unseen(session) -> None:
 
     assert any("copy_kernel.<locals>.copy" in told for told in first.unseen)
     assert kernel.cache
+
+
+class CopiedHeuristics(KernelInterface[Any]):
+    """A copy of ``triton.heuristics`` under another name."""
+
+    def __init__(self, fn: Any, values: dict[str, Any]) -> None:
+        self.fn, self.values, self.arg_names = fn, values, fn.arg_names
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
+        return self.fn.run(*args, **kwargs, **{name: value(named) for name, value in self.values.items()})
+
+
+def test_what_a_copy_of_heuristics_takes_from_the_function_around_it_is_in_the_key(session) -> None:
+    def ask(limit: int) -> None:
+        kernel = CopiedHeuristics(copy_kernel(Bench(), key=()), {"n": lambda arguments: limit})
+        kernel[grid](torch.ones(128), torch.zeros(128))
+
+    first = session(dumping=True)
+    ask(10)
+    ask(20)
+
+    limits = [value.value for lookup in first.lookups for value in lookup.problem.key if value.name.endswith("limit")]
+    assert limits == [10, 20]
 
 
 @pytest.mark.parametrize("order", ["heuristics outside", "heuristics inside"])

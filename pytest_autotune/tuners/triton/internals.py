@@ -128,8 +128,11 @@ def is_flagtree() -> bool:
 
 
 def is_heuristics(layer: Any) -> bool:
-    """Whether a decorator of a kernel is ``triton.heuristics``, or another package's of that name."""
-    return _is_heuristics_class(type(layer)) and isinstance(getattr(layer, "values", None), dict)
+    """Whether a decorator of a kernel is ``triton.heuristics``, or a copy of it, whatever its name."""
+    values = vars(layer).get("values") if hasattr(layer, "__dict__") else None
+    if not isinstance(values, dict):
+        return False
+    return _is_heuristics_class(type(layer)) or ("fn" in vars(layer) and all(map(callable, values.values())))
 
 
 def _is_heuristics_class(cls: type) -> bool:
