@@ -35,7 +35,7 @@ def parent_of(process: int) -> int:
 
 
 def is_gone(process: int) -> bool:
-    return not children._is_alive(process)
+    return not children.is_alive(process)
 
 
 def writes_its_number(path: Path) -> Callable[[], None]:

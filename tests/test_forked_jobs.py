@@ -136,7 +136,7 @@ def test_cores_are_let_go_as_soon_as_nothing_is_left_to_do_on_them(tmp_path: Pat
 
 
 def test_more_children_come_on_cores_that_become_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forked_jobs, "GROW_S", 0.05)
+    monkeypatch.setattr(forked_jobs, "LOOK_S", 0.05)
     asked: list[int] = []
 
     def two_more(most: int) -> list[ExitStack]:
@@ -168,10 +168,10 @@ def test_children_end_with_whatever_leaves_them(tmp_path: Path) -> None:
 
     left = {int(path.read_text()) for path in tmp_path.iterdir()}
     until = time.monotonic() + WAIT_S
-    while any(map(children._is_alive, left)) and time.monotonic() < until:
+    while any(map(children.is_alive, left)) and time.monotonic() < until:
         time.sleep(0.005)
     assert len(left) == 2
-    assert not any(map(children._is_alive, left))
+    assert not any(map(children.is_alive, left))
 
 
 def test_descriptors_are_closed_when_it_is_left() -> None:

@@ -7,8 +7,12 @@ launching it are stood in for.
 from __future__ import annotations
 
 import gc
+import os
 import shutil
+import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,10 +37,13 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.sweep import Sweep
+from pytest_autotune.run.together import forked_jobs
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
+from pytest_autotune.run.together.forked_jobs import ForkedJobs
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.triton import compile_jobs
 from pytest_autotune.tuners.triton.adapter import Adapter
+from pytest_autotune.tuners.triton.compile_jobs import weight_of
 from pytest_autotune.tuners.triton.internals import async_compile_mode
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
@@ -163,8 +170,10 @@ def run(absent_gpu: AbsentGpu) -> Iterator[Any]:
         door = TuningRun(Policy(**policy), index, coordination or Alone(GpuLock(1.0)), lookups.append)
         adapter.hook(autotuner_module, door)
         adapters.append(adapter)
+        begin.doors.append(door)  # type: ignore[attr-defined]
         return lookups
 
+    begin.doors = []  # type: ignore[attr-defined]
     yield begin
     for adapter in adapters:
         adapter.unhook()
@@ -781,3 +790,85 @@ def test_what_heuristics_make_of_a_candidate_may_give_it_another_grid_with_the_s
     fill[lambda named: (grids.add(named["PROGRAMS"]) or named["PROGRAMS"],)](torch.zeros(64), 64)
 
     assert grids == {4, 6}
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_autotune.devices.cpu", lambda: Device("CPU", "avx2", 2))
+
+
+forks = pytest.mark.skipif(
+    async_compile_mode() is None or not sys.platform.startswith("linux"),
+    reason="no children compile",
+)
+
+
+@forks
+@pytest.mark.usefixtures("two_cores")
+def test_a_child_that_dies_or_fails_leaves_its_candidate_to_this_process(run, compiled, monkeypatch) -> None:
+    compile_once, here = triton.compiler.compiler.ASTSource.make_ir, os.getpid()
+
+    def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
+        block = self.constants[(4,)]
+        if os.getpid() != here and block == 32:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if os.getpid() != here and block == 64:
+            raise ValueError
+        return compile_once(self, *args, **kwargs)
+
+    monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
+    lookups = run(dumping=True, cores=2)
+
+    call(product_kernel([config(block) for block in CONFIGS]))
+
+    assert compiled.blocks == CONFIGS
+    assert all(candidate.time_us for candidate in lookups[0].entry.candidates)
+
+
+@forks
+@pytest.mark.usefixtures("two_cores")
+def test_after_a_child_that_hung_threads_compile_and_the_user_is_told(run, compiled, monkeypatch) -> None:
+    monkeypatch.setattr(forked_jobs, "JOB_S", 0.2)
+    compile_once, here = triton.compiler.compiler.ASTSource.make_ir, os.getpid()
+    hung: list[bool] = []
+
+    def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if os.getpid() != here:
+            time.sleep(30)
+        hung.append(True)
+        return compile_once(self, *args, **kwargs)
+
+    monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
+    lookups = run(dumping=True, cores=2)
+
+    for stages in (2, 3):
+        call(product_kernel([config(block, stages) for block in CONFIGS]))
+
+    assert len(hung) == 6
+    assert all(lookup.tuned for lookup in lookups)
+    assert [note for note in run.doors[-1].notes if "threads compile from then on" in note]
+
+
+@forks
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize("how", ["TRITON_ALWAYS_COMPILE", "a cache of another class"])
+def test_what_this_process_would_not_find_is_compiled_in_no_child(run, compiled, monkeypatch, how) -> None:
+    if how == "TRITON_ALWAYS_COMPILE":
+        monkeypatch.setattr(triton.knobs.compilation, "always_compile", True)
+    else:
+        own = type("Own", (triton.runtime.cache.FileCacheManager,), {})
+        monkeypatch.setattr(triton.knobs.cache, "manager_class", own)
+    monkeypatch.setattr(ForkedJobs, "fork", None)
+    lookups = run(dumping=True, cores=2)
+
+    call(product_kernel([config(block) for block in CONFIGS]))
+
+    assert lookups[0].tuned
+    assert set(compiled.blocks) == set(CONFIGS)
+
+
+def test_the_heaviest_candidate_is_begun_first() -> None:
+    tiles = [(64, 64, 4), (128, 256, 4), (128, 256, 8), (128, 64, 4)]
+    configs = [triton.Config({"M": m, "N": n, "EVEN": True, "ACT": "relu"}, num_warps=warps) for m, n, warps in tiles]
+
+    assert sorted(configs, key=weight_of, reverse=True) == [configs[1], configs[2], configs[3], configs[0]]

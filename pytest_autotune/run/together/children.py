@@ -172,13 +172,14 @@ def _end_with(process: int, stop: int, all_s: float, temporary: str | None) -> N
         waited_for.append(os.pidfd_open(process))
     give_up_at = time.monotonic() + all_s
     while time.monotonic() < give_up_at and not _readable(waited_for, 1.0):
-        if not _is_alive(process):
+        if not is_alive(process):
             break
     _remove(temporary)
     os.killpg(0, signal.SIGKILL)
 
 
-def _is_alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """Whether a process runs: one that has ended and is not waited for does not."""
     try:
         os.kill(process, 0)
     except OSError:

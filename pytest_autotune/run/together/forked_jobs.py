@@ -15,22 +15,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from enum import IntEnum
+from functools import partial
 from types import TracebackType
 
 from pytest_autotune.run.together import children
 
 #: So long may one job take, in seconds; a child that a lock of another thread was copied into hangs at once.
 JOB_S = 120.0
-#: More children are forked on cores that have become free, so often at most, in seconds.
-GROW_S = 0.25
+#: More children are forked on cores that have become free, and it is seen which have died, so often, in seconds.
+LOOK_S = 0.1
 #: A pipe holds the numbers of so many jobs.
 MOST = 10_000
-#: So often another child takes the place of one that has died.
+#: So often another one takes the place of a child from which the others were forked.
 _LIVES = 3
 _JOB = struct.Struct("=i")
 #: Which job, what became of it, and the process that has begun it.
 _TOLD = struct.Struct("=iii")
-_BEGUN, _DIED = -1, -2
+_BEGUN = -1
 
 
 class Ended(IntEnum):
@@ -101,21 +102,37 @@ class ForkedJobs:
         :raises OSError: when there can be none.
         """
         self._held += cores
-        number = len(cores)
+        served = [partial(self._serve, len(cores)), *[partial(self._serve, 1)] * _LIVES]
         self._families.append(
             children.start(
-                lambda: [self._serve] * (number * _LIVES),
-                number,
+                lambda: served,
+                1,
                 [self._queue, self._tell],
-                died=lambda why: os.write(self._tell, _TOLD.pack(0, _DIED, 0)),
                 job_s=float("inf"),
                 all_s=float("inf"),
                 nice=0,  # the test waits for them
             )
         )
 
-    def _serve(self) -> None:
-        """In a child: do jobs until there are none."""
+    def _serve(self, number: int) -> None:
+        """In a child: do jobs until there are none, and be so many.
+
+        Each one forked forks half of what is left: a process of a GPU takes 0.03 s to fork, one after the other.
+        """
+        forked: list[int] = []
+        with suppress(OSError):  # then fewer do it
+            while number > 1:
+                process = os.fork()
+                if process:
+                    forked.append(process)
+                    number -= number // 2
+                else:
+                    forked, number = [], number // 2
+        self._do_jobs()
+        for process in forked:
+            os.waitpid(process, 0)  # whoever ends all of them ends those of a process that has not ended
+
+    def _do_jobs(self) -> None:
         while record := os.read(self._queue, _JOB.size):
             number = _JOB.unpack(record)[0]
             ended = Ended.ELSEWHERE
@@ -136,23 +153,23 @@ class ForkedJobs:
         """
         poll = select.poll()
         poll.register(self._told, select.POLLIN)
-        grow_at = time.monotonic() + GROW_S
+        look_at = time.monotonic() + LOOK_S
         while self._waiting:
-            if poll.poll(1000 * GROW_S):
+            if poll.poll(1000 * LOOK_S):
                 for number, what, process in _TOLD.iter_unpack(os.read(self._told, 256 * _TOLD.size)):
                     if what == _BEGUN:
                         self._begun[number] = process, time.monotonic()
                         begins(number)
-                    elif what == _DIED:
-                        yield from [(lost, self._end(lost, Ended.LOST)) for lost in self._of_the_dead()]
                     else:
                         yield number, self._end(number, Ended(what))
-            elif all(family.is_over for family in self._families) or self._one_hangs():
-                break
+            else:
+                yield from [(lost, self._end(lost, Ended.LOST)) for lost in self._of_the_dead()]
+                if all(family.is_over for family in self._families) or self._one_hangs():
+                    break
             self._free_cores()
-            if time.monotonic() >= grow_at:
+            if time.monotonic() >= look_at:
                 self._grow()
-                grow_at = time.monotonic() + GROW_S
+                look_at = time.monotonic() + LOOK_S
         yield from [(number, self._end(number, Ended.LOST)) for number in list(self._waiting)]
 
     def _end(self, number: int, ended: Ended) -> Ended:
@@ -161,7 +178,7 @@ class ForkedJobs:
         return ended
 
     def _of_the_dead(self) -> list[int]:
-        return [number for number, (process, _) in self._begun.items() if not _is_there(process)]
+        return [number for number, (process, _) in self._begun.items() if not children.is_alive(process)]
 
     def _one_hangs(self) -> bool:
         longest = min((begun for _, begun in self._begun.values()), default=time.monotonic())
@@ -196,11 +213,3 @@ def _pipe(undo: ExitStack) -> tuple[int, int]:
     read, write = os.pipe()
     undo.callback(os.close, read)
     return read, write
-
-
-def _is_there(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError:
-        return False
-    return True

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together.children import FREE_MEMORY, free_memory
-from pytest_autotune.run.together.forked_jobs import MOST, Ended, ForkedJobs, may_fork
+from pytest_autotune.run.together.forked_jobs import JOB_S, MOST, Ended, ForkedJobs, may_fork
 from pytest_autotune.run.together.shared_work import Work
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.tuners.triton import internals
@@ -70,7 +70,7 @@ class CompileJobs(Executor):
         """
         jobs = {number: self._jobs[number] for number in sorted(self._jobs, key=weight, reverse=True)}
         others: list[int] = []
-        if LEAST_FORKED <= len(jobs) <= MOST and may_fork() and internals.reads_what_others_compile():
+        if LEAST_FORKED <= len(jobs) <= MOST and run.may_fork and may_fork() and internals.reads_what_others_compile():
             most = min(len(jobs), run.policy.cores, free_memory() // FREE_MEMORY)
             cores = run.cores(most, helping=helping)
             if helping and not cores:
@@ -101,6 +101,9 @@ class CompileJobs(Executor):
                     jobs[number].result.set_exception(NotCompiled())
                 if ended is Ended.ELSEWHERE:
                     others.append(number)
+            if forked.hung:
+                run.may_fork = False
+                run.note(f"triton: a child compiled one candidate for over {JOB_S:.0f} s; threads compile from then on")
         return others
 
     def _in_threads(self, jobs: dict[int, _Job], run: TuningRun, work: Work) -> list[int]:
