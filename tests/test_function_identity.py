@@ -13,7 +13,7 @@ from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.devices import cpu
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
-from pytest_autotune.tuners.function.source_text import _read
+from pytest_autotune.tuners.function.source_text import _read, source_text
 from pytest_autotune.tuners.function.space import as_space
 from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.function.tuner import TUNER
@@ -226,6 +226,41 @@ def typed(config: int) -> int:
 
 def typing_cast(kind: Any, value: Any) -> Any:
     return value
+
+
+MEMO: dict[int, int] = {}
+
+
+def remembering(config: int) -> int:
+    return MEMO.setdefault(config, config)
+
+
+#: As in a table of operators, one of which may look another one up.
+OPERATORS = (remembering, lambda config: OPERATORS[0](config))
+
+
+def test_what_a_function_in_a_tuple_can_change_makes_no_choice_stale(looked_up: list[Lookup]) -> None:
+    def uses(index: int) -> Any:
+        return lambda config: OPERATORS[index](config)
+
+    for index in (0, 1):
+        MEMO.clear()
+        chosen(uses(index), key={"index": index})
+        _read.clear()
+        MEMO[7] = 7
+        chosen(uses(index), key={"index": index})
+
+    assert len({(lookup.problem, lookup.fingerprint) for lookup in looked_up}) == 2
+    assert {lookup.label for lookup in looked_up} == {"not in the fingerprint: MEMO (dict)"}
+
+
+def test_functions_that_use_what_they_are_in_have_one_digest_however_deep_the_call_is() -> None:
+    def deep(calls: int) -> str | None:
+        _read.clear()
+        return source_text(OPERATORS[1]) if calls == 0 else deep(calls - 1)
+
+    assert deep(0) is not None
+    assert deep(0) == deep(50)
 
 
 def test_what_a_function_says_of_types_is_no_data_that_the_fingerprint_lacks(looked_up: list[Lookup]) -> None:

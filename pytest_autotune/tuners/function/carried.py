@@ -20,8 +20,8 @@ from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.attributes import attributes_of, nested, set_by
 from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function
 from pytest_autotune.tuners.shared.source.libraries import of_library
-from pytest_autotune.tuners.shared.source.source_digest import is_code, source_digest
-from pytest_autotune.tuners.shared.values import constant_text, unwrapped
+from pytest_autotune.tuners.shared.source.source_digest import Unstable, is_code, source_digest, unnoticed
+from pytest_autotune.tuners.shared.values import constant_text, refuse, unwrapped
 
 _Named = Iterator[tuple[str, object]]
 _SCALARS = (int, float, str, bool, type(None))
@@ -77,22 +77,50 @@ def _kind(value: object) -> str:
     return _CHANGED if isinstance(value, _Changing) else type(value).__name__
 
 
-def frozen_text(value: object) -> str | None:
-    """The text of a value that cannot change, the same in every process; None for any other."""
+def frozen_text(value: object, unstable: Unstable = unnoticed, within: frozenset[object] = frozenset()) -> str | None:
+    """The text of a value that cannot change, the same in every process; None for any other.
+
+    Functions in it stand there without what can change of what they use, as the functions of a tuner do.
+
+    :param unstable: called with that, as by :func:`source_digest`.
+    :param within: the functions that are being read: one may use what it is in.
+    """
     if type(value) in _SCALARS:
         return repr(value)
     value = unwrapped(value)
-    if isinstance(value, (tuple, frozenset)):
-        return None if any(frozen_text(part) is None for part in value) else constant_text(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        is_frozen = type(value).__dataclass_params__.frozen  # type: ignore[attr-defined]
-        return constant_text(value) if is_frozen and all(frozen_text(part) is not None for part in parts) else None
-    if isinstance(value, (list, dict, set, SimpleNamespace)):
-        return None
     if isinstance(value, _WRITTEN_AS_THEY_ARE):
         return repr(value)
-    return constant_text(value)
+    return _constant_text(value, unstable, within)
+
+
+def _constant_text(value: object, unstable: Unstable, within: frozenset[object]) -> str | None:
+    def function_digest(found: object) -> str:
+        function = python_function(found)
+        if function in within:
+            return "recursive"
+
+        def constant(value: object) -> str | None:
+            return _constant_text(value, unstable, within | {function})
+
+        def left_out(name: str, user: object, value: object) -> None:
+            refuse(name, user, value)
+            unstable(name, user, value)
+
+        return source_digest(found, constant, own_cells=True, unstable=left_out)
+
+    return constant_text(value, function_digest) if _is_frozen(unwrapped(value)) else None
+
+
+def _is_frozen(value: object) -> bool:
+    """Whether nothing in a value can change, as far as its classes show."""
+    if isinstance(value, (tuple, frozenset)):
+        return all(_is_frozen(unwrapped(part)) for part in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        is_frozen: bool = type(value).__dataclass_params__.frozen  # type: ignore[attr-defined]
+        return is_frozen and all(
+            _is_frozen(unwrapped(getattr(value, field.name))) for field in dataclasses.fields(value)
+        )
+    return not isinstance(value, (list, dict, set, SimpleNamespace))
 
 
 def _text(value: object, in_key: Collection[int], left_out: dict[str, None]) -> str | None:
@@ -106,7 +134,7 @@ def _text(value: object, in_key: Collection[int], left_out: dict[str, None]) -> 
         return _function_text(function, left_out)
     if is_code(value) or inspect.isbuiltin(value):
         return ""
-    text = frozen_text(value)
+    text = frozen_text(value, _noting(left_out))
     if text is None and hasattr(value, "dtype") and hasattr(value, "shape"):
         # An array: what is in it is data, and its sizes, which the key may have coarser on purpose, belong there.
         return f"{value.dtype} of {len(value.shape)} dimensions"
@@ -116,14 +144,19 @@ def _text(value: object, in_key: Collection[int], left_out: dict[str, None]) -> 
 def _function_text(function: FunctionType, left_out: dict[str, None]) -> str:
     if of_library(function):
         return ""
+    unstable = _noting(left_out)
+    constant = partial(frozen_text, unstable=unstable, within=frozenset([function]))
+    try:
+        return source_digest(function, constant, own_cells=True, unstable=unstable, objects=False)
+    except UnportableError:
+        return ""
 
+
+def _noting(left_out: dict[str, None]) -> Unstable:
     def unstable(name: str, user: object, value: object) -> None:
         left_out.update(dict.fromkeys(labels_of(name, user, value)))
 
-    try:
-        return source_digest(function, frozen_text, own_cells=True, unstable=unstable, objects=False)
-    except UnportableError:
-        return ""
+    return unstable
 
 
 def labels_of(name: str, user: object, value: object) -> Iterator[str]:

@@ -110,7 +110,8 @@ def _digest_of(kernel: object) -> _Read:
         left_out.update(labels_of(name, user, value))
 
     try:
-        return source_digest(kernel, frozen_text, unstable=unstable, objects=False), tuple(sorted(left_out))
+        constant = partial(frozen_text, unstable=unstable, within=frozenset([python_function(kernel)]))
+        return source_digest(kernel, constant, unstable=unstable, objects=False), tuple(sorted(left_out))
     except UnportableError:
         return None, ()
 

@@ -7,7 +7,7 @@ import enum
 import functools
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -16,6 +16,8 @@ from pytest_autotune.cache.model import UnportableError, Value, check_name, plai
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.source.source_digest import class_digest, object_digest, source_digest
 
+#: What stands for a function, in text, given that or what its decorators made of it.
+FunctionDigest = Callable[[object], str]
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 _PLAIN = (int, str, bool, float, type(None))
 #: Libraries whose classes of scalars stand for dtypes: ``numpy.float32``.
@@ -26,7 +28,13 @@ class DtypeName(str):
     """The name of a dtype, however its library spells it."""
 
 
-def stable_value(name: str, value: object, dtype_apart: bool = False) -> Value:
+def _digest_with_all(function: object) -> str:
+    return source_digest(function, constant_text, own_cells=True, unstable=refuse)
+
+
+def stable_value(
+    name: str, value: object, dtype_apart: bool = False, function_digest: FunctionDigest = _digest_with_all
+) -> Value:
     """Encode a value so that it means the same in another process.
 
     Takes plain scalars, those of numpy too, dtypes of any library, members of an
@@ -34,6 +42,7 @@ def stable_value(name: str, value: object, dtype_apart: bool = False) -> Value:
     and tuples and lists of these.
 
     :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. As the dtype of data they are one.
+    :param function_digest: what stands for a function; by itself its source, with everything that it uses and carries.
     :raises UnportableError: for what has no stable form, such as a tensor, and for a name that UTF-8 cannot encode.
     """
     if type(value) in _PLAIN:  # nearly all are, and a space has hundreds of them
@@ -48,8 +57,7 @@ def stable_value(name: str, value: object, dtype_apart: bool = False) -> Value:
         return Value(name, repr([stable_value("", part, dtype_apart).encoded[1:] for part in value]), "tuple")
     function = python_function(value)
     if function is not None:
-        text = source_digest(value, constant_text, own_cells=True, unstable=refuse)
-        return Value(name, f"{qualified_name(function)}@{text}", "function")
+        return Value(name, f"{qualified_name(function)}@{function_digest(value)}", "function")
     return plain_value(name, value)
 
 
@@ -77,39 +85,42 @@ def encoded_text(value: object) -> str | None:
     return None
 
 
-def constant_text(value: object) -> str | None:
+def constant_text(value: object, function_digest: FunctionDigest = _digest_with_all) -> str | None:
     """The text of a constant that a kernel uses, for its source digest; None for what is none.
 
     Members of an enum, dataclasses and namespaces stand there with their values.
+
+    :param function_digest: what stands for the functions in it, as in :func:`stable_value`.
     """
     with suppress(UnportableError, RecursionError):  # an object may hold itself
-        return _content(value)
+        return _content(value, function_digest)
     return None
 
 
-def _content(value: object) -> str:
+def _content(value: object, function_digest: FunctionDigest = _digest_with_all) -> str:
     value = unwrapped(value)
     kind = type(value).__qualname__
     if isinstance(value, enum.Enum):
-        return f"{kind}.{value.name}={constant_text(value.value)}"
+        return f"{kind}.{value.name}={constant_text(value.value, function_digest)}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return f"{kind}({_items((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))})"
+        fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return f"{kind}({_items(fields, function_digest)})"
     if isinstance(value, SimpleNamespace):
-        return f"{kind}({_items(sorted(vars(value).items()))})"
+        return f"{kind}({_items(sorted(vars(value).items()), function_digest)})"
     if isinstance(value, dict):
-        items = sorted((_content(key), content) for key, content in value.items())
-        return f"{kind}({_items(items)})"
+        items = sorted((_content(key, function_digest), content) for key, content in value.items())
+        return f"{kind}({_items(items, function_digest)})"
     if isinstance(value, tuple) and isinstance(names := getattr(value, "_fields", None), tuple):
-        return f"{kind}({_items(zip(map(str, names), value, strict=False))})"
+        return f"{kind}({_items(zip(map(str, names), value, strict=False), function_digest)})"
     if isinstance(value, (tuple, list)):
-        return f"{kind}({', '.join(_content(part) for part in value)})"
+        return f"{kind}({', '.join(_content(part, function_digest) for part in value)})"
     if isinstance(value, (set, frozenset)):
-        return f"{kind}({', '.join(sorted(_content(part) for part in value))})"
-    return repr(stable_value("", value, dtype_apart=True).encoded)
+        return f"{kind}({', '.join(sorted(_content(part, function_digest) for part in value))})"
+    return repr(stable_value("", value, dtype_apart=True, function_digest=function_digest).encoded)
 
 
-def _items(items: Iterable[tuple[str, object]]) -> str:
-    return ", ".join(f"{name}={_content(value)}" for name, value in items)
+def _items(items: Iterable[tuple[str, object]], function_digest: FunctionDigest) -> str:
+    return ", ".join(f"{name}={_content(value, function_digest)}" for name, value in items)
 
 
 def callable_text(value: object) -> str:

@@ -39,7 +39,7 @@ _OPTIONS_OF_NUMBA = (
 )
 _Constant = Callable[[object], str | None]
 #: Takes a name, the function or class that uses it, and the value.
-_Unstable = Callable[[str, object, object], None]
+Unstable = Callable[[str, object, object], None]
 
 
 def is_code(value: object) -> bool:
@@ -48,8 +48,8 @@ def is_code(value: object) -> bool:
     return isinstance(value, (ModuleType, type, type(Optional))) or python_function(value) is not None
 
 
-def _unnoticed(name: str, user: object, value: object) -> None:
-    pass
+def unnoticed(name: str, user: object, value: object) -> None:
+    """Nobody wants to know what has no stable form."""
 
 
 def source_digest(
@@ -58,7 +58,7 @@ def source_digest(
     *,
     own_cells: bool = False,
     named: bool = True,
-    unstable: _Unstable = _unnoticed,
+    unstable: Unstable = unnoticed,
     objects: bool = True,
 ) -> str:
     """The digest of a kernel's source with everything of its own that it uses.
@@ -111,7 +111,7 @@ def object_digest(value: object, constant: _Constant) -> str:
 class _Digests:
     """The digests of one question: each function and class once, however they refer to each other."""
 
-    def __init__(self, constant: _Constant, unstable: _Unstable = _unnoticed, objects: bool = True) -> None:
+    def __init__(self, constant: _Constant, unstable: Unstable = unnoticed, objects: bool = True) -> None:
         self._constant = constant
         self._unstable = unstable
         self._objects = objects
