@@ -167,3 +167,12 @@ def test_within_a_test_and_for_an_equal_list_tritons_memory_answers_as_ever(sess
     first.run.begin_test("test_c")
     one.configs = list(one.configs)
     assert (call(one), len(first.lookups)) == (32, 2)
+
+
+def test_a_kernel_that_is_left_alone_forgets_nothing_when_its_list_is_set(session) -> None:
+    session(dumping=True, ignore=("triton:*copy",))
+    one = kernel(None)
+    call(one)
+    one.configs = one.configs[:2]
+
+    assert call(one) == 64

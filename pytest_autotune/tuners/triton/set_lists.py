@@ -16,11 +16,13 @@ class SetLists:
     """A descriptor for ``configs`` that only sees when a list is set; what is read is the instance's own.
 
     What was chosen from another list is forgotten: at once what an earlier test has chosen, and before the next test
-    what this one has, since Triton's memory holds for one test.
+    what this one has, since Triton's memory holds for one test. Kernels that are left alone forget nothing.
     """
 
     def __init__(self, run: TuningRun) -> None:
         self._run = run
+        #: The keys of choices, by the id of an autotuner.
+        self._chosen: dict[int, set[Hashable]] = {}
         self._chosen_in_this_test: dict[int, set[Hashable]] = {}
 
     def __set__(self, autotuner: Any, configs: Any) -> None:
@@ -31,7 +33,7 @@ class SetLists:
             return
         cache = held["cache"]
         of_this_test = self._chosen_in_this_test.get(id(autotuner), set())
-        for key in cache.keys() - of_this_test:
+        for key in self._chosen.get(id(autotuner), set()) - of_this_test:
             cache.pop(key, None)
         if of_this_test:
             keys = frozenset(of_this_test)
@@ -46,7 +48,8 @@ class SetLists:
         """A test has chosen something."""
         if not self._chosen_in_this_test:
             self._run.at_next_test(self._chosen_in_this_test.clear)
-        self._chosen_in_this_test.setdefault(id(autotuner), set()).add(key)
+        for keys in (self._chosen, self._chosen_in_this_test):
+            keys.setdefault(id(autotuner), set()).add(key)
 
 
 def _are_equal(before: Any, configs: Any) -> bool:
