@@ -128,3 +128,26 @@ def test_a_core_is_free_again_when_another_thread_has_left_it(tmp_path: Path) ->
     thread.join()
 
     assert most_at_a_time(cores) == CORES
+
+
+def test_cores_are_taken_at_once_and_what_helps_takes_only_free_ones(tmp_path: Path) -> None:
+    first, second = SharedCores(tmp_path, WORKERS), SharedCores(tmp_path, WORKERS)
+    taken = [first.take(CORES - 1), second.take(CORES, helping=True), second.take(CORES, helping=True)]
+
+    assert list(map(len, taken)) == [CORES - 1, 1, 0]
+
+
+def test_twice_its_share_is_a_workers_own_where_none_is_free(hold, tmp_path: Path) -> None:
+    hold(CORES)
+
+    assert len(SharedCores(tmp_path, 2 * WORKERS).take(CORES)) == 2 * CORES // (2 * WORKERS)
+    assert len(SharedCores(tmp_path, WORKERS).take(1)) == 1
+
+
+def test_cores_that_were_taken_are_free_again_one_by_one(tmp_path: Path) -> None:
+    taken = SharedCores(tmp_path, WORKERS).take(CORES)
+    other = SharedCores(tmp_path, WORKERS)
+    taken.pop().close()
+    taken.pop().close()
+
+    assert len(other.take(CORES, helping=True)) == 2
