@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from copy import copy, deepcopy
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -269,6 +270,17 @@ def test_choices_that_were_read_from_a_file_and_never_used_are_not_unseen(sessio
     kernel.cache["read from a file"] = kernel.configs[0]
     if is_called:
         call(kernel)
+
+    assert first.unseen == []
+
+
+@pytest.mark.parametrize("copied", [copy, deepcopy])
+def test_a_kernel_that_is_copied_with_its_memory_is_not_unseen(session, copied: Any) -> None:
+    first = session(dumping=True)
+    kernel = kernel_of(Autotuner, Bench())
+    call(kernel)
+    copies = [copied(kernel), copied(kernel)]
+    call(copies[0], 50)
 
     assert first.unseen == []
 

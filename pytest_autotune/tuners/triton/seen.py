@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable
+from types import FunctionType
 from typing import Any
+
+from pytest_autotune.tuners.shared.source.functions import python_function
 
 
 class Seen:
@@ -12,6 +15,8 @@ class Seen:
 
     def __init__(self) -> None:
         self._keys: dict[int, tuple[weakref.ref[Any], set[Hashable] | None]] = {}
+        #: Of all autotuners of a function: one that is copied takes its memory with it.
+        self._of_functions: weakref.WeakKeyDictionary[FunctionType, set[Hashable]] = weakref.WeakKeyDictionary()
 
     def add(self, autotuner: Any, key: Hashable) -> None:
         """A call came by.
@@ -25,13 +30,19 @@ class Seen:
             self._keys[id(autotuner)] = reference, None
         elif keys is not None:
             keys.add(key)
+            if (function := python_function(autotuner)) is not None:
+                self._of_functions.setdefault(function, set()).add(key)
 
     def has_all(self, autotuner: Any) -> bool:
         """Whether all that an autotuner chose in this process came by, as far as its memory shows."""
-        if not self._knows(autotuner):
-            return False
-        keys = self._keys[id(autotuner)][1]
-        return keys is None or type(autotuner.cache) is not dict or keys >= autotuner.cache.keys()
+        keys = self._keys[id(autotuner)][1] if self._knows(autotuner) else set()
+        if keys is None:
+            return True
+        if type(autotuner.cache) is not dict:
+            return self._knows(autotuner)
+        function = python_function(autotuner)
+        of_function = self._of_functions.get(function, set()) if function is not None else set()
+        return bool(keys | of_function) and keys | of_function >= autotuner.cache.keys()
 
     def _knows(self, autotuner: Any) -> bool:
         known = self._keys.get(id(autotuner))
