@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import pytest
 
 import pytest_autotune
-from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
+from pytest_autotune.cache.model import Candidate, Entry, Problem, UnportableError, Value
 from pytest_autotune.devices import cpu
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
@@ -19,7 +21,7 @@ from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.function.tuner import TUNER
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.tuners.shared.source.older_source_digest import older_source_digest
-from pytest_autotune.tuners.shared.values import encoded_text
+from pytest_autotune.tuners.shared.values import encoded_text, stable_value
 from tests.test_function_tuner import a_run
 
 #: A clock for kernels that return their own time in microseconds.
@@ -231,6 +233,10 @@ def typing_cast(kind: Any, value: Any) -> Any:
 MEMO: dict[int, int] = {}
 
 
+def abs_of(config: int) -> int:
+    return abs(config)
+
+
 def remembering(config: int) -> int:
     return MEMO.setdefault(config, config)
 
@@ -252,6 +258,29 @@ def test_what_a_function_in_a_tuple_can_change_makes_no_choice_stale(looked_up: 
 
     assert len({(lookup.problem, lookup.fingerprint) for lookup in looked_up}) == 2
     assert {lookup.label for lookup in looked_up} == {"not in the fingerprint: MEMO (dict)"}
+
+
+@dataclass(frozen=True)
+class Operator:
+    fn: Any
+    scale: int
+
+
+def test_data_that_names_a_function_is_carried_or_named_as_other_data_is(looked_up: list[Lookup]) -> None:
+    def scaled(operator: Any) -> Any:
+        return lambda config: operator.fn(config) * operator.scale
+
+    for kind in (Operator, SimpleNamespace):
+        for scale in (1, 2):
+            chosen(scaled(kind(fn=abs_of, scale=scale)), key={"kind": kind.__name__})
+
+    assert len({lookup.fingerprint for lookup in looked_up if not lookup.label}) == 2
+    assert {lookup.label for lookup in looked_up} == {"", "not in the fingerprint: operator (SimpleNamespace)"}
+
+
+def test_data_that_names_a_function_is_no_kernel_and_has_no_stable_form_as_a_key() -> None:
+    with pytest.raises(UnportableError, match="Operator, which has no stable form"):
+        stable_value("operator", Operator(abs_of, 1))
 
 
 def test_functions_that_use_what_they_are_in_have_one_digest_however_deep_the_call_is() -> None:

@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache, partial
-from types import CodeType, FunctionType, MethodType, SimpleNamespace
+from types import CodeType, MethodType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import UnportableError
@@ -130,8 +130,8 @@ def _text(value: object, in_key: Collection[int], left_out: dict[str, None]) -> 
     """
     if type(value) is int and value in in_key:
         return ""
-    if (function := python_function(value)) is not None:
-        return _function_text(function, left_out)
+    if python_function(value) is not None:
+        return _function_text(value, left_out)
     if is_code(value) or inspect.isbuiltin(value):
         return ""
     text = frozen_text(value, _noting(left_out))
@@ -141,13 +141,15 @@ def _text(value: object, in_key: Collection[int], left_out: dict[str, None]) -> 
     return text
 
 
-def _function_text(function: FunctionType, left_out: dict[str, None]) -> str:
-    if of_library(function):
+def _function_text(value: object, left_out: dict[str, None]) -> str:
+    """What is digested of a function, or of what a decorator made of it, with what that object holds."""
+    function = python_function(value)
+    if function is None or of_library(function):
         return ""
     unstable = _noting(left_out)
     constant = partial(frozen_text, unstable=unstable, within=frozenset([function]))
     try:
-        return source_digest(function, constant, own_cells=True, unstable=unstable, objects=False)
+        return source_digest(value, constant, own_cells=True, unstable=unstable, objects=False)
     except UnportableError:
         return ""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Iterator
-from types import FunctionType
+from dataclasses import is_dataclass
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 
@@ -18,8 +19,16 @@ def layers(value: object) -> Iterator[object]:
         if inspect.isfunction(value):
             return
         # Triton's name for it, Numba's, and that of functools.lru_cache().
-        inner = (getattr(value, name, None) for name in ("fn", "py_func", "__wrapped__"))
+        names = ("__wrapped__",) if _is_data(value) else ("fn", "py_func", "__wrapped__")
+        inner = (getattr(value, name, None) for name in names)
         value = next((one for one in inner if one is not None), None)
+
+
+def _is_data(value: object) -> bool:
+    """Whether a value with an attribute ``fn`` only names a function, beside other things, and is no kernel."""
+    if isinstance(value, (tuple, SimpleNamespace)):
+        return True
+    return is_dataclass(value) and not callable(value) and not hasattr(type(value), "__getitem__")
 
 
 def python_function(value: object) -> FunctionType | None:
