@@ -99,7 +99,7 @@ class Adapter:
             self._own_runs = own_runs
         except HookError as error:  # all others are hooked
             if self._run is not None:
-                self._run.note(f"triton: autotuners that search in a run of their own are left alone: {error}")
+                self._run.note(f"triton: autotuners that search in a way of their own are left alone: {error}")
 
     def _compiled_here(self, name: str, seconds: float) -> None:
         """Something was compiled in this process, and not found on disk."""

@@ -44,6 +44,9 @@ class SetLists:
 
             self._run.at_next_test(forget)
 
+    def __delete__(self, autotuner: Any) -> None:
+        del vars(autotuner)["configs"]
+
     def chosen(self, autotuner: Any, key: Hashable) -> None:
         """A test has chosen something."""
         if not self._chosen_in_this_test:
