@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
 
 import pytest
 
 import pytest_autotune
+from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Candidate, Entry, Problem, UnportableError, Value
 from pytest_autotune.devices import cpu
 from pytest_autotune.run.lookup import Lookup
@@ -407,3 +410,25 @@ def test_entries_by_the_older_rule_for_functions_stay_hits_while_it_holds() -> N
 
 def counted_nothing(config: int) -> int:
     return config
+
+
+def test_the_examples_cache_has_the_fingerprint_of_its_numba_kernel(
+    looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numpy = pytest.importorskip("numpy")
+    pytest.importorskip("numba")
+    example = Path(__file__).parents[1] / "example_suite"
+    monkeypatch.syspath_prepend(str(example))
+    tune = pytest_autotune.tune
+
+    def refused(config: Any) -> None:
+        raise pytest_autotune.InvalidConfiguration("nothing is to run here")
+
+    monkeypatch.setattr(pytest_autotune, "tune", lambda *args, **given: tune(*args, **{**given, "reset": refused}))
+    matrix = numpy.zeros((64, 64), numpy.float32)
+    with pytest.raises(pytest_autotune.TuningError):
+        import_module("example_kernels.matmul_cpu").matmul_cpu(matrix, matrix)
+
+    cache = stores.read(example / "autotune.textproto")
+    kept = {entry.fingerprint for entry in cache.entries if entry.problem.kernel.endswith(".multiply_tiles")}
+    assert kept == {lookup.fingerprint for lookup in looked_up}
