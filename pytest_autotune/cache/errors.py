@@ -28,3 +28,7 @@ class CacheError(Exception):
         # Nothing is cut from the path, which has to be found again, nor from what to do.
         whole = " ".join(f"{self.where}: {found}{remedy}".split())
         return one_line(whole, len(whole))
+
+
+class UnresolvedConflictError(CacheError):
+    """A text has the lines of both sides of a merge in it, as git leaves them."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
 
@@ -10,8 +12,9 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.combine import Combined, Conflict, combine
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import winner
-from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import AsRead
+from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
+from pytest_autotune.cache.formats import encode, format_of
+from pytest_autotune.cache.model import AsRead, Cache
 from pytest_autotune.cli.arguments import PATH, check_whole
 from pytest_autotune.cli.output import choice_text, on_device, print_lines, safe, time_text
 
@@ -37,15 +40,26 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     ancestor = stores.read(base, as_read=as_read) if base is not None else None
     check_whole(sides.items(), output)
     combined = combine(sides, ancestor)
-    stores.check_writable(output)
-    updated = stores.update(output, lambda now: combined.cache)
+    written_to = _write(output, combined.cache)
     print_lines(
         [
             f"{counted(len(combined.cache.entries), 'entry')} of {counted(len(files), 'cache')} "
-            f"written to {safe(str(updated.written_to))}",
+            f"written to {safe(written_to)}",
             *settled(combined),
         ]
     )
+
+
+def _write(output: str, cache: Cache) -> str:
+    try:
+        stores.check_writable(output)
+    except UnresolvedConflictError:
+        if os.path.isdir(output):
+            raise
+        # The FILEs are its sides, and git has them, too.
+        stores.replace_file(output, encode(cache, format_of(Path(output), output)))
+        return output
+    return str(stores.update(output, lambda now: cache).written_to)
 
 
 def settled(combined: Combined) -> Iterator[str]:

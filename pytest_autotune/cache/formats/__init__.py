@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
 from pytest_autotune.cache.formats import binary, mapping, text
 from pytest_autotune.cache.formats.mapping import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.formats.schema import FORMAT_VERSION, Format, check_not_empty
@@ -147,7 +147,7 @@ def _check_what_it_is(words: str, format: Format, where: str) -> None:
         line = words.count("\n", 0, conflict.start()) + 1
         file = shlex.quote(where)
         remedy = f"in git: pytest-autotune git-setup {file} && git checkout --merge -- {file}"
-        raise CacheError(f"{where}:{line}", "an unresolved merge conflict", remedy)
+        raise UnresolvedConflictError(f"{where}:{line}", "an unresolved merge conflict", remedy)
     found = next((other for other, row in _FORMATS.items() if row.start and row.start.match(words)), format)
     if found is not format and (found, format) != (Format.JSON, Format.YAML):  # JSON is YAML
         remedy = f"name it {_FORMATS[found].suffixes[0]}"
