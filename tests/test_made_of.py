@@ -12,6 +12,7 @@ from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.made_of import MOST, difference, of_candidates, of_parts, said_once
 from pytest_autotune.cache.merge import Measured, merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.tuners.shared.values import stable_value
 
 GPU = Device("GPU", "arch", 1)
 
@@ -102,3 +103,9 @@ def test_every_format_keeps_it(tmp_path: Path, name: str) -> None:
 def test_what_nobody_says_and_digests_that_are_gone_are_not_said() -> None:
     assert [one.made_of for one in said_once([entry(1), entry(2, (TEXT,), digest="other")], (), ())] == [(TEXT,), ()]
     assert [one.made_of for one in said_once([entry(1)], (), ())] == [()]
+
+
+def test_a_tuple_among_the_candidates_is_said_as_people_read_it() -> None:
+    candidates = [(stable_value("TILE", tile),) for tile in ((16, 16), (32, 16))]
+
+    assert of_candidates("space", "c0ffee", candidates) == "space c0ffee: TILE | (16_16) | (32_16)"

@@ -33,7 +33,7 @@ def of_parts(name: str, digest: str, parts: Mapping[str, str]) -> str:
 
 def of_candidates(name: str, digest: str, candidates: Iterable[Iterable[Value]]) -> str:
     """What a digest of candidates stands for: each by its params; in any order, the same text."""
-    rows = [{value.name: _plain(str(value.value)) for value in params} for params in candidates]
+    rows = [{value.name: _plain(value.words) for value in params} for params in candidates]
     names = sorted({one for row in rows for one in row})
     listed = sorted({" ".join(row.get(one, "-") for one in names) for row in rows})
     text = _LIST.join([" ".join(map(_plain, names)), *listed])
