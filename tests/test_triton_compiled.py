@@ -701,6 +701,18 @@ def test_the_hook_of_a_candidate_may_launch_a_kernel_of_its_own(run, absent_gpu,
     assert [lookup.tuned for lookup in lookups] == [True] * (5 if is_tuned else 1)
 
 
+def test_the_hook_of_a_candidate_may_compile_a_kernel_of_its_own(run, absent_gpu, cores) -> None:
+    own = hooked_kernel([16, 32]).fn
+    kernel = hooked_kernel([16, 32, 64, 128])
+    for one in kernel.configs:
+        one.pre_hook = lambda named: own.warmup(named["x"], named["y"], 1, BLOCK=named["BLOCK"], grid=(1,))
+    lookups = run(dumping=True, cores=cores)
+
+    kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
+
+    assert [lookup.tuned for lookup in lookups] == [True]
+
+
 class Runnable:
     """A Python function that an autotuner is made around, and that launches what it likes."""
 
