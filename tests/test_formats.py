@@ -130,6 +130,13 @@ def test_what_is_written_is_read_back(format):
     assert set(decode(encode(CACHE, format), format, "cache").entries) == set(CACHE.entries)
 
 
+@pytest.mark.parametrize("format", [Format.TEXT, Format.YAML, Format.JSON])
+def test_a_mark_that_an_editor_put_before_the_text_is_no_part_of_it(format):
+    marked = b"\xef\xbb\xbf" + encode(CACHE, format)
+
+    assert set(decode(marked, format, "cache").entries) == set(CACHE.entries)
+
+
 @every_format
 def test_the_order_of_entries_does_not_show(format):
     assert encode(Cache(CACHE.entries[::-1]), format) == encode(CACHE, format)

@@ -114,7 +114,7 @@ def decode(data: bytes, format: Format, where: str, as_read: AsRead | None = Non
             raise _damaged(error) from None
     check_not_empty(data, where)
     try:
-        words = data.decode()
+        words = data.decode("utf-8-sig")  # some editors begin a file with a mark of its encoding
         if "\0" in words or data[0] < 9:
             raise CacheError(where, f"holds binary data, not {format.value}", "is it a .pb file?")
     except UnicodeDecodeError as error:
