@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import _thread
+import ctypes
+import fcntl
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -187,8 +189,65 @@ def test_where_nothing_can_be_forked_the_caller_learns_it(monkeypatch: pytest.Mo
         raise BlockingIOError
 
     monkeypatch.setattr(children, "start", none)
-    with ForkedJobs({0: fail}, always, no_more_cores, most=1) as running, pytest.raises(BlockingIOError):
-        running.fork([ExitStack()])
+    core, freed = ExitStack(), []
+    core.callback(freed.append, True)
+    with ForkedJobs({0: fail}, always, no_more_cores, most=1) as running:
+        with pytest.raises(BlockingIOError):
+            running.fork([core])
+        assert freed
+
+
+def test_jobs_for_which_a_pipe_has_no_room_are_lost_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = os.pipe
+
+    def small_pipe() -> tuple[int, int]:
+        ends = pipe()
+        fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, 4096)
+        return ends
+
+    monkeypatch.setattr(os, "pipe", small_pipe)
+    with forked(dict.fromkeys(range(2000), fail)) as running:
+        ended = dict(running.ended())
+
+    assert list(map(ended.get, (0, 500, 1999))) == [Ended.FAILED, Ended.FAILED, Ended.LOST]
+
+
+def test_children_of_a_child_that_has_left_its_job_end_with_the_others(tmp_path: Path) -> None:
+    def leave_or_hang(number: int) -> None:
+        (tmp_path / f"parent-{number}").write_text(str(os.getppid()))
+        write(tmp_path / f"{number}")
+        assert is_there(tmp_path / f"{1 - number}")
+        if (tmp_path / f"parent-{1 - number}").read_text() == str(os.getpid()):
+            raise SystemExit
+        write(tmp_path / "hangs")
+        time.sleep(60)
+
+    with forked({number: partial(leave_or_hang, number) for number in range(2)}) as running:
+        assert next(running.ended())[1] is Ended.LOST
+        time.sleep(0.2)  # so long may those that lead it take to see that
+
+    assert not children.is_alive(int((tmp_path / "hangs").read_text()))
+
+
+def test_no_child_is_left_to_whoever_takes_orphans() -> None:
+    prctl = ctypes.CDLL(None).prctl
+    before = own_children()
+    prctl(children._PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        with forked(dict.fromkeys(range(4), fail)) as running:
+            list(running.ended())
+        assert own_children() == before
+    finally:
+        prctl(children._PR_SET_CHILD_SUBREAPER, 0)
+
+
+def own_children() -> set[str]:
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(stat.parent.name)
+    return found
 
 
 def test_a_thread_of_a_test_does_not_fork_and_one_of_autograd_does() -> None:

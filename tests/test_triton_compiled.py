@@ -6,6 +6,7 @@ launching it are stood in for.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
@@ -36,6 +37,7 @@ from pytest_autotune.cache.model import Cache, Device, Entry, Value
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together import forked_jobs
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
@@ -830,11 +832,49 @@ def test_a_child_that_dies_or_fails_leaves_its_candidate_to_this_process(run, co
 
     monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
     lookups = run(dumping=True, cores=2)
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(Progress, "tries", lambda progress, problem, number, of: told.append((number, of)))
 
     call(product_kernel([config(block) for block in CONFIGS]))
 
     assert compiled.blocks == CONFIGS
     assert all(candidate.time_us for candidate in lookups[0].entry.candidates)
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+@forks
+@pytest.mark.usefixtures("two_cores")
+def test_where_no_descriptor_is_left_threads_compile(run, compiled, monkeypatch) -> None:
+    def none_left(jobs: ForkedJobs) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(ForkedJobs, "__enter__", none_left)
+    lookups = run(dumping=True, cores=2)
+
+    call(product_kernel([config(block) for block in CONFIGS]))
+
+    assert lookups[0].tuned
+    assert not run.doors[-1].notes
+
+
+@forks
+@pytest.mark.usefixtures("two_cores")
+def test_a_hook_of_a_candidate_may_look_at_a_kernel_that_it_has_compiled(run) -> None:
+    @triton.jit
+    def fill(x, VALUE: tl.constexpr):
+        tl.store(x, VALUE)
+
+    seen: list[int] = []
+
+    def look(named: dict[str, Any]) -> None:
+        seen.append(fill.warmup(torch.zeros(1), VALUE=named["BLOCK"], grid=(1,)).metadata.num_warps)
+
+    lookups = run(dumping=True, cores=2)
+
+    call(product_kernel([triton.Config({"BLOCK": block}, pre_hook=look) for block in CONFIGS]))
+
+    assert lookups[0].tuned
+    assert set(seen) == {4}
 
 
 @forks
@@ -863,10 +903,12 @@ def test_after_a_child_that_hung_threads_compile_and_the_user_is_told(run, compi
 
 @forks
 @pytest.mark.usefixtures("two_cores")
-@pytest.mark.parametrize("how", ["TRITON_ALWAYS_COMPILE", "a cache of another class"])
+@pytest.mark.parametrize("how", ["TRITON_ALWAYS_COMPILE", "a cache of another class", "a listener"])
 def test_what_this_process_would_not_find_is_compiled_in_no_child(run, compiled, monkeypatch, how) -> None:
     if how == "TRITON_ALWAYS_COMPILE":
         monkeypatch.setattr(triton.knobs.compilation, "always_compile", True)
+    elif how == "a listener":
+        monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **compilation: None)
     else:
         own = type("Own", (triton.runtime.cache.FileCacheManager,), {})
         monkeypatch.setattr(triton.knobs.cache, "manager_class", own)

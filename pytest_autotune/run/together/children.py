@@ -2,9 +2,9 @@
 
 The process forks once, and never waits for what comes of it. What it forks leads the others: it makes the list of jobs,
 forks workers that take them, and ends those that hang. It is no child of the test process, in which ``os.wait()`` is
-the tests' own, and no member of its session: Ctrl-C does not reach it. All of them end when they are told to, when the
-test process ends, however it does, and after a time at the latest. They share no descriptor with it: what they write
-goes nowhere, and what is locked there is not locked by them.
+the tests' own, unless no test runs meanwhile, and no member of its session: Ctrl-C does not reach it. All of them end
+when they are told to, when the test process ends, however it does, and after a time at the latest. They share no
+descriptor with it: what they write goes nowhere, and what is locked there is not locked by them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 #: So long may one job take, all of them, and the end of those that are told to end, in seconds.
@@ -39,16 +39,17 @@ _POLL_S = 0.05
 NICE = 5
 #: Idle cores are counted over so many seconds, and what is missing to a whole one may be so much less.
 SAMPLE_S, IDLE_ENOUGH = 0.2, 0.3
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _OWN_SIGNALS = ("SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGPROF", "SIGVTALRM", "SIGABRT")
 
 
 class Children:
     """The children of this process; made by :func:`start`."""
 
-    def __init__(self, stop: int, alive: int) -> None:
+    def __init__(self, stop: int, alive: int, child: int | None = None) -> None:
         self._stop = stop
         self._alive = alive
+        self._child = child
         self._process = os.getpid()
         self._is_open = True
 
@@ -68,6 +69,8 @@ class Children:
         for descriptor in (self._stop, self._alive):
             with suppress(OSError):
                 os.close(descriptor)
+        if self._child is not None:
+            _reap(self._child)
 
 
 def start(
@@ -81,6 +84,7 @@ def start(
     all_s: float | None = None,
     nice: int = NICE,
     temporary: str | None = None,
+    stays: bool = False,
 ) -> Children:
     """Fork children that do some jobs.
 
@@ -93,34 +97,63 @@ def start(
     :param all_s: how long all of them may take; None: :data:`ALL_S`.
     :param nice: how much other processes come first, as ``nice`` has it.
     :param temporary: a folder that goes with them, also where the test process is killed.
+    :param stays: no test runs until they are stopped: a child of the test process may wait for all of them, so that
+        none is left to the first process of a container, which may wait for nobody.
     :raises OSError: when there can be none.
     """
     job_s, all_s = JOB_S if job_s is None else job_s, ALL_S if all_s is None else all_s
     process = os.getpid()
-    stop_read, stop_write = os.pipe()
-    alive_read, alive_write = os.pipe()
-    try:
+    with ExitStack() as undo:
+        stop_read, stop_write = pipe(undo)
+        alive_read, alive_write = pipe(undo)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python 3.12 warns where there are threads: theirs are not needed here
             child = os.fork()
-    except OSError:
-        for descriptor in (stop_read, stop_write, alive_read, alive_write):
-            os.close(descriptor)
-        raise
+        undo.pop_all()
     if child == 0:
         try:
             warnings.simplefilter("ignore")  # for all that are forked here; some libraries warn of it, too
             os.setsid()
+            for name in _OWN_SIGNALS:
+                signal.signal(getattr(signal, name), signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if stays:
+                _adopt_orphans()
             if os.fork() == 0:
+                os.setsid()  # who waits for all is not ended with them
                 os.close(stop_write)
                 kept = {*keep, stop_read, alive_write}
                 _lead(plan, number, process, stop_read, kept, wait, died, job_s, all_s, nice, temporary)
+            elif stays:
+                _leave_alone_what_is_open(())
+                _wait_for_all()
         finally:
             os._exit(0)
     os.close(stop_read)
     os.close(alive_write)
+    if stays:
+        return Children(stop_write, alive_read, child)
     _reap(child)
     return Children(stop_write, alive_read)
+
+
+def pipe(undo: ExitStack) -> tuple[int, int]:
+    """A pipe whose two ends ``undo`` closes."""
+    ends = os.pipe()
+    for end in ends:
+        undo.callback(os.close, end)
+    return ends
+
+
+def _adopt_orphans() -> None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _wait_for_all() -> None:
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
 
 
 def _reap(child: int) -> None:
@@ -147,9 +180,7 @@ def _lead(
     temporary: str | None,
 ) -> None:
     """Do everything that the first child does."""
-    for name in _OWN_SIGNALS:
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _adopt_orphans()  # those of a worker that was killed are to end with the others
     _leave_alone_what_is_open(keep)
     # Not before: what it opens is to stay open.
     threading.Thread(target=_end_with, args=(process, stop, all_s, temporary), daemon=True).start()
@@ -157,6 +188,7 @@ def _lead(
     cores = IdleCores() if wait else None
     jobs = list(plan())[:MOST_JOBS]
     _Workers(jobs, number, cores, died, job_s).work()
+    _wait_for_all()
     _remove(temporary)
 
 

@@ -78,12 +78,14 @@ class ForkedJobs:
 
     def __enter__(self) -> ForkedJobs:
         with ExitStack() as undo:
-            self._queue, put = _pipe(undo)
-            with ExitStack() as filling:
-                filling.callback(os.close, put)
-                self._told, self._tell = _pipe(undo)
-                undo.callback(os.close, self._tell)
-                os.write(put, b"".join(map(_JOB.pack, self._jobs)))
+            self._told, self._tell = children.pipe(undo)
+            self._queue, put = children.pipe(undo)
+            os.set_blocking(put, False)  # a user with many pipes gets small ones: what is not in it is lost
+            os.write(put, b"".join(map(_JOB.pack, self._jobs)))
+            undo.pop_all()
+            os.close(put)
+            for end in (self._queue, self._told, self._tell):
+                undo.callback(os.close, end)
             self._ends = undo.pop_all()
         return self
 
@@ -99,20 +101,25 @@ class ForkedJobs:
     def fork(self, cores: list[ExitStack]) -> None:
         """Have so many more children as cores, which are held while there is something to do on them.
 
-        :raises OSError: when there can be none.
+        :raises OSError: when there can be none; the cores are free then.
         """
-        self._held += cores
         served = [partial(self._serve, len(cores)), *[partial(self._serve, 1)] * _LIVES]
-        self._families.append(
-            children.start(
-                lambda: served,
-                1,
-                [self._queue, self._tell],
-                job_s=float("inf"),
-                all_s=float("inf"),
-                nice=0,  # the test waits for them
+        with ExitStack() as undo:
+            for core in cores:
+                undo.callback(core.close)
+            self._families.append(
+                children.start(
+                    lambda: served,
+                    1,
+                    [self._queue, self._tell],
+                    job_s=float("inf"),
+                    all_s=float("inf"),
+                    nice=0,  # the test waits for them
+                    stays=True,
+                )
             )
-        )
+            undo.pop_all()
+        self._held += cores
 
     def _serve(self, number: int) -> None:
         """In a child: do jobs until there are none, and be so many.
@@ -207,9 +214,3 @@ def may_fork() -> bool:
     thread = threading.current_thread()
     alone = thread is threading.main_thread() or isinstance(thread, threading._DummyThread)
     return alone and hasattr(os, "fork") and os.path.isdir("/proc/self/fd")
-
-
-def _pipe(undo: ExitStack) -> tuple[int, int]:
-    read, write = os.pipe()
-    undo.callback(os.close, read)
-    return read, write

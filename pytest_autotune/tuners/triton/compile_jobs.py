@@ -52,7 +52,7 @@ class CompileJobs(Executor):
     def __init__(self, tries: Callable[[int, int], object]) -> None:
         self._tries = tries
         self._jobs: dict[int, _Job] = {}
-        self._begun = 0
+        self._begun: set[int] = set()
         #: The candidate that is submitted next, by its position.
         self.next = 0
 
@@ -91,12 +91,15 @@ class CompileJobs(Executor):
         """Compile in children what they can; what is lost there stays open."""
         others = []
         compiles = {number: job.compile for number, job in jobs.items()}
-        with ForkedJobs(compiles, work.take, partial(run.cores, helping=True), most) as forked:
+        with ExitStack() as held:
             try:
+                for core in cores:
+                    held.callback(core.close)
+                forked = held.enter_context(ForkedJobs(compiles, work.take, partial(run.cores, helping=True), most))
                 forked.fork(cores)
-            except OSError:
+            except OSError:  # no descriptor, or no process, is left
                 return []
-            for number, ended in forked.ended(lambda _: self._tell()):
+            for number, ended in forked.ended(self._tell):
                 if ended is Ended.DONE:
                     jobs[number].run()  # from the disk
                 elif ended is not Ended.LOST:
@@ -119,15 +122,16 @@ class CompileJobs(Executor):
                         others.append(number)
                         job.result.set_exception(NotCompiled())
                         continue
-                    self._tell()
+                    self._tell(number)
                     pool.held_for_next = held.pop_all()
                     held.push(pool.held_for_next)
                     pool.submit(job.run)
         return others
 
-    def _tell(self) -> None:
-        self._begun += 1
-        self._tries(self._begun, len(self._jobs))
+    def _tell(self, number: int) -> None:
+        if number not in self._begun:  # a thread may begin it again
+            self._begun.add(number)
+            self._tries(len(self._begun), len(self._jobs))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See :meth:`concurrent.futures.Executor.shutdown`."""

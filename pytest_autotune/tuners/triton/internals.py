@@ -526,8 +526,9 @@ def async_compile_mode() -> Any:
     """Triton's mode for compiling in a pool: since 3.6 without leaving itself active after an error.
 
     What is in Triton's cache on disk is read at once, in the thread that asks for it: threads that read a few files
-    each take turns at the interpreter, and take longer together. What is launched meanwhile, as by the hook of a
-    candidate, is compiled at once, too: a launch would wait for what nobody compiles before all are submitted.
+    each take turns at the interpreter, and take longer together. What is launched meanwhile, or asked for by
+    ``warmup()``, as by the hook of a candidate, is compiled at once, too: who looks at it would wait for what nobody
+    compiles before all are submitted.
     """
     module = _module("runtime._async_compile")
     mode = getattr(module, "AsyncCompileMode", None)
@@ -553,7 +554,7 @@ def _mode_that_reads_at_once(mode: Any, *args: Any, **kwargs: Any) -> Any:
     def read_or_submit(
         key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], object], *others: Any
     ) -> Any:
-        if not (_is_for_a_launch() or _is_on_disk(key)):
+        if not (_is_wanted_at_once() or _is_on_disk(key)):
             return submit(key, compile_fn, finalize_fn, *others)
         kernel = compile_fn()
         finalize_fn(kernel)
@@ -563,12 +564,16 @@ def _mode_that_reads_at_once(mode: Any, *args: Any, **kwargs: Any) -> Any:
     return made
 
 
-def _is_for_a_launch() -> bool:
-    """Whether a kernel is compiled now because it is launched, and not with ``warmup=True``."""
+def _is_wanted_at_once() -> bool:
+    """Whether a kernel is compiled now because it is launched, or by a hook that asks for it by ``warmup()``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_do_compile":
         frame = frame.f_back
-    return frame is not None and frame.f_locals.get("warmup") is False
+    if frame is None or frame.f_locals.get("warmup") is False:
+        return frame is not None
+    while frame is not None and not _is_ours(frame) and frame.f_code.co_name != "warmup":
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "warmup"
 
 
 def _is_on_disk(key: str) -> bool:
@@ -581,11 +586,12 @@ def _is_on_disk(key: str) -> bool:
 
 
 def reads_what_others_compile() -> bool:
-    """Whether this process finds what another one compiles: in Triton's own cache on disk."""
+    """Whether this process finds what another one compiles, in Triton's own cache on disk, and nothing listens here."""
     with suppress(Exception):
         knobs = _module("knobs")
         manager = knobs.cache.manager_class or _module("runtime.cache").FileCacheManager
-        return manager is _module("runtime.cache").FileCacheManager and not knobs.compilation.always_compile
+        is_own = manager is _module("runtime.cache").FileCacheManager and not knobs.compilation.always_compile
+        return is_own and knobs.compilation.listener is None
     return False
 
 
