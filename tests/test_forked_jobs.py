@@ -8,6 +8,7 @@ import fcntl
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -154,8 +155,15 @@ def test_more_children_come_on_cores_that_become_free(tmp_path: Path, monkeypatc
     assert asked == [2]  # of three at a time
 
 
-def test_children_end_with_whatever_leaves_them(tmp_path: Path) -> None:
+def test_children_end_with_whatever_leaves_them_and_so_do_their_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
     def hang(number: int) -> None:
+        tempfile.mkstemp()
         write(tmp_path / f"{number}")
         time.sleep(60)
 
@@ -168,12 +176,13 @@ def test_children_end_with_whatever_leaves_them(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
 
-    left = {int(path.read_text()) for path in tmp_path.iterdir()}
+    left = {int(path.read_text()) for path in tmp_path.iterdir() if path != temporary}
     until = time.monotonic() + WAIT_S
     while any(map(children.is_alive, left)) and time.monotonic() < until:
         time.sleep(0.005)
     assert len(left) == 2
     assert not any(map(children.is_alive, left))
+    assert not list(temporary.iterdir())
 
 
 def test_descriptors_are_closed_when_it_is_left() -> None:

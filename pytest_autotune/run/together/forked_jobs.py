@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +21,7 @@ from functools import partial
 from types import TracebackType
 
 from pytest_autotune.run.together import children
+from pytest_autotune.run.together.folders import for_temporary_files
 
 #: So long may one job take, in seconds; a child that a lock of another thread was copied into hangs at once.
 JOB_S = 120.0
@@ -103,10 +106,13 @@ class ForkedJobs:
 
         :raises OSError: when there can be none; the cores are free then.
         """
-        served = [partial(self._serve, len(cores)), *[partial(self._serve, 1)] * _LIVES]
         with ExitStack() as undo:
             for core in cores:
                 undo.callback(core.close)
+            temporary = tempfile.mkdtemp(prefix="pytest-autotune-", dir=for_temporary_files())
+            self._ends.callback(shutil.rmtree, temporary, ignore_errors=True)
+            numbers = [len(cores), *[1] * _LIVES]
+            served = [partial(self._serve, number, temporary) for number in numbers]
             self._families.append(
                 children.start(
                     lambda: served,
@@ -115,17 +121,19 @@ class ForkedJobs:
                     job_s=float("inf"),
                     all_s=float("inf"),
                     nice=0,  # the test waits for them
+                    temporary=temporary,
                     stays=True,
                 )
             )
             undo.pop_all()
         self._held += cores
 
-    def _serve(self, number: int) -> None:
+    def _serve(self, number: int, temporary: str) -> None:
         """In a child: do jobs until there are none, and be so many.
 
         Each one forked forks half of what is left: a process of a GPU takes 0.03 s to fork, one after the other.
         """
+        tempfile.tempdir = os.environ["TMPDIR"] = temporary  # compilers that are ended leave files there
         forked: list[int] = []
         with suppress(OSError):  # then fewer do it
             while number > 1:
