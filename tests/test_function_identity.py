@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Optional
 
 import pytest
@@ -293,6 +294,19 @@ def test_functions_that_use_what_they_are_in_have_one_digest_however_deep_the_ca
 
     assert deep(0) is not None
     assert deep(0) == deep(50)
+
+
+def test_a_table_of_operators_that_all_use_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest_of(scale: int) -> str | None:
+        names = [f"operator_{number}" for number in range(12)]
+        text = "".join(f"def {name}(x):\n    return TABLE[x](x)\n" for name in names)
+        text += f"def last(x):\n    return x * {scale}\nTABLE = ({', '.join(names)}, last)\n"
+        module = ModuleType(f"operators_{scale}")
+        monkeypatch.setitem(linecache.cache, module.__name__, (len(text), None, text.splitlines(True), module.__name__))
+        exec(compile(text, module.__name__, "exec"), vars(module))
+        return source_text(module.operator_0)
+
+    assert digest_of(1) == digest_of(1) != digest_of(2)
 
 
 def test_what_a_function_says_of_types_is_no_data_that_the_fingerprint_lacks(looked_up: list[Lookup]) -> None:

@@ -110,6 +110,26 @@ def test_a_list_that_a_pruner_empties_is_full_again_and_an_error_of_a_pruner_is_
         call(kernel(fails))
 
 
+def test_a_list_that_a_pruner_sorts_has_its_order_again() -> None:
+    def largest_first(configs: Any, named: Any) -> Any:
+        configs.sort(key=lambda config: -config.kwargs["BLOCK"])
+        return configs
+
+    whole = configs([16, 32])
+    autotuner = SimpleNamespace(configs=list(whole), early_config_prune=largest_first)
+
+    assert pruned_alone(autotuner, lambda: largest_first(autotuner.configs, {})) == whole[::-1]
+    assert autotuner.configs == whole
+
+
+@pytest.mark.parametrize("listed", [[{"BLOCK": 16}], [SimpleNamespace(kwargs=None)], None])
+def test_what_a_library_has_in_the_place_of_candidates_is_pruned_as_without_us(listed: Any) -> None:
+    autotuner = SimpleNamespace(configs=listed, early_config_prune=abs)
+
+    assert pruned_alone(autotuner, lambda: [16]) == [16]
+    assert pruned_alone(SimpleNamespace(), lambda: [16]) == [16]
+
+
 def test_where_a_generator_leaves_nothing_the_error_is_tritons_and_none_of_ours(session) -> None:
     first = session(dumping=True)
 

@@ -177,6 +177,20 @@ def test_a_failure_with_another_fingerprint_is_stale() -> None:
     assert (lookups[0].outcome, lookups[0].reason) == (Outcome.STALE, "source changed (s -> other)")
 
 
+def test_a_version_that_is_as_it_was_is_not_said_to_have_changed() -> None:
+    def stale(version: int) -> str:
+        run, lookups = a_run((entry,))
+        with run.tuning(problem(), [Value("source", "b", "digest"), Value("version", version)], lambda entry: True):
+            pass
+        return lookups[0].reason
+
+    before = (Value("source", "a", "digest"), Value("version", 1))
+    entry = Entry(problem(), before, FAST)
+
+    assert stale(version=1) == "source changed"
+    assert stale(version=2) == "source, version changed (version: 1 -> 2)"
+
+
 def test_an_alias_may_use_the_entries_of_another_device() -> None:
     recorded, _ = a_run()
     run, lookups = a_run((tune(recorded),), aliases={"Other": "GPU"})

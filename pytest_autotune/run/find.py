@@ -160,7 +160,8 @@ def _differences(entry: Entry, fingerprint: tuple[Value, ...], caches: Caches, m
     for index in caches.indexes:
         noted.update(index.made_of(entry.problem.tuner, entry.problem.kernel))
     old, now = ({part.name: part for part in parts} for parts in (entry.fingerprint, fingerprint))
-    found = {name: words for name in old.keys() | now.keys() if (words := _in_plain(old.get(name), now.get(name)))}
+    differing = [name for name in old.keys() | now.keys() if old.get(name) != now.get(name)]
+    found = {name: words for name in differing if (words := _in_plain(old.get(name), now.get(name)))}
     changed = [part for part in entry.fingerprint if part.name in now and part != now[part.name]]
     noted_now = by_digest(made_of()) if any(digest_of(part) in noted for part in changed) else {}
     for part in changed:

@@ -27,6 +27,9 @@ _Named = Iterator[tuple[str, object]]
 _SCALARS = (int, float, str, bool, type(None))
 _WRITTEN_AS_THEY_ARE = (bytes, complex, range)
 _CHANGED = "changed by the kernel"
+_RECURSIVE = "recursive"
+#: Functions in data -> their digests, or why they have none.
+Read = dict[object, "str | UnportableError"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,36 +80,45 @@ def _kind(value: object) -> str:
     return _CHANGED if isinstance(value, _Changing) else type(value).__name__
 
 
-def frozen_text(value: object, unstable: Unstable = unnoticed, within: frozenset[object] = frozenset()) -> str | None:
+def frozen_text(value: object, unstable: Unstable = unnoticed, read: Read | None = None) -> str | None:
     """The text of a value that cannot change, the same in every process; None for any other.
 
     Functions in it stand there without what can change of what they use, as the functions of a tuner do.
 
     :param unstable: called with that, as by :func:`source_digest`.
-    :param within: the functions that are being read: one may use what it is in.
+    :param read: the functions that were read for the same question, see :func:`reading`.
     """
     if type(value) in _SCALARS:
         return repr(value)
     value = unwrapped(value)
     if isinstance(value, _WRITTEN_AS_THEY_ARE):
         return repr(value)
-    return _constant_text(value, unstable, within)
+    return _constant_text(value, unstable, {} if read is None else read)
 
 
-def _constant_text(value: object, unstable: Unstable, within: frozenset[object]) -> str | None:
+def reading(function: object) -> Read:
+    """Where nothing was read but a function, whose digest goes on: it may use what it is in."""
+    return {function: _RECURSIVE}
+
+
+def _constant_text(value: object, unstable: Unstable, read: Read) -> str | None:
+    def left_out(name: str, user: object, value: object) -> None:
+        refuse(name, user, value)
+        unstable(name, user, value)
+
     def function_digest(found: object) -> str:
         function = python_function(found)
-        if function in within:
-            return "recursive"
-
-        def constant(value: object) -> str | None:
-            return _constant_text(value, unstable, within | {function})
-
-        def left_out(name: str, user: object, value: object) -> None:
-            refuse(name, user, value)
-            unstable(name, user, value)
-
-        return source_digest(found, constant, own_cells=True, unstable=left_out)
+        if function not in read:  # once, or a table of functions that use it would be read in every order there is
+            read[function] = _RECURSIVE
+            try:
+                constant = partial(_constant_text, unstable=unstable, read=read)
+                read[function] = source_digest(found, constant, own_cells=True, unstable=left_out)
+            except UnportableError as error:
+                read[function] = error
+        text = read[function]
+        if isinstance(text, UnportableError):
+            raise text
+        return text
 
     return constant_text(value, function_digest) if _is_frozen(unwrapped(value)) else None
 
@@ -147,7 +159,7 @@ def _function_text(value: object, left_out: dict[str, None]) -> str:
     if function is None or of_library(function):
         return ""
     unstable = _noting(left_out)
-    constant = partial(frozen_text, unstable=unstable, within=frozenset([function]))
+    constant = partial(frozen_text, unstable=unstable, read=reading(function))
     try:
         return source_digest(value, constant, own_cells=True, unstable=unstable, objects=False)
     except UnportableError:

@@ -10,7 +10,7 @@ from types import ModuleType
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.function.carried import Bound, frozen_text, labels_of
+from pytest_autotune.tuners.function.carried import Bound, frozen_text, labels_of, reading
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function
 from pytest_autotune.tuners.shared.source.older_source_digest import older_source_digest
@@ -110,7 +110,7 @@ def _digest_of(kernel: object) -> _Read:
         left_out.update(labels_of(name, user, value))
 
     try:
-        constant = partial(frozen_text, unstable=unstable, within=frozenset([python_function(kernel)]))
+        constant = partial(frozen_text, unstable=unstable, read=reading(python_function(kernel)))
         return source_digest(kernel, constant, unstable=unstable, objects=False), tuple(sorted(left_out))
     except UnportableError:
         return None, ()

@@ -115,8 +115,14 @@ def _content(value: object, function_digest: FunctionDigest = _digest_with_all) 
     if isinstance(value, (tuple, list)):
         return f"{kind}({', '.join(_content(part, function_digest) for part in value)})"
     if isinstance(value, (set, frozenset)):
-        return f"{kind}({', '.join(sorted(_content(part, function_digest) for part in value))})"
+        in_order = sorted(value, key=_name_of_function)  # a digest may tell what was read before from what was not
+        return f"{kind}({', '.join(sorted(_content(part, function_digest) for part in in_order))})"
     return repr(stable_value("", value, dtype_apart=True, function_digest=function_digest).encoded)
+
+
+def _name_of_function(value: object) -> str:
+    function = python_function(value)
+    return qualified_name(function) if function is not None else ""
 
 
 def _items(items: Iterable[tuple[str, object]], function_digest: FunctionDigest) -> str:

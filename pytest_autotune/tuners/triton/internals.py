@@ -218,8 +218,8 @@ def tuned_copies(autotuner_class: Any) -> list[Any]:
 
 def _holds_choices(autotuner: Any) -> bool:
     """Whether an autotuner that was called holds choices, and not only what was read from a file for later calls."""
-    held = vars(autotuner)
-    if not held.keys() & _SET_BY_RUN and _SET_BY_RUN & set(_names_in(_code_of_run(type(autotuner)))):
+    held = getattr(autotuner, "__dict__", {})  # a copy may have slots
+    if not held.keys() & _SET_BY_RUN and _SET_BY_RUN & _names_in_run(type(autotuner)):
         return False
     try:
         return len(held.get("cache", ())) > 0
@@ -227,9 +227,9 @@ def _holds_choices(autotuner: Any) -> bool:
         return "best_config" in held
 
 
-def _code_of_run(cls: type) -> CodeType:
+def _names_in_run(cls: type) -> set[str]:
     run = inspect.unwrap(getattr(cls, "run", None) or cls.__call__)
-    return run.__code__ if inspect.isfunction(run) else _code_of_run.__code__
+    return set(_names_in(run.__code__)) if inspect.isfunction(run) else set()
 
 
 def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:

@@ -7,7 +7,7 @@ that a test would not get in a suite what it gets alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,10 @@ class _Held:
     params: dict[str, Any]
 
     @classmethod
-    def by(cls, config: Any) -> _Held:
-        return cls(config, dict(vars(config)), dict(config.kwargs))
+    def by_all(cls, configs: Iterable[Any]) -> list[_Held]:
+        """What each holds; nothing of what a library has in the place of candidates."""
+        known = [config for config in configs if isinstance(getattr(config, "kwargs", None), dict)]
+        return [cls(config, dict(vars(config)), dict(config.kwargs)) for config in known if hasattr(config, "__dict__")]
 
     @property
     def is_changed(self) -> bool:
@@ -49,10 +51,11 @@ def pruned_alone(autotuner: Any, prune: Callable[[], Any]) -> Any:
     :returns: the candidates that are left, in a list. Those that the pruner changed are copies, and the autotuner's own
         are as they were.
     """
-    if autotuner.early_config_prune is None:
+    configs = getattr(autotuner, "configs", None)
+    if getattr(autotuner, "early_config_prune", None) is None or not isinstance(configs, (list, tuple)):
         return prune()
-    configs = autotuner.configs
-    before = [_Held.by(config) for config in configs]
+    whole = list(configs)
+    before = _Held.by_all(whole)
     changed: dict[int, Any] = {}
     try:
         pruned = prune()
@@ -61,6 +64,6 @@ def pruned_alone(autotuner: Any, prune: Callable[[], Any]) -> Any:
         for held in before:
             if held.is_changed:
                 changed.setdefault(id(held.config), held.put_back())
-        if isinstance(configs, list) and len(configs) != len(before):
-            configs[:] = [held.config for held in before]
+        if isinstance(configs, list):
+            configs[:] = whole
     return [changed.get(id(config), config) for config in left]
