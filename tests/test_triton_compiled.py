@@ -388,7 +388,14 @@ def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compile
     compiled.clear()
     lookups = run(dumping=True, coordination=AmongWorkers(tmp_path / "claims", 20, GpuLock(1.0)), cores=cores)
     kernel = product_kernel([config(block) for block in CONFIGS])
-    threading.Timer(2, other.may_end.set).start()
+
+    def end_when_all_are_compiled() -> None:
+        until = time.monotonic() + 10
+        while len(compiled.blocks) < len(CONFIGS) and time.monotonic() < until:
+            time.sleep(0.01)
+        other.may_end.set()
+
+    threading.Thread(target=end_when_all_are_compiled).start()
 
     call(kernel)
 
