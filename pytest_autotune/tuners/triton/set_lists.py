@@ -15,6 +15,8 @@ from pytest_autotune.run.door import TuningRun
 class SetLists:
     """A descriptor for ``configs`` that only sees when a list is set; what is read is the instance's own.
 
+    It has no ``__get__``, which each launch would call. An autotuner without a list reads the descriptor itself.
+
     What was chosen from another list is forgotten: at once what an earlier test has chosen, and before the next test
     what this one has, since Triton's memory holds for one test. Kernels that are left alone forget nothing.
     """
