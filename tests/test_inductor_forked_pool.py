@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
+import errno
 import os
 import signal
 import sys
@@ -23,8 +23,8 @@ if not sys.platform.startswith("linux"):
 
 from pytest_autotune.tuners.inductor import forked_worker
 from pytest_autotune.tuners.inductor.compile_children import CompileChildren
-from pytest_autotune.tuners.inductor.forked_pool import AHEAD, ForkedPool
-from pytest_autotune.tuners.inductor.forked_worker import JOB
+from pytest_autotune.tuners.inductor.forked_pool import ForkedPool
+from pytest_autotune.tuners.inductor.forked_worker import Worker
 from pytest_autotune.tuners.inductor.patches import Patches
 from tests.test_inductor import USER_KERNEL
 
@@ -57,10 +57,14 @@ def _worker_compile_triton(what: str, *args: Any) -> Any:
         if os.getpid() != args[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         return "alive"
-    if what == "no memory here" and os.getpid() == args[0]:
-        return "memory"
-    if what == "no memory here":
-        raise MemoryError
+    if what == "hang here":
+        return "alive" if os.getpid() == args[0] else signal.pause()
+    if what == "raise here" and os.getpid() == args[0]:
+        return "done"
+    if what == "raise here":
+        raise args[1]
+    if what == "large":
+        return bytes(args[0])
     raise ValueError(what)
 
 
@@ -76,7 +80,7 @@ def _another_job() -> str:
 def make() -> Iterator[Callable[..., ForkedPool]]:
     pools: list[ForkedPool] = []
 
-    def make(prepare: Callable[[], object] = lambda: None, workers: int = 2) -> ForkedPool:
+    def make(prepare: Callable[[Worker], object] = lambda worker: None, workers: int = 2) -> ForkedPool:
         pools.append(ForkedPool(workers, OwnPool, Failed, prepare))
         return pools[-1]
 
@@ -113,9 +117,20 @@ def test_what_a_child_dies_of_inductors_own_pool_does_and_others_go_on(make: Cal
     assert result(pool.submit(_worker_compile_triton, "process")) != os.getpid()
 
 
+def test_a_child_that_dies_with_nothing_to_do_costs_no_job(make: Callable[..., ForkedPool]) -> None:
+    pool = make()
+
+    for _ in range(10):
+        process = result(pool.submit(_worker_compile_triton, "process"))
+        if process != ("own", os.getpid()):
+            os.kill(process, signal.SIGKILL)
+
+    assert pool.is_alive
+
+
 @pytest.mark.parametrize("why", ["they cannot begin", "they are ended"])
 def test_without_children_inductors_own_pool_does_everything(make: Callable[..., ForkedPool], why: str) -> None:
-    def prepare() -> None:
+    def prepare(worker: Worker) -> None:
         if why == "they cannot begin":
             raise ImportError
 
@@ -128,13 +143,13 @@ def test_without_children_inductors_own_pool_does_everything(make: Callable[...,
 
 
 def test_children_that_hang_are_given_up(make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.forked_pool.SILENT_S", 0.1)
-    pool = make(lambda: signal.pause())
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.forked_pool.READY_S", 0.1)
+    pool = make(lambda worker: signal.pause())
 
     assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
 
 
-@pytest.mark.parametrize("refused", ["os.fork", "threading.Thread.start", "tempfile.TemporaryFile"])
+@pytest.mark.parametrize("refused", ["os.fork", "threading.Thread.start", "socket.socketpair"])
 def test_where_nothing_more_can_be_started_inductors_own_pool_does_everything(
     make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
@@ -151,18 +166,37 @@ def test_where_nothing_more_can_be_started_inductors_own_pool_does_everything(
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_a_child_has_no_memory_for_inductors_own_pool_does(make: Callable[..., ForkedPool]) -> None:
-    assert result(make().submit(_worker_compile_triton, "no memory here", os.getpid())) == ("own", "memory")
-
-
-def test_what_a_full_disk_cuts_off_inductors_own_pool_does(
-    make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")])
+def test_what_a_child_has_no_memory_or_disk_for_inductors_own_pool_does_and_the_child_goes_on(
+    make: Callable[..., ForkedPool], missing: Exception
 ) -> None:
     pool = make()
-    write = os.pwrite
-    monkeypatch.setattr("os.pwrite", lambda descriptor, data, at: write(descriptor, data[:10], at))
 
-    assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
+    asked = [pool.submit(_worker_compile_triton, "raise here", os.getpid(), missing) for _ in range(8)]
+
+    assert [result(one) for one in asked] == [("own", "done")] * 8
+    assert result(pool.submit(_worker_compile_triton, "process")) != os.getpid()
+
+
+def test_a_child_that_hangs_is_ended_while_others_work_and_inductors_own_pool_does_its_job(
+    make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forked_worker, "HANGS_S", 0.5)
+    pool = make()
+
+    hanging = pool.submit(_worker_compile_triton, "hang here", os.getpid())
+    while not hanging.done():
+        assert result(pool.submit(_worker_compile_triton, "process")) != os.getpid()
+
+    assert result(hanging) == ("own", "alive")
+
+
+def test_jobs_and_results_may_be_larger_than_what_fits_into_a_socket(make: Callable[..., ForkedPool]) -> None:
+    pool = make()
+
+    asked = [pool.submit(_worker_compile_triton, "large", 3 << 20, bytes(3 << 20)) for _ in range(6)]
+
+    assert [len(result(one)) for one in asked] == [3 << 20] * 6
 
 
 def test_a_pool_that_has_ended_leaves_nothing_open(make: Callable[..., ForkedPool]) -> None:
@@ -176,26 +210,15 @@ def test_a_pool_that_has_ended_leaves_nothing_open(make: Callable[..., ForkedPoo
     assert "pytest-autotune-inductor" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_nobody_waits_until_more_can_be_compiled_ahead(make: Callable[..., ForkedPool]) -> None:
-    pool = make(lambda: signal.pause(), workers=6)  # nobody reads
-    kernel = SimpleNamespace(filename="kernel.py", fn=len)
-    pipe = 16 * mmap.PAGESIZE
-
-    asked = [pool.compile(kernel, number, AHEAD) for number in range(pipe // JOB.size + 2)]
-
-    assert asked[0] is not None
-    assert asked[-1] is None
-
-
-def test_nothing_is_compiled_ahead_until_many_results_can_go(
+def test_nobody_waits_until_more_can_be_compiled_ahead(
     make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.forked_pool.MOST_BYTES", -1)
-    pool = make(lambda: signal.pause(), workers=6)
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.forked_pool.MOST_AHEAD", 1)
+    pool = make(lambda worker: signal.pause(), workers=6)  # nobody reads
     kernel = SimpleNamespace(filename="kernel.py", fn=len)
 
-    assert pool.compile(kernel, "first", AHEAD) is not None
-    assert pool.compile(kernel, "second", AHEAD) is None
+    assert pool.compile(kernel, "first", is_ahead=True) is not None
+    assert pool.compile(kernel, "second", is_ahead=True) is None
     assert pool.compile(kernel, "second") is not None
 
 
@@ -268,7 +291,7 @@ def compilations(path: Path) -> list[tuple[str, str]]:
 def test_one_kernels_configurations_are_compiled_by_several_children_each_once(
     make: Callable[..., ForkedPool], tmp_path: Path
 ) -> None:
-    pool = make(partial(forked_worker._share_and_take_turns, Kernel))
+    pool = make(partial(forked_worker.share_and_take_turns, Kernel))
 
     assert result(pool.submit(compile_all, tmp_path / "kernel", ["a", "b", "c"])) == ["a", "b", "c"]
 
@@ -277,7 +300,7 @@ def test_one_kernels_configurations_are_compiled_by_several_children_each_once(
 
 
 def test_templates_which_have_no_files_are_compiled_at_a_time(make: Callable[..., ForkedPool], tmp_path: Path) -> None:
-    pool = make(partial(forked_worker._share_and_take_turns, Kernel))
+    pool = make(partial(forked_worker.share_and_take_turns, Kernel))
 
     asked = [pool.submit(compile_template, tmp_path / name) for name in "bc"]
 
@@ -297,9 +320,9 @@ def test_what_may_be_tried_is_compiled_once_whoever_asks_for_it_first(
     pytest.importorskip("torch._inductor.async_compile")
     (tmp_path / "source.py").write_text(SOURCE)
     kernel = SimpleNamespace(filename=tmp_path / "source.py", fn=SimpleNamespace(__name__="kernel"))
-    pool = make(partial(forked_worker._share_and_take_turns, Kernel), workers=6)
+    pool = make(partial(forked_worker.share_and_take_turns, Kernel), workers=6)
 
-    ahead = [pool.compile(kernel, config, AHEAD) for config in "def"]
+    ahead = [pool.compile(kernel, config, is_ahead=True) for config in "def"]
     asked = [pool.compile(kernel, config) for config in "def"]
     wait([one for one in (*ahead, *asked) if one is not None], timeout=60)
 
@@ -379,7 +402,7 @@ def test_a_version_whose_pool_is_another_one_keeps_it_and_is_tuned_as_before(mis
 
 def test_inductors_ptxas_is_taken_with_the_first_kernel_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that is generated before tells which ptxas there was, and is to be the same in a load."""
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.compile_children.prepare", lambda target: None)
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.compile_children.prepare", lambda target, worker: None)
     monkeypatch.setattr("pytest_autotune.tuners.inductor.compile_children.warm_up", lambda target: None)
     monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)
 

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together import children
-from pytest_autotune.tuners.inductor.forked_pool import AHEAD, ForkedPool
+from pytest_autotune.tuners.inductor.forked_pool import ForkedPool
 from pytest_autotune.tuners.inductor.forked_worker import prepare, warm_up
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.protocol import HookError
@@ -89,7 +89,7 @@ class CompileChildren:
         """Have configurations compiled that may be wanted, where cores are left."""
         if (pool := self._pool(autotuner)) is not None:
             for config in configs:
-                pool.compile(autotuner, config, AHEAD)
+                pool.compile(autotuner, config, is_ahead=True)
 
     def _pool(self, autotuner: Any) -> ForkedPool | None:
         if autotuner.device_props.type == "cpu" or os.environ.get("TRITON_ALWAYS_COMPILE", "0") != "0":
