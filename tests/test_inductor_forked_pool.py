@@ -210,18 +210,6 @@ def test_a_pool_that_has_ended_leaves_nothing_open(make: Callable[..., ForkedPoo
     assert "pytest-autotune-inductor" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_nobody_waits_until_more_can_be_compiled_ahead(
-    make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.forked_pool.MOST_AHEAD", 1)
-    pool = make(lambda worker: signal.pause(), workers=6)  # nobody reads
-    kernel = SimpleNamespace(filename="kernel.py", fn=len)
-
-    assert pool.compile(kernel, "first", is_ahead=True) is not None
-    assert pool.compile(kernel, "second", is_ahead=True) is None
-    assert pool.compile(kernel, "second") is not None
-
-
 def test_a_machine_without_cores_to_spare_has_no_children(make: Callable[..., ForkedPool]) -> None:
     assert not make(workers=1).is_alive
 
@@ -314,7 +302,7 @@ kernel = Kernel(Path(__file__).parent / "kernel")
 """
 
 
-def test_what_may_be_tried_is_compiled_once_whoever_asks_for_it_first(
+def test_what_is_tried_is_compiled_once_however_often_it_is_asked_for(
     make: Callable[..., ForkedPool], tmp_path: Path
 ) -> None:
     pytest.importorskip("torch._inductor.async_compile")
@@ -322,12 +310,11 @@ def test_what_may_be_tried_is_compiled_once_whoever_asks_for_it_first(
     kernel = SimpleNamespace(filename=tmp_path / "source.py", fn=SimpleNamespace(__name__="kernel"))
     pool = make(partial(forked_worker.share_and_take_turns, Kernel), workers=6)
 
-    ahead = [pool.compile(kernel, config, is_ahead=True) for config in "def"]
-    asked = [pool.compile(kernel, config) for config in "def"]
-    wait([one for one in (*ahead, *asked) if one is not None], timeout=60)
+    asked = [pool.compile(kernel, config) for config in "ddeeff"]
+    wait([one for one in asked if one is not None], timeout=60)
 
     assert sorted(config for config, _ in compilations(tmp_path / "kernel")) == ["d", "e", "f"]
-    assert pool.compile(kernel, "d") in (*ahead, *asked)
+    assert None not in asked
 
 
 def test_children_compile_inductors_kernels_for_a_gpu_into_tritons_cache(

@@ -85,12 +85,6 @@ class CompileChildren:
         futures = [pool.compile(autotuner, config) for config in configs]
         return [future is not None and future.exception() is None for future in futures]
 
-    def compile_ahead(self, autotuner: Any, configs: Sequence[Any]) -> None:
-        """Have configurations compiled that may be wanted, where cores are left."""
-        if (pool := self._pool(autotuner)) is not None:
-            for config in configs:
-                pool.compile(autotuner, config, is_ahead=True)
-
     def _pool(self, autotuner: Any) -> ForkedPool | None:
         if autotuner.device_props.type == "cpu" or os.environ.get("TRITON_ALWAYS_COMPILE", "0") != "0":
             return None

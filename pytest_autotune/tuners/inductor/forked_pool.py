@@ -30,10 +30,6 @@ from pytest_autotune.tuners.inductor.forked_worker import DONE, LOST, SHARED, WH
 #: Jobs of Inductor that children can do.
 _COMPILES = "_worker_compile_triton"
 _READY = "_get_ready"
-#: So many workers a step of a descent keeps busy; half of those beyond may have others beside them that compile ahead.
-_NEEDED = 4
-#: More configurations do not wait to be compiled ahead.
-MOST_AHEAD = 1000
 #: Children of which none is ready after so long hang, in seconds: by a lock that a thread held when they were forked.
 READY_S = 90.0
 #: Where it is compiled to, and by what. By another ptxas a kernel is another one for Triton's cache.
@@ -55,7 +51,6 @@ class _Child(Connection):
 
     job: _Job | None = None
     part = WHOLE
-    is_ahead = False
 
 
 class ForkedPool:
@@ -83,9 +78,6 @@ class ForkedPool:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._asked: deque[_Job] = deque()
-        self._asked_ahead: deque[_Job] = deque()
-        self._configs: dict[tuple[str, str, str], Future[Any]] = {}
-        self._ahead = max(workers - _NEEDED, 0) // 2
         self._children: list[_Child] = []
         self._leader: children.Children | None = None
         self._is_over = self._is_shut = False
@@ -96,9 +88,9 @@ class ForkedPool:
     def _start(self, workers: int, prepare: Callable[[Worker], object]) -> None:
         with ExitStack() as undo:
             self._door, theirs = map(undo.enter_context, socket.socketpair())
-            serve, number = partial(plan, theirs, prepare, workers, self._ahead), workers + self._ahead
+            serve = partial(plan, theirs, prepare, workers)
             # The test waits for them.
-            leader = children.start(serve, number, [theirs.fileno()], job_s=math.inf, all_s=math.inf, nice=0)
+            leader = children.start(serve, workers, [theirs.fileno()], job_s=math.inf, all_s=math.inf, nice=0)
             undo.callback(leader.stop)
             self._listener = threading.Thread(
                 target=self._listen, args=(leader,), name="pytest-autotune-inductor", daemon=True
@@ -124,34 +116,23 @@ class ForkedPool:
         if self.is_alive and name == _COMPILES:
             with suppress(Exception):  # it cannot be pickled
                 self._before()
-                return self._ask(whole, self._asked, whole)
+                return self._ask(whole, whole)
         return self._by_own(whole)
 
-    def compile(self, autotuner: Any, config: Any, is_ahead: bool = False) -> Future[Any] | None:
-        """Have a configuration of a kernel compiled into Triton's cache on disk; None where no child can.
-
-        :param is_ahead: nobody waits for it yet.
-        """
-        known = str(autotuner.filename), str(config), os.environ.get("TRITON_CACHE_DIR", "")
-        before = self._configs.get(known)
-        if before is not None and (is_ahead or before.done()):
-            return before
-        if is_ahead and (not self._ahead or len(self._asked_ahead) >= MOST_AHEAD):
-            return None
+    def compile(self, autotuner: Any, config: Any) -> Future[Any] | None:
+        """Have a configuration of a kernel compiled into Triton's cache on disk; None where no child can."""
         with suppress(Exception):
-            job = partial(compile_config, os.fspath(autotuner.filename), autotuner.fn.__name__, config)
-            self._configs[known] = self._ask(job, self._asked_ahead if is_ahead else self._asked)
-            return self._configs[known]
+            return self._ask(partial(compile_config, os.fspath(autotuner.filename), autotuner.fn.__name__, config))
         return None
 
-    def _ask(self, job: Callable[[], Any], queue: deque[_Job], whole: Callable[[], Any] | None = None) -> Future[Any]:
+    def _ask(self, job: Callable[[], Any], whole: Callable[[], Any] | None = None) -> Future[Any]:
         environment = {name: os.environ.get(name) for name in _PASSED_ON}
         asked = _Job(pickle.dumps((environment, job), pickle.HIGHEST_PROTOCOL), whole)
         asked.future.set_running_or_notify_cancel()
         with self._lock:
             if not self.is_alive:
                 raise RuntimeError("there are no children")
-            queue.append(asked)
+            self._asked.append(asked)
             self._hand_out()
         return asked.future
 
@@ -159,12 +140,12 @@ class ForkedPool:
         """Give each child that has nothing to do a job, or a part of what another one has begun."""
         for child in (one for one in self._children if one.job is None):
             shared = [one.job for one in self._children if one.job is not None and one.job.parts]
-            if queue := self._asked_ahead if child.is_ahead else self._asked:
-                child.job, child.part = queue.popleft(), WHOLE
-            elif shared and not child.is_ahead:
+            if self._asked:
+                child.job, child.part = self._asked.popleft(), WHOLE
+            elif shared:
                 child.job, child.part = shared[0], shared[0].parts.pop()
             else:
-                continue
+                return
             with suppress(OSError):  # it has died, which will be heard
                 child.send((child.part, child.job.data))
 
@@ -184,7 +165,7 @@ class ForkedPool:
         for end in (self._door.close, *(child.close for child in self._children)):
             with suppress(OSError):
                 end()
-        for job in (*working, *self._asked, *self._asked_ahead):
+        for job in (*working, *self._asked):
             self._end(job, LOST)
 
     def _welcome(self) -> bool:
@@ -194,7 +175,6 @@ class ForkedPool:
             os.set_inheritable(descriptor, False)
             with self._lock:
                 self._children.append(_Child(descriptor))
-                self._children[-1].is_ahead = any(said)
                 self._hand_out()
         return bool(said)
 

@@ -17,7 +17,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,8 +29,6 @@ DONE, FAILED, SHARED, LOST = range(4)
 WHOLE = -1
 #: A child that takes so long for one configuration hangs, in seconds; the operating system ends it.
 HANGS_S = 90.0
-#: How much everything else comes before what nobody waits for yet.
-_NICE = 10
 #: So often another child takes the place of each.
 _LIVES = 8
 #: So many modules of kernels are kept in a child.
@@ -50,18 +48,13 @@ class Worker:
         #: Which configuration of its kernel it was asked for.
         self.part = WHOLE
 
-    def serve(self, is_ahead: bool = False) -> None:
-        """Do jobs until the parent has gone, or there is no memory or disk for one: it is known by the connection.
-
-        :param is_ahead: nobody waits for them yet.
-        """
+    def serve(self) -> None:
+        """Do jobs until the parent has gone, or there is no memory or disk for one: it is known by the connection."""
         gc.enable()
-        if is_ahead:
-            os.nice(_NICE)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
         mine, parents = socket.socketpair()
         with parents:
-            socket.send_fds(self._door, [bytes([is_ahead])], [parents.fileno()])
+            socket.send_fds(self._door, [b"."], [parents.fileno()])
         with Connection(mine.detach()) as self._connection:
             while True:
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -103,18 +96,14 @@ def _result(data: bytes) -> tuple[int, bytes]:
         return FAILED, pickle.dumps(traceback.format_exc())
 
 
-def plan(
-    door: socket.socket, prepare: Callable[[Worker], object], workers: int, ahead: int
-) -> Sequence[Callable[[], None]]:
+def plan(door: socket.socket, prepare: Callable[[Worker], object], workers: int) -> Sequence[Callable[[], None]]:
     """What the children do: each serves, and so does each that takes the place of one that has died.
 
     :param prepare: called before they are forked.
-    :param workers: how many do what is waited for.
-    :param ahead: how many do what is not.
     """
     worker = Worker(door)
     prepare(worker)
-    return [*[worker.serve] * workers, *[partial(worker.serve, True)] * ahead] * _LIVES
+    return [worker.serve] * workers * _LIVES
 
 
 def prepare(target: tuple[Any, ...] | None, worker: Worker) -> None:

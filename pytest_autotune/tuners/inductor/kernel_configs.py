@@ -37,7 +37,7 @@ from pytest_autotune.tuners.inductor.configurations import (
     may_be_scaled,
     params_of,
 )
-from pytest_autotune.tuners.inductor.descent import Descent, would_try
+from pytest_autotune.tuners.inductor.descent import Descent
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.identity import (
     device_of,
@@ -343,18 +343,9 @@ class KernelConfigs:
         began = time.perf_counter()
         compile()
         search.compiled_s = time.perf_counter() - began
-        if descends(autotuner):
-            self._compile_neighbours_ahead(autotuner)
         if search.compiles_all or len(autotuner.launchers) > 1 or descends(autotuner):
             autotuner.run = lambda *args, **kwargs: self._first_run(autotuner, search, *args, **kwargs)
         return None
-
-    def _compile_neighbours_ahead(self, autotuner: Any) -> None:
-        """Have compiled what a descent tries first, from whichever of the list it begins."""
-        with suppress(Exception):  # then it is compiled where it is tried
-            starts = [launcher.config for launcher in autotuner.launchers]
-            tried = [one for start in starts for one in would_try(autotuner.coordesc_tuner, start, 1.0)]
-            self._children.compile_ahead(autotuner, [one for one in tried if one not in starts])
 
     def _first_run_of_choice(
         self,
