@@ -137,10 +137,10 @@ def test_cores_are_taken_at_once_and_what_helps_takes_only_free_ones(tmp_path: P
     assert list(map(len, taken)) == [CORES - 1, 1, 0]
 
 
-def test_twice_its_share_is_a_workers_own_where_none_is_free(hold, tmp_path: Path) -> None:
+def test_its_share_is_a_workers_own_where_none_is_free(hold, tmp_path: Path) -> None:
     hold(CORES)
 
-    assert len(SharedCores(tmp_path, 2 * WORKERS).take(CORES)) == 2 * CORES // (2 * WORKERS)
+    assert len(SharedCores(tmp_path, WORKERS).take(CORES)) == CORES // WORKERS
     assert len(SharedCores(tmp_path, WORKERS).take(1)) == 1
 
 

@@ -26,10 +26,10 @@ from pytest_autotune.run.together.folders import for_temporary_files
 #: So long may one job take, in seconds; a child that a lock of another thread was copied into hangs at once.
 JOB_S = 120.0
 #: More children are forked on cores that have become free, and it is seen which have died, so often, in seconds.
-LOOK_S = 0.1
+LOOK_S = 0.25
 #: A pipe holds the numbers of so many jobs.
 MOST = 10_000
-#: So often another one takes the place of a child from which the others were forked.
+#: So often another child takes the place of each.
 _LIVES = 3
 _JOB = struct.Struct("=i")
 #: Which job, what became of it, and the process that has begun it.
@@ -111,12 +111,11 @@ class ForkedJobs:
                 undo.callback(core.close)
             temporary = tempfile.mkdtemp(prefix="pytest-autotune-", dir=for_temporary_files())
             self._ends.callback(shutil.rmtree, temporary, ignore_errors=True)
-            numbers = [len(cores), *[1] * _LIVES]
-            served = [partial(self._serve, number, temporary) for number in numbers]
+            served = [partial(self._serve, temporary)] * (len(cores) * _LIVES)
             self._families.append(
                 children.start(
                     lambda: served,
-                    1,
+                    len(cores),
                     [self._queue, self._tell],
                     job_s=float("inf"),
                     all_s=float("inf"),
@@ -128,26 +127,9 @@ class ForkedJobs:
             undo.pop_all()
         self._held += cores
 
-    def _serve(self, number: int, temporary: str) -> None:
-        """In a child: do jobs until there are none, and be so many.
-
-        Each one forked forks half of what is left: a process of a GPU takes 0.03 s to fork, one after the other.
-        """
+    def _serve(self, temporary: str) -> None:
+        """In a child: do jobs until there are none."""
         tempfile.tempdir = os.environ["TMPDIR"] = temporary  # compilers that are ended leave files there
-        forked: list[int] = []
-        with suppress(OSError):  # then fewer do it
-            while number > 1:
-                process = os.fork()
-                if process:
-                    forked.append(process)
-                    number -= number // 2
-                else:
-                    forked, number = [], number // 2
-        self._do_jobs()
-        for process in forked:
-            os.waitpid(process, 0)  # whoever ends all of them ends those of a process that has not ended
-
-    def _do_jobs(self) -> None:
         while record := os.read(self._queue, _JOB.size):
             number = _JOB.unpack(record)[0]
             ended = Ended.ELSEWHERE

@@ -58,15 +58,14 @@ class SharedCores:
         """Take cores to compile on at once, without a wait; each is set free by closing it.
 
         :param most: take no more than these.
-        :param helping: take only those that are free, and not twice this process's share where fewer are.
+        :param helping: take only those that are free, and not this process's share where fewer are.
         """
         found: list[ExitStack] = []
         with self._turn:
             while len(found) < min(most, self._cores) and (free := self._free_core()) is not None:
                 found.append(free)
         if not helping:
-            # Workers also measure, fork and run tests: while one does, the others' shares are too small for the cores.
-            found += [ExitStack() for _ in range(min(most, 2 * self._share) - len(found))]
+            found += [ExitStack() for _ in range(min(most, self._share) - len(found))]
         return found
 
     def _free_core(self) -> ExitStack | None:
