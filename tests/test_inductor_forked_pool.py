@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -63,6 +64,9 @@ def _worker_compile_triton(what: str, *args: Any) -> Any:
         return "done"
     if what == "raise here":
         raise args[1]
+    if what == "slow":
+        time.sleep(0.05)
+        return "done"
     if what == "large":
         return bytes(args[0])
     raise ValueError(what)
@@ -197,6 +201,51 @@ def test_jobs_and_results_may_be_larger_than_what_fits_into_a_socket(make: Calla
     asked = [pool.submit(_worker_compile_triton, "large", 3 << 20, bytes(3 << 20)) for _ in range(6)]
 
     assert [len(result(one)) for one in asked] == [3 << 20] * 6
+
+
+def idle(pool: ForkedPool) -> list[int]:
+    """The descriptors of a pool's connections, once all its children wait for a job."""
+    give_up_at = time.monotonic() + 60
+    while len(pool._children) < 2:
+        assert time.monotonic() < give_up_at, "nobody came"
+        time.sleep(0.001)
+    time.sleep(0.02)  # the listener waits, too
+    return [child.fileno() for child in pool._children]
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_connections_that_a_test_closes_cost_no_job(make: Callable[..., ForkedPool], busy: bool) -> None:
+    pool = make()
+    connections = idle(pool)
+
+    before = [pool.submit(_worker_compile_triton, "slow") for _ in range(4 if busy else 0)]
+    for connection in connections:
+        os.close(connection)
+    after = [pool.submit(_worker_compile_triton, "process") for _ in range(4)]
+
+    assert all(result(one) for one in (*before, *after))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_job_that_is_handed_over_by_half_stops_no_others(
+    make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def send(child: Any, job: Any) -> None:
+        os.write(child.fileno(), b"..")
+        raise error
+
+    pool = make()
+    idle(pool)
+    asked: list[Future[Any]] = []
+    with monkeypatch.context() as changed:
+        changed.setattr("pytest_autotune.tuners.inductor.forked_pool._Child.send", send)
+        for _ in range(2):
+            with suppress(KeyboardInterrupt):
+                asked.append(pool.submit(_worker_compile_triton, "process"))
+    asked.append(pool.submit(_worker_compile_triton, "process"))
+
+    assert result(asked[-1]) == ("own", os.getpid())
+    assert all(result(one) for one in asked)
 
 
 def test_a_pool_that_has_ended_leaves_nothing_open(make: Callable[..., ForkedPool]) -> None:

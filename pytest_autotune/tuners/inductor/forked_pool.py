@@ -146,8 +146,15 @@ class ForkedPool:
                 child.job, child.part = shared[0], shared[0].parts.pop()
             else:
                 return
-            with suppress(OSError):  # it has died, which will be heard
-                child.send((child.part, child.job.data))
+            try:
+                with suppress(BrokenPipeError, ConnectionResetError):  # it has died, which will be heard
+                    child.send((child.part, child.job.data))
+            except BaseException as error:
+                # Interrupted, no memory, or a test has closed what is not its own: it would wait for the rest for ever.
+                with suppress(OSError):
+                    self._door.shutdown(socket.SHUT_RDWR)  # the listener ends everything
+                if not isinstance(error, Exception):
+                    raise
 
     def _listen(self, leader: children.Children) -> None:
         with suppress(Exception):  # a test has closed what is not its own
@@ -192,7 +199,8 @@ class ForkedPool:
                 child.job = None
             if said == LOST:
                 self._children.remove(child)
-                child.close()
+                with suppress(OSError):  # a test has closed it
+                    child.close()
             self._hand_out()
         if job is not None and is_whole and said != SHARED:
             self._end(job, said, what)
