@@ -24,7 +24,7 @@ from pytest_autotune.tuners.triton.ahead_plan import Plan
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.constants import NoText
 from pytest_autotune.tuners.triton.dummies import dummy_of
-from pytest_autotune.tuners.triton.internals import seeing_work
+from pytest_autotune.tuners.triton.internals.compile_calls import seeing_work
 from pytest_autotune.tuners.triton.specialisation_text import parsed
 
 H200, H100 = Device("NVIDIA H200", "sm_90", 132), Device("NVIDIA H100 80GB HBM3", "sm_90", 132)
@@ -179,7 +179,7 @@ def test_nobody_waits_while_a_process_reads_what_it_needs_to_know_before_it_comp
     compiling.start(Suite((), False, 0, tmp_path, 1.0, others=True))
     locked_then: list[bool] = []
     monkeypatch.setattr(
-        "pytest_autotune.tuners.triton.internals.read_triton",
+        "pytest_autotune.tuners.triton.internals.without_gpu.read_triton",
         lambda: locked_then.append(any(tmp_path.iterdir())),
     )
 
@@ -196,10 +196,12 @@ def test_nothing_is_compiled_ahead_where_tritons_own_files_are_read_for_too_long
 ) -> None:
     """A worker that is forked meanwhile waits for what it imports until it is killed, and a test waits for that one."""
     may_end = threading.Event()
-    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.read_compiler", lambda arch: may_end.wait(30))
+    monkeypatch.setattr(
+        "pytest_autotune.tuners.triton.internals.without_gpu.read_compiler", lambda arch: may_end.wait(30)
+    )
     monkeypatch.setattr("pytest_autotune.tuners.triton.ahead_plan.MOST_READING_S", 0.01)
     monkeypatch.setattr(Plan, "_jobs", lambda self, index, device: [lambda: None])
-    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.compile_only", lambda *args: None)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.without_gpu.compile_only", lambda *args: None)
     run: Any = SimpleNamespace(index=SimpleNamespace(devices=lambda tuner: frozenset({H200})))
     told: list[tuple[str, str]] = []
     suite = Suite((), False, 2, tmp_path, 1.0)

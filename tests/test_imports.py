@@ -71,9 +71,10 @@ def imported_at_once(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("tuner", "private"), [("triton", r"triton\.\w"), ("xla", r"jax\._src")])
-def test_only_one_module_names_what_is_inside_a_library(tuner: str, private: str) -> None:
-    files = (ROOT / "tuners" / tuner).glob("*.py")
-    assert {file.name for file in files if any(re.match(private, text) for text in texts_of(file))} == {"internals.py"}
+def test_only_internals_name_what_is_inside_a_library(tuner: str, private: str) -> None:
+    room = ROOT / "tuners" / tuner
+    naming = [file for file in room.rglob("*.py") if any(re.match(private, text) for text in texts_of(file))]
+    assert {file.relative_to(room).parts[0].removesuffix(".py") for file in naming} == {"internals"}
 
 
 def texts_of(path: Path) -> Iterator[str]:

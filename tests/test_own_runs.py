@@ -21,7 +21,8 @@ from triton.runtime.jit import KernelInterface
 
 from pytest_autotune import devices
 from pytest_autotune.run.sweep import Sweep
-from pytest_autotune.tuners.triton import internals, libtuner
+from pytest_autotune.tuners.triton import libtuner
+from pytest_autotune.tuners.triton.internals import benchmark
 from tests.test_triton import CONFIGS, Bench, configs, copy_kernel, grid, interpreter, session
 
 __all__ = ["interpreter", "session"]
@@ -314,20 +315,20 @@ def test_a_copy_that_is_no_subclass_is_unseen_once_it_has_chosen(session) -> Non
 
 def test_a_benchmark_that_was_put_on_one_autotuner_or_around_tritons_is_used_as_it_is(monkeypatch) -> None:
     driver = SimpleNamespace(get_device_interface=1, get_empty_cache_for_benchmark=1, clear_cache=1)
-    monkeypatch.setattr(internals, "_driver", lambda: SimpleNamespace(active=driver))
+    monkeypatch.setattr(benchmark, "triton_driver", lambda: SimpleNamespace(active=driver))
     kernel = copy_kernel()
     triton_bench = Autotuner._bench
-    assert internals.benchmark_driver(kernel, is_known=True) is driver
+    assert benchmark.driver_of(kernel, is_known=True) is driver
 
     kernel._bench = lambda *args, config, **meta: [1.0] * 3
-    assert internals.benchmark_driver(kernel, is_known=True) is None
+    assert benchmark.driver_of(kernel, is_known=True) is None
 
     @wraps(triton_bench)
     def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
         return triton_bench(self, *args, config=config, **meta)
 
     monkeypatch.setattr(Autotuner, "_bench", _bench)
-    assert internals.benchmark_driver(copy_kernel(), is_known=True) is None
+    assert benchmark.driver_of(copy_kernel(), is_known=True) is None
 
 
 def test_heuristics_over_an_autotuner_count_though_a_library_has_put_a_lock_around_its_run(

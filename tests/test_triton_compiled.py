@@ -46,7 +46,7 @@ from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.triton import compile_jobs
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.compile_jobs import weight_of
-from pytest_autotune.tuners.triton.internals import async_compile_mode
+from pytest_autotune.tuners.triton.internals.async_compile import async_compile_mode
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000

@@ -548,7 +548,7 @@ def test_what_a_stranger_writes_costs_a_compilation_at_most(suite: Suite) -> Non
 def test_where_a_child_dies_the_tests_compile_themselves(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     suite.dump()
     suite.wants(0)
-    kill = "pytest_autotune.tuners.triton.internals.compile_kernel"
+    kill = "pytest_autotune.tuners.triton.internals.without_gpu.compile_kernel"
     monkeypatch.setattr(kill, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 
     report = suite.run("--autotune-load=cache.textproto")
@@ -641,7 +641,7 @@ def test_no_child_is_there_when_the_run_is_over_and_none_of_its_temporary_files(
         (suite.folder / "new").rename(number)
         time.sleep(60)
 
-    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.compile_kernel", hang)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.without_gpu.compile_kernel", hang)
     (suite.folder / "test_lib.py").write_text(TESTS + WAITS.format(path=str(number)))
 
     suite.run("--autotune-load=cache.textproto")

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.tuners.triton import ahead_plan, compilations
+from pytest_autotune.tuners.triton.internals import without_gpu
 
 FOLDER = Path(os.environ["AHEAD_CLOCK"])
 SAMPLE_S = float(os.environ.get("AHEAD_CLOCK_SAMPLE", "0"))
@@ -62,7 +63,7 @@ class Clock:
 
     def watch(self) -> None:
         """See what is compiled, here and in children, what is loaded onto the GPU, and each fork."""
-        turn, named, seeing = compilations.Compilations._turn, compilations._name_if_known, compilations.internals
+        turn, named, seeing = compilations.Compilations._turn, compilations._name_if_known, compilations.compile_calls
         of_source, seeing_work = named, seeing.seeing_work
 
         def name_if_known(given: Any) -> str:
@@ -82,7 +83,7 @@ class Clock:
         def timed(of: Any, name: str) -> Iterator[None]:
             begun = time.monotonic()
             with suppress(Exception):
-                compilations.internals.read_triton()
+                without_gpu.read_triton()
             asked = time.monotonic()
             self.reading += asked - begun
             self._worked = False
@@ -94,7 +95,7 @@ class Clock:
             self._add({**told, "worked": self._worked, "process": os.getpid()})
 
         compilations._name_if_known = name_if_known
-        compilations.internals.seeing_work = seen_work
+        compilations.compile_calls.seeing_work = seen_work
         compilations.Compilations._turn = timed
         self._watch_plans()
         begun = [0.0]

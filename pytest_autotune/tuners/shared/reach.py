@@ -9,7 +9,7 @@ from functools import partial
 from types import CodeType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
 from typing import Any
 
-from pytest_autotune.tuners.shared.source.functions import closure_cells, layers
+from pytest_autotune.tuners.shared.source.functions import closure_cells, layers, names_in
 from pytest_autotune.tuners.shared.source.libraries import of_library
 
 #: So many things are looked at.
@@ -82,7 +82,7 @@ class _Walk:
                 yield kind
 
     def _of_function(self, function: FunctionType) -> Iterator[object]:
-        names = list(_names(function.__code__))
+        names = list(names_in(function.__code__))
         scope: Mapping[str, Any] = {**function.__globals__, **closure_cells(function)}
         modules = []
         for name in names:
@@ -129,13 +129,6 @@ def _own_attributes(value: object) -> Mapping[str, Any]:
     return {}
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
-
-
 def _imported(code: CodeType) -> Iterator[str]:
     """Names in the code that may be those of modules, which it imports when it runs."""
-    return (name for name in _names(code) if _module(name) is not None)
+    return (name for name in names_in(code) if _module(name) is not None)

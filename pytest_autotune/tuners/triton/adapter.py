@@ -23,12 +23,13 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.protocol import HookError, Suite
 from pytest_autotune.tuners.shared.guard import guarded
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.triton import internals, libtuner
+from pytest_autotune.tuners.triton import libtuner
 from pytest_autotune.tuners.triton.ahead import CompilingChildren
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.identity import NAME
+from pytest_autotune.tuners.triton.internals import autotuners, frames, live_objects, modules
 from pytest_autotune.tuners.triton.own_runs import OwnRuns
 from pytest_autotune.tuners.triton.seen import Seen
 from pytest_autotune.tuners.triton.set_lists import SetLists
@@ -50,7 +51,7 @@ class _AlwaysAsk:
 class Adapter:
     """Hooks ``triton.autotune``."""
 
-    module = internals.AUTOTUNER_MODULE
+    module = modules.AUTOTUNER_MODULE
     acts_without_entries = True
 
     def __init__(self) -> None:
@@ -66,7 +67,7 @@ class Adapter:
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         autotuner_class = module.Autotuner
-        original = internals.disk_cache_check(autotuner_class)
+        original = autotuners.disk_cache_check(autotuner_class)
         compiled = CompiledChoices(run, autotuner_class)
         set_lists = self._set_lists = SetLists(run)
         choices = Choices(run, compiled, set_lists)
@@ -80,7 +81,7 @@ class Adapter:
             def leave_alone(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
                 return choices.leave_alone(self, tuning_key, configs, bench_fn, disk_cache)
 
-            leave_alone.__name__ = internals.DISK_CACHE  # in a line about an error
+            leave_alone.__name__ = autotuners.DISK_CACHE  # in a line about an error
             return guarded(check_disk_cache, leave_alone, run, NAME, library=NAME)
 
         self._run = run
@@ -105,8 +106,8 @@ class Adapter:
         """Something was compiled in this process, and not found on disk."""
         run = self._run
         if run is not None and run.index is not None:
-            is_tuned = internals.launching_autotuner(self._autotuner_class) is not None
-            run.compiled_itself.append((name, round(seconds, 3), is_tuned or not internals.launches_alone()))
+            is_tuned = frames.launching_autotuner(self._autotuner_class) is not None
+            run.compiled_itself.append((name, round(seconds, 3), is_tuned or not frames.launches_alone()))
 
     def _watch_when_imported(self) -> None:
         """Watch the compiler, which Triton imports after its autotuner."""
@@ -122,7 +123,7 @@ class Adapter:
                 except Exception as error:  # choices are loaded all the same
                     adapter._run.note(f"triton: what is compiled is not seen: {error}")
 
-        wrapt.register_post_import_hook(watch, internals.COMPILER_MODULE)
+        wrapt.register_post_import_hook(watch, modules.COMPILER_MODULE)
 
     def prepare(self, suite: Suite) -> None:
         """Compile loaded choices ahead of the tests; see :class:`~pytest_autotune.tuners.protocol.Suite`."""
@@ -176,10 +177,10 @@ class Adapter:
         tuned = [
             one
             for one in self._live_autotuners()
-            if not self._seen.has_all(one) and internals.was_tuned(one, self._autotuner_class)
+            if not self._seen.has_all(one) and autotuners.was_tuned(one, self._autotuner_class)
         ]
         names = set()
-        for autotuner in (*tuned, *internals.tuned_copies(self._autotuner_class)):
+        for autotuner in (*tuned, *live_objects.tuned_copies(self._autotuner_class)):
             function = python_function(autotuner)
             kernel = qualified_name(function) if function else repr(autotuner)
             if len(autotuner.configs) > 1 and not self._run.ignores(NAME, kernel):
@@ -187,4 +188,4 @@ class Adapter:
         return sorted(names)
 
     def _live_autotuners(self) -> list[Any]:
-        return internals.live_autotuners(self._autotuner_class) if self._autotuner_class is not None else []
+        return live_objects.autotuners(self._autotuner_class) if self._autotuner_class is not None else []

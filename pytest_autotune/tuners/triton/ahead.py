@@ -29,10 +29,10 @@ from pytest_autotune.run.together import children
 from pytest_autotune.run.together.folders import for_temporary_files
 from pytest_autotune.run.together.waiting import Waits
 from pytest_autotune.tuners.protocol import Suite
-from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.ahead_plan import Plan, lock_of
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.identity import NAME, PLAIN
+from pytest_autotune.tuners.triton.internals import targets, without_gpu
 
 #: Why nothing was done, in words.
 NO_CORE, NO_CORE_LEFT = "no core was idle in time", "the tests take all cores, or there is no memory"
@@ -103,7 +103,7 @@ class CompilingChildren:
         """Compile in this process what no other one compiles now; what one does is there afterwards."""
         self._asked.add(name)
         with suppress(Exception):
-            internals.read_triton()  # which the compiler does anyway: nobody is to wait for that
+            without_gpu.read_triton()  # which the compiler does anyway: nobody is to wait for that
         started = time.monotonic()
         lock = waits.acquire(lock_of(folder, name))
         self._waited_s += time.monotonic() - started
@@ -167,7 +167,7 @@ def _known_device() -> Device | None:
     """What the tests run on, where that can be seen without initialising anything."""
     if devices.cuda_is_initialised():
         return devices.current_gpu()
-    arch = internals.foreign_target()
+    arch = targets.foreign_target()
     if not arch:
         return None
     return devices.current_gpu() or Device("cuda" if arch.startswith("sm_") else "hip", arch)

@@ -21,11 +21,12 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together.locks import HeldLock
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.triton import internals, interpreter
+from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.constants import NoText, jit_function_of
 from pytest_autotune.tuners.triton.dummies import dummy_of
 from pytest_autotune.tuners.triton.identity import NAME, PLAIN, holds
+from pytest_autotune.tuners.triton.internals import without_gpu
 from pytest_autotune.tuners.triton.live_kernels import LiveKernels, is_current
 from pytest_autotune.tuners.triton.params import distinct_params
 from pytest_autotune.tuners.triton.specialisation_text import Held, parsed
@@ -100,7 +101,7 @@ class Plan:
                 self._tell("left", f"{number} {why}")
             if jobs:
                 tempfile.tempdir = os.environ["TMPDIR"] = self._temporary
-                internals.compile_only(device.arch, self._was_compiled)
+                without_gpu.compile_only(device.arch, self._was_compiled)
                 self._compilations.turns = self._turn
             # A single child would have no time for it: the first launch wants it at once, and builds it as well.
             return [self._build_driver, *jobs] if jobs and self._are_many else jobs
@@ -166,14 +167,14 @@ class Plan:
             self._tell("failed", f"{type(error).__name__}: {error}")
 
     def _build_launcher(self, compiled: Any) -> None:
-        if launcher := internals.launcher_of(compiled):
+        if launcher := without_gpu.launcher_of(compiled):
             self._take(hashlib.sha256(launcher.encode()).hexdigest()[:32])
-            internals.build_launcher(compiled)
+            without_gpu.build_launcher(compiled)
 
     def _build_driver(self) -> None:
         with suppress(Exception), self._held:
             self._take(hashlib.sha256(b"driver").hexdigest()[:32])
-            internals.build_driver()
+            without_gpu.build_driver()
 
     def _was_compiled(self, *, cache_hit: bool = True, **_: object) -> None:
         if cache_hit:
@@ -261,7 +262,7 @@ def _kernel_name(kernel: Any) -> str:
 
 def _read_compiler(arch: str) -> None:
     with suppress(Exception):  # then each worker does
-        internals.read_compiler(arch)
+        without_gpu.read_compiler(arch)
 
 
 def _compile(kernel: Any, config: Any, text: str) -> Any:
@@ -282,4 +283,4 @@ def _compile(kernel: Any, config: Any, text: str) -> Any:
     if config is not None and config.kwargs.keys() & given.keys():
         raise NoText("the choice holds a parameter")
     chosen = config.all_kwargs() if config is not None else {}
-    return internals.compile_kernel(function, {**given, **chosen, **told.options})
+    return without_gpu.compile_kernel(function, {**given, **chosen, **told.options})

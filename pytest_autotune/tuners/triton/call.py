@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.tuners.triton import internals
+from pytest_autotune.tuners.triton.internals import benchmark
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Call:
 
         :raises LookupError: when it is not the function that Triton is known to pass.
         """
-        return cls(autotuner, tuning_key, *internals.arguments_of(bench_fn))
+        return cls(autotuner, tuning_key, *benchmark.arguments_of(bench_fn))
 
     @property
     def named(self) -> dict[str, Any]:

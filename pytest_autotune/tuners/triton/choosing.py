@@ -20,7 +20,7 @@ from pytest_autotune.tuners.shared.candidates import no_longer_compiles
 from pytest_autotune.tuners.shared.source.definitions import may_be_defined
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton import identity as identities
-from pytest_autotune.tuners.triton import internals, interpreter, libtuner
+from pytest_autotune.tuners.triton import interpreter, libtuner
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
@@ -33,6 +33,7 @@ from pytest_autotune.tuners.triton.identity import (
     made_of,
     versions,
 )
+from pytest_autotune.tuners.triton.internals import async_compile, kernel_layers
 from pytest_autotune.tuners.triton.set_lists import SetLists
 from pytest_autotune.tuners.triton.tuning import tune
 from pytest_autotune.tuners.triton.verifying import verify_choice
@@ -264,8 +265,8 @@ def _is_compiled(autotuner: Any) -> bool:
     """Whether candidates can be compiled without a launch: not where the hook of another one's launches this kernel."""
     return (
         not interpreter.interprets(autotuner)
-        and internals.is_of_triton(autotuner)
-        and not internals.collects_what_is_compiled()
+        and kernel_layers.is_of_triton(autotuner)
+        and not async_compile.collects_what_is_compiled()
     )
 
 

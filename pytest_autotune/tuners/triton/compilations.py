@@ -15,7 +15,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.tuners.triton import internals
+from pytest_autotune.tuners.triton.internals import compile_calls, knobs
 
 
 class Compilations:
@@ -43,15 +43,15 @@ class Compilations:
         :param compiler: ``triton.compiler``.
         :raises HookError: when it does not compile as it is known here.
         """
-        original = internals.compile_of(compiler)
+        original = compile_calls.compile_of(compiler)
 
         @wraps(original)
         def compile(*args: Any, **kwargs: Any) -> Any:
             if self._module is None:  # a kernel keeps it for good
                 return original(*args, **kwargs)
-            given = internals.given_to_compile(args, kwargs)
+            given = compile_calls.given_to_compile(args, kwargs)
             name = _name_if_known(given)
-            with self._turn(name), internals.seeing_work(given["src"]) as work:
+            with self._turn(name), compile_calls.seeing_work(given["src"]) as work:
                 started = time.perf_counter()
                 kernel = original(*args, **kwargs)
                 seconds = time.perf_counter() - started
@@ -90,5 +90,5 @@ def _name_if_known(given: Mapping[str, Any]) -> str:
 def name_of(source: Any, target: Any, options: Any) -> str:
     """What is compiled, and where to, as 32 hexadecimal digits: the same in every process that compiles it."""
     given = sorted((str(name), str(value)) for name, value in dict(options or {}).items())
-    parts = (source.hash(), str(target), given, internals.cache_folder())
+    parts = (source.hash(), str(target), given, knobs.cache_folder())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

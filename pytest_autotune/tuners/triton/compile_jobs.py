@@ -19,7 +19,7 @@ from pytest_autotune.run.together.children import FREE_MEMORY, free_memory
 from pytest_autotune.run.together.forked_jobs import JOB_S, MOST, Ended, ForkedJobs, may_fork
 from pytest_autotune.run.together.shared_work import Work
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
-from pytest_autotune.tuners.triton import internals
+from pytest_autotune.tuners.triton.internals import knobs
 
 #: Children take 0.05 s and more to begin: fewer jobs than these are as soon done in threads.
 LEAST_FORKED = 3
@@ -72,7 +72,7 @@ class CompileJobs(Executor):
         """
         jobs = {number: self._jobs[number] for number in sorted(self._jobs, key=weight, reverse=True)}
         others: list[int] = []
-        if LEAST_FORKED <= len(jobs) <= MOST and run.may_fork and may_fork() and internals.reads_what_others_compile():
+        if LEAST_FORKED <= len(jobs) <= MOST and run.may_fork and may_fork() and knobs.reads_what_others_compile():
             most = min(len(jobs), run.policy.cores, free_memory() // FREE_MEMORY)
             cores = run.cores(most, helping=helping)
             if helping and not cores:

@@ -15,10 +15,10 @@ from pytest_autotune.run.plain_kernels import PlainKernel
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.source.libraries import of_library
-from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.constants import NoText
 from pytest_autotune.tuners.triton.identity import PLAIN, target_device, versions
+from pytest_autotune.tuners.triton.internals import compiled_kernels, frames, kernel_layers
 from pytest_autotune.tuners.triton.specialisation_text import group_of, text_of, words_of
 
 _OF_TRITON = ("grid", "warmup")
@@ -60,13 +60,13 @@ class CompiledChoices:
         self._chosen[id(call.autotuner), call.tuning_key] = known
         if kernel is not None:
             try:
-                self._note(known, call.autotuner, call.kwargs, internals.source_of(kernel), kernel)
+                self._note(known, call.autotuner, call.kwargs, compiled_kernels.source_of(kernel), kernel)
             except Exception as error:  # the choice is there all the same
                 self._run.error("triton", "what a choice was compiled for", error)
 
     def compiled(self, source: Any, kernel: Any) -> None:
         """Something was compiled in this process."""
-        found = internals.launching_autotuner(self._class)
+        found = frames.launching_autotuner(self._class)
         if found is not None:
             autotuner, key, kwargs = found
             known = self._chosen.get((id(autotuner), key))
@@ -76,14 +76,14 @@ class CompiledChoices:
             self._note_plain(source)
 
     def _note_plain(self, source: Any) -> None:
-        launched = internals.launched_function()
+        launched = frames.launched_function()
         function = python_function(launched[0]) if launched is not None else None
         if launched is None or function is None or of_library(function):
             return
         kernel = qualified_name(function)
         if self._run.ignores(PLAIN, kernel):
             return
-        names = {*internals.kinds_of(source), *_OF_TRITON}
+        names = {*compiled_kernels.kinds_of(source), *_OF_TRITON}
         with suppress(NoText):
             text = text_of(source, (), {name: value for name, value in launched[1].items() if name not in names})
             on = devices.current_gpu() or target_device()
@@ -92,13 +92,13 @@ class CompiledChoices:
 
     def _note(self, known: _Chosen, autotuner: Any, kwargs: Mapping[str, Any], source: Any, kernel: Any) -> None:
         entry, config = known.entry, known.config
-        names = list(internals.kinds_of(source))
+        names = list(compiled_kernels.kinds_of(source))
         given = [name for name in kwargs if name not in _OF_TRITON]
         options = {name: kwargs[name] for name in given if name not in names}
-        for layer in internals.heuristics_under(autotuner):  # they may set options, too
+        for layer in kernel_layers.heuristics_under(autotuner):  # they may set options, too
             for name in layer.values:
                 if name not in names:
-                    options[name] = internals.option_of(kernel, name)
+                    options[name] = compiled_kernels.option_of(kernel, name)
         held = [name for name in config.kwargs if name in names]
         with suppress(NoText):
             text = text_of(source, held, options)

@@ -9,9 +9,9 @@ from typing import Any
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together.shared_work import UndividedWork, Work
-from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compile_jobs import CompileJobs, weight_of
+from pytest_autotune.tuners.triton.internals import async_compile, compiled_kernels, kernel_layers
 
 
 def _compile(call: Call, config: Any) -> Any:
@@ -41,11 +41,11 @@ def compile_candidates(
     :param helping: the search is another worker's.
     :returns: the candidates that other workers have taken, by their position.
     """
-    mode = internals.async_compile_mode() if run.policy.cores > 1 else None
+    mode = async_compile.async_compile_mode() if run.policy.cores > 1 else None
     if mode is None:
         return _one_after_the_other(call, configs, run, work, tries)
     with ExitStack() as stack:
-        stack.callback(internals.forget_failures, call.autotuner.fn)
+        stack.callback(async_compile.forget_failures, call.autotuner.fn)
         jobs = CompileJobs(tries)
         stack.enter_context(mode(jobs, ignore_errors=True))
         stack.enter_context(jobs)
@@ -84,7 +84,7 @@ def compile_and_load(call: Call, config: Any) -> Any:
     :returns: Triton's compiled kernel.
     """
     kernel = _compile(call, config)
-    internals.load(kernel)
+    compiled_kernels.load(kernel)
     return kernel
 
 
@@ -109,9 +109,9 @@ def launched_code(call: Call, config: Any, kernel: Any) -> Hashable:
 
     :param kernel: what the candidate was compiled to.
     """
-    code = internals.machine_code(kernel)
+    code = compiled_kernels.machine_code(kernel)
     # A grid may depend on what the kernel is given; and what heuristics between the two give it, on all there is.
-    is_called_directly = internals.jit_function(call.autotuner.fn) is call.autotuner.fn
+    is_called_directly = kernel_layers.jit_function(call.autotuner.fn) is call.autotuner.fn
     names = {*config.kwargs, *call.autotuner.arg_names}
     given = [one for one in config.all_kwargs().items() if one[0] in names or not is_called_directly]
     return None if code is None else (code, repr(sorted(given)), config.pre_hook)

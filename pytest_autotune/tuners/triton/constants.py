@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.tuners.triton import internals
+from pytest_autotune.tuners.triton.internals import kernel_layers, modules
 
 
 class NoText(ValueError):
@@ -29,11 +29,11 @@ def plain(value: Any) -> Any:
     kind = type(value).__module__, type(value).__name__
     if kind == ("torch", "dtype"):
         return {"torch": str(value).partition(".")[2]}
-    if kind == (internals.LANGUAGE_MODULE, "dtype"):
+    if kind == (modules.LANGUAGE_MODULE, "dtype"):
         return {"dtype": str(value)}
-    if kind == (internals.LANGUAGE_MODULE, "constexpr"):
+    if kind == (modules.LANGUAGE_MODULE, "constexpr"):
         return {"constexpr": plain(value.value)}
-    if kind == (internals.JIT_MODULE, "JITFunction"):
+    if kind == (modules.JIT_MODULE, "JITFunction"):
         return {"jit": _name(value.fn)}
     raise NoText(f"a constant of type {type(value).__qualname__}")
 
@@ -59,15 +59,15 @@ def constant_of(value: Any) -> Any:
     if kind in ("tuple", "list") and isinstance(of, list):
         return {"tuple": tuple, "list": list}[kind](map(constant_of, of))
     if kind == "constexpr":
-        return _class(internals.LANGUAGE_MODULE, "constexpr")(constant_of(of))
+        return _class(modules.LANGUAGE_MODULE, "constexpr")(constant_of(of))
     if isinstance(of, str):
         if kind in ("torch", "dtype"):
-            module = "torch" if kind == "torch" else internals.LANGUAGE_MODULE
+            module = "torch" if kind == "torch" else modules.LANGUAGE_MODULE
             found = vars(_module(module)).get(of)
             if type(found) is _class(module, "dtype"):
                 return found
             if kind == "dtype" and re.fullmatch(r"[a-z][a-z0-9]{0,15}", of):
-                return _class(internals.LANGUAGE_MODULE, "dtype")(of)
+                return _class(modules.LANGUAGE_MODULE, "dtype")(of)
         if kind == "jit":
             return jit_function_of(named(of))
         if kind == "enum":
@@ -108,7 +108,7 @@ def jit_function_of(layer: Any) -> Any:
 
     :raises NoText: where there is none.
     """
-    function = internals.jit_function(layer)
+    function = kernel_layers.jit_function(layer)
     if function is None:
         raise NoText("no function of Triton")
     return function

@@ -6,8 +6,8 @@ import re
 import sys
 from typing import Any
 
-from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.constants import NoText, constant_of
+from pytest_autotune.tuners.triton.internals import modules
 from pytest_autotune.tuners.triton.specialisation_text import Constant, Part, Typed
 
 _TORCH = {
@@ -77,7 +77,7 @@ def dummy_of(part: Part) -> Any:
 
 
 def _descriptor(kind: str, block: list[int]) -> Any:
-    descriptor = internals.descriptor_class()
+    descriptor = modules.descriptor_class()
     if descriptor is None:
         raise NoText("no descriptors are in use")
     strides = [1 << 10] * (len(block) - 1) + [1]

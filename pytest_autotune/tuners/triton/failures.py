@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from pytest_autotune.tuners.shared.candidates import error_line
-from pytest_autotune.tuners.triton import internals
+from pytest_autotune.tuners.triton.internals import benchmark, compile_calls
 
 
 @contextmanager
@@ -20,22 +20,22 @@ def noted_failures(
     :param failed: gets the error of each candidate whose benchmark raised one.
     :param tries: called before each candidate, with its number from 1.
     """
-    benchmark = autotuner.do_bench
+    original = autotuner.do_bench
     numbers = count(1)
 
     def noting(kernel_call: Callable[[], object], *args: Any, **kwargs: Any) -> object:
         tries(next(numbers))
         try:
-            return benchmark(kernel_call, *args, **kwargs)
+            return original(kernel_call, *args, **kwargs)
         except Exception as error:
-            failed[internals.candidate_of(kernel_call)] = error
+            failed[benchmark.candidate_of(kernel_call)] = error
             raise
 
     autotuner.do_bench = noting
     try:
         yield
     finally:
-        autotuner.do_bench = benchmark
+        autotuner.do_bench = original
 
 
 def fails_again(error: BaseException) -> bool:
@@ -47,7 +47,7 @@ def fails_again(error: BaseException) -> bool:
     causes = (error, error.__cause__)
     if any(isinstance(one, (MemoryError, OSError)) or type(one).__module__.startswith("torch") for one in causes):
         return False
-    return isinstance(error, (TypeError, ValueError, KeyError)) or internals.is_refusal(error)
+    return isinstance(error, (TypeError, ValueError, KeyError)) or compile_calls.is_refusal(error)
 
 
 def failure_text(error: BaseException) -> str:

@@ -23,8 +23,9 @@ from pytest_autotune.tuners.shared.source.older_source_digest import (
 from pytest_autotune.tuners.shared.source.source_digest import FORM, source_digest, source_parts
 from pytest_autotune.tuners.shared.values import callable_text, constant_text, encoded_text, refuse
 from pytest_autotune.tuners.shared.versions import versions_of
-from pytest_autotune.tuners.triton import internals, interpreter
+from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
+from pytest_autotune.tuners.triton.internals import knobs, targets
 from pytest_autotune.tuners.triton.key import Heuristics, heuristics_of, key_value, key_values
 from pytest_autotune.tuners.triton.params import distinct_params, has_names, search_text
 
@@ -129,8 +130,8 @@ def versions() -> Versions:
 
 def target_device() -> Device:
     """The device where torch has no GPU in use: what Triton's driver compiles for."""
-    target = internals.current_target()
-    return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), internals.arch_of(target))
+    target = targets.current_target()
+    return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), targets.arch_of(target))
 
 
 def made_of(call: Call, function: FunctionType, fingerprint: Iterable[Value], configs: Sequence[Any]) -> Iterator[str]:
@@ -188,6 +189,6 @@ def settings(autotuner: Any) -> Iterator[Value]:
     """The settings of Triton that change what is compiled, where they are not what they are by themselves."""
     if interpreter.interprets(autotuner):
         return
-    changed = list(internals.changed_settings())
+    changed = list(knobs.changed_settings())
     if changed:
         yield Value("settings", ", ".join(changed), "settings")

@@ -9,14 +9,14 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.measuring.clocks import host_time_us
-from pytest_autotune.tuners.triton import internals
+from pytest_autotune.tuners.triton.internals import kernel_layers
 
 
 def interprets(autotuner: Any) -> bool:
     """Whether the kernel of an autotuner runs under the interpreter: decided when it was decorated."""
     inner = autotuner
     while not inspect.isfunction(inner):
-        if internals.is_interpreted(inner):
+        if kernel_layers.is_interpreted(inner):
             return True
         inner = inner.fn
     return False

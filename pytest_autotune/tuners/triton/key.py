@@ -12,8 +12,8 @@ from pytest_autotune.cache.model import Value, plain_value
 from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function
 from pytest_autotune.tuners.shared.source.source_digest import is_code
 from pytest_autotune.tuners.shared.values import DtypeName, stable_value, unwrapped
-from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.call import Call
+from pytest_autotune.tuners.triton.internals import frames, kernel_layers
 
 Heuristics = list[tuple[str, Callable[..., object]]]
 #: How values are named that are in no key of Triton's: they are compiled in as they are.
@@ -22,7 +22,7 @@ _CELLS = ("closure.", "heuristics.")
 
 def heuristics_of(autotuner: Any) -> Heuristics:
     """The functions of ``triton.heuristics`` under and over an autotuner, by the name of the value they make."""
-    found = [*internals.heuristics_under(autotuner), *internals.heuristics_over(autotuner)]
+    found = [*kernel_layers.heuristics_under(autotuner), *frames.heuristics_over(autotuner)]
     return [pair for heuristics in found for pair in heuristics.values.items()]
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, triton_clock
 from pytest_autotune.tuners.measuring.race import Race, Result
-from pytest_autotune.tuners.triton import internals, libtuner
+from pytest_autotune.tuners.triton import libtuner
+from pytest_autotune.tuners.triton.internals import benchmark
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class RaceOutcome:
 def clock_for(autotuner: Any) -> Callable[[], Clock] | None:
     """Makes the clock for the race; None where the kernel's own benchmark is to be used as it is."""
     l2_is_cold = libtuner.l2_is_cold(autotuner)
-    driver = internals.benchmark_driver(autotuner, is_known=l2_is_cold is not None)
+    driver = benchmark.driver_of(autotuner, is_known=l2_is_cold is not None)
     return partial(triton_clock, driver, l2_is_cold is not False) if driver is not None else None
 
 
@@ -49,7 +50,7 @@ def race(
     :param told: as of :class:`Race`.
     :raises Exception: what Triton's own benchmark does not take for a failure of one candidate.
     """
-    running = Race(clock, expected=internals.expected_failures(), told=told)
+    running = Race(clock, expected=benchmark.expected_failures(), told=told)
     running.look([runner(autotuner, args, kwargs, config, codes.get(config)) for config in configs])
     results = running.finish()
     best = configs[running.choice] if any(result.measured for result in results) else None

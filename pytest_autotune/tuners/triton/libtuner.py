@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytest_autotune.tuners.shared.signatures import known
-from pytest_autotune.tuners.triton import internals
+from pytest_autotune.tuners.triton.internals import frames, live_objects, modules
 
 _TABLE_PARAMETERS = ["self", "table", "key"]
 
@@ -37,7 +37,7 @@ def searches_all(autotuner: Any) -> bool:
     policies = getattr(autotuner, "_dispatch_table", None)
     if not isinstance(policies, dict):
         return False
-    names = ["default"] if internals.is_flagtree() else ["default", "flagtune"]
+    names = ["default"] if modules.is_flagtree() else ["default", "flagtune"]
     return any(type(autotuner).policy is policies[name].policy for name in names if name in policies)
 
 
@@ -58,7 +58,7 @@ def l2_is_cold(autotuner: Any) -> bool | None:
 
 def forget_launches(autotuner: Any) -> Callable[[], None]:
     """Has those forget who launch an autotuner now, and would not ask it again: ``LibEntry`` keeps what it launched."""
-    callers = [weakref.ref(caller) for caller in internals.callers_of(autotuner) if _memories_of(caller)]
+    callers = [weakref.ref(caller) for caller in frames.callers_of(autotuner) if _memories_of(caller)]
 
     def forget() -> None:
         for caller in callers:
@@ -71,7 +71,7 @@ def forget_launches(autotuner: Any) -> Callable[[], None]:
 @contextmanager
 def isolated_launches() -> Iterator[None]:
     """Give every ``LibEntry`` an empty memory, and its own back afterwards."""
-    memories = [memory for entry in internals.live_launchers("LibEntry") for memory in _memories_of(entry)]
+    memories = [memory for entry in live_objects.launchers("LibEntry") for memory in _memories_of(entry)]
     swapped = [(memory, dict(memory)) for memory in memories]
     for memory in memories:
         memory.clear()
@@ -110,7 +110,7 @@ class Databases:
         original = known(tables.get_benchmark, "LibCache.get_benchmark", tables.__module__, _TABLE_PARAMETERS)
 
         def get_benchmark(self: Any, table: Any, key: Any) -> Any:
-            autotuner = internals.is_under_way(run.__code__, autotuner_class)
+            autotuner = frames.is_under_way(run.__code__, autotuner_class)
             is_for_us = autotuner is not None and is_reached(autotuner) and not collects(autotuner)
             return _NO_TIMES if is_for_us else original(self, table, key)
 

@@ -9,8 +9,8 @@ from typing import Any
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.tuners.shared.source.functions import layers
-from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.constants import NoText, named
+from pytest_autotune.tuners.triton.internals import kernel_layers, live_objects
 from pytest_autotune.tuners.triton.key import Heuristics
 
 
@@ -32,7 +32,7 @@ class LiveKernels:
     """
 
     def __init__(self, autotuner_class: Any) -> None:
-        self.all, self._heuristics = internals.live_kernels(autotuner_class)
+        self.all, self._heuristics = live_objects.kernels(autotuner_class)
 
     def in_order(self, suite: Suite) -> list[Any]:
         """Those that the tests reach by name, in the order of the tests; then the others, if all tests are to run."""
@@ -45,7 +45,7 @@ class LiveKernels:
 
     def heuristics(self, autotuner: Any) -> Heuristics:
         """The functions of ``triton.heuristics`` under and over an autotuner, as a call of it would find them."""
-        under = internals.heuristics_under(autotuner)
+        under = kernel_layers.heuristics_under(autotuner)
         above: list[Any] = []
         inner: Any = autotuner
         while (outer := next((one for one in self._heuristics if one.fn is inner), None)) is not None:

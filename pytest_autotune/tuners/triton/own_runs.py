@@ -17,10 +17,10 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.guard import guarded
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.identity import NAME
+from pytest_autotune.tuners.triton.internals import autotuners, frames
 from pytest_autotune.tuners.triton.libtuner import Databases, collects, searches_all
 from pytest_autotune.tuners.triton.pruning import pruned_alone
 
@@ -65,7 +65,7 @@ class OwnRuns:
             super(own_runs._class, cls).__init_subclass__(**kwargs)
             own_runs._hook_subclass(cls)
 
-        self._replace(self._class, internals.PRUNE, self._pruning_of(internals.pruning(self._class)))
+        self._replace(self._class, autotuners.PRUNE, self._pruning_of(autotuners.pruning(self._class)))
         if "__init_subclass__" not in vars(self._class):
             self._class.__init_subclass__ = classmethod(init_subclass)
         for cls in _subclasses(self._class):
@@ -85,10 +85,10 @@ class OwnRuns:
 
     def _hook_subclass(self, cls: Any) -> None:
         self._keep_database_out(cls)
-        if (own := internals.in_the_place_of(cls, internals.PRUNE)) is not None:
-            self._replace(cls, internals.PRUNE, self._pruning_of(own))
-        if (own := internals.in_the_place_of(cls, internals.DISK_CACHE)) is not None:
-            self._replace(cls, internals.DISK_CACHE, self._disk_cache(own))
+        if (own := autotuners.in_the_place_of(cls, autotuners.PRUNE)) is not None:
+            self._replace(cls, autotuners.PRUNE, self._pruning_of(own))
+        if (own := autotuners.in_the_place_of(cls, autotuners.DISK_CACHE)) is not None:
+            self._replace(cls, autotuners.DISK_CACHE, self._disk_cache(own))
 
     def _pruning_of(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """What stands in for a class's ``prune_configs``."""
@@ -103,7 +103,7 @@ class OwnRuns:
         def prune_configs(self: Any, kwargs: Any) -> Any:
             return own_runs.left_of(self, kwargs, pruned(self, kwargs))
 
-        pruned.__name__ = internals.PRUNE  # in a line about an error
+        pruned.__name__ = autotuners.PRUNE  # in a line about an error
         return guarded(prune_configs, pruned, self._run, NAME, library=NAME)  # type: ignore[no-any-return]
 
     def _keep_database_out(self, cls: Any) -> None:
@@ -128,9 +128,9 @@ class OwnRuns:
         :param kwargs: the keyword arguments of the call.
         :param configs: the candidates that pruning left.
         """
-        search = internals.own_search(autotuner, self._class)
+        search = frames.own_search(autotuner)
         if search is None or not _is_known(search, autotuner) or type(autotuner.cache) is not dict:
-            if len(configs) == 1 and (key := internals.key_of_tritons_run(autotuner)) is not None:
+            if len(configs) == 1 and (key := frames.key_of_tritons_run(autotuner)) is not None:
                 self._seen(autotuner, key)  # since Triton 3.8 the only candidate is taken without asking
             return configs
         self._seen(autotuner, search.key)
@@ -153,7 +153,7 @@ class OwnRuns:
         return [chosen]
 
 
-def _is_known(search: internals.OwnSearch, autotuner: Any) -> bool:
+def _is_known(search: frames.OwnSearch, autotuner: Any) -> bool:
     if search.uses >= _BY_POLICY:
         return searches_all(autotuner) and not collects(autotuner)
     return search.uses >= _TRITONS_SEARCH

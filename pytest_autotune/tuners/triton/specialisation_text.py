@@ -15,8 +15,8 @@ from typing import Any
 
 from pytest_autotune.cache.model import LONGEST_COMPILED, Value
 from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.triton import internals
 from pytest_autotune.tuners.triton.constants import NoText, plain
+from pytest_autotune.tuners.triton.internals import compiled_kernels
 
 #: Longer texts are neither written nor read, in characters.
 LONGEST = LONGEST_COMPILED
@@ -94,8 +94,8 @@ def words_of(source: Any, held: Collection[str]) -> dict[str, str]:
         if isinstance(kind, (tuple, list)):
             return f"({','.join(word(one, (*path, index)) for index, one in enumerate(kind))})"
         if kind == "constexpr":
-            return f"={_json(plain(internals.constant_at(source, path)))}"
-        attributes = internals.attributes_at(source, path)
+            return f"={_json(plain(compiled_kernels.constant_at(source, path)))}"
+        attributes = compiled_kernels.attributes_at(source, path)
         marks = _DIVISIBLE if attributes.get("tt.divisibility") == 16 else ""
         marks += _SMALL if attributes.get("tt.pointer_range") else ""
         name = str(kind).replace(" ", "")
@@ -105,7 +105,7 @@ def words_of(source: Any, held: Collection[str]) -> dict[str, str]:
 
     return {
         name: "_" if name in held else word(kind, (index,))
-        for index, (name, kind) in enumerate(internals.kinds_of(source).items())
+        for index, (name, kind) in enumerate(compiled_kernels.kinds_of(source).items())
     }
 
 

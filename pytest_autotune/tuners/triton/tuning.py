@@ -14,10 +14,11 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.measuring.race import Result
 from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed, rounded_us
-from pytest_autotune.tuners.triton import internals, interpreter
+from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_candidates, fetch_compiled, load_ahead
 from pytest_autotune.tuners.triton.failures import fails_again, failure_text, noted_failures
+from pytest_autotune.tuners.triton.internals import benchmark
 from pytest_autotune.tuners.triton.launches import RaceOutcome, clock_for, race
 from pytest_autotune.tuners.triton.params import distinct_params
 
@@ -29,7 +30,7 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
     """
     autotuner = call.autotuner
     codes: Mapping[Any, Hashable] = {}
-    measures_all = internals.measures_all(bench_fn)
+    measures_all = benchmark.measures_all(bench_fn)
     if measures_all and not interpreter.interprets(autotuner) and not tuning.known_to_fail:
         taken = compile_candidates(call, configs, run, tuning.work, tuning.tries)
         fetch_compiled(call, configs, run, tuning.work, taken)

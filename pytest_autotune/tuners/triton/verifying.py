@@ -12,9 +12,10 @@ from pytest_autotune.run.together.shared_work import UndividedWork
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
-from pytest_autotune.tuners.triton import internals, interpreter
+from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates, launched_code
+from pytest_autotune.tuners.triton.internals import benchmark, kernel_layers
 from pytest_autotune.tuners.triton.launches import clock_for, runner
 
 
@@ -28,7 +29,7 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
     if interpreter.interprets(call.autotuner):
         tuning.verified(Verdict("it was interpreted, and times mean nothing"))
         return
-    if not internals.is_of_triton(call.autotuner):
+    if not kernel_layers.is_of_triton(call.autotuner):
         tuning.verified(Verdict("it is a Python function, whose launches are its own"))
         return
     if stream_is_capturing():
@@ -52,4 +53,4 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
         return runners
 
     candidates = [Candidate(params=params) for params in offered]
-    verify(tuning, Contest(candidates, ready, make_clock, internals.expected_failures()))
+    verify(tuning, Contest(candidates, ready, make_clock, benchmark.expected_failures()))

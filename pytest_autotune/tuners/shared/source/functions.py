@@ -1,4 +1,4 @@
-"""The Python function inside a kernel: what its decorators made of it, its name and its closure."""
+"""The Python function inside a kernel: what its decorators made of it, its name, its closure and the names it uses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from types import FunctionType, SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 
@@ -65,3 +65,11 @@ def closure_cells(function: FunctionType) -> dict[str, object]:
         except ValueError:  # not assigned yet
             continue
     return cells
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """The names of globals and attributes that code uses, functions inside it included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_in(constant)

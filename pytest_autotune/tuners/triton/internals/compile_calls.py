@@ -1,0 +1,56 @@
+"""Calls of Triton's compiler: what is hooked to see them, whether they compile anything, and how they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from pytest_autotune.tuners.shared.signatures import known
+
+_COMPILE_PARAMETERS = ["src", "target", "options"]
+_REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError", "InterpreterError"}
+
+
+def compile_of(compiler: ModuleType) -> Callable[..., Any]:
+    """``triton.compiler.compile``: what kernels compile themselves with.
+
+    :raises HookError: where there is none, or it is called otherwise.
+    """
+    compile = getattr(compiler, "compile", None)
+    return known(compile, "triton.compiler.compile", "triton", _COMPILE_PARAMETERS, and_others=True)
+
+
+def given_to_compile(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of ``triton.compiler.compile`` by name: ``src``, ``target``, ``options``."""
+    return {**dict(zip(_COMPILE_PARAMETERS, args, strict=False)), **kwargs}
+
+
+@contextmanager
+def seeing_work(source: Any) -> Iterator[list[bool]]:
+    """A list that has something in it if Triton compiles a source, rather than find it on disk.
+
+    Only then it asks the source for its intermediate code.
+    """
+    begun: list[bool] = []
+    original, held = getattr(source, "make_ir", None), getattr(source, "__dict__", None)
+    if original is None or held is None or "make_ir" in held:
+        yield begun
+        return
+
+    def make_ir(*args: Any, **kwargs: Any) -> Any:
+        begun.append(True)
+        return original(*args, **kwargs)
+
+    source.make_ir = make_ir
+    try:
+        yield begun
+    finally:
+        del source.make_ir
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error is one of Triton's that says: this cannot be compiled, or needs more than the device has."""
+    names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.startswith("triton.")}
+    return bool(names & _REFUSALS) or str(error).startswith("PassManager::run failed")

@@ -1,0 +1,27 @@
+"""Where things are in Triton: its modules, as far as they are imported, and classes that only have to be found."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+AUTOTUNER_MODULE = "triton.runtime.autotuner"
+#: Triton imports it after its autotuner.
+COMPILER_MODULE = "triton.compiler"
+JIT_MODULE = "triton.runtime.jit"
+LANGUAGE_MODULE = "triton.language.core"
+
+
+def module(name: str) -> Any:
+    """A module of Triton's by its name without ``triton.``; None where it is not imported."""
+    return sys.modules.get(f"triton.{name}")
+
+
+def is_flagtree() -> bool:
+    """Whether this Triton is FlagTree's, with what FlagGems' tuner uses of it."""
+    return module("flagtune") is not None
+
+
+def descriptor_class() -> Any:
+    """``TensorDescriptor``; None where none is in use."""
+    return getattr(module("tools.tensor_descriptor"), "TensorDescriptor", None)
