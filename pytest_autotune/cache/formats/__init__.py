@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
-from pytest_autotune.cache.formats import binary, mapping, text
-from pytest_autotune.cache.formats.mapping import entry_from_mapping, entry_to_mapping
+from pytest_autotune.cache.formats import binary, json_text, text, text_reader, yaml_text
+from pytest_autotune.cache.formats.mapping import entry_to_mapping
+from pytest_autotune.cache.formats.mapping_reader import entry_from_mapping
 from pytest_autotune.cache.formats.schema import FORMAT_VERSION, Format, check_not_empty
 from pytest_autotune.cache.model import AsRead, Cache
 
@@ -47,18 +48,18 @@ class _Row:
 
 # To add a format: a member of Format, and a row here. JSON stands first: how it starts is the most distinctive.
 _FORMATS = {
-    Format.JSON: _Row((".json",), mapping.from_json, mapping.to_json, re.compile(r"\s*[{\[]")),
+    Format.JSON: _Row((".json",), json_text.decode, json_text.encode, re.compile(r"\s*[{\[]")),
     Format.TEXT: _Row(
         (".textproto", ".txtpb", ".pbtxt", ".txt"),
-        text.decode,
+        text_reader.decode,
         text.encode,
         re.compile(r"(?:.*\n){0,99}?[ \t]*(?:entries|devices)[ \t]*:?[ \t]*[{<]"),
     ),
     Format.BINARY: _Row((".pb", ".binpb"), binary.decode, binary.encode, None, keeps_unknown_fields=True),
     Format.YAML: _Row(
         (".yaml", ".yml"),
-        mapping.from_yaml,
-        mapping.to_yaml,
+        yaml_text.decode,
+        yaml_text.encode,
         re.compile(r"---|(?:.*\n){0,99}?(?:entries|devices):[ \t]*(?:\[.*)?$", re.MULTILINE),
     ),
 }

@@ -64,14 +64,14 @@ class TextParser:
         """
         return self._field("cache", position, found)
 
-    def fail(self, position: int, found: str, remedy: str = "") -> NoReturn:
+    def fail(self, position: int, found: str) -> NoReturn:
         """Refuse the text.
 
         :raises CacheError: with line and column of the position.
         """
         line = self.text.count("\n", 0, position) + 1
         column = position - self.text.rfind("\n", 0, position)
-        raise CacheError(f"{self._where}:{line}:{column}", found, remedy)
+        raise CacheError(f"{self._where}:{line}:{column}", found)
 
     def gap(self, position: int) -> int:
         """Where white space and comments end."""

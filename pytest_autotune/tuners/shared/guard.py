@@ -86,7 +86,6 @@ class Replaced:
     """
 
     def __init__(self, library: ModuleType) -> None:
-        self._library = library
         self._before = dict(_functions(library))
         self._changed: dict[_Attribute, tuple[object, object]] = {}
 
