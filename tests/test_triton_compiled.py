@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -933,3 +934,33 @@ def test_the_heaviest_candidate_is_begun_first() -> None:
     configs = [triton.Config({"M": m, "N": n, "EVEN": True, "ACT": "relu"}, num_warps=warps) for m, n, warps in tiles]
 
     assert sorted(configs, key=weight_of, reverse=True) == [configs[1], configs[2], configs[3], configs[0]]
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collector")
+@pytest.mark.parametrize("way", ["tuned", "tuned, one fails", "own benchmark, one fails", "hit", "verified"])
+def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, monkeypatch, way) -> None:
+    configs = [config(16), config(32), config(64)]
+    recorded = run(dumping=True)
+    if way in ("hit", "verified"):
+        call(product_kernel(configs))
+        run((recorded[0].entry,), **({"verify": ALL} if way == "verified" else {}))
+    if "one fails" in way:
+        absent_gpu.fails[32] = (1, triton.runtime.errors.OutOfResources(2, 1, "registers"))
+    kernel = product_kernel(configs)
+    if way.startswith("own"):
+        kernel.do_bench = lambda call, quantiles: [call() or 1.0] * 3
+    tensors = [torch.zeros(128 * 128, dtype=torch.float16) for _ in range(3)]
+    alive = [weakref.ref(tensor) for tensor in tensors]
+
+    kernel[(1,)](*tensors, 64)
+    tensors.clear()
+
+    assert [reference() for reference in alive] == [None] * 3

@@ -115,7 +115,8 @@ class _Entrant:
     seen: bool = False
     timed_us: list[float] = field(default_factory=list)
     failed: BaseException | None = None
-    #: Who was the best when this one was last compared, and how many times its time this one took.
+    #: Who was the best when this one was last compared, if another was, and how many times its time this one took.
+    #: Never leads back to this one: a circle would keep what is launched, all tensors of the call, after the race.
     behind: tuple[_Entrant, float] | None = None
 
     @property
@@ -125,7 +126,7 @@ class _Entrant:
     @property
     def time_us(self) -> float:
         """The median; for one that was beaten, as if it had been timed for as long as the best."""
-        if self.behind is not None and self.behind[0] is not self:
+        if self.behind is not None:
             return self.behind[0].time_us * self.behind[1]
         return measurement(self.timed_us or [self.least_us]).median_us
 
@@ -390,7 +391,8 @@ class Race:
         return [one for one in timed if one.turn.entrant.failed is None]
 
     def _fails(self, entrant: _Entrant, error: BaseException) -> None:
-        entrant.failed = error
+        # Its frames hold the call's tensors and this entrant, which holds the error: a circle.
+        entrant.failed = error.with_traceback(None)
         try:
             self._clock.synchronise()
         except Exception as broken:
@@ -474,7 +476,7 @@ class Race:
         def has_lost(one: _Entrant) -> bool:
             score = scores[one.number]
             behind = score.share / scores[best].share - 1
-            one.behind = self._launched_for[best], 1 + behind
+            one.behind = (self._launched_for[best], 1 + behind) if one.number != best else None
             return behind > margin and behind > tie + VERY_SURE * of_both(score.error, scores[best].error)
 
         return [one for one in left if not has_lost(one)]

@@ -36,6 +36,8 @@ def noted_failures(
         yield
     finally:
         autotuner.do_bench = original
+    for error in failed.values():  # none of them is raised any more, and frames hold the call's tensors
+        error.__traceback__ = None
 
 
 def fails_again(error: BaseException) -> bool:
