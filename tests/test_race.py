@@ -14,7 +14,8 @@ import pytest
 from pytest_autotune.cache.model import Device
 from pytest_autotune.cache.ties import NOISE, TIE, TIE_US, kept_within, noise_of, settle, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import HostClock, Launch, Runner, as_large_as_fits
-from pytest_autotune.tuners.measuring.race import HOPELESS, LEAST_LAPS, DeviceLostError, Limits, Race, Result
+from pytest_autotune.tuners.measuring.launching import DeviceLostError, Result
+from pytest_autotune.tuners.measuring.race import HOPELESS, LEAST_LAPS, Limits, Race
 from pytest_autotune.tuners.measuring.times import measurement
 
 

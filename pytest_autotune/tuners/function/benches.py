@@ -14,7 +14,8 @@ from pytest_autotune.tuners.function.plan import Callbacks, Found, Hold, Plan, T
 from pytest_autotune.tuners.function.space import Configuration
 from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Runner
 from pytest_autotune.tuners.measuring.how import NoClockError, OwnClock, make_clock, measured_by
-from pytest_autotune.tuners.measuring.race import DeviceLostError, Limits, Race, Result
+from pytest_autotune.tuners.measuring.launching import DeviceLostError, Result
+from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.shared.candidates import first_line
 

@@ -169,7 +169,7 @@ class Benchmarks:
         :returns: by launcher without the first, in milliseconds; nothing where Inductor is to measure one after the
             other.
         """
-        race = self._raced(autotuner, launchers, args, kwargs, STEP, lambda race: race.challenge(0, TIE))
+        race = self._raced(autotuner, launchers, args, kwargs, STEP, lambda race: race.challenge(TIE))
         if race is None:
             return {}
         first_us, *others_us = (one.time_us for one in race.results)

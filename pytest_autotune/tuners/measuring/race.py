@@ -11,13 +11,12 @@ The rounds were found by measuring 61 problems of public suites on an H200, kern
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, settle, tie_on_gpu
-from pytest_autotune.tuners.measuring.clocks import Clock, Launch, Runner
+from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.laps import (
     SURE,
     VERY_SURE,
@@ -29,6 +28,7 @@ from pytest_autotune.tuners.measuring.laps import (
     of_both,
     scores,
 )
+from pytest_autotune.tuners.measuring.launching import Entrant, Launching, Result
 from pytest_autotune.tuners.measuring.times import Measurement, measurement
 
 #: (launches of each that is left, those more than this share slower than the best drop out afterwards).
@@ -45,13 +45,6 @@ HOPELESS = 20.0
 STALL_US = 10_000.0
 #: Candidates within this share of the fastest one at the first look may win.
 MAY_WIN = 0.5
-#: So many launches are queued before the host waits for the device; its queue holds about 1,000 operations.
-QUEUED = 100
-#: The longest that a device is kept busy before a launch: what takes longer waits for its kernels itself.
-LONGEST_BUSY_US = 2000.0
-SHORTEST_BUSY_US = 20.0
-#: How much longer than most launches took to prepare.
-BUSY_MARGIN = 1.3
 #: How often a round is run again in one race.
 REPEATS = 4
 #: Whoever was this share slower than the defender at the first look does not challenge it.
@@ -76,83 +69,6 @@ class Limits:
     most: int = 1000
 
 
-class DeviceLostError(Exception):
-    """The device no longer works after a candidate failed; every later one would fail as well.
-
-    :param number: the candidate's, in the order in which they were looked at.
-    :param error: what it raised.
-    """
-
-    def __init__(self, number: int, error: BaseException) -> None:
-        super().__init__(f"the device no longer works after candidate {number}: {error}")
-        self.number = number
-        self.error = error
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of one candidate: its times, or the error that it failed with.
-
-    :param same_as: the number of the candidate that was launched in its place, since it runs the same code.
-    """
-
-    measured: Measurement | None = None
-    failed: BaseException | None = None
-    same_as: int | None = None
-
-    @property
-    def time_us(self) -> float:
-        return self.measured.median_us if self.measured else float("inf")
-
-
-@dataclass
-class _Entrant:
-    number: int
-    runner: Runner
-    #: Times of the first looks: none is too short, all may be too long.
-    looked_us: list[float] = field(default_factory=list)
-    #: One of the first looks was in time: the device was kept busy for as long as the host needed.
-    seen: bool = False
-    timed_us: list[float] = field(default_factory=list)
-    failed: BaseException | None = None
-    #: Who was the best when this one was last compared, if another was, and how many times its time this one took.
-    #: Never leads back to this one: a circle would keep what is launched, all tensors of the call, after the race.
-    behind: tuple[_Entrant, float] | None = None
-
-    @property
-    def least_us(self) -> float:
-        return min(self.looked_us, default=float("inf"))
-
-    @property
-    def time_us(self) -> float:
-        """The median; for one that was beaten, as if it had been timed for as long as the best."""
-        if self.behind is not None:
-            return self.behind[0].time_us * self.behind[1]
-        return measurement(self.timed_us or [self.least_us]).median_us
-
-    @property
-    def result(self) -> Result:
-        if self.failed is not None:
-            return Result(failed=self.failed)
-        return Result(replace(measurement(self.timed_us or [self.least_us]), median_us=self.time_us))
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """One launch that is to be made: whose, in which lap, and whether it is to be set up before."""
-
-    entrant: _Entrant
-    lap: int
-    set_up: bool = False
-
-
-@dataclass(frozen=True)
-class _Timed:
-    turn: _Turn
-    prepared_us: float
-    time_us: float
-
-
 class Race:
     """A race between candidates that are compiled and loaded.
 
@@ -171,43 +87,40 @@ class Race:
         now_s: Callable[[], float] = time.perf_counter,
         told: Callable[[int, int], object] = lambda left, of: None,
     ) -> None:
-        self._clock = clock
         self._limits = limits or Limits()
-        self._expected = expected
-        self._random = random.Random(seed)
+        self._launching = Launching(clock, expected, seed)
         self._now_s = now_s
         self._told = told
-        self._entrants: list[_Entrant] = []
+        self._entrants: list[Entrant] = []
         #: Who is launched for each candidate that was looked at: of those with the same code, the first.
-        self._launched_for: list[_Entrant] = []
-        self._left: list[_Entrant] = []
+        self._launched_for: list[Entrant] = []
+        self._left: list[Entrant] = []
         self._laps: list[Lap] = []
-        self._busy_us = 0.0
         self._repeats = REPEATS
         #: Rounds went on to disagree until they were no longer run again.
         self.disturbed = False
 
     def look(self, runners: Iterable[Runner]) -> Sequence[Result]:
         """Launch new candidates a few times; returns what became of these."""
-        first = len(self._launched_for)
+        launching, first = self._launching, len(self._launched_for)
         new = self._entered(runners)
         self._told(len(new), len(self._entrants))
         prepared_us: list[float] = []
         for _ in range(2):
-            for timed in self._launched(self._turns(self._hopeful(new), 1), 0.0):
+            for timed in launching.timed(self._hopeful(new), 1, 0.0):
                 timed.turn.entrant.looked_us.append(timed.time_us)
                 prepared_us.append(timed.prepared_us)
         # The first launches may load what the later ones find.
-        self._keep_busy(prepared_us[len(prepared_us) // 2 :])
+        launching.keep_busy(prepared_us[len(prepared_us) // 2 :])
         quick = [
-            one for one in self._hopeful(new) if one.least_us < 10 * self._busy_us or not self._clock.can_keep_busy
+            one for one in self._hopeful(new) if one.least_us < 10 * launching.busy_us or not launching.can_keep_busy
         ]
         for _ in range(LOOKS):
-            for timed in self._launched(self._turns(quick, 2), self._busy_us):
+            for timed in launching.timed(quick, 2, launching.busy_us):
                 timed.turn.entrant.looked_us.append(timed.time_us)
-                timed.turn.entrant.seen |= timed.prepared_us <= self._busy_us
+                timed.turn.entrant.seen |= timed.prepared_us <= launching.busy_us
             # Of the others only the host's times are known.
-            quick = [one for one in quick if one.failed is None and not one.seen and self._clock.can_keep_busy]
+            quick = [one for one in quick if one.failed is None and not one.seen and launching.can_keep_busy]
         looked = {
             one.number: Result(measurement([one.least_us])) if one.failed is None else one.result
             for one in self._entrants
@@ -237,16 +150,15 @@ class Race:
         self._left = left
         return self.results
 
-    def challenge(self, number: int, worth: float) -> Challenge | None:
-        """Race a candidate against the others that were looked at, while they may be faster by a share that counts.
+    def challenge(self, worth: float) -> Challenge | None:
+        """Race the first candidate against the others that were looked at, while these may be faster by a share.
 
-        :param number: the candidate's, in the order of the looks.
-        :param worth: the share.
+        :param worth: the share that counts.
         :returns: how it compares with the fastest of those that may be; None where there is none left.
-        :raises Exception: what the candidate failed with.
+        :raises Exception: what the first candidate failed with.
         """
         limits, began_s = self._limits, self._now_s()
-        defender = self._launched_for[number]
+        defender = self._launched_for[0]
         left = [one for one in self._entrants if one.least_us <= defender.least_us * (1 + NO_CHALLENGE)]
         self._warm_up(left)
         found = None
@@ -263,8 +175,8 @@ class Race:
         return found
 
     def _challengers(
-        self, left: list[_Entrant], defender: _Entrant, worth: float, margin: float
-    ) -> tuple[list[_Entrant], Challenge | None]:
+        self, left: list[Entrant], defender: Entrant, worth: float, margin: float
+    ) -> tuple[list[Entrant], Challenge | None]:
         """Those that may still be faster by a share that counts, the defender among them; and the fastest of them."""
         scores = self._scores(left)
         rivals = {
@@ -294,14 +206,14 @@ class Race:
         """What became of every candidate so far, in the order of the looks."""
         return self._for_all({one.number: one.result for one in self._entrants})
 
-    def _entered(self, runners: Iterable[Runner]) -> list[_Entrant]:
+    def _entered(self, runners: Iterable[Runner]) -> list[Entrant]:
         """New candidates, without those that run the same code as one before."""
         known = {one.runner.code: one for one in self._entrants if one.runner.code is not None}
         new = []
         for runner in runners:
             entrant = known.get(runner.code)
             if entrant is None:
-                entrant = _Entrant(len(self._launched_for), runner)
+                entrant = Entrant(len(self._launched_for), runner)
                 new.append(entrant)
                 if runner.code is not None:
                     known[runner.code] = entrant
@@ -328,7 +240,7 @@ class Race:
         scores = self._scores(self._left)
         return settle(
             {number: score.share for number, score in scores.items()},
-            NOISE if self._clock.can_keep_busy else NOISE_ON_CPU,
+            NOISE if self._launching.can_keep_busy else NOISE_ON_CPU,
             error=lambda number, best: SURE * of_both(scores[number].error, scores[best].error),
             tie=self._tie(self._left),
         )
@@ -346,70 +258,22 @@ class Race:
             return two.least_us > one.least_us * (1 + NO_CHALLENGE)
         return found.slower > max(self._tie([one, two]), SURE * found.error_over(laps))
 
-    def _hopeful(self, entrants: Sequence[_Entrant]) -> list[_Entrant]:
+    def _hopeful(self, entrants: Sequence[Entrant]) -> list[Entrant]:
         best_us = min((one.least_us for one in self._entrants if one.failed is None), default=float("inf"))
 
-        def has_lost(one: _Entrant) -> bool:
+        def has_lost(one: Entrant) -> bool:
             # A single time of a quick kernel may be that of a host that stalled.
             known = len(one.looked_us) > 1 or (bool(one.looked_us) and one.least_us > STALL_US)
             return known and one.least_us > best_us * HOPELESS
 
         return [one for one in entrants if one.failed is None and not has_lost(one)]
 
-    def _turns(self, entrants: Sequence[_Entrant], laps: int) -> list[_Turn]:
-        """Who is launched, in order: everyone once in each lap."""
-        shuffled = list(entrants)
-        if any(one.runner.set_up for one in entrants):
-            self._random.shuffle(shuffled)
-            return [_Turn(one, lap, lap == 0) for one in shuffled for lap in range(laps)]
-        turns = []
-        for lap in range(laps):
-            self._random.shuffle(shuffled)
-            turns += [_Turn(one, lap) for one in shuffled]
-        return turns
-
-    def _launched(self, turns: Sequence[_Turn], busy_us: float) -> list[_Timed]:
-        """Launch in this order.
-
-        :raises DeviceLostError: when a candidate failed and left the device broken.
-        """
-        timed: list[_Timed] = []
-        for first in range(0, len(turns), QUEUED):
-            queued: list[tuple[_Turn, Launch]] = []
-            for turn in turns[first : first + QUEUED]:
-                entrant = turn.entrant
-                if entrant.failed is not None:
-                    continue
-                try:
-                    if turn.set_up and entrant.runner.set_up is not None:
-                        entrant.runner.set_up()
-                    queued.append((turn, self._clock.launch(entrant.runner, busy_us)))
-                except self._expected as error:
-                    self._fails(entrant, error)
-            self._clock.synchronise()
-            timed += [_Timed(turn, launch.prepared_us, launch.time_us()) for turn, launch in queued]
-        return [one for one in timed if one.turn.entrant.failed is None]
-
-    def _fails(self, entrant: _Entrant, error: BaseException) -> None:
-        # Its frames hold the call's tensors and this entrant, which holds the error: a circle.
-        entrant.failed = error.with_traceback(None)
-        try:
-            self._clock.synchronise()
-        except Exception as broken:
-            raise DeviceLostError(entrant.number, error) from broken
-
-    def _keep_busy(self, prepared_us: Sequence[float]) -> None:
-        """Have the device kept busy for as long as almost every launch takes to prepare."""
-        if self._clock.can_keep_busy and prepared_us:
-            most = sorted(prepared_us)[int(len(prepared_us) * 0.9)]
-            self._busy_us = max(self._busy_us, min(LONGEST_BUSY_US, max(SHORTEST_BUSY_US, most * BUSY_MARGIN)))
-
-    def _warm_up(self, left: Sequence[_Entrant]) -> None:
+    def _warm_up(self, left: Sequence[Entrant]) -> None:
         until_s = self._now_s() + self._limits.warm_up_us / 1e6
         while left and self._now_s() < until_s and any(one.failed is None for one in left):
-            self._launched(self._turns(left, 1), self._busy_us)
+            self._launching.timed(left, 1, self._launching.busy_us)
 
-    def _launches(self, left: Sequence[_Entrant], wanted: int, over: bool) -> int:
+    def _launches(self, left: Sequence[Entrant], wanted: int, over: bool) -> int:
         """How often to launch each in the next round, within the limits."""
         if not left:
             return 0
@@ -421,11 +285,11 @@ class Race:
         missing = limits.least - have
         return min(max(missing, 0 if over else wanted, 0), limits.most - have)
 
-    def _round(self, left: Sequence[_Entrant], launches: int) -> None:
+    def _round(self, left: Sequence[Entrant], launches: int) -> None:
         """Run one round, again where it disagrees with those before it, and keep its times."""
         self._told(len(left), len(self._entrants))
         while True:
-            laps, late = self._laps_of(left, launches)
+            laps, late = self._launching.laps(left, launches)
             running = [one for one in left if one.failed is None]
             slower = "" if late else disagree(self._laps, laps, [one.number for one in running])
             if not late and not slower:
@@ -440,40 +304,21 @@ class Race:
         for one in running:
             one.timed_us = [lap[one.number] for lap in self._laps if one.number in lap]
 
-    def _laps_of(self, left: Sequence[_Entrant], launches: int) -> tuple[list[Lap], bool]:
-        """The times of one round, without those of launches that the device had to wait for.
-
-        :returns: them, and whether the host was late so often that the round is of no use.
-        """
-        timed = self._launched(self._turns(left, launches), self._busy_us)
-        in_time = [one for one in timed if one.prepared_us <= self._busy_us]
-        running = [one.number for one in left if one.failed is None]
-        enough = all(2 * _times_of(number, in_time) >= _times_of(number, timed) for number in running)
-        if not self._clock.can_keep_busy or not enough:
-            in_time = timed
-        late = self._clock.can_keep_busy and not enough and self._busy_us < LONGEST_BUSY_US
-        if late:
-            self._keep_busy([one.prepared_us for one in timed])
-        laps: list[Lap] = [{} for _ in range(launches)]
-        for one in in_time:
-            laps[one.turn.lap][one.turn.entrant.number] = one.time_us
-        return laps, late
-
-    def _scores(self, entrants: Sequence[_Entrant]) -> dict[int, Score]:
+    def _scores(self, entrants: Sequence[Entrant]) -> dict[int, Score]:
         return scores(self._laps, [one.number for one in entrants if one.failed is None])
 
-    def _tie(self, left: Sequence[_Entrant]) -> float:
+    def _tie(self, left: Sequence[Entrant]) -> float:
         """The share of the best time by which another may be slower and still is as good."""
         best_us = min((one.time_us for one in left), default=0.0)
-        return tie_on_gpu(best_us) if self._clock.can_keep_busy else TIE
+        return tie_on_gpu(best_us) if self._launching.can_keep_busy else TIE
 
-    def _without_losers(self, left: Sequence[_Entrant], margin: float) -> list[_Entrant]:
+    def _without_losers(self, left: Sequence[Entrant], margin: float) -> list[Entrant]:
         scores, tie = self._scores(left), self._tie(left)
         if not scores:
             return []
         best = min(scores, key=lambda number: (scores[number].share, number))
 
-        def has_lost(one: _Entrant) -> bool:
+        def has_lost(one: Entrant) -> bool:
             score = scores[one.number]
             behind = score.share / scores[best].share - 1
             one.behind = (self._launched_for[best], 1 + behind) if one.number != best else None
@@ -481,7 +326,7 @@ class Race:
 
         return [one for one in left if not has_lost(one)]
 
-    def _decide_ties(self, left: list[_Entrant], began_s: float) -> list[_Entrant]:
+    def _decide_ties(self, left: list[Entrant], began_s: float) -> list[Entrant]:
         """Race those on whom the choice depends, until it is clear for each whether it is as good as the best.
 
         That is the best, the first in the list that surely is as good, and those before it of which it is not known.
@@ -509,7 +354,7 @@ class Race:
             left = [one for one in left if one.failed is None]
         return left
 
-    def _is_decided(self, left: Sequence[_Entrant]) -> bool:
+    def _is_decided(self, left: Sequence[Entrant]) -> bool:
         """Whether the first that is left is as good as the best for certain, and so is the choice."""
         if len(self._laps) < LEAST_LAPS:
             return False
@@ -528,7 +373,3 @@ def time_alone(clock: Clock, runner: Runner, limits: Limits) -> Measurement:
     measured = race.alone().measured
     assert measured is not None  # no error is taken for the candidate's own
     return measured
-
-
-def _times_of(number: int, timed: Sequence[_Timed]) -> int:
-    return sum(one.turn.entrant.number == number for one in timed)

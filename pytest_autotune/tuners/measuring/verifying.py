@@ -20,7 +20,8 @@ from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.laps import Challenge
-from pytest_autotune.tuners.measuring.race import Limits, Race, Result
+from pytest_autotune.tuners.measuring.launching import Result
+from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.shared.candidates import error_line, rounded_us
 
 #: What one race may cost. Long kernels differ less from launch to launch.
@@ -177,13 +178,13 @@ def races(
     """Race a choice, which is the first of the runners, against the others; and again against the one that beats it."""
     race = Race(clock, LIMITS, expected)
     race.look(runners)
-    first = race.challenge(0, worth)
+    first = race.challenge(worth)
     results = race.results
     if first is None or not first.is_slower(worth):
         return Comparison(None, results, race.disturbed)
     again = Race(clock, LIMITS, expected, seed=1)
     again.look([runners[0], runners[first.winner]])
-    second = again.challenge(0, worth)
+    second = again.challenge(worth)
     if second is None or not second.is_slower(worth):
         return Comparison(None, results, race.disturbed or again.disturbed)
     challenge = replace(second, winner=first.winner)

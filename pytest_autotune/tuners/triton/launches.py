@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, triton_clock
-from pytest_autotune.tuners.measuring.race import Race, Result
+from pytest_autotune.tuners.measuring.launching import Result
+from pytest_autotune.tuners.measuring.race import Race
 from pytest_autotune.tuners.triton import libtuner
 from pytest_autotune.tuners.triton.internals import benchmark
 

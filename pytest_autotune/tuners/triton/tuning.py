@@ -12,7 +12,7 @@ from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import Tuning, TuningRun
-from pytest_autotune.tuners.measuring.race import Result
+from pytest_autotune.tuners.measuring.launching import Result
 from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed, rounded_us
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
