@@ -7,9 +7,7 @@ a ``check_disk_cache`` or a ``prune_configs`` in the place of Triton's: that is 
 
 from __future__ import annotations
 
-import builtins
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,14 +18,9 @@ from pytest_autotune.tuners.shared.source.functions import python_function, qual
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.identity import NAME
-from pytest_autotune.tuners.triton.internals import autotuners, frames
+from pytest_autotune.tuners.triton.internals import autotuners, benchmark, frames
 from pytest_autotune.tuners.triton.libtuner import Databases, collects, searches_all
 from pytest_autotune.tuners.triton.pruning import pruned_alone
-
-#: What the code of a ``run`` uses that searches as Triton's does: it measures all candidates and takes the fastest.
-_TRITONS_SEARCH = {"prune_configs", "_bench", "configs_timings", "min"}
-#: And that of one that leaves it to a policy.
-_BY_POLICY = {"prune_configs", "_bench", "configs_timings", "policy"}
 
 
 class OwnRuns:
@@ -134,7 +127,7 @@ class OwnRuns:
                 self._seen(autotuner, key)  # since Triton 3.8 the only candidate is taken without asking
             return configs
         self._seen(autotuner, search.key)
-        _take_back_answer(autotuner)
+        benchmark.take_back_answer(autotuner)
         is_known = search.key is not None
         named = {**autotuner.nargs, **kwargs}
         call = Call(
@@ -144,19 +137,19 @@ class OwnRuns:
             kwargs,
             tuple(keyed(autotuner, search.key, named)),
         )
-        chosen = self._choices.choose_one(call, configs, _benchmark(call, configs))
+        chosen = self._choices.choose_one(call, configs, benchmark.of_all(call, configs))
         if not is_known:
             autotuner.cache.pop(call.tuning_key, None)
         if chosen is None:
             return configs
-        _Answer(autotuner, chosen, autotuner.configs_timings.get(chosen, 0.0))
+        benchmark.answer_once(autotuner, chosen, autotuner.configs_timings.get(chosen, 0.0))
         return [chosen]
 
 
 def _is_known(search: frames.OwnSearch, autotuner: Any) -> bool:
-    if search.uses >= _BY_POLICY:
+    if search.asks_policy:
         return searches_all(autotuner) and not collects(autotuner)
-    return search.uses >= _TRITONS_SEARCH
+    return search.takes_the_fastest
 
 
 def _subclasses(cls: Any) -> Iterator[Any]:
@@ -188,48 +181,3 @@ def _with_dtype(values: Any) -> Iterator[Any]:
         inner = value if hasattr(value, "dtype") else getattr(value, "base", None)
         if hasattr(inner, "dtype"):
             yield inner
-
-
-def _benchmark(call: Call, configs: Sequence[Any]) -> Callable[[], None]:
-    """What Triton's ``run`` does where it has no choice."""
-    autotuner = call.autotuner
-
-    def benchmark() -> None:
-        began = time.time()
-        timings = {config: autotuner._bench(*call.args, config=config, **call.kwargs) for config in configs}
-        autotuner.bench_time = time.time() - began
-        best = autotuner.cache[call.tuning_key] = builtins.min(timings, key=timings.get)  # type: ignore[arg-type]
-        autotuner.pre_hook(call.arguments(best), reset_only=True)
-        autotuner.configs_timings = timings
-
-    return benchmark
-
-
-class _Answer:
-    """Answers with a known time where a search goes on to measure the one candidate that it was left with, once."""
-
-    def __init__(self, autotuner: Any, chosen: Any, timing: Any) -> None:
-        held = vars(autotuner)
-        self._autotuner, self._chosen, self._timing = autotuner, chosen, timing
-        self._call, self._before = id(autotuner.nargs), held.get("_bench")
-        held["_bench"] = self
-
-    def __call__(self, *args: Any, config: Any, **meta: Any) -> Any:
-        self.take_back()
-        if config is self._chosen and id(self._autotuner.nargs) == self._call:
-            return self._timing
-        return self._autotuner._bench(*args, config=config, **meta)
-
-    def take_back(self) -> None:
-        held = vars(self._autotuner)
-        if self._before is None:
-            held.pop("_bench", None)
-        else:
-            held["_bench"] = self._before
-
-
-def _take_back_answer(autotuner: Any) -> None:
-    """Take back a time that the search before did not ask for."""
-    answer = vars(autotuner).get("_bench")
-    if isinstance(answer, _Answer):
-        answer.take_back()

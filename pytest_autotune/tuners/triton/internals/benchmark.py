@@ -1,14 +1,18 @@
-"""How Triton's autotuner measures: the function that it makes for a call, and what it benchmarks a candidate with."""
+"""How Triton's autotuner measures: the function that it makes for a call, and ``_bench``, which times a candidate."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.tuners.shared.source.functions import closure_cells, names_in
 from pytest_autotune.tuners.triton.internals.modules import AUTOTUNER_MODULE, module
 from pytest_autotune.tuners.triton.internals.targets import triton_driver
+
+if TYPE_CHECKING:
+    from pytest_autotune.tuners.triton.call import Call
 
 _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
 _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
@@ -36,6 +40,21 @@ def candidate_of(kernel_call: Callable[[], object]) -> Any:
 def measures_all(bench_fn: Callable[[], None]) -> bool:
     """Whether a benchmark function measures the candidates itself, as Triton's does, and leaves that to no search."""
     return "_bench" in names_in(inspect.unwrap(bench_fn).__code__)
+
+
+def of_all(call: Call, configs: Sequence[Any]) -> Callable[[], None]:
+    """What Triton's ``run`` does where it has no choice, as a benchmark function that :func:`measures_all`."""
+    autotuner = call.autotuner
+
+    def benchmark() -> None:
+        began = time.time()
+        timings = {config: autotuner._bench(*call.args, config=config, **call.kwargs) for config in configs}
+        autotuner.bench_time = time.time() - began
+        best = autotuner.cache[call.tuning_key] = min(timings, key=timings.get)  # type: ignore[arg-type]
+        autotuner.pre_hook(call.arguments(best), reset_only=True)
+        autotuner.configs_timings = timings
+
+    return benchmark
 
 
 def expected_failures() -> tuple[type[BaseException], ...]:
@@ -73,3 +92,41 @@ def _is_own_benchmark(autotuner: Any) -> bool:
     spelt_out = all(number in (None, usual) for number, usual in zip(given, (_WARMUP_MS, _REP_MS), strict=True))
     is_made_by_triton = named == (AUTOTUNER_MODULE, "Autotuner.__init__.<locals>.<lambda>")
     return spelt_out and is_made_by_triton and not getattr(autotuner, "use_cuda_graph", False)
+
+
+class _Answer:
+    """Answers with a known time where a search goes on to measure the one candidate that it was left with, once."""
+
+    def __init__(self, autotuner: Any, chosen: Any, timing: Any) -> None:
+        held = vars(autotuner)
+        self._autotuner, self._chosen, self._timing = autotuner, chosen, timing
+        self._call, self._before = id(autotuner.nargs), held.get("_bench")
+        held["_bench"] = self
+
+    def __call__(self, *args: Any, config: Any, **meta: Any) -> Any:
+        self.take_back()
+        if config is self._chosen and id(self._autotuner.nargs) == self._call:
+            return self._timing
+        return self._autotuner._bench(*args, config=config, **meta)
+
+    def take_back(self) -> None:
+        held = vars(self._autotuner)
+        if self._before is None:
+            held.pop("_bench", None)
+        else:
+            held["_bench"] = self._before
+
+
+def answer_once(autotuner: Any, chosen: Any, timing: Any) -> None:
+    """Let the search that is under way have a known time, where it goes on to measure the one candidate left to it.
+
+    :param timing: as ``Autotuner.configs_timings`` holds it.
+    """
+    _Answer(autotuner, chosen, timing)
+
+
+def take_back_answer(autotuner: Any) -> None:
+    """Take back a time that the search before did not ask for."""
+    answer = vars(autotuner).get("_bench")
+    if isinstance(answer, _Answer):
+        answer.take_back()

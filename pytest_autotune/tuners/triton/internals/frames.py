@@ -15,6 +15,8 @@ from pytest_autotune.tuners.triton.internals.modules import AUTOTUNER_MODULE, JI
 
 #: How a ``run`` calls the key of its memory: Triton's own and those made after it.
 _KEYS = ("key", "config_key", "cache_key", "tuning_key")
+#: What the code of a ``run`` uses that measures candidates as Triton's does.
+_OF_SEARCH = {PRUNE, "_bench", "configs_timings"}
 
 
 def heuristics_over(autotuner: Any) -> Iterator[Any]:
@@ -68,12 +70,14 @@ def _key_in(run: FrameType) -> Any:
 class OwnSearch:
     """A search that a subclass of Triton's autotuner makes in a ``run`` of its own.
 
-    :param uses: the names of all that its code uses.
     :param key: of its memory; None where that is not known.
+    :param takes_the_fastest: it does as Triton's: it measures all candidates and takes the fastest.
+    :param asks_policy: it leaves that to a policy.
     """
 
-    uses: frozenset[str]
     key: Any
+    takes_the_fastest: bool
+    asks_policy: bool
 
 
 def own_search(autotuner: Any) -> OwnSearch | None:
@@ -81,8 +85,10 @@ def own_search(autotuner: Any) -> OwnSearch | None:
     frame = _caller_of_pruning()
     if frame is None or not _runs(frame, autotuner):
         return None
-    uses = frozenset(names_in(frame.f_code))
-    return None if DISK_CACHE in uses else OwnSearch(uses, _key_in(frame))
+    uses = set(names_in(frame.f_code))
+    if DISK_CACHE in uses:
+        return None
+    return OwnSearch(_key_in(frame), uses >= {*_OF_SEARCH, "min"}, uses >= {*_OF_SEARCH, "policy"})
 
 
 def key_of_tritons_run(autotuner: Any) -> Any:
