@@ -108,7 +108,9 @@ def test_an_error_of_another_packages_adapter_leaves_its_tuner_alone(
     with hooked(monkeypatch, replacing_choose(lambda self, run, original: fail("no such\nfield"))) as run:
         assert library.Tuner(abs).choose() == 32
 
-    assert run.notes == ["toy: error in choose(): AttributeError: no such field"]
+    assert run.notes == [
+        "toy: error in choose(): AttributeError: no such field; that call was left to toy, and not recorded"
+    ]
 
 
 def test_an_error_of_the_adapter_after_the_search_leaves_the_tuner_its_choice(
@@ -121,7 +123,7 @@ def test_an_error_of_the_adapter_after_the_search_leaves_the_tuner_its_choice(
     with hooked(monkeypatch, replacing_choose(choose)) as run:
         assert library.Tuner(abs).choose() == 32
 
-    assert run.notes == ["toy: error in choose(): AttributeError: 32"]
+    assert run.notes == ["toy: error in choose(): AttributeError: 32; that call was left to toy, and not recorded"]
 
 
 @pytest.mark.parametrize("error", [ValueError("block"), LookupError("block"), KeyboardInterrupt(), SystemExit(2)])
@@ -317,7 +319,9 @@ def test_an_error_without_words_is_told_by_its_type(library: Any, monkeypatch: p
     with hooked(monkeypatch, lambda module, run: raise_(Wordless())) as left_alone:
         assert library.Tuner(abs).choose() == 32
 
-    assert run.notes == ["toy: error in choose(): Wordless: <Wordless that cannot be shown>"]
+    assert run.notes == [
+        "toy: error in choose(): Wordless: <Wordless that cannot be shown>; that call was left to toy, and not recorded"
+    ]
     assert left_alone.notes == ["toy was left alone: Wordless: <Wordless that cannot be shown>"]
 
 

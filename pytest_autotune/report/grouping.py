@@ -61,8 +61,7 @@ class Group:
         first = self.rows[0]
         if all(row.reason == first.reason for row in self.rows):
             return first.reason.removeprefix("no entry; ")
-        end = first.reason.rpartition("; ")[2] if first.untuned else ""
-        return "; ".join(filter(None, [self._nearest(), end]))
+        return "; ".join(filter(None, [self._nearest(), first.became]))
 
     def _nearest(self) -> str:
         first = self.rows[0].nearest
@@ -112,7 +111,7 @@ def _sameness(row: Row) -> tuple[object, ...]:
     problem = row.problem
     names = tuple((value.name, value.type) for value in problem.key)
     why = tuple(name for name, _ in row.nearest) or row.reason
-    return row.outcome, problem.tuner, problem.kernel, problem.device, names, why, row.untuned
+    return row.outcome, problem.tuner, problem.kernel, problem.device, names, why, row.became
 
 
 def _span(name: str, values: Sequence[Value]) -> str:

@@ -25,7 +25,7 @@ def _update(summary: Summary) -> Iterator[str]:
     is_behind = not dumped or (dump is not None and dump.new_only and counts["stale"])
     has_no_entries = bool(summary.is_empty and summary.failures)
     prune = "to drop the unused entries, unless another suite uses them"
-    if is_behind and (counts["miss"] or counts["stale"] or counts["mismatch"] or summary.moved or has_no_entries):
+    if is_behind and (summary.to_update or summary.moved or has_no_entries):
         and_prune = f"; add --autotune-prune {prune}" if summary.unused else ""
         yield f"Re-run{_on(summary)} with {update} to update the cache{and_prune}."
     elif summary.unused:
@@ -35,7 +35,7 @@ def _update(summary: Summary) -> Iterator[str]:
 def _on(summary: Summary) -> str:
     """Where to run the update, if the cache is of other devices: one that was made elsewhere would change nothing."""
     devices = {device.name for tuner, device in summary.without_any_entry if summary.covered.get(tuner)}
-    devices.update(row.problem.device.name for row in summary.rows if row.outcome is Outcome.MISMATCH)
+    devices.update(row.problem.device.name for row in summary.to_update if row.outcome is Outcome.MISMATCH)
     return f" on {' and '.join(sorted(devices))}" if devices else ""
 
 
@@ -54,6 +54,8 @@ def _leave_alone(summary: Summary) -> Iterator[str]:
     rows = [row for row in summary.rows if row.outcome is Outcome.UNPORTABLE]
     unportable = [f"{row.problem.library}:{row.problem.kernel}" for row in rows]
     unseen = [kernel.partition(" ")[0] for kernel in summary.unseen]
-    if kernels := sorted({*unportable, *unseen}):
-        what = " or ".join([*(["unportable"] if unportable else []), *(["unseen"] if unseen else [])])
+    unrecorded = [f"{row.problem.library}:{row.problem.kernel}" for row in summary.rows if row.unrecorded]
+    if kernels := sorted({*unportable, *unseen, *unrecorded}):
+        found = {"unportable": unportable, "unseen": unseen, "not recorded": unrecorded}
+        what = " or ".join(word for word, those in found.items() if those)
         yield f"No update covers what is {what}: mend it, or set autotune_ignore (ini) for {some_of(kernels)}."

@@ -123,6 +123,8 @@ def _lookup(row: Row) -> dict[str, Any]:
         "moved_from": row.moved_from,
         "tests": list(row.tests),
         "tuned": row.tuned,
+        "failed": row.failed,
+        "unrecorded": row.unrecorded,
         "untuned": row.untuned,
         "disturbed": row.disturbed,
         "tuning_seconds": row.tuning_seconds,

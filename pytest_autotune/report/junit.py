@@ -87,8 +87,8 @@ def to_xml(summary: Summary) -> str:
 
 def _of_problems(summary: Summary) -> Iterator[Case]:
     for row in summary.rows:
-        missed = _why(row) if row.outcome in NOT_COVERED else ""
-        fails = bool(missed and (summary.gate.failure or row.outcome in summary.refused))
+        missed = _why(row) if row.outcome in NOT_COVERED or row.unrecorded else ""
+        fails = bool(missed and row.outcome and (summary.gate.failure or row.outcome in summary.refused))
         name = described(row.problem, row.label).removeprefix(f"{row.problem.library}:")
         yield Case(
             row.problem.tuner, name, missed if fails else "", "" if fails else missed, seconds=row.tuning_seconds
@@ -101,7 +101,7 @@ def _of_problems(summary: Summary) -> Iterator[Case]:
 
 def _why(row: Row) -> str:
     test = f" ({row.tests[0]})" if row.tests else ""
-    return f"{row.outcome.value if row.outcome else ''}: {row.reason}{test}"
+    return f"{row.outcome.value if row.outcome else 'unrecorded'}: {row.reason}{test}"
 
 
 def _plain(text: str) -> str:

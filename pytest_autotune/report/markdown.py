@@ -94,12 +94,14 @@ def _tables(summary: Summary, shown: int) -> Iterator[str]:
     missed = [row for row in summary.rows if row.outcome in NOT_COVERED]
     head = ["", "test", "problem", "why"]
     yield from _part("Not covered", head, groups(missed), _missed, shown, size=lambda group: len(group.rows))
-    if summary.update and missed:
+    if summary.update and summary.to_update:
         yield f"\nTo update the cache: {code('pytest ' + summary.update)}"
     slower = ["test", "problem", "faster", "times slower", "time"]
     yield from _part("Slower than another candidate", slower, summary.slower, _slower, shown)
     yield from _part("Ran in tests that failed", ["test", "problem", "ran with"], _failed(summary), _texts, shown)
     yield from _part("Tuned without passing the plugin", ["kernel"], summary.unseen, lambda name: [code(name)], shown)
+    unrecorded = [row for row in summary.rows if row.unrecorded and row.outcome is None]
+    yield from _part("Not recorded", ["problem", "why"], unrecorded, _unrecorded, shown)
     yield from _part("Unused", ["entry"], summary.unused, _unused, shown)
     title = f"Different from {'the loaded cache' if summary.loaded else 'what the file held'}"
     yield from _part(title, ["", "problem", "choice", "time"], summary.changes.changes, _change, shown)
@@ -128,6 +130,10 @@ def _counts(summary: Summary) -> list[str]:
     outcomes = ("hit", "miss", "stale", "mismatch", "unportable")
     known = [str(counts[name]) if summary.is_judged or counts[name] else "" for name in outcomes]
     return [*known, str(len(summary.unseen)), str(counts["tuned"]), str(counts["unused"])]
+
+
+def _unrecorded(row: Row) -> list[str]:
+    return [code(described(row.problem, row.label)), code(row.unrecorded)]
 
 
 def _missed(group: Group) -> list[str]:

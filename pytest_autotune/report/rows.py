@@ -36,7 +36,9 @@ class Row:
 
     :param tests: the node ids of the tests that asked, first in their process or with another fingerprint;
         the one with the worst outcome comes first.
-    :param tuned: a search took place.
+    :param tuned: a search took place, and came to something that can be recorded.
+    :param failed: what was recorded is that no candidate can be used.
+    :param unrecorded: why all searches came to nothing that could be recorded; empty where one did, or none took place.
     :param untuned: what was used in place of a tuning: ``"first"`` candidate or choice of the ``"nearest"`` entry.
     :param nearest: of a miss, the parts of the key in which the nearest entry differs, as name and what that has.
     :param moved_from: the kernel's old name, where its entry still has that.
@@ -67,7 +69,16 @@ class Row:
     swept: tuple[RanWith, ...] = ()
     searches: tuple[tuple[str, float], ...] = ()
     untuned: str = ""
+    failed: bool = False
+    unrecorded: str = ""
     nearest: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def became(self) -> str:
+        """What became of it where something was not tuned that should have been; the end of its reason."""
+        if self.unrecorded:
+            return f"nothing was recorded: {self.unrecorded}"
+        return _UNTUNED[self.untuned] if self.untuned else ""
 
 
 def rows_of(
@@ -98,7 +109,7 @@ def rows_of(
             near = nearest(row.problem)
             reason = former(by_problem[row.problem][0]) if near.reason == NO_ENTRY else near.reason
             row = replace(row, reason=reason, nearest=near.has)
-        return replace(row, reason=f"{row.reason}; {_UNTUNED[row.untuned]}") if row.untuned else row
+        return replace(row, reason="; ".join(filter(None, [row.reason, row.became])))
 
     rows = list(map(explained, rows))
     return tuple(sorted(rows, key=lambda row: _reading_order(row.problem)))
@@ -137,6 +148,8 @@ def _row(
         disturbed=any(lookup.disturbed for lookup in searches if lookup.entry == best),
         searches=_each_search(searches),
         untuned=next((lookup.untuned for lookup in met if lookup.untuned), ""),
+        failed=bool(searches) and entry is not None and entry.every_failed,
+        unrecorded=next((lookup.unrecorded for lookup in met if lookup.unrecorded and not with_entry), ""),
         verdict=_verdict(met),
     )
 

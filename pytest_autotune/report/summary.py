@@ -156,11 +156,16 @@ class Summary:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of problems by outcome, and of those tuned, used untuned, unused and unportable."""
+        """The number of problems by outcome, and by what became of them; of entries, how many are unused.
+
+        Tuned are those of which something was chosen, failed those of which no candidate can be used.
+        """
         by_outcome = Counter(row.outcome for row in self.rows)
         counts = {outcome.value: by_outcome[outcome] for outcome in (Outcome.HIT, Outcome.MISS, Outcome.STALE)}
         counts["mismatch"] = by_outcome[Outcome.MISMATCH]
-        counts["tuned"] = sum(row.tuned for row in self.rows)
+        counts["tuned"] = sum(row.tuned and not row.failed for row in self.rows)
+        counts["failed"] = sum(row.failed for row in self.rows)
+        counts["unrecorded"] = sum(bool(row.unrecorded) for row in self.rows)
         counts["untuned"] = sum(bool(row.untuned) for row in self.rows)
         counts["unused"] = len(self.unused)
         counts["unportable"] = by_outcome[Outcome.UNPORTABLE]
@@ -170,6 +175,12 @@ class Summary:
     def is_judged(self) -> bool:
         """Whether lookups could be hits: something was loaded, if only by a marker."""
         return bool(self.loaded) or any(row.outcome not in (None, Outcome.UNPORTABLE) for row in self.rows)
+
+    @property
+    def to_update(self) -> tuple[Row, ...]:
+        """The rows that an update would cover: not those of which a search comes to nothing that can be recorded."""
+        outcomes = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH)
+        return tuple(row for row in self.rows if row.outcome in outcomes and not row.unrecorded)
 
     @property
     def moved(self) -> dict[tuple[str, str], int]:

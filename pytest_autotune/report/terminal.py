@@ -76,6 +76,7 @@ def section(summary: Summary, verbosity: int) -> list[Line]:
 def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
     color = "red" if failed else "yellow"
     yield from _not_covered(summary, verbosity, color)
+    yield from _first(_unrecorded(summary), verbosity)
     unused = [
         Line(f" {described(one.problem)} - not requested by any test", "UNUSED", "yellow") for one in summary.unused
     ]
@@ -106,6 +107,15 @@ def _not_covered(summary: Summary, verbosity: int, color: str) -> Iterator[Line]
             yield _hidden(hidden, *NOUNS[outcome])
 
 
+def _unrecorded(summary: Summary) -> list[Line]:
+    """The problems of which nothing was recorded, in a run in which they have no outcome."""
+    rows = [row for row in summary.rows if row.unrecorded and row.outcome is None]
+    return [
+        Line(f" {_where(row)}{described(row.problem, row.label)}: {row.unrecorded}", "UNRECORDED", "yellow")
+        for row in rows
+    ]
+
+
 def _first(lines: Sequence[Line], verbosity: int) -> Iterator[Line]:
     """Lines that begin with one word, as many as are shown."""
     shown = lines if verbosity > 0 else lines[:SHOWN]
@@ -128,6 +138,9 @@ def _slower(summary: Summary, verbosity: int) -> Iterator[Line]:
 def _raced(summary: Summary, verbosity: int) -> Iterator[Line]:
     """What became of the choices that were to be raced again."""
     if summary.verify is None:
+        return
+    if not summary.is_judged:
+        yield Line(f"verify {summary.verify}: nothing was loaded, so there was no choice to race")
         return
     raced, slower = len(summary.verified), len(summary.slower)
     took = f" in {summary.verifying_seconds:.1f}s" if summary.verifying_seconds >= 0.1 else ""
@@ -268,7 +281,7 @@ def _by_tuner(summary: Summary) -> Iterator[Line]:
     for tuner in tuners if len(tuners) > 1 else ():
         rows = [row for row in summary.rows if row.problem.tuner == tuner]
         parts = _outcomes(rows) if summary.is_judged else []
-        tuned = sum(row.tuned for row in rows)
+        tuned = sum(row.tuned and not row.failed for row in rows)
         if tuned:
             parts.append(f"{tuned} tuned")
         yield Line(f"{tuner:<18} {', '.join(parts)}")
@@ -299,23 +312,37 @@ def _counts(summary: Summary) -> str:
     seconds = f" in {summary.tuning_seconds:.1f}s" if summary.tuning_seconds else ""
     if not summary.is_judged:
         parts = [f"{counted(counts['tuned'], 'problem')} tuned{seconds}"] if counts["tuned"] else []
+        parts += _not_tuned(summary)
         parts += [f"{counts['unportable']} unportable"] if counts["unportable"] else []
         parts += [f"{len(summary.unseen)} unseen"] if summary.unseen else []
         if not summary.problems and summary.dump is not None:
-            parts.append(NO_LOOKUPS)
+            parts.append(_no_lookups(summary))
         return ", ".join(parts)
     if not summary.problems:
         unasked = f"; {counted(summary.unasked, 'entry')} loaded for nothing" if summary.unasked else ""
-        return f"{NO_LOOKUPS}{unasked}"
+        return f"{_no_lookups(summary)}{unasked}"
     parts = _outcomes(summary.rows)
     if summary.unseen:
         parts.append(f"{len(summary.unseen)} unseen")
     if counts["unused"]:
         parts.append(f"{counts['unused']} unused")
-    tuned = f"; {counts['tuned']} tuned{seconds}" if counts["tuned"] else ""
+    searched = [f"{counts['tuned']} tuned{seconds}"] if counts["tuned"] else []
+    searched += _not_tuned(summary)
+    tuned = f"; {', '.join(searched)}" if searched else ""
     saved = f"; about {summary.saved_seconds:.1f}s of tuning saved" if summary.saved_seconds >= 0.1 else ""
     untuned = f"; {counts['untuned']} used untuned" if counts["untuned"] else ""
     return ", ".join(parts) + tuned + untuned + saved
+
+
+def _not_tuned(summary: Summary) -> list[str]:
+    """How many searches chose nothing."""
+    words = {"failed": "cannot be tuned", "unrecorded": "not recorded"}
+    return [f"{summary.counts[name]} {word}" for name, word in words.items() if summary.counts[name]]
+
+
+def _no_lookups(summary: Summary) -> str:
+    alone = sorted({tuner for tuner, _ in summary.unhooked})
+    return f"no lookups: {' and '.join(alone)} left alone" if alone else NO_LOOKUPS
 
 
 def _ahead(summary: Summary, verbosity: int) -> Iterator[Line]:
@@ -353,7 +380,9 @@ def _dump(summary: Summary) -> tuple[str, bool]:
         where = f"{entries} written to {dump.written_to}: compare and rename it"
         return f"{dump.path} could not be locked or read; {where}", True
     if not dump.written_to:
-        return f"nothing was tuned: {dump.path} was not written", True
+        # Who asked, was left alone or tuned elsewhere has tuned all the same.
+        what = "recorded" if summary.problems or summary.unhooked else "tuned"
+        return f"nothing was {what}: {dump.path} was not written", True
     if not dump.rewritten:
         state = "left as it was" if dump.new_only else "up to date"
         return f"{dump.path} is {state} ({entries}{workers})", False

@@ -27,10 +27,10 @@ from pytest_autotune.run.compiled_ahead import CompiledAhead
 from pytest_autotune.run.compiled_for import CompiledFor
 from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome, new_id
-from pytest_autotune.run.notes import Notes
+from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.open_door import Asked, Process, Tuning
 from pytest_autotune.run.plain_kernels import PlainKernel
-from pytest_autotune.run.policy import Policy, is_ignored
+from pytest_autotune.run.policy import Policy, Refusal, is_ignored
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.races import Races
 from pytest_autotune.run.reporting import Reporting, raise_refusal
@@ -185,7 +185,13 @@ class TuningRun(Notes):
             tuning = Tuning(self._process, asked, self._sources(lookup, offered, abilities, loaded, other), other)
             try:
                 tuning.ask()
-                yield tuning
+                try:
+                    yield tuning
+                except Refusal:
+                    raise
+                except Exception as error:
+                    tuning.not_recorded(in_words(error))
+                    raise
             finally:
                 self._close(tuning)
 
@@ -253,7 +259,7 @@ class TuningRun(Notes):
 
         :raises BaseException: what the run raises where a miss is an error; nobody knows what the call would have been.
         """
-        words = self.went_wrong(tuner, where, error)
+        words = self.call_left_alone(tuner, where, error)
         if self._caches.indexes:
             self._reporting.refuse_unknown(tuner, words)
 

@@ -15,7 +15,9 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.plain_kernels import PlainKernel
 from pytest_autotune.run.verify import Verdict
 
-_PLAIN = ("reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed", "untuned")
+_PLAIN = (
+    "reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed", "untuned", "unrecorded",
+)  # fmt: skip
 _OF_VERDICT = tuple(one.name for one in fields(Verdict) if one.name != "entry")
 
 

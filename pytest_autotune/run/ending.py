@@ -247,7 +247,8 @@ def _unused(
     the same minor version of that tuner's library, and its kernel was asked for or
     its module imported. An entry of a problem that no entry could serve is not
     unused: it is stale, and reported as that. Nor is one for candidates that pruning
-    left elsewhere: which list a test asks for may depend on those before it.
+    left elsewhere: which list a test asks for may depend on those before it. Nothing is said of a tuner that was left
+    alone, if only in one call.
     """
     kept = merge(beginning.held, used=[entry for _, cache in beginning.loaded for entry in cache.entries]).cache
     exact = {lookup.identity for lookup in lookups}
@@ -259,12 +260,15 @@ def _unused(
     kernels = {problem.name for problem in problems}
     kernels.update(kernel for process in collected.facts for kernel in process.imported)
     versions = collected.versions
+    # A call that an error of ours left to its tuner may have been the one.
+    left_alone = {library_of(tuner) for process in collected.facts for tuner, _ in process.unhooked}
 
     def is_unused(entry: Entry) -> bool:
         problem = entry.problem
         now = versions.get(problem.library)
         return (
             problem.device in devices
+            and problem.library not in left_alone
             and now is not None
             and now.minor == entry.versions.minor
             and problem.name in kernels

@@ -48,6 +48,7 @@ class Lookup:
     :param test_failed: in a sweep, what ``test`` ran with when it failed.
     :param untuned: what was used in place of a tuning, of which there was none: ``"first"``, the first candidate, or
         ``"nearest"``, the choice of the nearest entry; else empty.
+    :param unrecorded: why a search came to nothing that could be recorded; empty where there was none, or it did.
     :param id: of this lookup, and of no other one that is reported in a run; it says nothing about the lookup.
     :param saved_seconds: the tuning that a hit made unnecessary, in seconds.
     """
@@ -65,6 +66,7 @@ class Lookup:
     alias: str = ""
     test_failed: bool = False
     untuned: str = ""
+    unrecorded: str = ""
     verdict: Verdict | None = None
     id: str = field(default="", compare=False)
     #: The lookup as text, once :func:`pytest_autotune.run.encoding.encode_lookup` has made it.

@@ -33,13 +33,18 @@ class Notes:
         """Note an error of ours in one line: it must never fail a test, or the run."""
         self.note(f"{tuner}: {_words(where, error)}")
 
-    def went_wrong(self, tuner: str, where: str, error: BaseException) -> str:
-        """Note an error of ours for which a call was tuned without being counted: it fails a limit on misses.
+    def went_wrong(self, tuner: str, where: str, error: BaseException) -> None:
+        """Note an error of ours for which a call was tuned without being counted: it fails a limit on misses."""
+        self.error(tuner, where, error)
+        self.unhooked.setdefault(tuner, _words(where, error))
+
+    def call_left_alone(self, tuner: str, where: str, error: BaseException) -> str:
+        """The same of an error that left the call to its tuner.
 
         :returns: the error in words.
         """
-        self.error(tuner, where, error)
         words = _words(where, error)
+        self.note(f"{tuner}: {words}; that call was left to {tuner}, and not recorded")
         self.unhooked.setdefault(tuner, words)
         return words
 
@@ -61,6 +66,12 @@ class Notes:
             held.__exit__(None, None, None)
         except Exception as error:
             self.error(tuner, "the door", error)
+
+
+def in_words(error: BaseException) -> str:
+    """An error in one line: its class, and the first line of what it says."""
+    first = next((line.strip() for line in words_of(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _words(where: str, error: BaseException) -> str:

@@ -242,6 +242,16 @@ class Tuning:
             self._process.reporting.refuse_errors(self.lookup)
         return entry
 
+    def not_recorded(self, reason: str) -> None:
+        """Say why a search came to nothing that can be recorded: what kept it from that may be gone the next time.
+
+        The door says so itself of a search that ends with an error. Where none took place, or it has recorded
+        something, or was expected to fail, nothing is said.
+        """
+        nothing_was = self.entry is not None or self.lookup.tuned or self.known_to_fail
+        if not nothing_was and not self.lookup.unrecorded:
+            self.lookup = replace(self.lookup, unrecorded=reason)
+
     def record_failure(self, reasons: Iterable[str]) -> Entry:
         """Record that no candidate can be used, so that later runs expect it; each call fails as it always does.
 

@@ -11,7 +11,7 @@ from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.encoding import decode_lookup, encode_lookup
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.notes import Notes
+from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.policy import Policy, Refusal, refusal
 
 
@@ -65,7 +65,9 @@ class Reporting:
         except Exception as error:
             self._notes.error(tuner, "record()", error)
             bare = replace(lookup, verdict=None)
-            lookup = replace(bare, entry=None, tuned=False, shared=False, label="") if lookup.searched else bare
+            if lookup.searched:
+                bare = replace(bare, entry=None, tuned=False, shared=False, label="", unrecorded=in_words(error))
+            lookup = bare
         try:
             if lookup.outcome is not Outcome.HIT and lookup.entry is None:
                 decode_lookup(encode_lookup(lookup))

@@ -19,7 +19,7 @@ from pytest_autotune.cache.model import Cache
 from pytest_autotune.devices.visible import visible_nvidia_gpus
 from pytest_autotune.report import terminal
 from pytest_autotune.report.gate import judge, judge_drift
-from pytest_autotune.report.summary import Place, Summary, Wanted, summarise
+from pytest_autotune.report.summary import Gate, Place, Summary, Wanted, summarise
 from pytest_autotune.run.dumping import Destination, dump
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup
 from pytest_autotune.run.ending import Collected, DumpPolicy, end
@@ -101,6 +101,9 @@ class Controller:
         parts = [f"load {path} ({counted(len(cache.entries), 'entry')})" for path, cache in self._beginning.loaded]
         if self._options.dump is not None:
             parts.append(f"dump {self._options.dump.typed}")
+        is_untuned = self._options.on_miss in ("first", "nearest")  # not what a run is expected to do
+        if is_untuned and (self._options.load or self._options.dump is None):  # a dump alone tunes all the same
+            parts.append(f"on miss {self._options.on_miss}")
         if self._options.verification is not None:
             parts.append(f"verify {self._options.verification}")
         if self._options.sweep is not None:
@@ -254,7 +257,8 @@ class Controller:
         unloaded = unloaded_gate(self._config, options) if self._process is None else ""
         empty = empty_gate(self._config, options, self._beginning.loaded)
         gate = judge(summary, options.max_misses, options.fail_on_unused, unloaded, empty)
-        return replace(summary, gate=gate, drift=judge_drift(summary, options.max_drift))
+        drift = Gate() if gate.is_usage_error else judge_drift(summary, options.max_drift)
+        return replace(summary, gate=gate, drift=drift)
 
     def _tuners_named_by(self) -> str:
         names = self._config.getoption("autotune_tuners")

@@ -12,7 +12,9 @@ import pytest
 from tests.conftest import Suite
 
 #: The documented schema: a key -> the type of its value, or what it holds.
-COUNTS = dict.fromkeys(["hit", "miss", "stale", "mismatch", "tuned", "untuned", "unused", "unportable"], int)
+COUNTS = dict.fromkeys(
+    ["hit", "miss", "stale", "mismatch", "tuned", "failed", "unrecorded", "untuned", "unused", "unportable"], int
+)
 CANDIDATE = {"params": dict, "time_us": float}
 LOOKUP = {
     "outcome": str,
@@ -23,6 +25,8 @@ LOOKUP = {
     "label": str,
     "reason": str,
     "tests": list,
+    "failed": bool,
+    "unrecorded": str,
     "tuning_seconds": float,
     "choice": CANDIDATE,
     "candidates": [CANDIDATE],
@@ -87,6 +91,8 @@ def test_the_json_report_has_the_documented_keys_and_its_counts_agree(changed: S
         "mismatch": 1,
         "tuned": 3,
         "untuned": 0,
+        "failed": 0,
+        "unrecorded": 0,
         "unused": 1,
         "unportable": 0,
     }
@@ -227,6 +233,8 @@ def test_junit_has_the_counts_as_properties_of_the_suite(changed: Suite) -> None
         "autotune_stale": "1",
         "autotune_mismatch": "1",
         "autotune_tuned": "3",
+        "autotune_failed": "0",
+        "autotune_unrecorded": "0",
         "autotune_untuned": "0",
         "autotune_unused": "1",
         "autotune_unportable": "0",

@@ -91,6 +91,7 @@ def test_first_needs_no_cache(serial_suite: Suite, section) -> None:
     result.assert_outcomes(passed=1)
     assert serial_suite.tunings == []
     assert section(result)[-1] == "0 hits, 1 miss; 1 used untuned"
+    result.stdout.fnmatch_lines(["autotune: on miss first"])
 
 
 def test_nearest_without_a_cache_is_refused(serial_suite: Suite) -> None:

@@ -185,10 +185,36 @@ def test_options_that_make_no_sense_are_refused(serial_suite: Suite, args: list[
     result.stderr.fnmatch_lines([f"ERROR: {told}"])
 
 
-def test_a_limit_on_drift_is_not_green_where_nothing_is_loaded(serial_suite: Suite) -> None:
-    serial_suite.write(test_lib=SUITE)
+@pytest.mark.parametrize("more", [[], ["--autotune-max-drift=0"], ["--autotune-dump=cache.textproto"]])
+def test_a_race_of_choices_is_a_usage_error_where_nothing_is_loaded(serial_suite: Suite, more: list[str]) -> None:
+    result = serial_suite.write(test_lib=SUITE).run("--autotune-verify", *more)
 
-    result = serial_suite.run("--autotune-verify", "--autotune-max-drift=0")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.assert_outcomes()
+    result.stderr.fnmatch_lines(
+        ["ERROR: --autotune-verify: nothing is loaded, so there is no choice to race (add --autotune-load=PATH; *"]
+    )
 
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(["!* nothing was loaded, so no choice was raced (add --autotune-load=PATH) !*"])
+
+def test_who_loads_nothing_on_purpose_races_nothing_and_is_told_so(serial_suite: Suite, section) -> None:
+    ini = "[pytest]\naddopts = --autotune-verify=1/7\nautotune_max_drift = 0\nautotune_load = none.textproto\n"
+    serial_suite.write(test_lib=SUITE).pytester.makeini(ini)
+
+    result = serial_suite.dump("--autotune-load=")
+
+    assert result.ret == 0
+    lines = section(result)
+    assert lines[-2].startswith("verify 1/7 (night ")
+    assert lines[-2].endswith("): nothing was loaded, so there was no choice to race")
+    assert lines[-1] == "drift of autotune choices not judged: nothing was loaded"
+
+
+def test_choices_that_only_a_marker_loads_are_raced(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=SUITE).dump()
+    marker = "pytestmark = pytest.mark.autotune_cache(load='cache.textproto')\n"
+    (serial_suite.folder / "test_lib.py").write_text(SUITE + marker)
+
+    result = serial_suite.run("--autotune-verify")
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["verify all (night *): 4 choices raced*"])

@@ -58,6 +58,8 @@ def test_a_dumped_suite_loads_without_tuning(jax_suite: Suite, layout: str) -> N
         "mismatch": 0,
         "tuned": 0,
         "untuned": 0,
+        "failed": 0,
+        "unrecorded": 0,
         "unused": 0,
         "unportable": 0,
     }

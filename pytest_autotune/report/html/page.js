@@ -23,7 +23,7 @@
   const quiet = (...parts) => el("span", { class: "quiet" }, parts);
   const clamped = (text, kind = "code") => el("span", { class: `clamp ${kind}`, title: text }, text);
   const link = (text, click, kind = "link") => el("button", { type: "button", class: kind, click }, text);
-  const word = (outcome) => el("span", { class: `word ${outcome}` }, outcome || "tuned");
+  const word = (outcome, became) => el("span", { class: `word ${outcome}` }, outcome || became || "tuned");
 
   function svg(tag, attributes, ...children) {
     const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -67,7 +67,7 @@
     row.candidates = candidates.map(([what, took = null, spread = 0, failed = 0, label = 0]) => ({
       what, time: took, spread, failed: texts[failed], label: texts[label],
     }));
-    for (const name of ["label", "reason", "moved", "alias", "versions", "verdict", "swept"]) {
+    for (const name of ["label", "reason", "moved", "alias", "versions", "verdict", "swept", "became"]) {
       row[name] = texts[about[name] || 0];
     }
     row.disturbed = Boolean(about.disturbed);
@@ -278,7 +278,7 @@
     detail: details,
     sort: { index: 0, down: false },
     columns: [
-      { title: "Outcome", value: (row) => URGENT.indexOf(row.outcome), cell: (row) => word(row.outcome) },
+      { title: "Outcome", value: (row) => URGENT.indexOf(row.outcome), cell: (row) => word(row.outcome, row.became) },
       { title: "Kernel", value: (row) => row.kernel, cell: kernelCell },
       { title: "Key", value: (row) => row.key, cell: (row) => [keyCell(row), why(row)] },
       { title: "Choice", value: (row) => configuration(row.choice), cell: (row) => clamped(configuration(row.choice)) },
@@ -289,7 +289,7 @@
     ],
   });
 
-  const isOf = { tuned: (row) => row.tuned !== null, slower: (row) => row.slower };
+  const isOf = { tuned: (row) => row.tuned !== null && !row.became, slower: (row) => row.slower };
   for (const outcome of OUTCOMES) isOf[outcome] = (row) => row.outcome === outcome;
 
   function refresh() {
@@ -338,7 +338,7 @@
     const known = OUTCOMES.filter((name) => counts[name] || (report.judged && name === "hit"));
     const tiles = [...known.map((name) => tile(name, counts[name])), tile("tuned", counts.tuned)];
     if (counts.slower) tiles.push(tile("slower", counts.slower));
-    const others = ["untuned", "unused", "unseen"].filter((name) => counts[name]);
+    const others = ["failed", "unrecorded", "untuned", "unused", "unseen"].filter((name) => counts[name]);
     tiles.push(...others.map((name) => fact(number(counts[name]), name)));
     if (counts.tuned) tiles.push(fact(seconds(report.seconds), "of tuning"));
     if (report.saved >= 0.1) tiles.push(fact(seconds(report.saved), "of tuning saved"));

@@ -51,7 +51,7 @@ from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.candidates import error_line, no_longer_compiles, note_that_every_candidate_failed
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, error_line, no_longer_compiles
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: So many spilled registers Inductor puts up with where it says no number.
@@ -436,7 +436,6 @@ class KernelConfigs:
         tuning.reject(reason)
 
     def _tune(self, autotuner: Any, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        assert self._run is not None
         with self._timed.searching(tuning), self._watched(autotuner) as times_ms:
             result = autotuner.run(*args, **kwargs)
         if not times_ms:  # one launcher was left, and Inductor had nothing to measure
@@ -444,7 +443,7 @@ class KernelConfigs:
         chosen = params_of(autotuner.launchers[0].config)
         time_ms = times_ms.get(chosen, math.inf)
         if not math.isfinite(time_ms):
-            note_that_every_candidate_failed(self._run, tuning.lookup.problem)
+            tuning.not_recorded(EVERY_CANDIDATE_FAILED)
             return result
         candidates = [candidate(params, time) for params, time in times_ms.items()]
         full = self._describe(str(autotuner.inductor_meta.get("kernel_name")))[1]

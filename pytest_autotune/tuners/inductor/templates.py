@@ -28,9 +28,9 @@ from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
 from pytest_autotune.tuners.inductor.template_race import verify_winner
 from pytest_autotune.tuners.shared.candidates import (
+    EVERY_CANDIDATE_FAILED,
     error_line,
     no_longer_compiles,
-    note_that_every_candidate_failed,
     rounded_us,
 )
 
@@ -140,7 +140,6 @@ class Templates:
         offered: _Offered,
         tuning: Tuning,
     ) -> Mapping[Any, float]:
-        assert self._run is not None
         in_subprocess = getattr(self._torch._inductor.config, "autotune_in_subproc", False)
         if choices[0].layout.device.type != "cpu" and not in_subprocess:
             for choice in choices:
@@ -148,7 +147,7 @@ class Templates:
         with self._timed.during(tuning):
             times_ms = benchmark(choices)
         if not any(math.isfinite(time) for time in times_ms.values()):
-            note_that_every_candidate_failed(self._run, tuning.lookup.problem)
+            tuning.not_recorded(EVERY_CANDIDATE_FAILED)
             return times_ms
         candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
         return offered.times_ms(tuning.record(None, candidates))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pytest_autotune.cache.model import Problem
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.rounding import significant
 
 #: Digits of a time that are kept: more are noise.
 DIGITS = 4
+#: Why a search recorded nothing that found nothing that works, for reasons that may be gone the next time.
+EVERY_CANDIDATE_FAILED = "every candidate failed"
 
 
 def rounded_us(time_us: float, digits: int = DIGITS) -> float:
@@ -36,8 +36,3 @@ def first_line(text: str) -> str:
 def no_longer_compiles(error: str) -> str:
     """Why a loaded choice is rejected; ``error`` is one line."""
     return f"the choice no longer compiles: {error}"
-
-
-def note_that_every_candidate_failed(run: TuningRun, problem: Problem) -> None:
-    """Say that a search found nothing that works, for reasons that may be gone the next time."""
-    run.note(f"{problem}: every candidate failed; nothing was recorded")

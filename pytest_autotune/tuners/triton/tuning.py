@@ -13,7 +13,7 @@ from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.measuring.launching import Result
-from pytest_autotune.tuners.shared.candidates import note_that_every_candidate_failed, rounded_us
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, rounded_us
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_candidates, fetch_compiled, load_ahead
@@ -45,6 +45,8 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
         except Exception as error:
             if fails_again(error):
                 tuning.record_failure([failure_text(error)])
+            else:
+                tuning.not_recorded(failure_text(error))
             raise
         if raced is not None:
             if raced.disturbed:
@@ -56,9 +58,10 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
         if not math.isfinite(times_ms.get(best, math.inf)):
             if len(failed) == len(configs) and all(map(fails_again, failed.values())):
                 tuning.record_failure(map(failure_text, failed.values()))
-            elif not tuning.known_to_fail:
-                # The benchmark of the kernel has kept the reason to itself, and it may have been a passing one.
-                note_that_every_candidate_failed(run, tuning.lookup.problem)
+            else:
+                # The benchmark of the kernel has kept the reason to itself, or it may have been a passing one.
+                why = next((failure_text(error) for error in failed.values() if not fails_again(error)), "")
+                tuning.not_recorded(f"{EVERY_CANDIDATE_FAILED}{f' ({why})' if why else ''}")
             return
         if autotuner.do_bench is interpreter.interpreter_benchmark:
             best = autotuner.cache[call.tuning_key] = _settled(times_ms, NOISE_OF_INTERPRETER)

@@ -1,0 +1,129 @@
+"""Searches that come to nothing that can be recorded are reported as that, and no update is promised for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Suite
+
+#: The search of lib.bad ends with an error of its kernel; the test expects that.
+RAISES = """
+import pytest
+
+def gone():
+    raise RuntimeError("the device is gone\\nand more")
+
+def test_op(tune):
+    tune("lib.op", M={m})
+
+def test_bad(tune):
+    with pytest.raises(RuntimeError):
+        tune("lib.bad", during=gone)
+"""
+#: The plugin stands back, and the tuner tunes by itself.
+STOOD_BACK = """
+from pytest_autotune.adapters import Tuning
+
+def test_op(tune, monkeypatch):
+    def no_thread(*args):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Tuning, "record", no_thread)
+    assert tune("lib.op") == "a"
+"""
+#: An error of an adapter before it can ask.
+NEVER_ASKED = "def test_op(tune): tune('lib.op', M=object())"
+#: Every candidate fails, and will again.
+CANNOT = """
+def test_op(tune):
+    tune("lib.op")
+
+def test_cannot(door, tune):
+    from pytest_autotune.adapters import Device, Problem
+    tune("lib.op")  # which has the toy hooked
+    with door.tuning(Problem("toy", "lib.cannot", (), Device("Toy GPU", "toy", 4)), (), bool) as tuning:
+        if not tuning.known_to_fail:
+            tuning.record_failure(["too large"])
+"""
+LEFT = "; that call was left to toy, and not recorded"
+
+
+def test_a_miss_whose_search_fails_names_the_failure_and_no_update_for_it(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").dump()
+    serial_suite.write(test_lib=RAISES.format(m=1))
+
+    result = serial_suite.load("--autotune-max-misses=0")
+
+    assert result.ret == 1
+    assert section(result) == [
+        "MISS test_lib.py::test_bad - toy:lib.bad: no entry; nothing was recorded: RuntimeError: the device is gone",
+        "1 hit, 1 miss; 1 not recorded",
+        "No update covers what is not recorded: mend it, or set autotune_ignore (ini) for toy:lib.bad.",
+    ]
+
+
+def test_an_update_is_named_for_the_other_misses(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").dump()
+    serial_suite.write(test_lib=RAISES.format(m=2))
+
+    hints = section(serial_suite.load("-k", "op or bad"))[-2:]
+
+    assert hints[0].startswith("Re-run with --autotune-load=cache.textproto --autotune-update to update the cache")
+    assert hints[1].startswith("No update covers what is not recorded")
+
+
+def test_what_is_tuned_at_the_second_try_is_tuned(serial_suite: Suite) -> None:
+    again = RAISES.format(m=1) + "\ndef test_good(tune): tune('lib.bad')\n"
+
+    report = serial_suite.write(test_lib=again).report("--autotune-dump=cache.textproto")
+
+    assert (report["counts"]["tuned"], report["counts"]["unrecorded"]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("module", "lines"),
+    [
+        (
+            STOOD_BACK,
+            [
+                "UNRECORDED test_lib.py::test_op - toy:lib.op: RuntimeError: can't start new thread",
+                f"toy: error in choose(): RuntimeError: can't start new thread{LEFT}",
+                "1 not recorded",
+            ],
+        ),
+        (NEVER_ASKED, ["toy: error in choose(): *", "no lookups: toy left alone"]),
+    ],
+)
+def test_a_dump_says_what_its_tuner_tuned_by_itself_and_not_that_nothing_was(
+    serial_suite: Suite, module: str, lines: list[str]
+) -> None:
+    result = serial_suite.write(test_lib=module).dump()
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([*lines, "nothing was recorded: cache.textproto was not written"], consecutive=True)
+    result.stdout.no_fnmatch_line("nothing was tuned*")
+
+
+def test_what_cannot_be_tuned_is_counted_apart_and_expected_by_the_next_run(serial_suite: Suite, section) -> None:
+    dumped = serial_suite.write(test_lib=CANNOT).dump("--autotune-report=report.json")
+
+    assert section(dumped)[-1].startswith("1 problem tuned")
+    assert section(dumped)[-1].endswith(", 1 cannot be tuned; 2 entries written to cache.textproto: 2 added")
+    report = serial_suite.report("--autotune-load=cache.textproto")
+    assert (report["counts"]["hit"], report["counts"]["tuned"], report["counts"]["failed"]) == (2, 0, 0)
+
+
+def test_no_entry_is_called_unused_of_a_tuner_of_which_a_call_was_not_seen(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=2)").dump()
+    serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
+
+    assert serial_suite.report("--autotune-load=cache.textproto")["unused"] == []
+
+
+def test_every_report_says_what_was_not_recorded(serial_suite: Suite) -> None:
+    names = ["report.json", "report.md", "report.xml", "report.html"]
+    serial_suite.write(test_lib=STOOD_BACK).dump(*[f"--autotune-report={name}" for name in names])
+
+    texts = [(serial_suite.folder / name).read_text() for name in names]
+    assert all("start new thread" in text for text in texts)
+    assert "<skipped message=\"unrecorded: nothing was recorded: RuntimeError: can't start new thread" in texts[2]
