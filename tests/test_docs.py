@@ -141,9 +141,10 @@ def test_each_module_that_a_page_names_is_there() -> None:
     room = ""
     for line in rooms().splitlines():
         room = match[1] if (match := re.match(r"  (\w+)/ ", line)) else room
-        if match := re.match(r" {21}([\w, ]+):", line):
-            for module in match[1].split(", "):
-                assert (PACKAGE / room / f"{module}.py").exists(), f"{room}/{module}.py"
+        if match := re.match(r" {21}([\w/]+/ )?(\w[\w, ]*):", line):
+            for module in match[2].split(", "):
+                file = PACKAGE / room / (match[1] or "").strip() / f"{module}.py"
+                assert file.exists(), file
 
 
 def test_troubleshooting_quotes_what_the_code_says() -> None:
