@@ -312,10 +312,14 @@ def test_as_many_work_as_cores_are_idle(tmp_path: Path, monkeypatch: pytest.Monk
     started.stop()
 
 
-def test_a_job_that_kills_its_process_is_told(tmp_path: Path) -> None:
-    def died(why: str) -> None:
-        (tmp_path / "died").write_text(why)
+def test_how_each_child_has_ended_is_told(tmp_path: Path) -> None:
+    def ended(process: int, code: int) -> None:
+        with (tmp_path / "ended").open("a") as file:
+            file.write(f"{process} {code}\n")
 
-    all_done(start(lambda: [lambda: os.kill(os.getpid(), signal.SIGSEGV)], 1, died=died))
+    jobs = [writes_its_number(tmp_path / "job"), lambda: os.kill(os.getpid(), signal.SIGSEGV)]
+    all_done(start(lambda: jobs, 1, ended=ended))
 
-    assert (tmp_path / "died").read_text() == "a child was killed by signal 11"
+    first, last = (line.split() for line in (tmp_path / "ended").read_text().splitlines())
+    assert first == [str(pid_in(tmp_path / "job")), "-11"]
+    assert last[1] == "0"

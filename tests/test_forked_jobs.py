@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -22,7 +23,7 @@ if not sys.platform.startswith("linux"):
     pytest.skip("forks", allow_module_level=True)
 
 from pytest_autotune.run.together import children, forked_jobs
-from pytest_autotune.run.together.forked_jobs import Ended, ForkedJobs, may_fork
+from pytest_autotune.run.together.forked_jobs import Ended, ForkedJobs, thread_may_fork
 
 WAIT_S = 20.0
 
@@ -92,33 +93,108 @@ def test_what_another_process_has_taken_is_not_done(tmp_path: Path) -> None:
     assert not (tmp_path / "1").exists()
 
 
-def test_a_job_that_kills_its_child_is_lost_and_the_others_are_done(tmp_path: Path) -> None:
+def test_a_job_that_ends_its_child_is_told_with_how_and_the_others_are_done(tmp_path: Path) -> None:
     jobs: dict[int, Callable[[], object]] = {n: partial(write, tmp_path / str(n)) for n in range(6)}
-    jobs[0] = jobs[2] = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    jobs[0] = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    jobs[1] = os.abort
+    jobs[2] = lambda: os._exit(3)
+    jobs[3] = sys.exit
     with forked(jobs) as running:
         ended = dict(running.ended())
 
-    assert ended == {number: Ended.LOST if number in (0, 2) else Ended.DONE for number in range(6)}
+    assert ended == {number: Ended.DIED if number < 4 else Ended.DONE for number in range(6)}
+    assert running.died == {0: -signal.SIGKILL, 1: -signal.SIGABRT, 2: 3, 3: 0}
     assert not running.hung
 
 
-def test_where_all_children_have_died_what_is_left_is_lost_at_once() -> None:
-    started = time.monotonic()
-    with forked(dict.fromkeys(range(20), lambda: os.kill(os.getpid(), signal.SIGKILL))) as running:
+def test_however_many_jobs_end_their_child_each_is_begun() -> None:
+    with forked(dict.fromkeys(range(10), os.abort)) as running:
         ended = dict(running.ended())
 
-    assert set(ended.values()) == {Ended.LOST}
-    assert len(ended) == 20
+    assert ended == dict.fromkeys(range(10), Ended.DIED)
+
+
+def test_where_whoever_forks_the_children_has_died_what_is_left_is_lost_at_once() -> None:
+    started = time.monotonic()
+    with forked(dict.fromkeys(range(20), lambda: os.kill(os.getppid(), signal.SIGKILL) or time.sleep(60))) as running:
+        ended = dict(running.ended())
+
+    assert ended == dict.fromkeys(range(20), Ended.LOST)
     assert time.monotonic() - started < WAIT_S
 
 
-def test_a_job_that_hangs_is_lost_with_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forked_jobs, "JOB_S", 0.3)
-    with forked({0: partial(time.sleep, 60), 1: fail, 2: partial(time.sleep, 60), 3: fail}) as running:
+@pytest.fixture
+def hangs_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked_jobs, "QUIET_S", 0.2)
+    monkeypatch.setattr(forked_jobs, "LOOK_S", 0.05)
+    monkeypatch.setattr(children, "END_S", 0.5)
+
+
+def busy(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@pytest.mark.usefixtures("hangs_soon")
+def test_a_job_that_waits_for_a_lock_that_a_thread_held_at_the_fork_is_lost_with_those_behind_it() -> None:
+    lock = threading.Lock()
+    with lock, forked({0: lock.acquire, 1: fail, 2: lock.acquire, 3: fail}) as running:
         ended = dict(running.ended())
 
     assert ended == {0: Ended.LOST, 1: Ended.FAILED, 2: Ended.LOST, 3: Ended.LOST}
     assert running.hung
+
+
+@pytest.mark.usefixtures("hangs_soon")
+def test_a_job_that_takes_long_hangs_only_where_nothing_works_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = [sys.executable, "-c", "import time\nwhile time.monotonic() < {}: pass"]
+    compiler[-1] = compiler[-1].format(time.monotonic() + 1.0)
+    with forked({0: partial(busy, 1.0), 1: partial(subprocess.run, compiler, check=True)}) as running:
+        assert dict(running.ended()) == {0: Ended.DONE, 1: Ended.DONE}
+
+    monkeypatch.setattr(forked_jobs, "JOB_S", 0.3)
+    with forked({0: partial(busy, 60.0)}) as running:
+        assert dict(running.ended()) == {0: Ended.LOST}
+    assert running.hung
+
+
+@pytest.mark.usefixtures("hangs_soon")
+def test_children_that_hang_before_their_first_job_are_lost_and_do_not_live_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, begun = threading.Lock(), tmp_path / "begun"
+
+    def leave_alone(keep: object) -> None:
+        with begun.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        lock.acquire()
+
+    monkeypatch.setattr(children, "_leave_alone_what_is_open", leave_alone)
+    with lock, forked({0: fail}) as running:
+        ended = dict(running.ended())
+
+    assert ended == {0: Ended.LOST}
+    assert running.hung
+    processes = list(map(int, begun.read_text().split()))
+    assert len(processes) == 2
+    until = time.monotonic() + WAIT_S
+    while any(map(children.is_alive, processes)) and time.monotonic() < until:
+        time.sleep(0.005)
+    assert not any(map(children.is_alive, processes))
+
+
+def test_children_may_end_later_than_what_they_were_forked_for(tmp_path: Path) -> None:
+    lives_on, own = tmp_path / "lives on", own_children()
+    with ExitStack() as ending:
+        with ForkedJobs({0: fail, 1: partial(time.sleep, 60)}, always, no_more_cores, 2, ending=ending) as running:
+            running.fork([ExitStack(), ExitStack()])
+            next(running.ended())
+            stop = running._families[0].stop
+            running._families[0].stop = lambda: (lives_on.touch(), stop())[1]  # type: ignore[method-assign]
+        assert not lives_on.exists()
+    assert lives_on.exists()
+    assert own_children() == own
 
 
 def test_cores_are_let_go_as_soon_as_nothing_is_left_to_do_on_them(tmp_path: Path) -> None:
@@ -221,15 +297,6 @@ def test_jobs_for_which_a_pipe_has_no_room_are_lost_and_not_waited_for(monkeypat
     assert list(map(ended.get, (0, 500, 1999))) == [Ended.FAILED, Ended.FAILED, Ended.LOST]
 
 
-def test_a_job_that_leaves_its_child_is_lost_and_the_others_are_done(tmp_path: Path) -> None:
-    jobs: dict[int, Callable[[], object]] = {n: partial(write, tmp_path / str(n)) for n in range(6)}
-    jobs[0] = sys.exit
-    with forked(jobs) as running:
-        ended = dict(running.ended())
-
-    assert ended == {number: Ended.DONE if number else Ended.LOST for number in range(6)}
-
-
 def test_no_child_is_left_to_whoever_takes_orphans() -> None:
     prctl = ctypes.CDLL(None).prctl
     before = own_children()
@@ -255,7 +322,7 @@ def test_a_thread_of_a_test_does_not_fork_and_one_of_autograd_does() -> None:
     found: dict[str, bool] = {}
 
     def ask(name: str) -> None:
-        found[name] = may_fork()
+        found[name] = thread_may_fork()
 
     ask("main")
     thread = threading.Thread(target=ask, args=("of a test",))

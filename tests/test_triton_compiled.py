@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ from pytest_autotune.run.together.forked_jobs import ForkedJobs
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.triton import compile_jobs
 from pytest_autotune.tuners.triton.adapter import Adapter
-from pytest_autotune.tuners.triton.compile_jobs import weight_of
+from pytest_autotune.tuners.triton.compile_jobs import how_it_ended, weight_of
 from pytest_autotune.tuners.triton.internals.async_compile import async_compile_mode
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
@@ -267,7 +267,7 @@ def test_a_loaded_choice_that_no_longer_compiles_is_replaced_by_a_tuned_one(run,
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Cores with which candidates are compiled in each of the ways that there are."""
     if request.param == "in threads":
-        monkeypatch.setattr(compile_jobs, "LEAST_FORKED", 1000)
+        monkeypatch.setattr(compile_jobs, "thread_may_fork", lambda: False)
     if request.param == "in children":
         monkeypatch.setattr("pytest_autotune.devices.cpu", lambda: Device("CPU", "avx2", 2))
     return 1 if request.param == "one after the other" else 2
@@ -312,6 +312,7 @@ def test_candidates_that_are_on_disk_are_read_without_threads(run, monkeypatch) 
         make(self, *args, **kwargs)
 
     monkeypatch.setattr(kernel_class, "__init__", made)
+    monkeypatch.setattr(compile_jobs, "thread_may_fork", lambda: False)
     for is_on_disk in (False, True):
         lookups = run(dumping=True, cores=2)
         call(product_kernel([config(16), config(32)]))
@@ -620,6 +621,7 @@ def test_a_candidate_that_fails_only_in_a_compiling_thread_is_compiled_again(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lookups = run(dumping=True, cores=2, compile_threads=2)
+    monkeypatch.setattr(compile_jobs, "thread_may_fork", lambda: False)
     source_class = triton.compiler.compiler.ASTSource
     make_ir, failed = source_class.make_ir, []
 
@@ -825,16 +827,36 @@ forks = pytest.mark.skipif(
 )
 
 
+@pytest.fixture
+def crashing(monkeypatch: pytest.MonkeyPatch, compiled: Compiled) -> Callable[..., None]:
+    """Has compiling candidates end the children that do it, by their block size; in this process it is an error."""
+    compile_once, here = triton.compiler.compiler.ASTSource.make_ir, os.getpid()
+
+    def crash(*blocks: int, by: int = signal.SIGSEGV, only_once: Path | None = None) -> None:
+        def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
+            block = self.constants[(4,)]
+            if block in blocks and not (only_once and only_once.exists()):
+                assert os.getpid() != here, "this process would have ended"
+                if only_once is not None:
+                    only_once.touch()
+                os.kill(os.getpid(), by)
+            return compile_once(self, *args, **kwargs)
+
+        monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
+
+    return crash
+
+
 @forks
 @pytest.mark.usefixtures("two_cores")
-def test_a_child_that_dies_or_fails_leaves_its_candidate_to_this_process(run, compiled, monkeypatch) -> None:
+def test_a_candidate_that_fails_in_a_child_or_ends_one_by_chance_races_as_the_others(
+    run, compiled, crashing, monkeypatch, tmp_path
+) -> None:
+    crashing(32, only_once=tmp_path / "crashed")
     compile_once, here = triton.compiler.compiler.ASTSource.make_ir, os.getpid()
 
     def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
-        block = self.constants[(4,)]
-        if os.getpid() != here and block == 32:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if os.getpid() != here and block == 64:
+        if os.getpid() != here and self.constants[(4,)] == 64:
             raise ValueError
         return compile_once(self, *args, **kwargs)
 
@@ -848,6 +870,80 @@ def test_a_child_that_dies_or_fails_leaves_its_candidate_to_this_process(run, co
     assert compiled.blocks == CONFIGS
     assert all(candidate.time_us for candidate in lookups[0].entry.candidates)
     assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+@forks
+@pytest.mark.usefixtures("two_cores")
+def test_a_candidate_that_crashes_the_compiler_twice_is_left_out_with_the_reason(run, crashing) -> None:
+    crashing(32)
+    for _ in range(2):
+        lookups = run(dumping=True, cores=2)
+        kernel = product_kernel([config(block) for block in CONFIGS])
+        call(kernel)  # the second time only what crashes is not on disk
+
+        failed = {candidate.params[0].value: candidate.failed for candidate in lookups[0].entry.candidates}
+        assert failed == {16: "", 32: "the compiler crashed (SIGSEGV)", 64: ""}
+        assert kernel.best_config.kwargs["BLOCK"] == 16
+
+
+@forks
+@pytest.mark.usefixtures("two_cores")
+def test_where_each_candidate_crashes_the_compiler_the_test_gets_an_error_and_a_load_expects_it(run, crashing) -> None:
+    crashing(16, 32, by=signal.SIGABRT)
+    lookups = run(dumping=True, cores=2)
+    with pytest.raises(triton.runtime.errors.PTXASError, match=r"^the compiler crashed \(SIGABRT\)$"):
+        call(product_kernel([config(16), config(32)]))
+
+    [lookup] = lookups
+    assert lookup.entry.choice is None
+    assert [candidate.failed for candidate in lookup.entry.candidates] == ["the compiler crashed (SIGABRT)"]
+
+    loaded = run((lookup.entry,), cores=2)
+    with pytest.raises(triton.runtime.errors.PTXASError, match="SIGABRT"):
+        call(product_kernel([config(16), config(32)]))
+    assert [lookup.outcome for lookup in loaded] == ["hit"]
+
+
+@forks
+@pytest.mark.usefixtures("two_cores")
+def test_what_was_killed_for_lack_of_memory_is_not_compiled_here_and_not_expected_to_fail_again(run, crashing) -> None:
+    crashing(16, 32, by=signal.SIGKILL)
+    lookups = run(dumping=True, cores=2)
+    with pytest.raises(triton.runtime.errors.PTXASError, match=r"^the compiler was killed \(SIGKILL\)"):
+        call(product_kernel([config(16), config(32)]))
+
+    assert lookups[0].entry is None
+    assert "(SIGKILL)" in lookups[0].unrecorded
+
+
+@forks
+@pytest.mark.usefixtures("two_cores")
+def test_what_has_crashed_the_compiler_of_another_worker_crashes_no_test_here(run, crashing, tmp_path) -> None:
+    first = run(dumping=True)
+    call(product_kernel([config(block) for block in CONFIGS]))
+    shutil.rmtree(tmp_path / "triton")
+    crashing(32)
+    worker = AmongWorkers(tmp_path / "claims", 20, GpuLock(1.0))
+    with worker.claim(first[0].identity, wait=True) as claim, claim.work.take(1):
+        pass
+    lookups = run(dumping=True, coordination=worker, cores=2)
+
+    call(product_kernel([config(block) for block in CONFIGS]))
+
+    assert [candidate.failed for candidate in lookups[0].entry.candidates] == ["", "the compiler crashed (SIGSEGV)", ""]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-signal.SIGBUS, "the compiler crashed (SIGBUS)"),
+        (-signal.SIGKILL, "the compiler was killed (SIGKILL), as where there is no memory left"),
+        (-200, "the compiler crashed (signal 200)"),
+        (1, "the compiler ended its process (exit status 1)"),
+    ],
+)
+def test_how_a_compiler_ended_its_process_is_said_in_words(code: int, words: str) -> None:
+    assert how_it_ended(code) == words
 
 
 @forks
@@ -887,26 +983,40 @@ def test_a_hook_of_a_candidate_may_look_at_a_kernel_that_it_has_compiled(run) ->
 
 @forks
 @pytest.mark.usefixtures("two_cores")
-def test_after_a_child_that_hung_threads_compile_and_the_user_is_told(run, compiled, monkeypatch) -> None:
-    monkeypatch.setattr(forked_jobs, "JOB_S", 0.2)
-    compile_once, here = triton.compiler.compiler.ASTSource.make_ir, os.getpid()
-    hung: list[bool] = []
+def test_after_children_that_hung_others_are_forked_once_then_threads_compile_and_the_user_is_told(
+    run, monkeypatch
+) -> None:
+    monkeypatch.setattr(forked_jobs, "QUIET_S", 0.2)
+    monkeypatch.setattr(forked_jobs, "LOOK_S", 0.05)
+    compile_once = triton.compiler.compiler.ASTSource.make_ir
+    lock, compiled_here = threading.Lock(), []
 
     def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if os.getpid() != here:
-            time.sleep(30)
-        hung.append(True)
-        return compile_once(self, *args, **kwargs)
+        compiled_here.append(True)
+        with lock:
+            return compile_once(self, *args, **kwargs)
 
     monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
     lookups = run(dumping=True, cores=2)
+    door, stop = run.doors[-1], ForkedJobs.__exit__
 
-    for stages in (2, 3):
-        call(product_kernel([config(block, stages) for block in CONFIGS]))
+    def let_go_when_it_hung(self: ForkedJobs, *error: Any) -> None:
+        lock.release() if lock.locked() else None
+        stop(self, *error)
 
-    assert len(hung) == 6
+    monkeypatch.setattr(ForkedJobs, "__exit__", let_go_when_it_hung)
+    lock.acquire()  # a thread of the tests holds it when children are forked
+    call(product_kernel([config(16), config(32)]))
+    assert not compiled_here
+    assert not door.notes
+
+    lock.acquire()
+    call(product_kernel([config(16, 3), config(32, 3)]))
+    assert len(compiled_here) == 2
+    call(product_kernel([config(16, 4), config(32, 4)]))
+    assert len(compiled_here) == 4
     assert all(lookup.tuned for lookup in lookups)
-    assert [note for note in run.doors[-1].notes if "threads compile from then on" in note]
+    assert [note for note in door.notes if "threads compile from then on" in note]
 
 
 @forks

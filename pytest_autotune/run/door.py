@@ -75,8 +75,8 @@ class TuningRun(Notes):
         self.compiled_for: dict[CompiledFor, None] = {}
         #: What kernels without a tuner were compiled for, likewise.
         self.plain_kernels: dict[PlainKernel, None] = {}
-        #: Whether forked children may compile candidates: not after one that hung.
-        self.may_fork = True
+        #: How often forked children that compile candidates hung.
+        self.hung_children = 0
         #: What is tuned now.
         self.progress = progress or Progress()
         #: What the run itself loaded, without the caches of a single test; None when nothing is.

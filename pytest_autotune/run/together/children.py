@@ -24,6 +24,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 #: So long may one job take, all of them, and the end of those that are told to end, in seconds.
@@ -40,6 +41,8 @@ NICE = 5
 #: Idle cores are counted over so many seconds, and what is missing to a whole one may be so much less.
 SAMPLE_S, IDLE_ENOUGH = 0.2, 0.3
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+#: Of the clock of another process, whose number is in the other bits: what the scheduler has counted.
+_CPUCLOCK_SCHED = 2
 _OWN_SIGNALS = ("SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGPROF", "SIGVTALRM", "SIGABRT")
 
 
@@ -58,19 +61,24 @@ class Children:
         """Whether all of them have ended."""
         return not self._is_open or bool(_readable([self._alive], 0))
 
+    def tell_to_end(self) -> None:
+        """Have them end, without a wait; :meth:`stop` is to follow."""
+        if self._process == os.getpid() and not self.is_over:
+            with suppress(OSError):
+                os.write(self._stop, b".")
+
     def stop(self) -> None:
         """End them, and wait until they have ended, or :data:`END_S`; in a forked child of a test nothing is done."""
         if self._process != os.getpid() or not self._is_open:
             return
+        self.tell_to_end()
         self._is_open = False
-        with suppress(OSError):
-            os.write(self._stop, b".")
-        _readable([self._alive], END_S)
+        have_ended = _readable([self._alive], END_S)
         for descriptor in (self._stop, self._alive):
             with suppress(OSError):
                 os.close(descriptor)
         if self._child is not None:
-            _reap(self._child)
+            _reap(self._child, END_S if have_ended else 0.0)
 
 
 def start(
@@ -79,10 +87,11 @@ def start(
     keep: Collection[int] = (),
     *,
     wait: bool = False,
-    died: Callable[[str], object] = lambda why: None,
+    ended: Callable[[int, int], object] = lambda process, code: None,
     job_s: float | None = None,
     all_s: float | None = None,
     nice: int = NICE,
+    memory: int | None = None,
     temporary: str | None = None,
     stays: bool = False,
 ) -> Children:
@@ -92,10 +101,12 @@ def start(
     :param number: how many of them work at a time.
     :param keep: descriptors that they may write to.
     :param wait: only as many of them work as there are idle cores.
-    :param died: called in the first child when another one has ended in a job, with how it did.
+    :param ended: called in the first child when another one has ended, with its number and how it did: the exit
+        status, or the negative number of the signal that killed it.
     :param job_s: how long one job may take, in seconds; None: :data:`JOB_S`.
     :param all_s: how long all of them may take; None: :data:`ALL_S`.
     :param nice: how much other processes come first, as ``nice`` has it.
+    :param memory: how much more than the test process one of them may use, in bytes; None: :data:`MEMORY`.
     :param temporary: a folder that goes with them, also where the test process is killed.
     :param stays: no test runs until they are stopped: a child of the test process may wait for all of them, so that
         none is left to the first process of a container, which may wait for nobody.
@@ -123,10 +134,15 @@ def start(
                 os.setsid()  # who waits for all is not ended with them
                 os.close(stop_write)
                 kept = {*keep, stop_read, alive_write}
-                _lead(plan, number, process, stop_read, kept, wait, died, job_s, all_s, nice, temporary)
+                if stays:
+                    _end_with_parent()  # it may hang before it listens
+                bound = partial(_bound, nice, MEMORY if memory is None else memory)
+                _lead(plan, number, process, stop_read, kept, wait, ended, job_s, all_s, bound, temporary)
             elif stays:
                 _leave_alone_what_is_open(())
-                _wait_for_all()
+                with suppress(ChildProcessError):
+                    while True:
+                        os.wait()
         finally:
             os._exit(0)
     os.close(stop_read)
@@ -150,15 +166,13 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _wait_for_all() -> None:
-    with suppress(ChildProcessError):
-        while True:
-            os.wait()
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
-def _reap(child: int) -> None:
-    """Wait for a child that only forks; one that hangs is killed."""
-    give_up_at = time.monotonic() + END_S
+def _reap(child: int, patience_s: float = END_S) -> None:
+    """Wait for a child that only forks, and waits for what it has forked; one that hangs is killed."""
+    give_up_at = time.monotonic() + patience_s
     with suppress(ChildProcessError):  # a handler of the test process has done it
         while os.waitpid(child, os.WNOHANG)[0] == 0:
             if time.monotonic() >= give_up_at:
@@ -173,22 +187,21 @@ def _lead(
     stop: int,
     keep: Collection[int],
     wait: bool,
-    died: Callable[[str], object],
+    ended: Callable[[int, int], object],
     job_s: float,
     all_s: float,
-    nice: int,
+    bound: Callable[[], None],
     temporary: str | None,
 ) -> None:
     """Do everything that the first child does."""
-    _adopt_orphans()  # those of a worker that was killed are to end with the others
+    _adopt_orphans()  # what a worker that was killed had started
     _leave_alone_what_is_open(keep)
     # Not before: what it opens is to stay open.
     threading.Thread(target=_end_with, args=(process, stop, all_s, temporary), daemon=True).start()
-    _bound(nice)
+    bound()
     cores = IdleCores() if wait else None
     jobs = list(plan())[:MOST_JOBS]
-    _Workers(jobs, number, cores, died, job_s).work()
-    _wait_for_all()
+    _Workers(jobs, number, cores, ended, job_s).work()
     _remove(temporary)
 
 
@@ -208,6 +221,15 @@ def _end_with(process: int, stop: int, all_s: float, temporary: str | None) -> N
             break
     _remove(temporary)
     os.killpg(0, signal.SIGKILL)
+
+
+def processor_s(process: int) -> float | None:
+    """The processor time of a process and of those that its main thread has started; None where it cannot be told."""
+    with suppress(OSError, ValueError):
+        started = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()
+        used = [time.clock_gettime(~process << 3 | _CPUCLOCK_SCHED), *map(processor_s, map(int, started))]
+        return None if None in used else sum(filter(None, used))
+    return None
 
 
 def is_alive(process: int) -> bool:
@@ -242,7 +264,7 @@ def _leave_alone_what_is_open(keep: Collection[int]) -> None:
     sys.stdin = sys.stdout = sys.stderr = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
 
 
-def _bound(nice: int) -> None:
+def _bound(nice: int, memory: int) -> None:
     """Take no more than what is left, and be the first to go."""
     sys.settrace(None)
     sys.setprofile(None)
@@ -251,7 +273,7 @@ def _bound(nice: int) -> None:
     with suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        limit = pages * mmap.PAGESIZE + MEMORY
+        limit = pages * mmap.PAGESIZE + memory
         if hard == resource.RLIM_INFINITY or limit < hard:
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     with suppress(OSError):
@@ -307,7 +329,7 @@ class _Workers:
 
     :param number: how many at a time.
     :param cores: says how many are idle; None where that does not matter.
-    :param died: see :func:`start`.
+    :param ended: see :func:`start`.
     :param job_s: see :func:`start`.
     """
 
@@ -316,18 +338,18 @@ class _Workers:
         jobs: Sequence[Callable[[], object]],
         number: int,
         cores: IdleCores | None,
-        died: Callable[[str], object],
+        ended: Callable[[int, int], object],
         job_s: float,
     ) -> None:
         self._jobs = jobs
         self._job_s = job_s
         self._number = min(number, len(jobs))
         self._cores = cores
-        self._died = died
+        self._told = ended
         self._begun = mmap.mmap(-1, 8 * max(self._number, 1))
         self._queue, put = os.pipe()
-        for job in range(len(jobs)):
-            os.write(put, struct.pack("i", job))
+        os.set_blocking(put, False)  # a user with many pipes gets small ones: what is not in it is not done
+        os.write(put, struct.pack(f"{len(jobs)}i", *range(len(jobs))))
         os.close(put)
         self._slots: dict[int, int] = {}
         self._free = list(range(self._number))
@@ -356,9 +378,8 @@ class _Workers:
         slot = self._slots.pop(process, None)
         if slot is None:
             return
+        self._told(process, os.waitstatus_to_exitcode(status))
         if status:  # what it did has killed it; another one goes on with the rest
-            code = os.waitstatus_to_exitcode(status)
-            self._died(f"a child ended with {code}" if code >= 0 else f"a child was killed by signal {-code}")
             self._fork(slot)
         else:  # there are no more jobs
             self._free.clear()
@@ -378,7 +399,7 @@ class _Workers:
             self._slots[process] = slot
             return
         try:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            _end_with_parent()
             while os.getppid() == leader and (job := os.read(self._queue, 4)):
                 struct.pack_into("d", self._begun, 8 * slot, time.monotonic())
                 with suppress(Exception):

@@ -23,18 +23,22 @@ from types import TracebackType
 from pytest_autotune.run.together import children
 from pytest_autotune.run.together.folders import for_temporary_files
 
-#: So long may one job take, in seconds; a child that a lock of another thread was copied into hangs at once.
+#: So long may one job take, in seconds.
 JOB_S = 120.0
-#: More children are forked on cores that have become free, and it is seen which have died, so often, in seconds.
+#: A child that waits for a lock of another thread, copied when it was forked, waits for ever and at once. One that has
+#: worked on a job for so long, and uses no processor time for as long again, hangs; and so do children of which none
+#: has begun a job after twice as long, in seconds.
+QUIET_S = 5.0
+#: More children are forked on cores that have become free, and it is seen whether one hangs, so often, in seconds.
 LOOK_S = 0.25
 #: A pipe holds the numbers of so many jobs.
 MOST = 10_000
-#: So often another child takes the place of each.
-_LIVES = 3
+#: So many children at most take the place of those that a job has ended.
+_LIVES = 1000
 _JOB = struct.Struct("=i")
-#: Which job, what became of it, and the process that has begun it.
+#: Which job, what became of it, and the process that has begun it; or how a child has ended, that it has, and which.
 _TOLD = struct.Struct("=iii")
-_BEGUN = -1
+_BEGUN, _OVER = -1, -2
 
 
 class Ended(IntEnum):
@@ -46,8 +50,10 @@ class Ended(IntEnum):
     FAILED = 1
     #: Another process does it, or has done it.
     ELSEWHERE = 2
-    #: Its child died, or did not end in time.
+    #: No child did it: one hung, or there was none left.
     LOST = 3
+    #: It ended its child.
+    DIED = 4
 
 
 class ForkedJobs:
@@ -57,6 +63,8 @@ class ForkedJobs:
     :param take: entered in the child around each job; yields False where another process does it.
     :param cores: takes that many cores which nobody compiles on, or fewer; each is freed by closing it.
     :param most: children at a time.
+    :param memory: as of :func:`children.start`.
+    :param ending: where it is waited for children that end; None: where this is left.
     """
 
     def __init__(
@@ -65,19 +73,29 @@ class ForkedJobs:
         take: Callable[[int], AbstractContextManager[bool]],
         cores: Callable[[int], list[ExitStack]],
         most: int,
+        memory: int | None = None,
+        ending: ExitStack | None = None,
     ) -> None:
         self._most = most
         self._jobs = jobs
         self._take = take
         self._cores = cores
+        self._memory = memory
+        self._ending = ending
         self._held: list[ExitStack] = []
         self._families: list[children.Children] = []
         self._waiting = dict.fromkeys(jobs)
         #: job -> the process that has begun it, and when.
         self._begun: dict[int, tuple[int, float]] = {}
+        #: process -> the processor time that it had used when that was last seen to change, and when that was.
+        self._used: dict[int, tuple[float | None, float]] = {}
+        #: When children were forked, or said something, last.
+        self._heard_at = 0.0
         self._ends = ExitStack()
-        #: Whether one of them did not end in time.
+        #: Whether one of them hung.
         self.hung = False
+        #: job -> how the child ended that it ended: the exit status, or the negative number of a signal.
+        self.died: dict[int, int] = {}
 
     def __enter__(self) -> ForkedJobs:
         with ExitStack() as undo:
@@ -96,10 +114,15 @@ class ForkedJobs:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for family in self._families:
-            family.stop()
+            family.tell_to_end()
         while self._held:
             self._held.pop().close()
-        self._ends.close()
+        for family in self._families:
+            self._ends.callback(family.stop)
+        if self._ending is None:
+            self._ends.close()
+        else:
+            self._ending.push(self._ends)
 
     def fork(self, cores: list[ExitStack]) -> None:
         """Have so many more children as cores, which are held while there is something to do on them.
@@ -111,21 +134,25 @@ class ForkedJobs:
                 undo.callback(core.close)
             temporary = tempfile.mkdtemp(prefix="pytest-autotune-", dir=for_temporary_files())
             self._ends.callback(shutil.rmtree, temporary, ignore_errors=True)
-            served = [partial(self._serve, temporary)] * (len(cores) * _LIVES)
+            lives = min(len(cores) + len(self._waiting), _LIVES)
+            served = [partial(self._serve, temporary)] * lives
             self._families.append(
                 children.start(
                     lambda: served,
                     len(cores),
                     [self._queue, self._tell],
+                    ended=lambda process, code: os.write(self._tell, _TOLD.pack(code, _OVER, process)),
                     job_s=float("inf"),
                     all_s=float("inf"),
                     nice=0,  # the test waits for them
+                    memory=self._memory,
                     temporary=temporary,
                     stays=True,
                 )
             )
             undo.pop_all()
         self._held += cores
+        self._heard_at = time.monotonic()
 
     def _serve(self, temporary: str) -> None:
         """In a child: do jobs until there are none."""
@@ -153,18 +180,23 @@ class ForkedJobs:
         look_at = time.monotonic() + LOOK_S
         while self._waiting:
             if poll.poll(1000 * LOOK_S):
+                self._heard_at = time.monotonic()
                 for number, what, process in _TOLD.iter_unpack(os.read(self._told, 256 * _TOLD.size)):
                     if what == _BEGUN:
-                        self._begun[number] = process, time.monotonic()
+                        self._begun[number] = process, self._heard_at
                         begins(number)
+                    elif what == _OVER:
+                        for job in [job for job, (by, _) in self._begun.items() if by == process]:
+                            self.died[job] = number
+                            yield job, self._end(job, Ended.DIED)
                     else:
                         yield number, self._end(number, Ended(what))
-            else:
-                yield from [(lost, self._end(lost, Ended.LOST)) for lost in self._of_the_dead()]
-                if all(family.is_over for family in self._families) or self._one_hangs():
-                    break
+            elif all(family.is_over for family in self._families):
+                break
             self._free_cores()
             if time.monotonic() >= look_at:
+                if self._one_hangs():
+                    break
                 self._grow()
                 look_at = time.monotonic() + LOOK_S
         yield from [(number, self._end(number, Ended.LOST)) for number in list(self._waiting)]
@@ -174,12 +206,17 @@ class ForkedJobs:
         self._begun.pop(number, None)
         return ended
 
-    def _of_the_dead(self) -> list[int]:
-        return [number for number, (process, _) in self._begun.items() if not children.is_alive(process)]
-
     def _one_hangs(self) -> bool:
-        longest = min((begun for _, begun in self._begun.values()), default=time.monotonic())
-        self.hung = time.monotonic() - longest > JOB_S
+        now = time.monotonic()
+        self.hung = not self._begun and now - self._heard_at > 2 * QUIET_S
+        for process, begun_at in self._begun.values():
+            if now - begun_at > QUIET_S:
+                used = children.processor_s(process)
+                last, changed_at = self._used.get(process, (None, now))
+                if used is None or used != last:
+                    changed_at = now
+                self._used[process] = used, changed_at
+                self.hung |= now - changed_at > QUIET_S or now - begun_at > JOB_S
         return self.hung
 
     def _free_cores(self) -> None:
@@ -194,7 +231,7 @@ class ForkedJobs:
                 self.fork(cores)
 
 
-def may_fork() -> bool:
+def thread_may_fork() -> bool:
     """Whether children can do jobs of this thread.
 
     Another thread may hold a lock that the jobs need, which a child would wait for in vain. So tests that run side by

@@ -86,7 +86,7 @@ class CompilingChildren:
                 suite.children,
                 [descriptor],
                 wait=not suite.at_once,
-                died=plan.died,
+                ended=plan.ended,
                 temporary=self._temporary,
             )
         except OSError as error:

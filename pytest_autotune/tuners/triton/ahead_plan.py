@@ -128,9 +128,11 @@ class Plan:
             if thread.is_alive():
                 raise TimeoutError(f"Triton has not read its own files in {MOST_READING_S:g} s")
 
-    def died(self, why: str) -> None:
-        """A child has ended in a job."""
-        self._tell("failed", why)
+    def ended(self, process: int, code: int) -> None:
+        """A child has ended: in a job, unless its exit status is 0."""
+        if code:
+            how = f"ended with {code}" if code > 0 else f"was killed by signal {-code}"
+            self._tell("failed", f"a child {how}")
 
     @contextmanager
     def _turn(self, name: str) -> Iterator[None]:

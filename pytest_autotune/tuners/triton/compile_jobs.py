@@ -2,11 +2,15 @@
 
 Triton hands what is not in its cache on disk to an executor. All of it is collected first: most searches of a run that
 repeats another one have nothing to compile, and the order in which it is compiled matters.
+
+A compiler that crashes takes its process with it. A candidate that has ended two children, the second of which did
+nothing else, is not compiled in this process: it fails, and the others go on.
 """
 
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack
@@ -16,13 +20,13 @@ from typing import Any
 
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together.children import FREE_MEMORY, free_memory
-from pytest_autotune.run.together.forked_jobs import JOB_S, MOST, Ended, ForkedJobs, may_fork
+from pytest_autotune.run.together.forked_jobs import MOST, Ended, ForkedJobs, thread_may_fork
 from pytest_autotune.run.together.shared_work import Work
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
-from pytest_autotune.tuners.triton.internals import knobs
+from pytest_autotune.tuners.triton.internals import crashes, knobs
 
-#: Children take 0.05 s and more to begin: fewer jobs than these are as soon done in threads.
-LEAST_FORKED = 3
+#: After so many forks that hang in a run, threads compile: whatever has the first one hang is gone in the next one.
+MOST_HUNG = 2
 
 
 class NotCompiled(Exception):
@@ -46,13 +50,30 @@ class CompileJobs(Executor):
 
     Whoever leaves it leaves no result open.
 
+    :param work: whose pieces are the candidates.
     :param tries: called before each job, with its number from 1 and how many there are.
+    :param ending: where it is waited for children that end; None: at once.
+    :param helping: the search is another worker's.
     """
 
-    def __init__(self, tries: Callable[[int, int], object]) -> None:
+    def __init__(
+        self,
+        run: TuningRun,
+        work: Work,
+        tries: Callable[[int, int], object],
+        ending: ExitStack | None = None,
+        *,
+        helping: bool = False,
+    ) -> None:
+        self._run = run
+        self._work = work
         self._tries = tries
+        self._ending = ending
+        self._helping = helping
         self._jobs: dict[int, _Job] = {}
         self._begun: set[int] = set()
+        #: What other workers have taken.
+        self._others: list[int] = []
         #: The candidate that is submitted next, by its position.
         self.next = 0
 
@@ -63,73 +84,100 @@ class CompileJobs(Executor):
         job = self._jobs[self.next] = _Job(partial(function, *args, **kwargs))
         return job.result
 
-    def compile(self, weight: Callable[[int], float], run: TuningRun, work: Work, *, helping: bool) -> list[int]:
+    def compile(self, weight: Callable[[int], float]) -> list[int]:
         """Compile what was submitted, the heaviest first: begun last, it would be waited for alone.
 
         :param weight: of a candidate by its position.
-        :param helping: the search is another worker's.
         :returns: the candidates that other workers have taken.
         """
-        jobs = {number: self._jobs[number] for number in sorted(self._jobs, key=weight, reverse=True)}
-        others: list[int] = []
-        if LEAST_FORKED <= len(jobs) <= MOST and run.may_fork and may_fork() and knobs.reads_what_others_compile():
-            most = min(len(jobs), run.policy.cores, free_memory() // FREE_MEMORY)
-            cores = run.cores(most, helping=helping)
-            if helping and not cores:
-                return list(jobs)
-            if len(cores) > 1:
-                others = self._in_children(jobs, cores, most, run, work)
-                jobs = {number: job for number, job in jobs.items() if not job.result.done()}
-            else:
-                for core in cores:
-                    core.close()
-        return others + self._in_threads(jobs, run, work)
+        run = self._run
+        self._jobs = dict(sorted(self._jobs.items(), key=lambda job: weight(job[0]), reverse=True))
+        while (left := self._left()) and self._may_fork(left):
+            most = min(len(left), run.policy.cores, free_memory() // FREE_MEMORY)
+            cores, hung = run.cores(most, helping=self._helping), run.hung_children
+            if not cores:
+                if self._helping:
+                    return self._others + list(left)
+                break
+            died = self._in_children(left, cores, most)
+            for number, code in died.items():
+                self._try_again(number, code)
+            if run.hung_children == hung:
+                break
+        self._in_threads()
+        return self._others
+
+    def _left(self) -> dict[int, _Job]:
+        return {number: job for number, job in self._jobs.items() if not job.result.done()}
+
+    def _may_fork(self, left: dict[int, _Job]) -> bool:
+        is_possible = len(left) <= MOST and thread_may_fork() and knobs.reads_what_others_compile()
+        return is_possible and self._run.hung_children < MOST_HUNG
 
     def _in_children(
-        self, jobs: dict[int, _Job], cores: list[ExitStack], most: int, run: TuningRun, work: Work
-    ) -> list[int]:
-        """Compile in children what they can; what is lost there stays open."""
-        others = []
+        self, jobs: dict[int, _Job], cores: list[ExitStack], most: int, memory: int | None = None
+    ) -> dict[int, int]:
+        """Compile in children what they can; what is lost there stays open.
+
+        :returns: which jobs have ended their child, and how it ended.
+        """
+        run = self._run
         compiles = {number: job.compile for number, job in jobs.items()}
+        more = partial(run.cores, helping=True)
         with ExitStack() as held:
             try:
                 for core in cores:
                     held.callback(core.close)
-                forked = held.enter_context(ForkedJobs(compiles, work.take, partial(run.cores, helping=True), most))
+                forked = held.enter_context(
+                    ForkedJobs(compiles, self._work.take, more, most, memory, ending=self._ending)
+                )
                 forked.fork(cores)
             except OSError:  # no descriptor, or no process, is left
-                return []
+                return {}
             for number, ended in forked.ended(self._tell):
                 if ended is Ended.DONE:
                     jobs[number].run()  # from the disk
-                elif ended is not Ended.LOST:
+                elif ended in (Ended.FAILED, Ended.ELSEWHERE):
                     jobs[number].result.set_exception(NotCompiled())
                 if ended is Ended.ELSEWHERE:
-                    others.append(number)
+                    self._others.append(number)
             if forked.hung:
-                run.may_fork = False
-                run.note(f"triton: a child compiled one candidate for over {JOB_S:.0f} s; threads compile from then on")
-        return others
+                run.hung_children += 1
+                if run.hung_children == MOST_HUNG:
+                    run.note("triton: children that compile candidates hung twice; threads compile from then on")
+        return forked.died
 
-    def _in_threads(self, jobs: dict[int, _Job], run: TuningRun, work: Work) -> list[int]:
-        others = []
+    def _try_again(self, number: int, code: int) -> None:
+        """Compile what has ended a child in another one that does nothing else: it may have been chance, or memory.
+
+        :param code: how the child ended.
+        """
+        job = self._jobs[number]
+        cores = self._run.cores(1, helping=self._helping) or [ExitStack()]
+        died = self._in_children({number: job}, cores, 1, memory=free_memory())
+        if not job.result.done():
+            code = died.get(number, code)
+            crashed = crashes.crashed(how_it_ended(code), is_lack_of_memory=code == -signal.SIGKILL)
+            job.result.set_result(crashed)
+
+    def _in_threads(self) -> None:
+        left, run = self._left(), self._run
         with ExitStack() as stack:
-            pool = stack.enter_context(CompilePool(run.policy.cores)) if jobs else None
-            for number, job in jobs.items():
+            pool = stack.enter_context(CompilePool(run.policy.cores)) if left else None
+            for number, job in left.items():
                 with ExitStack() as held:
                     held.enter_context(run.core())
-                    if pool is None or not held.enter_context(work.take(number)):
-                        others.append(number)
+                    if pool is None or not held.enter_context(self._work.take(number)):
+                        self._others.append(number)
                         job.result.set_exception(NotCompiled())
                         continue
                     self._tell(number)
                     pool.held_for_next = held.pop_all()
                     held.push(pool.held_for_next)
                     pool.submit(job.run)
-        return others
 
     def _tell(self, number: int) -> None:
-        if number not in self._begun:  # a thread may begin it again
+        if number not in self._begun:  # it may be begun again
             self._begun.add(number)
             self._tries(len(self._begun), len(self._jobs))
 
@@ -138,6 +186,19 @@ class CompileJobs(Executor):
         for job in self._jobs.values():
             if not job.result.done():
                 job.result.set_exception(NotCompiled())
+
+
+def how_it_ended(code: int) -> str:
+    """How a compiler ended the processes that it compiled in, as a reason of a candidate that fails.
+
+    :param code: their exit status, or the negative number of the signal that killed them.
+    """
+    if code >= 0:
+        return f"the compiler ended its process (exit status {code})"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    if code == -signal.SIGKILL:
+        return f"the compiler was killed ({name}), as where there is no memory left"
+    return f"the compiler crashed ({name})"
 
 
 def weight_of(config: Any) -> float:

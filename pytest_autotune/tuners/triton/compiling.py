@@ -30,15 +30,18 @@ def compile_candidates(
     tries: Callable[[int, int], object] = lambda number, of: None,
     *,
     helping: bool = False,
+    ending: ExitStack | None = None,
 ) -> list[int]:
     """Compile candidates before the GPU is held, side by side where this Triton can.
 
     What fails here fails again in the benchmark, which knows what to do about it: it is compiled again there, since it
-    may have failed only because it was compiled beside others.
+    may have failed only because it was compiled beside others. What ended two children is not compiled here: whoever
+    asks Triton for it gets an error that says so.
 
     :param work: whose pieces are the candidates, by their position.
     :param tries: called before each candidate that is compiled, with its number from 1 and how many there are.
     :param helping: the search is another worker's.
+    :param ending: where it is waited for children that end; None: before this returns.
     :returns: the candidates that other workers have taken, by their position.
     """
     mode = async_compile.async_compile_mode() if run.policy.cores > 1 else None
@@ -46,14 +49,14 @@ def compile_candidates(
         return _one_after_the_other(call, configs, run, work, tries)
     with ExitStack() as stack:
         stack.callback(async_compile.forget_failures, call.autotuner.fn)
-        jobs = CompileJobs(tries)
+        jobs = CompileJobs(run, work, tries, ending, helping=helping)
         stack.enter_context(mode(jobs, ignore_errors=True))
         stack.enter_context(jobs)
         for number, config in enumerate(configs):
             jobs.next = number
             with suppress(Exception):
                 _compile(call, config)
-        return jobs.compile(lambda number: weight_of(configs[number]), run, work, helping=helping)
+        return jobs.compile(lambda number: weight_of(configs[number]))
 
 
 def _one_after_the_other(
@@ -71,11 +74,16 @@ def _one_after_the_other(
     return others
 
 
-def fetch_compiled(call: Call, configs: Sequence[Any], run: TuningRun, work: Work, numbers: Sequence[int]) -> None:
-    """Take from Triton's cache what other workers have compiled; what is not there is compiled here."""
+def fetch_compiled(
+    call: Call, configs: Sequence[Any], run: TuningRun, work: Work, numbers: Sequence[int], ending: ExitStack
+) -> None:
+    """Take from Triton's cache what other workers have compiled; what is not there is compiled here.
+
+    :param ending: as of :func:`compile_candidates`.
+    """
     for number in numbers:
         work.wait_for(number)
-    compile_candidates(call, [configs[number] for number in numbers], run, UndividedWork())
+    compile_candidates(call, [configs[number] for number in numbers], run, UndividedWork(), ending=ending)
 
 
 def compile_and_load(call: Call, config: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -28,12 +29,24 @@ def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tunin
 
     :param bench_fn: measures the candidates as Triton does, or those that a search of a subclass's own comes to.
     """
+    with ExitStack() as ending:  # children that compile take a while to end, and it is measured meanwhile
+        _tune(call, configs, bench_fn, tuning, run, ending)
+
+
+def _tune(
+    call: Call,
+    configs: Sequence[Any],
+    bench_fn: Callable[[], None],
+    tuning: Tuning,
+    run: TuningRun,
+    ending: ExitStack,
+) -> None:
     autotuner = call.autotuner
     codes: Mapping[Any, Hashable] = {}
     measures_all = benchmark.measures_all(bench_fn)
-    if measures_all and not interpreter.interprets(autotuner) and not tuning.known_to_fail:
-        taken = compile_candidates(call, configs, run, tuning.work, tuning.tries)
-        fetch_compiled(call, configs, run, tuning.work, taken)
+    if measures_all and not interpreter.interprets(autotuner):
+        taken = compile_candidates(call, configs, run, tuning.work, tuning.tries, ending=ending)
+        fetch_compiled(call, configs, run, tuning.work, taken, ending)
         codes = load_ahead(call, configs)
     failed: dict[Any, BaseException] = {}
     with tuning.measuring():
