@@ -28,7 +28,7 @@ def serial_outdated(serial_suite: Suite) -> Suite:
 def make_outdated(suite: Suite) -> Suite:
     hit = "def test_hit(tune):\n    tune('lib.op', M=1)\n\n\n"
     test = f"{hit}def test_stale(tune):\n    tune('lib.op', M=2, source='{{}}')\n"
-    Suite(suite.pytester, []).write(**{"tests/test_op": test.format("one")}).dump()
+    suite.serial.write(**{"tests/test_op": test.format("one")}).dump()
     return suite.write(**{"tests/test_op": test.format("two")})
 
 

@@ -191,7 +191,7 @@ def test_what_killed_runs_left_for_their_workers_goes_whatever_its_age_and_what_
 
 
 def test_what_was_in_the_file_before_a_crash_is_still_there(suite: Suite) -> None:
-    suite.write(test_before="def test_before(tune): tune('lib.before')").dump()
+    suite.write(test_before="def test_before(tune): tune('lib.before')").serial.dump()
     before = suite.cache.read_text()
     (suite.folder / "test_before.py").unlink()
     suite.pytester.makepyfile(test_crashing=CRASHING)

@@ -29,7 +29,7 @@ def test_a_load_run_tunes_nothing_and_chooses_the_same(suite: Suite, section) ->
 
 
 def test_a_loaded_choice_is_used_though_another_would_be_measured_as_faster(suite: Suite) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
     text = suite.cache.read_text()
     suite.cache.write_text(text.replace('text: "a"', 'text: "b"'))
 
@@ -39,7 +39,7 @@ def test_a_loaded_choice_is_used_though_another_would_be_measured_as_faster(suit
 
 
 def test_loading_never_changes_the_loaded_file(suite: Suite) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
     before = suite.cache.read_bytes()
     suite.write(test_lib="def test_other(tune): tune('lib.other')")
 
@@ -59,7 +59,7 @@ def test_every_format_dumps_and_loads(serial_suite: Suite, name: str) -> None:
 
 
 def test_a_dump_is_the_same_bytes_in_any_order_of_tests_and_workers(suite: Suite) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
     first = suite.cache.read_text()
     suite.cache.unlink()
     reversed_order = "\ndef pytest_collection_modifyitems(items): items.reverse()\n"
@@ -74,7 +74,7 @@ def test_a_dump_is_the_same_bytes_in_any_order_of_tests_and_workers(suite: Suite
 
 
 def test_an_update_keeps_what_is_there_and_tunes_only_what_is_missing(suite: Suite, section) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
     before = suite.cache.read_text()
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more', N=1)")
 
@@ -97,7 +97,7 @@ def test_an_update_of_a_missing_or_empty_file_starts_a_new_cache(serial_suite: S
 
 
 def test_a_second_dump_of_an_unchanged_suite_leaves_the_file_alone(suite: Suite, section) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
     before = suite.cache.stat()
 
     result = suite.dump()
@@ -107,7 +107,7 @@ def test_a_second_dump_of_an_unchanged_suite_leaves_the_file_alone(suite: Suite,
 
 
 def test_a_dump_keeps_the_entries_of_problems_that_this_run_did_not_meet(suite: Suite) -> None:
-    suite.write(test_a="def test_a(tune): tune('lib.a')", test_b="def test_b(tune): tune('lib.b')").dump()
+    suite.write(test_a="def test_a(tune): tune('lib.a')", test_b="def test_b(tune): tune('lib.b')").serial.dump()
 
     suite.dump("test_a.py")
 
@@ -115,7 +115,7 @@ def test_a_dump_keeps_the_entries_of_problems_that_this_run_did_not_meet(suite: 
 
 
 def test_the_entries_of_one_device_survive_a_dump_on_another(suite: Suite) -> None:
-    suite.write().dump(TOY_DEVICE="First GPU")
+    suite.write().serial.dump(TOY_DEVICE="First GPU")
     suite.dump(TOY_DEVICE="Second GPU")
 
     text = suite.cache.read_text()

@@ -82,7 +82,7 @@ def test_a_load_run_runs_no_candidate_and_chooses_the_same(suite: Suite, section
 
 
 def test_a_new_key_is_a_miss_that_fails_the_limit_and_is_mended_by_an_update(suite: Suite, section: Any) -> None:
-    a_suite(suite).dump()
+    a_suite(suite).serial.dump()
     a_suite(suite, SUITE.replace("[16, 32, 64]", "[16, 32, 128]"))
 
     result = suite.load("--autotune-max-misses=0")
@@ -97,7 +97,7 @@ def test_a_new_key_is_a_miss_that_fails_the_limit_and_is_mended_by_an_update(sui
 
 
 def test_a_changed_space_is_stale_and_so_is_a_changed_source(suite: Suite, section: Any) -> None:
-    a_suite(suite).dump()
+    a_suite(suite).serial.dump()
     suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))
 
     space = suite.load()
@@ -110,7 +110,7 @@ def test_a_changed_space_is_stale_and_so_is_a_changed_source(suite: Suite, secti
 
 
 def test_a_stale_choice_is_used_on_request_while_it_is_still_a_candidate(suite: Suite) -> None:
-    a_suite(suite).dump()
+    a_suite(suite).serial.dump()
     suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))
 
     result = suite.load("--autotune-on-stale=use")
@@ -149,7 +149,7 @@ def test_the_first_configuration_that_works_is_used_where_the_user_wants_no_tuni
 
 
 def test_entries_of_another_device_are_a_mismatch(suite: Suite) -> None:
-    a_suite(suite).dump()
+    a_suite(suite).serial.dump()
     suite.cache.write_text(suite.cache.read_text().replace('name: "CPU"', 'name: "Other CPU"'))
 
     counts = suite.report("--autotune-load=cache.textproto")["counts"]
@@ -158,7 +158,7 @@ def test_entries_of_another_device_are_a_mismatch(suite: Suite) -> None:
 
 
 def test_an_error_on_a_miss_fails_the_test_before_anything_runs(suite: Suite) -> None:
-    a_suite(suite).dump()
+    a_suite(suite).serial.dump()
     test = SUITE.replace("[16, 32, 64]", "[128]")
     a_suite(suite, test)
 
@@ -230,7 +230,7 @@ def test_when_every_candidate_fails_the_test_is_told_three_reasons_and_nothing_i
 
 
 def test_a_key_without_a_stable_form_is_told_limited_and_never_written(suite: Suite, section: Any) -> None:
-    a_suite(suite).dump()
+    a_suite(suite).serial.dump()
     a_suite(suite, SUITE.replace('"dtype": "fp16"', '"dtype": [object()]'))
 
     result = suite.load("--autotune-dump=other.textproto", "--autotune-max-misses=0")
@@ -278,7 +278,7 @@ def test_only_the_named_tuners_act(suite: Suite, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_marker_and_the_fixture_work_as_for_any_tuner(suite: Suite) -> None:
-    a_suite(suite).dump()
+    a_suite(suite).serial.dump()
     a_suite(
         suite,
         """

@@ -20,7 +20,7 @@ def outdated(serial_suite: Suite) -> Suite:
 
 def make_outdated(suite: Suite) -> Suite:
     test = "import pytest\n@pytest.mark.parametrize('m', range(20))\ndef test_op(tune, m): tune('lib.op', M={m}{more})"
-    suite.write(test_op=test.format(m="m % 12", more="")).dump()
+    suite.write(test_op=test.format(m="m % 12", more="")).serial.dump()
     return suite.write(test_op=test.format(m="m", more=", source='two' if 8 <= m < 12 else 'one'"))
 
 
@@ -191,7 +191,7 @@ def test_an_interrupted_run_is_not_judged(outdated: Suite) -> None:
 
 
 def test_no_lookup_at_all_in_a_part_of_the_suite_passes_visibly(suite: Suite, section) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
     (suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 
     for args in ([], ["-q"]):
@@ -239,7 +239,7 @@ def test_an_unportable_problem_counts_as_a_miss_and_is_never_written(suite: Suit
 
 @pytest.mark.parametrize("options", [[], ["--autotune-tuners=toy"]])
 def test_a_requested_tuner_that_cannot_be_hooked_fails_the_gate(suite: Suite, section, options: list[str]) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
 
     result = suite.load("--autotune-max-misses=100%", *options, TOY_UNKNOWN="1")
 
@@ -258,7 +258,7 @@ class Adapter:
 
 
 def test_a_call_that_an_error_of_an_adapter_left_uncounted_fails_the_gate(suite: Suite) -> None:
-    suite.write(test_op="def test_op(tune): tune('lib.op', M=1)").dump()
+    suite.write(test_op="def test_op(tune): tune('lib.op', M=1)").serial.dump()
     suite.write(test_op="def test_op(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
 
     result = suite.load("--autotune-max-misses=0", "-q")
@@ -282,7 +282,7 @@ def test_a_tuner_that_nobody_asked_for_may_be_left_alone(serial_suite: Suite, se
 
 
 def test_what_was_tuned_behind_our_back_counts_as_a_miss(suite: Suite, section) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
 
     result = suite.load("--autotune-max-misses=0", TOY_UNSEEN="lib.hidden")
 
@@ -291,7 +291,7 @@ def test_what_was_tuned_behind_our_back_counts_as_a_miss(suite: Suite, section) 
 
 
 def test_the_gate_fails_for_a_cache_that_only_a_marker_loads(suite: Suite) -> None:
-    suite.write(test_op="def test_op(tune): tune('lib.op', M=1)").dump()
+    suite.write(test_op="def test_op(tune): tune('lib.op', M=1)").serial.dump()
     marked = "import pytest\n@pytest.mark.autotune_cache(load='cache.textproto')\n"
     suite.write(test_op=marked + "def test_op(tune): tune('lib.op', M=2)")
 

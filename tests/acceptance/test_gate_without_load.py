@@ -49,7 +49,7 @@ def test_who_loads_nothing_on_purpose_is_not_refused(serial_suite: Suite, option
 
 
 def test_a_suite_whose_markers_load_is_judged_by_them(suite: Suite) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
     marker = 'import pytest\npytestmark = pytest.mark.autotune_cache(load="cache.textproto")\n'
     test = suite.folder / "test_lib.py"
     test.write_text(marker + test.read_text())
@@ -59,7 +59,7 @@ def test_a_suite_whose_markers_load_is_judged_by_them(suite: Suite) -> None:
 
 
 def test_a_gate_fails_where_no_loaded_entry_was_asked_for(suite: Suite, section) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
     for test in suite.folder.glob("test_*.py"):
         test.write_text("def test_nothing(): pass\n")
 

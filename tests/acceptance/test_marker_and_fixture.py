@@ -9,7 +9,7 @@ from tests.conftest import Suite
 
 def caches(suite: Suite, *names: str) -> Suite:
     """Make a cache for each name, in which ``lib.op`` has chosen just that, though "a" is measured as fastest."""
-    suite.write(test_op="def test_op(tune): tune('lib.op', M=1, times={'a': 1.0, 'b': 2.0, 'c': 3.0})").dump()
+    suite.write(test_op="def test_op(tune): tune('lib.op', M=1, times={'a': 1.0, 'b': 2.0, 'c': 3.0})").serial.dump()
     text = suite.cache.read_text()
     suite.cache.unlink()
     for name in names:

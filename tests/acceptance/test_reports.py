@@ -66,10 +66,12 @@ def check(value: Any, expected: Any, where: str = "report") -> None:
 def changed(suite: Suite) -> Suite:
     """A suite with a hit, a miss, a stale problem, a mismatch and an unused entry."""
     test = "import pytest\n@pytest.mark.parametrize('m', [1, 2])\ndef test_op(tune, m): tune('lib.op', M=m, label=None)"
-    suite.write(test_op=test, test_far="def test_far(tune): tune('lib.far')").dump("test_far.py", TOY_DEVICE="Far GPU")
-    suite.dump("test_op.py")
+    suite.write(test_op=test, test_far="def test_far(tune): tune('lib.far')").serial.dump(
+        "test_far.py", TOY_DEVICE="Far GPU"
+    )
+    suite.serial.dump("test_op.py")
     suite.pytester.makepyfile(test_stale="def test_stale(tune): tune('lib.stale')")
-    suite.dump("test_stale.py")
+    suite.serial.dump("test_stale.py")
     suite.pytester.makepyfile(
         test_op=test.replace("[1, 2]", "[1, 3, 3]"),
         test_stale="def test_stale(tune): tune('lib.stale', source='two')",

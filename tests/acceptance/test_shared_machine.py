@@ -269,7 +269,7 @@ def test_what_a_forked_child_of_a_test_looks_up_counts_like_its_parents(suite: S
 
 
 def test_a_miss_in_a_forked_child_counts_against_the_limit(suite: Suite) -> None:
-    suite.write(test_forking="def test_it(tune): tune('lib.parent')").dump()
+    suite.write(test_forking="def test_it(tune): tune('lib.parent')").serial.dump()
     suite.write(test_forking=FORKING)
 
     assert suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED

@@ -73,7 +73,7 @@ def test_the_nearest_entry_is_the_one_with_the_fewest_differences(serial_suite: 
 
 
 def test_a_mismatch_names_both_devices(suite: Suite) -> None:
-    suite.write(test_op=ask("M=1")).dump(TOY_DEVICE="Old GPU")
+    suite.write(test_op=ask("M=1")).serial.dump(TOY_DEVICE="Old GPU")
 
     result = suite.load(TOY_DEVICE="New GPU")
 
@@ -84,7 +84,7 @@ def test_a_mismatch_names_both_devices(suite: Suite) -> None:
 
 
 def test_a_device_without_any_entry_is_told_once_and_every_row_with_v(suite: Suite, section) -> None:
-    suite.write().dump(TOY_DEVICE="Old GPU")
+    suite.write().serial.dump(TOY_DEVICE="Old GPU")
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more')")
 
     told = rows(section(suite.load(TOY_DEVICE="New GPU")))
@@ -110,7 +110,7 @@ def test_a_device_with_one_hit_has_a_row_for_each_problem_that_is_none(serial_su
 
 
 def test_other_versions_are_a_hint_and_never_stale(suite: Suite, section) -> None:
-    suite.write().dump(TOY_ENVIRONMENT="toy 0.9.3, cuda 11")
+    suite.write().serial.dump(TOY_ENVIRONMENT="toy 0.9.3, cuda 11")
 
     result = suite.load("--autotune-max-misses=0")
 
@@ -131,7 +131,7 @@ STALE = ask("M=1, times={'a': 5.0, 'b': 1.0}, source='two'").replace("in 'abc'",
 
 @pytest.mark.parametrize(("on_stale", "chosen"), [("tune", "b"), ("use", "a"), (None, "b")])
 def test_on_stale_decides_who_chooses(suite: Suite, section, on_stale: str | None, chosen: str) -> None:
-    suite.write(test_op=ask("M=1")).dump()
+    suite.write(test_op=ask("M=1")).serial.dump()
     suite.write(test_op=STALE.replace("CHOSEN", chosen))
 
     result = suite.load(*([f"--autotune-on-stale={on_stale}"] if on_stale else []))
@@ -160,7 +160,7 @@ def test_a_stale_choice_that_is_not_on_offer_is_tuned_even_where_it_should_be_us
 
 
 def test_on_stale_error_fails_stale_lookups_and_tunes_misses(suite: Suite) -> None:
-    suite.write(test_op=ask("M=1")).dump()
+    suite.write(test_op=ask("M=1")).serial.dump()
     suite.write(test_op=STALE, test_new="def test_new(tune): tune('lib.new')")
 
     result = suite.load("--autotune-on-stale=error")
@@ -233,9 +233,9 @@ def test_on_miss_error_fails_the_test_whatever_the_library_swallows(serial_suite
 
 def test_on_miss_error_applies_to_stale_mismatch_and_unportable_too(suite: Suite) -> None:
     far = suite.write(test_op=ask("")).folder / "far.textproto"
-    suite.run(f"--autotune-dump={far}", TOY_DEVICE="Far GPU")
+    suite.serial.run(f"--autotune-dump={far}", TOY_DEVICE="Far GPU")
     far.write_text(far.read_text().replace("lib.op", "lib.far"))
-    suite.dump()
+    suite.serial.dump()
     suite.write(
         test_op=ask("source='two'"),
         test_mismatch="def test(tune): tune('lib.far')",
@@ -258,7 +258,7 @@ def test_on_miss_error_is_not_for_a_run_that_loads_nothing(serial_suite: Suite) 
 
 
 def test_a_kernel_that_was_renamed_and_changed_names_what_it_was(suite: Suite, section) -> None:
-    suite.write(test_op="def test_op(tune): tune('lib.relu_fwd', M=1)").dump()
+    suite.write(test_op="def test_op(tune): tune('lib.relu_fwd', M=1)").serial.dump()
     suite.write(test_op="def test_op(tune): tune('lib.relu_forward', M=1, source='two')")
 
     assert section(suite.load())[0] == (
@@ -280,7 +280,7 @@ ALIAS = "[pytest]\nautotune_device_alias =\n    New GPU = Old GPU\n"
 
 
 def test_a_device_alias_uses_the_others_entries_and_says_so(suite: Suite, section) -> None:
-    suite.write().dump(TOY_DEVICE="Old GPU")
+    suite.write().serial.dump(TOY_DEVICE="Old GPU")
     suite.pytester.makeini(ALIAS)
 
     result = suite.load("--autotune-max-misses=0", TOY_DEVICE="New GPU")
@@ -310,7 +310,7 @@ def test_ignored_kernels_are_left_alone(suite: Suite, section) -> None:
 
 
 def test_the_worst_outcome_of_a_problem_is_told_and_problems_are_counted_not_launches(suite: Suite) -> None:
-    suite.write(test_op=ask("M=1")).dump()
+    suite.write(test_op=ask("M=1")).serial.dump()
     asking = "".join(
         f"\ndef test_{number}(tune): tune('lib.op', M=1, source='{source}')"
         for number, source in enumerate(["one", "two", "one", "two", "two", "one"])

@@ -36,14 +36,14 @@ def without_seconds(lines: list[str]) -> list[str]:
 
 
 def test_all_hits_is_one_line(suite: Suite, section) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
 
     assert section(suite.load()) == ["4 hits"]
 
 
 @pytest.mark.parametrize("flag", ["-q", "-qq"])
 def test_all_hits_is_no_line_where_little_is_to_be_shown(suite: Suite, section, flag: str) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
 
     assert section(suite.load(flag)) == []
 
@@ -154,7 +154,7 @@ def test_a_row_names_the_test_that_first_asked(serial_suite: Suite) -> None:
 
 
 def test_the_same_section_however_tests_are_distributed(suite: Suite, section) -> None:
-    suite.write(test_op=MANY.format(more="")).dump()
+    suite.write(test_op=MANY.format(more="")).serial.dump()
     suite.write(test_op=MANY.format(more=", source='two'"))
 
     lines = without_seconds(section(suite.load()))
@@ -293,8 +293,8 @@ def test_a_run_that_updates_needs_no_hint(outdated: Suite, section) -> None:
     ],
 )
 def test_the_header_says_what_is_loaded_and_dumped(suite: Suite, args: list[str], header: str) -> None:
-    suite.write().run("--autotune-dump=one.textproto", "-k", "softmax")
-    suite.dump()
+    suite.write().serial.run("--autotune-dump=one.textproto", "-k", "softmax")
+    suite.serial.dump()
 
     suite.run(*args).stdout.fnmatch_lines([header])
 

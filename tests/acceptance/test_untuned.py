@@ -23,7 +23,7 @@ def known(serial_suite: Suite) -> Suite:
 
 def with_entries(suite: Suite) -> Suite:
     """A suite with entries for M=16, where fast is the fastest, and M=64, where middle is."""
-    suite.write(test_op=OP.format(ms="16, 64", more="", wanted="('middle' if m == 64 else 'fast')")).dump()
+    suite.write(test_op=OP.format(ms="16, 64", more="", wanted="('middle' if m == 64 else 'fast')")).serial.dump()
     return suite
 
 

@@ -15,7 +15,7 @@ OTHER = "def test_other(tune): tune('lib.other')"
 
 
 def shrunk(suite: Suite) -> Suite:
-    suite.write(test_op=OPS.format(ms="1, 2"), test_other=OTHER).dump()
+    suite.write(test_op=OPS.format(ms="1, 2"), test_other=OTHER).serial.dump()
     return suite.write(test_op=OPS.format(ms="1"))
 
 
@@ -110,7 +110,7 @@ def test_a_kernel_whose_module_was_imported_and_that_nobody_calls_is_unused(suit
     suite.write(
         test_op="import library\ndef test_op(tune): tune('library.gone')",
         test_other="def test_other(tune): tune('library.Class.method')",
-    ).dump()
+    ).serial.dump()
     suite.write(test_op="import library\ndef test_op(tune): pass")
 
     lines = section(suite.load())
@@ -119,7 +119,7 @@ def test_a_kernel_whose_module_was_imported_and_that_nobody_calls_is_unused(suit
 
 
 def test_a_stale_entry_is_told_as_stale_and_not_as_unused(suite: Suite, section) -> None:
-    suite.write(test_op=OPS.format(ms="1")).dump()
+    suite.write(test_op=OPS.format(ms="1")).serial.dump()
     suite.write(test_op=OPS.format(ms="1").replace("M=m", "M=m, source='two'"))
 
     lines = section(suite.load())

@@ -81,7 +81,7 @@ def test_miss(tune): tune("lib.{miss}", M=1)
 
 def test_report_and_junit_equal_those_of_a_serial_run(suite: Suite) -> None:
     suite.write(test_mixed=MIXED.format(source="old", miss="before"))
-    suite.dump()
+    suite.serial.dump()
     suite.write(test_mixed=MIXED.format(source="new", miss="now"))
     found = []
     for distribution in ([], ["-pxdist", "-n0"], ["-pxdist", "-n2"], ["-pxdist", "-n3", "--dist=worksteal"]):
@@ -227,7 +227,7 @@ def test_a_child_that_lives_on_does_not_keep_the_claim_of_a_killed_worker(suite:
 
 
 def test_workers_that_share_no_folder_with_the_controller_load_and_dump(suite: Suite) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
     elsewhere = suite.folder / "elsewhere"
     elsewhere.mkdir()
     remote = f"popen//chdir={elsewhere}//python={sys.executable}"
@@ -241,7 +241,7 @@ def test_workers_that_share_no_folder_with_the_controller_load_and_dump(suite: S
 
 
 def test_workers_never_open_the_users_paths(suite: Suite) -> None:
-    suite.write().dump()
+    suite.write().serial.dump()
     watch = """
 import sys
 from itertools import pairwise

@@ -1,0 +1,118 @@
+"""Workers of xdist for runs in the tests' own process, forked where pytest and this package are imported already.
+
+A worker in a new interpreter takes half a second of a core to import them, and there are some three hundred workers.
+These are processes of their own as well, with xdist's own protocol on pipes. Runs in a process of their own, and those
+whose workers have a ``python=``, start new interpreters as they do for users.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import pytest
+
+
+def install(patch: pytest.MonkeyPatch) -> None:
+    """Have execnet, which starts xdist's workers, fork them."""
+    gateway_io: Any = pytest.importorskip("execnet.gateway_io")
+    create_io = gateway_io.create_io
+
+    class ForkedIO(gateway_io.Popen2IOMaster):  # type: ignore[misc]
+        def __init__(self, execmodel: Any) -> None:
+            self.popen = _Worker()
+            gateway_io.Popen2IO.__init__(self, self.popen.stdin, self.popen.stdout, execmodel)
+
+    def forked(spec: Any, execmodel: Any) -> Any:
+        return ForkedIO(execmodel) if spec.popen and not spec.python else create_io(spec, execmodel)
+
+    patch.setattr(gateway_io, "create_io", forked)
+
+
+class _Worker:
+    """What execnet needs of a ``subprocess.Popen``."""
+
+    def __init__(self) -> None:
+        theirs_in, ours_out = os.pipe()
+        ours_in, theirs_out = os.pipe()
+        self.stdin, self.stdout = os.fdopen(ours_out, "wb"), os.fdopen(ours_in, "rb")
+        server = _server()
+        socket.send_fds(server, [json.dumps([os.getcwd(), dict(os.environ)]).encode()], [theirs_in, theirs_out, 2])
+        self.pid = int(server.recv(100))
+        os.close(theirs_in)
+        os.close(theirs_out)
+
+    def wait(self) -> None:
+        with suppress(ProcessLookupError):
+            process = os.pidfd_open(self.pid)
+            select.select([process], [], [])
+            os.close(process)
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+@cache
+def _server() -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        server = subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    atexit.register(server.kill)
+    return ours
+
+
+def _serve(asked: socket.socket) -> None:
+    """Fork for each message, until nobody can ask any more; a child returns when its work is done."""
+    import google.protobuf.text_format  # noqa: F401
+    import xdist.remote  # noqa: F401
+    import yaml  # noqa: F401
+    from _pytest.config import builtin_plugins
+
+    import pytest_autotune
+
+    for name in builtin_plugins:
+        importlib.import_module(f"_pytest.{name}")
+    for module in pkgutil.walk_packages(pytest_autotune.__path__, "pytest_autotune."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 3)
+        if not message:
+            return
+        child = os.fork()
+        if child == 0:
+            break
+        asked.send(str(child).encode())
+        for descriptor in descriptors:
+            os.close(descriptor)
+    asked.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    folder, environment = json.loads(message)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.argv = ["-c"]
+    # As execnet begins in a new interpreter.
+    exec(eval(sys.stdin.readline()), {"__name__": "__main__"})
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file, as for "python -c"
+    _serve(socket.socket(fileno=int(sys.argv[1])))
