@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio  # noqa: F401
 import compileall
 import gc
-import importlib
 import json
 import os
-import pkgutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Each run in this process forgets what it was the first to import, and would import it anew: slowly where there is
-# much, as in asyncio, which wrapt imports, or where assertions are rewritten; protobuf's extension module crashes on
-# it, and yaml's errors become other classes.
-import google.protobuf.text_format  # noqa: F401
 import pytest
-import yaml  # noqa: F401
 
 import pytest_autotune
 from tests import forked_workers
 
-for _module in pkgutil.walk_packages(pytest_autotune.__path__, "pytest_autotune."):
-    if not _module.name.endswith("__main__"):
-        importlib.import_module(_module.name)
+# Each run in this process forgets what it was the first to import.
+forked_workers.import_all()
 
 # The processes that tests start read bytecode of this package where there is some, and many an environment has
 # PYTHONDONTWRITEBYTECODE set: they would compile all of it each.
@@ -104,6 +95,8 @@ class Suite:
                 patch.delenv(name, raising=False)
             for name, value in environment.items():
                 patch.setenv(name, value)
+            if _has_xdist():  # which gives its workers the path that there was when it was imported
+                patch.setattr("xdist.workermanage._sys_path", list(sys.path))
             # An editable install is imported by the outer run before this one could rewrite it.
             quiet = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
             return self.pytester.runpytest(quiet, "-ppytest_autotune.plugin", *self.distribution, *args)

@@ -138,7 +138,7 @@ class Fault:
         return "" if may_mount() or not (self.shared or self.disk) else "needs the right to mount a small file system"
 
 
-_TIMEOUT = ("-ppytest_timeout", "--timeout=2")
+_TIMEOUT = ("-ppytest_timeout", "--timeout=1")
 _WAIT = ("-oautotune_wait_timeout=1",)
 FAULTS = [
     Fault("kill -9 of a process that tests", "kill"),

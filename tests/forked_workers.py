@@ -1,6 +1,6 @@
 """Workers of xdist for runs in the tests' own process, forked where pytest and this package are imported already.
 
-A worker in a new interpreter takes half a second of a core to import them, and there are some three hundred workers.
+A worker in a new interpreter takes half a second of a core to import them, and there are hundreds of workers.
 These are processes of their own as well, with xdist's own protocol on pipes. Runs in a process of their own, and those
 whose workers have a ``python=``, start new interpreters as they do for users.
 """
@@ -8,7 +8,9 @@ whose workers have a ``python=``, start new interpreters as they do for users.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -22,6 +24,19 @@ from functools import cache
 from typing import Any
 
 import pytest
+from _pytest.config import builtin_plugins
+
+
+def import_all() -> None:
+    """Import what runs would import anew each, or even rewrite the assertions of."""
+    # wrapt imports asyncio; protobuf's extension module crashes where it is imported anew, and yaml's errors become
+    # other classes.
+    for name in ("asyncio", "google.protobuf.text_format", "yaml", *(f"_pytest.{name}" for name in builtin_plugins)):
+        importlib.import_module(name)
+    for package in ["pytest_autotune", *(["xdist"] if importlib.util.find_spec("xdist") else [])]:
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
@@ -75,19 +90,8 @@ def _server() -> socket.socket:
 
 def _serve(asked: socket.socket) -> None:
     """Fork for each message, until nobody can ask any more; a child returns when its work is done."""
-    import google.protobuf.text_format  # noqa: F401
-    import xdist.remote  # noqa: F401
-    import yaml  # noqa: F401
-    from _pytest.config import builtin_plugins
-
-    import pytest_autotune
-
-    for name in builtin_plugins:
-        importlib.import_module(f"_pytest.{name}")
-    for module in pkgutil.walk_packages(pytest_autotune.__path__, "pytest_autotune."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
-
+    import_all()
+    gc.freeze()  # pytest looks for garbage as it ends, and what is imported is none
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
     while True:
         message, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 3)

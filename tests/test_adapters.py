@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -57,8 +56,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def third_party(suite: Suite, installed: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
     """A suite that uses that package."""
-    monkeypatch.setenv("PYTHONPATH", f"{installed}:{REPOSITORY}")
-    monkeypatch.setattr(suite.pytester, "_method", "subprocess")
+    monkeypatch.syspath_prepend(installed)
     suite.pytester.makepyfile(test_lib=SUITE)
     return suite
 
@@ -138,7 +136,7 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
     add_entry_point(tmp_path, "skipping", "skipping_adapter:Adapter", skip)
     strange = "class Strange(BaseException): pass\nraise Strange('of another world')"
     add_entry_point(tmp_path, "strange", "strange_adapter:Adapter", strange)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    monkeypatch.syspath_prepend(tmp_path)
     third_party.pytester.makepyfile(
         test_marked="""
         import pytest, handrolled
@@ -169,7 +167,7 @@ def test_an_adapter_that_is_not_wanted_is_not_loaded(
     third_party: Suite, tmp_path: Path, monkeypatch: Any, section: Any
 ) -> None:
     add_entry_point(tmp_path, "raising", "raising_adapter:Adapter", "raise RuntimeError('loaded')")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    monkeypatch.syspath_prepend(tmp_path)
 
     result = third_party.dump("--autotune-tuners=handrolled")
     unknown = third_party.dump("--autotune-tuners=handroled")
@@ -185,7 +183,7 @@ def test_an_adapter_that_is_not_wanted_is_not_loaded(
 def test_a_version_of_the_library_that_the_adapter_does_not_know_is_left_alone(
     third_party: Suite, section: Any
 ) -> None:
-    third_party.dump()
+    third_party.serial.dump()
     third_party.pytester.makeconftest("import handrolled\nhandrolled.Tuned.choose = lambda self, these: 1\n")
 
     result = third_party.load()

@@ -117,8 +117,10 @@ def test_the_next_run_takes_over_what_a_killed_run_had_tuned(suite: Suite, secti
     suite.pytester.makepyfile(test_other="def test_other(tune): tune('lib.other')")
     result = suite.dump()
 
-    assert written(suite) == before | {"lib.other"}
-    assert any(line.startswith(f"took over {len(before)} tunings") for line in section(result))
+    taken_over = written(suite) - {"lib.other"}
+    assert before <= taken_over  # a worker may have been killed after a tuning, and before it could say so here
+    assert "lib.other" in written(suite)
+    assert any(line.startswith(f"took over {len(taken_over)} tunings") for line in section(result))
     assert not list((suite.folder / ".pytest_cache").rglob("*.jsonl"))
 
 
@@ -142,7 +144,7 @@ def test_a_test_that_a_timeout_kills_loses_only_its_own_tuning(suite: Suite) -> 
 
     for method in ("signal", "thread"):
         (suite.folder / "failed-once").unlink(missing_ok=True)
-        suite.dump("-ppytest_timeout", "--timeout=2", f"--timeout-method={method}", FAULT="hang", PLACE="tuning")
+        suite.dump("-ppytest_timeout", "--timeout=1", f"--timeout-method={method}", FAULT="hang", PLACE="tuning")
 
         assert written(suite) == finished(suite)
 
