@@ -7,12 +7,14 @@ torch reads of the environment as it is imported, or on a GPU, it does in a proc
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -55,13 +57,35 @@ def run_pytest(folder: Path, args: Sequence[str], environment: Mapping[str, str]
     return status, (folder / "output").read_text()
 
 
-def _serve() -> None:
+def _compile_once() -> None:
+    """Have Inductor import what it does for its first graph; patterns, which depend on the device, are left to it."""
     import pytest
     import torch._dynamo.testing
     import torch._inductor.compile_fx
     import torch._inductor.scheduler
-    import torch._inductor.select_algorithm  # noqa: F401
+    import torch._inductor.select_algorithm
+    from torch._inductor.fx_passes import joint_graph, post_grad, pre_grad
 
+    def write(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("enough")
+
+    with pytest.MonkeyPatch.context() as patch, suppress(torch._dynamo.exc.BackendCompilerFailed):
+        patch.setattr("torch._inductor.codecache.PyCodeCache.write", write)
+        for passes in (joint_graph, post_grad, pre_grad):
+            patch.setattr(passes, "lazy_init", lambda *args, **kwargs: None, raising=False)
+        torch.compile(lambda a, b: torch.relu(a @ b))(torch.zeros(64, 64), torch.zeros(64, 64))
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+def _serve() -> None:
+    import pytest
+
+    from tests import forked_workers
+
+    forked_workers.import_all()
+    _compile_once()
+    gc.freeze()  # pytest looks for garbage as it ends, and what is imported is none
     for line in sys.stdin:
         folder, args, environment = json.loads(line)
         child = os.fork()
