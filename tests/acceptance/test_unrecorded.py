@@ -35,6 +35,8 @@ def test_op(tune, monkeypatch):
 NEVER_ASKED = "def test_op(tune): tune('lib.op', M=object())"
 #: Every candidate fails, and will again.
 CANNOT = """
+import time
+
 def test_op(tune):
     tune("lib.op")
 
@@ -43,7 +45,7 @@ def test_cannot(door, tune):
     tune("lib.op")  # which has the toy hooked
     with door.tuning(Problem("toy", "lib.cannot", (), Device("Toy GPU", "toy", 4)), (), bool) as tuning:
         if not tuning.known_to_fail:
-            tuning.record_failure(["too large"])
+            tuning.record_failure([f"too large for {object()} at {time.time_ns()}"])
 """
 LEFT = "; that call was left to toy, and not recorded"
 
@@ -111,6 +113,16 @@ def test_what_cannot_be_tuned_is_counted_apart_and_expected_by_the_next_run(seri
     assert section(dumped)[-1].endswith(", 1 cannot be tuned; 2 entries written to cache.textproto: 2 added")
     report = serial_suite.report("--autotune-load=cache.textproto")
     assert (report["counts"]["hit"], report["counts"]["tuned"], report["counts"]["failed"]) == (2, 0, 0)
+
+
+def test_why_it_cannot_be_tuned_is_the_same_in_the_next_dump(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=CANNOT).dump()
+    before = serial_suite.cache.read_bytes()
+
+    serial_suite.dump()
+
+    assert b"too large for <object object at 0x...> at ..." in before
+    assert serial_suite.cache.read_bytes() == before
 
 
 def test_no_entry_is_called_unused_of_a_tuner_of_which_a_call_was_not_seen(serial_suite: Suite) -> None:

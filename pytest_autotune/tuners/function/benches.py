@@ -233,7 +233,8 @@ def _device_lost(configuration: Configuration, error: BaseException, broken: Bas
 
 def _reason(error: BaseException) -> str:
     """What a candidate failed with, in one line."""
-    line = first_line(str(error))[:REASON_LENGTH]
+    # An entry keeps less of it, once paths and the like are out of it, which are not as long in each run.
+    line = first_line(str(error))[: 4 * REASON_LENGTH]
     named = isinstance(error, (InvalidConfiguration, UnusableTimesError)) and bool(line)
     return line if named else f"{type(error).__name__}: {line}".removesuffix(": ")
 
