@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 import torch
 import triton
 
+from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.tuners.triton.pruning import pruned_alone
 from tests.test_triton import call, configs, copy_kernel, grid, interpreter, session
 
@@ -54,6 +55,36 @@ def test_an_entry_for_candidates_made_anew_answers_for_no_others_though_they_are
     loaded = session(first.entries)
     assert call(kernel(at_most_n), 64) == 64
     assert loaded.outcomes == ["stale"]
+
+
+def test_a_choice_of_the_whole_list_is_stale_for_candidates_made_anew_though_it_is_among_them(session) -> None:
+    first = session(dumping=True)
+    assert call(kernel(None)) == 64
+
+    def more(configs: Any, named: Any, **others: Any) -> Any:
+        return [*configs, *made(128)]
+
+    loaded = session(first.entries)
+    assert call(kernel(more)) == 128
+    assert [(one.outcome, one.reason) for one in loaded.lookups] == [
+        (Outcome.STALE, "pruning makes candidates that are not in the list, which were not measured")
+    ]
+    again = session((*first.entries, *loaded.entries))
+    assert [call(kernel(more)), call(kernel(None))] == [128, 64]
+    assert again.outcomes == ["hit", "hit"]
+
+
+def test_a_choice_of_the_whole_list_serves_a_part_of_it_made_anew(session) -> None:
+    first = session(dumping=True)
+    call(kernel(None))
+
+    loaded = session(first.entries)
+    assert call(kernel(lambda listed, named, **others: made(32, 64))) == 64
+    assert loaded.outcomes == ["hit"]
+
+
+def made(*blocks: int) -> list[Any]:
+    return configs(list(blocks))
 
 
 def halved_if_odd(configs: Any, named: Any, **others: Any) -> Any:

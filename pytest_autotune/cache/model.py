@@ -28,6 +28,8 @@ _TUPLE = re.compile(rf"\[(?:{_PART.pattern}(?:, {_PART.pattern})*)?\]")
 
 #: The name of a value of a fingerprint: the digest of the candidates that pruning left, where they are fewer.
 PRUNED = "pruned"
+#: The type of that part where some of what pruning left was in no list, and so was not measured with it.
+MADE_ANEW = "digest.anew"
 #: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
 MOST_COMPILED = 64
 #: Each of these texts has up to so many characters.
@@ -380,6 +382,11 @@ def united(entry: Entry, others: Iterable[Entry]) -> Entry:
     same = [one for one in more if one.choice is not None and one.choice.same_configuration(choice)]
     compiled = tuple(sorted({text for one in (entry, *same) for text in one.compiled})[:MOST_COMPILED])
     return entry if compiled == entry.compiled else replace(entry, compiled=compiled)
+
+
+def is_part(fingerprint: tuple[Value, ...]) -> bool:
+    """Whether all that pruning left is in the list, so that the fastest of the list is the fastest of that."""
+    return all(value.type != MADE_ANEW for value in fingerprint if value.name == PRUNED)
 
 
 def before_pruning(fingerprint: tuple[Value, ...]) -> tuple[Value, ...]:

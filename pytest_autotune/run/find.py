@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.made_of import LONGEST, by_digest, difference, digest_of
-from pytest_autotune.cache.model import Entry, Identity, Problem, Value, before_pruning
+from pytest_autotune.cache.model import Entry, Identity, Problem, Value, before_pruning, is_part
 from pytest_autotune.run.abilities import Exists, MadeOf, nothing_noted
 from pytest_autotune.run.lookup import NO_ENTRY, Outcome
 
@@ -101,7 +101,7 @@ def _hit(
                 return Judged(Outcome.HIT, "", entry, usable=True, alias=alias)
     # The fastest of all candidates is the fastest of any part of them that it is in.
     whole = before_pruning(fingerprint)
-    for entry in entries:
+    for entry in entries if is_part(fingerprint) else ():
         if entry.fingerprint == whole and not entry.every_failed and offered(entry):
             return Judged(Outcome.HIT, "", entry, usable=True, alias=alias)
     return None
@@ -123,7 +123,9 @@ def _stale(
     nearest = usable or entries[0]
     changed = sorted({value.name for value in set(nearest.fingerprint) ^ set(fingerprint)})
     reason = f"{', '.join(changed)} changed"
-    if words := _differences(nearest, fingerprint, caches, made_of):
+    if not is_part(fingerprint) and nearest.fingerprint == before_pruning(fingerprint):
+        reason = "pruning makes candidates that are not in the list, which were not measured"
+    elif words := _differences(nearest, fingerprint, caches, made_of):
         said = [words[name] if len(changed) == 1 else f"{name}: {words[name]}" for name in changed if name in words]
         reason += f" ({'; '.join(said)})"
     now = {value.name: value.type for value in fingerprint}

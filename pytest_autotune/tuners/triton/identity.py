@@ -12,7 +12,17 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.made_of import of_candidates, of_parts
-from pytest_autotune.cache.model import PRUNED, Device, Entry, Problem, UnportableError, Value, Versions, before_pruning
+from pytest_autotune.cache.model import (
+    MADE_ANEW,
+    PRUNED,
+    Device,
+    Entry,
+    Problem,
+    UnportableError,
+    Value,
+    Versions,
+    before_pruning,
+)
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.source.older_source_digest import (
@@ -149,7 +159,7 @@ def made_of(call: Call, function: FunctionType, fingerprint: Iterable[Value], co
                         {f"{name}.{part}": one for part, one in source_parts(heuristic, constant_text).items()}
                     )
             yield of_parts(value.name, str(value.value), parts)
-        elif value.name in ("search", PRUNED) and value.type == "digest":
+        elif value.name in ("search", PRUNED) and value.type in ("digest", MADE_ANEW):
             chosen = autotuner.configs if value.name == "search" else configs
             yield of_candidates(value.name, str(value.value), distinct_params(chosen))
 
@@ -170,7 +180,8 @@ def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
         return []
     if autotuner.perf_model is not None:
         return [Value(PRUNED, "by a performance model")]
-    return [Value(PRUNED, left, "digest")]
+    is_part = set(map(search_text, configs)) <= set(map(search_text, whole))
+    return [Value(PRUNED, left, "digest" if is_part else MADE_ANEW)]
 
 
 def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> str:
