@@ -20,7 +20,7 @@ from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.configurations import params_of
 from pytest_autotune.tuners.inductor.descent import would_try
-from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
+from pytest_autotune.tuners.inductor.kernel_measuring import KernelMeasuring
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.measuring.clocks import Launch, Runner
 from pytest_autotune.tuners.shared.compile_pool import THREAD_NAME
@@ -55,7 +55,7 @@ class Kernels:
         timed = Benchmarks(lambda: LaunchedLast(self))
         timed.hook(self.own_benchmark, self.run, self.patches)  # type: ignore[arg-type]
         self.children = Children()
-        self.part = KernelConfigs(lambda name: ("", ""), timed, self.children)  # type: ignore[arg-type]
+        self.part = KernelMeasuring(timed, self.children, print)  # type: ignore[arg-type]
         self.part.hook(triton_heuristics, self.run, self.patches)
         self.timed = timed
 
@@ -100,7 +100,7 @@ class Kernels:
         )
         start = self.launcher(config_of(XBLOCK=256))
         autotuner.coordesc_tuner.cache_benchmark_result(start.config, time_of(start.config) / 1000)
-        with self.timed.searching(self.door), self.part._watched(autotuner) as self.times_ms:  # type: ignore[arg-type]
+        with self.timed.searching(self.door), self.part.watched(autotuner) as self.times_ms:  # type: ignore[arg-type]
             launcher = autotuner.coordinate_descent_tuning(start, "x")
         assert launcher.config.found_by_coordesc
         assert not self.part._descents
