@@ -26,7 +26,7 @@ from triton.runtime.jit import KernelInterface
 
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Entry
+from pytest_autotune.cache.model import Cache, Candidate, Entry, Problem
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest
@@ -277,6 +277,20 @@ def test_pruning_that_removes_the_choice_makes_it_stale(session) -> None:
     assert call(kernel) == 16
     # Triton >= 3.8 takes the only candidate that is left without asking anybody.
     assert loaded.outcomes == [] or loaded.lookups[0].outcome is Outcome.STALE
+
+
+def test_what_another_tuning_asked_for_is_asked_for_again_by_the_next_test_that_uses_it(session) -> None:
+    first = session(dumping=True)
+    kernel = copy_kernel(Bench())
+    outer = Problem("function", "lib.outer", (), device.INTERPRETER)
+    with first.run.tuning(outer, (), bool):
+        call(kernel)
+    first.run.begin_test("test_direct")
+
+    assert call(kernel) == 64
+
+    assert [one.inside for one in first.lookups if one.problem != outer] == ["function:lib.outer", ""]
+    assert len({one.entry for one in first.lookups if one.problem != outer}) == 1
 
 
 def test_a_single_candidate_after_pruning_is_neither_measured_nor_counted(session) -> None:

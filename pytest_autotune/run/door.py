@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -85,6 +86,9 @@ class TuningRun(Notes):
         self._asked: set[tuple[str, str]] = set()
         self._caches = Caches(() if index is None else (index,), policy.aliases, self._asked)
         self._known: dict[Identity, Entry] = {}
+        #: What only other tunings have asked for yet.
+        self._asked_inside: dict[Identity, Lookup] = {}
+        self._of_thread = threading.local()
         self._is_isolated = False
         self._at_next_test: list[Callable[[], object]] = []
         self._reporting = Reporting(policy, self, log, refuse)
@@ -174,7 +178,8 @@ class TuningRun(Notes):
         if self._caches.indexes:
             self._asked.add((problem.tuner, problem.kernel))
         sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
-        lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label, id=new_id())
+        test, inside = self.current_test, self._outermost
+        lookup = Lookup(problem, sorted_fingerprint, test=test, label=label, inside=inside, id=new_id())
         made_of = abilities.made_of
         if made_of is not nothing_noted:
             made_of = partial(self._noted, problem.tuner, made_of)
@@ -185,6 +190,7 @@ class TuningRun(Notes):
             tuning = Tuning(self._process, asked, self._sources(lookup, offered, abilities, loaded, other), other)
             try:
                 tuning.ask()
+                self._of_thread.outermost = inside or problem.name
                 try:
                     yield tuning
                 except Refusal:
@@ -192,8 +198,16 @@ class TuningRun(Notes):
                 except Exception as error:
                     tuning.not_recorded(in_words(error))
                     raise
+                finally:
+                    self._of_thread.outermost = inside
             finally:
                 self._close(tuning)
+
+    @property
+    def _outermost(self) -> str:
+        """The tuning inside of which this thread is, as ``tuner:kernel``; of several inside each other the first."""
+        name: str = getattr(self._of_thread, "outermost", "")
+        return name
 
     def _sources(
         self,
@@ -244,8 +258,15 @@ class TuningRun(Notes):
             self._known[lookup.identity] = entry
             if self.policy.sweep is not None:
                 self.ran_with[lookup.identity] = replace(lookup, entry=entry)
+        first = self._asked_inside.get(lookup.identity)
         if not tuning.is_reported:
             self._reporting.report(lookup)
+            if lookup.inside:
+                self._asked_inside[lookup.identity] = lookup
+        elif first is not None and not lookup.inside:  # whichever came first: it is asked for by itself, too
+            del self._asked_inside[lookup.identity]
+            again = replace(first, inside="", test=lookup.test, tuned=False, shared=first.searched, id=new_id())
+            self._reporting.report(again)
 
     def unportable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no form that could be written."""
@@ -269,7 +290,7 @@ class TuningRun(Notes):
         All of them are reported before the first one that the policy calls an error is.
         """
         for lookup in lookups:
-            lookup = replace(lookup, test=lookup.test or self.current_test)
+            lookup = replace(lookup, test=lookup.test or self.current_test, inside=self._outermost)
             if lookup.outcome is Outcome.HIT and self._races.has_turn(lookup.problem):
                 lookup = replace(lookup, verdict=Verdict(NO_WAY_IN))
             self._reporting.report(lookup)

@@ -16,6 +16,7 @@ from pytest_autotune.run.compiled_for import with_compiled
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
+from pytest_autotune.run.nested import outer_of, with_outer
 from pytest_autotune.run.plain_kernels import entries_of
 from pytest_autotune.run.verify import Verdict
 
@@ -115,7 +116,7 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
     plain = entries_of(launched, (*(cache for _, cache in reversed(beginning.loaded)), held))
     unused = _unused(beginning, lookups, collected, plain) if is_complete else ()
     asked = {lookup.problem for lookup in lookups}
-    taken_over = [lookup for lookup in collected.taken_over if lookup.problem not in asked] if policy else []
+    taken_over = [one for one in with_outer(collected.taken_over) if one.problem not in asked] if policy else []
     measured = _measured(collected, lookups, taken_over)
     kept = lookups if policy is None else _of_the_run(lookups, beginning, held)
     used = [lookup.entry for lookup in kept if lookup.entry is not None and _was_used(lookup)]
@@ -144,7 +145,8 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
 def _of_all(collected: Collected, *, forget_compiled: bool) -> list[Lookup]:
     """The lookups of all processes, in their order, with what only the whole run knows of them."""
     compiled_for = (one for process in collected.facts for one in process.compiled_for)
-    return with_compiled(settled([lookup for _, lookup in collected.lookups]), compiled_for, anew=forget_compiled)
+    found = with_outer(settled([lookup for _, lookup in collected.lookups]))
+    return with_compiled(found, compiled_for, anew=forget_compiled)
 
 
 def _measured(collected: Collected, lookups: Sequence[Lookup], taken_over: Sequence[Lookup]) -> list[Measured]:
@@ -248,7 +250,7 @@ def _unused(
     its module imported. An entry of a problem that no entry could serve is not
     unused: it is stale, and reported as that. Nor is one for candidates that pruning
     left elsewhere: which list a test asks for may depend on those before it. Nothing is said of a tuner that was left
-    alone, if only in one call.
+    alone, if only in one call; nor of what only another tuning has asked for, where that one was asked for.
     """
     kept = merge(beginning.held, used=[entry for _, cache in beginning.loaded for entry in cache.entries]).cache
     exact = {lookup.identity for lookup in lookups}
@@ -257,7 +259,8 @@ def _unused(
     unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
     problems = {lookup.problem for lookup in lookups}
     devices = {problem.device for problem in problems} | {entry.problem.device for entry in launched}
-    kernels = {problem.name for problem in problems}
+    asked = {problem.name for problem in problems}
+    kernels = set(asked)
     kernels.update(kernel for process in collected.facts for kernel in process.imported)
     versions = collected.versions
     # A call that an error of ours left to its tuner may have been the one.
@@ -274,6 +277,7 @@ def _unused(
             and problem.name in kernels
             and problem not in unserved
             and entry.identity not in exact
+            and outer_of(entry) not in asked
             and not (before_pruning(entry.fingerprint) != entry.fingerprint and problem in problems)
         )
 

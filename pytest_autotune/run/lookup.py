@@ -48,6 +48,7 @@ class Lookup:
     :param test_failed: in a sweep, what ``test`` ran with when it failed.
     :param untuned: what was used in place of a tuning, of which there was none: ``"first"``, the first candidate, or
         ``"nearest"``, the choice of the nearest entry; else empty.
+    :param inside: the tuning, as ``tuner:kernel``, by which it was asked for; of several inside each other the first.
     :param unrecorded: why a search came to nothing that could be recorded; empty where there was none, or it did.
     :param id: of this lookup, and of no other one that is reported in a run; it says nothing about the lookup.
     :param saved_seconds: the tuning that a hit made unnecessary, in seconds.
@@ -66,6 +67,7 @@ class Lookup:
     alias: str = ""
     test_failed: bool = False
     untuned: str = ""
+    inside: str = ""
     unrecorded: str = ""
     verdict: Verdict | None = None
     id: str = field(default="", compare=False)
@@ -80,7 +82,16 @@ class Lookup:
         """What was asked, with what the loaded caches make of it."""
         # Not replace(), which takes twice as long: every hit comes here.
         return Lookup(
-            self.problem, self.fingerprint, outcome, reason, self.test, self.label, entry, alias=alias, id=self.id
+            self.problem,
+            self.fingerprint,
+            outcome,
+            reason,
+            self.test,
+            self.label,
+            entry,
+            alias=alias,
+            inside=self.inside,
+            id=self.id,
         )
 
     @property

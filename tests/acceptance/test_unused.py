@@ -370,3 +370,46 @@ def pytest_runtest_protocol(item, nextitem):
     suite.run(*PRUNE)
 
     assert entries(suite) == 2
+
+
+NESTED = """
+def inner(tune):
+    for m in (1, 2):
+        tune("lib.inner", M=m)
+
+def test_outer(tune):
+    tune("lib.outer", source="{source}", during=lambda: inner(tune))
+
+def test_inner(tune):
+    tune("lib.inner", M=1)
+"""
+
+
+def test_what_only_another_tuning_asks_for_is_not_unused_where_that_one_is_a_hit(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_lib=NESTED.format(source="one")).dump()
+
+    result = serial_suite.load("--autotune-fail-on-unused")
+
+    assert result.ret == 0
+    assert section(result)[-1].startswith("2 hits")
+    serial_suite.load("--autotune-update", "--autotune-prune")
+    serial_suite.write(test_lib=NESTED.format(source="two"))
+    assert serial_suite.report("--autotune-load=cache.textproto")["counts"]["hit"] == 2  # both of lib.inner
+
+
+def test_it_is_unused_where_nobody_asks_for_that_tuning(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=NESTED.format(source="one")).dump()
+    serial_suite.write(test_lib="def test_inner(tune): tune('lib.inner', M=1)")
+
+    report = serial_suite.report("--autotune-load=cache.textproto")
+
+    assert [one["key"] for one in report["unused"]] == [{"M": 2}]
+
+
+@pytest.mark.parametrize("order", [["outer", "inner"], ["inner", "outer"]])
+def test_an_entry_says_so_of_itself_in_any_order_of_the_tests(serial_suite: Suite, order: list[str]) -> None:
+    serial_suite.write(test_lib=NESTED.format(source="one")).dump(*[f"test_lib.py::test_{name}" for name in order])
+
+    entries = serial_suite.cache.read_text().split("entries {")[1:]
+
+    assert ["asked for by toy:lib.outer" in entry for entry in entries] == [False, True, False]

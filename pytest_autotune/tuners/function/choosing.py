@@ -91,6 +91,8 @@ def choose(run: TuningRun | None, request: Request, forget: Callable[[], object]
             made_of=partial(made_of, values, request.plan.space, request.sources),
         ),
     ) as tuning:
+        if tuning.lookup.inside:  # a test that uses it is to ask for it, too: else that would not be known
+            run.at_next_test(forget)
         taken = _taken(run, request, tuning, forget)
         return taken if taken is not None else _tuned(run, request, tuning)
 

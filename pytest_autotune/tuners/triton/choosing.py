@@ -120,13 +120,13 @@ class Choices:
         self._compiled.forget(autotuner, call.tuning_key)
         with self._door(call, function, configs, identity) as tuning:
             if self._take(call, identity, tuning):
-                self._forget_before_the_next_test(call)
+                self._forget_before_the_next_test(call, tuning.lookup)
                 return True
             if disk_cache is not None and not run.policy.dumping and _owner_uses_disk_cache(autotuner):
                 return _from_disk_cache(disk_cache, autotuner, call.tuning_key, configs, bench_fn)
             tune(call, configs, bench_fn if _is_compiled(autotuner) else _as_it_is(bench_fn), tuning, run)
             self._note_tuned(call, tuning.lookup)
-            self._forget_before_the_next_test(call)
+            self._forget_before_the_next_test(call, tuning.lookup)
             return False
 
     def leave_alone(
@@ -216,16 +216,18 @@ class Choices:
                 kernel = _compiled_kernel(call, config)
             self._compiled.chosen(call, lookup.entry, config, kernel)
 
-    def _forget_before_the_next_test(self, call: Call) -> None:
+    def _forget_before_the_next_test(self, call: Call, lookup: Lookup | None = None) -> None:
         """Let the next test ask for its own choice where arguments outside the key prune the candidates.
 
         Triton's memory would give it the choice of whichever test came first, which pruning may have taken from it.
-        In a sweep it always asks, so that it is known what it ran with.
+        In a sweep it always asks, so that it is known what it ran with. What another tuning has asked for is to be
+        asked for by the tests that use it, too: else it would not be known.
         """
         autotuner, tuning_key = call.autotuner, call.tuning_key
         self._set_lists.chosen(autotuner, tuning_key)
         is_pruned = getattr(autotuner, "early_config_prune", None) is not None and autotuner.perf_model is None
-        if not is_pruned and self._run.policy.sweep is None:
+        is_nested = lookup is not None and lookup.inside
+        if not (is_pruned or is_nested) and self._run.policy.sweep is None:
             return
         reference = weakref.ref(autotuner)
         forget_launches = libtuner.forget_launches(autotuner)
