@@ -137,7 +137,13 @@ class OwnRuns:
             kwargs,
             tuple(keyed(autotuner, search.key, named)),
         )
-        chosen = self._choices.choose_one(call, configs, benchmark.of_all(call, configs))
+
+        def take(best: Any) -> None:
+            autotuner.cache[call.tuning_key] = best
+            autotuner.pre_hook(call.arguments(best), reset_only=True)
+
+        bench_fn = benchmark.of_all(autotuner, call.args, kwargs, configs, take)
+        chosen = self._choices.choose_one(call, configs, bench_fn)
         if not is_known:
             autotuner.cache.pop(call.tuning_key, None)
         if chosen is None:

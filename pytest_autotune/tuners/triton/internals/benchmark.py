@@ -5,14 +5,11 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_autotune.tuners.shared.source.functions import closure_cells, names_in
 from pytest_autotune.tuners.triton.internals.modules import AUTOTUNER_MODULE, module
 from pytest_autotune.tuners.triton.internals.targets import triton_driver
-
-if TYPE_CHECKING:
-    from pytest_autotune.tuners.triton.call import Call
 
 _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
 _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
@@ -42,16 +39,19 @@ def measures_all(bench_fn: Callable[[], None]) -> bool:
     return "_bench" in names_in(inspect.unwrap(bench_fn).__code__)
 
 
-def of_all(call: Call, configs: Sequence[Any]) -> Callable[[], None]:
-    """What Triton's ``run`` does where it has no choice, as a benchmark function that :func:`measures_all`."""
-    autotuner = call.autotuner
+def of_all(
+    autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], configs: Sequence[Any], take: Callable[[Any], object]
+) -> Callable[[], None]:
+    """What Triton's ``run`` does where it has no choice, as a benchmark function that :func:`measures_all`.
+
+    :param take: called with the fastest candidate.
+    """
 
     def benchmark() -> None:
         began = time.time()
-        timings = {config: autotuner._bench(*call.args, config=config, **call.kwargs) for config in configs}
+        timings = {config: autotuner._bench(*args, config=config, **kwargs) for config in configs}
         autotuner.bench_time = time.time() - began
-        best = autotuner.cache[call.tuning_key] = min(timings, key=timings.get)  # type: ignore[arg-type]
-        autotuner.pre_hook(call.arguments(best), reset_only=True)
+        take(min(timings, key=timings.get))  # type: ignore[arg-type]
         autotuner.configs_timings = timings
 
     return benchmark
