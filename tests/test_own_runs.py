@@ -275,6 +275,27 @@ def test_choices_that_were_read_from_a_file_and_never_used_are_not_unseen(sessio
     assert first.unseen == []
 
 
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("then", ["the run ends", "the next test", "another key is tuned"])
+def test_one_that_is_used_after_another_key_was_tuned_is_unseen(session, used: bool, then: str) -> None:
+    first = session(dumping=True)
+    before, kernel = kernel_of(Autotuner, Bench()), kernel_of(Autotuner, Bench())
+    call(before, 50)
+    (key,) = before.cache
+    kernel.cache[key] = configs()[0]
+    call(kernel)
+    if used:
+        call(kernel, 50)
+
+    if then == "the next test":
+        first.run.begin_test("test_next")
+        call(kernel)
+    elif then == "another key is tuned":
+        call(kernel, 60)
+
+    assert len(first.unseen) == used
+
+
 @pytest.mark.parametrize("copied", [copy, deepcopy])
 def test_a_kernel_that_is_copied_with_its_memory_is_not_unseen(session, copied: Any) -> None:
     first = session(dumping=True)

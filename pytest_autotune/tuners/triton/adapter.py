@@ -72,6 +72,7 @@ class Adapter:
         set_lists = self._set_lists = SetLists(run)
         choices = Choices(run, compiled, set_lists)
         adapter = self
+        self._seen = Seen(run.at_next_test)
 
         def choosing(disk_cache: Callable[..., Any]) -> Any:
             def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
