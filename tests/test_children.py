@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.run.together import children
-from pytest_autotune.run.together.children import FREE_MEMORY, Children, number_of, start
+from pytest_autotune.run.together import machine
+from pytest_autotune.run.together.children import Bounds, Children, start
+from pytest_autotune.run.together.machine import FREE_MEMORY, number_of
 
 
 def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
@@ -35,7 +36,7 @@ def parent_of(process: int) -> int:
 
 
 def is_gone(process: int) -> bool:
-    return not children.is_alive(process)
+    return not machine.is_alive(process)
 
 
 def writes_its_number(path: Path) -> Callable[[], None]:
@@ -105,8 +106,8 @@ def test_none_outlives_a_process_that_is_killed(tmp_path: Path, how: signal.Sign
 import os, sys, time
 from pathlib import Path
 sys.path[:0] = {[str(Path(__file__).parent.parent)]!r}
-from tests.test_children import sleeps, start
-start(lambda: [sleeps(Path({str(tmp_path)!r}) / name) for name in "ab"], 2, temporary={str(temporary)!r})
+from tests.test_children import Bounds, sleeps, start
+start(lambda: [sleeps(Path({str(tmp_path)!r}) / name) for name in "ab"], 2, bounds=Bounds(temporary={str(temporary)!r}))
 if os.fork() == 0:  # a child of a test, which lives on
     time.sleep(3)
     os._exit(0)
@@ -130,23 +131,20 @@ def test_a_job_that_ends_its_process_costs_nothing_but_itself(tmp_path: Path) ->
     assert (tmp_path / "last").exists()
 
 
-def test_a_job_that_hangs_is_ended_and_the_others_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "JOB_S", 0.3)
+def test_a_job_that_hangs_is_ended_and_the_others_are_done(tmp_path: Path) -> None:
+    jobs = [sleeps(tmp_path / "hangs"), writes_its_number(tmp_path / "last")]
 
-    all_done(start(lambda: [sleeps(tmp_path / "hangs"), writes_its_number(tmp_path / "last")], 1))
+    all_done(start(lambda: jobs, 1, bounds=Bounds(job_s=0.3)))
 
     assert is_gone(pid_in(tmp_path / "hangs"))
     assert (tmp_path / "last").exists()
 
 
-def test_all_of_them_end_after_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "ALL_S", 0.3)
-
-    all_done(start(lambda: [sleeps(tmp_path / "hangs")], 1))
+def test_all_of_them_end_after_a_time(tmp_path: Path) -> None:
+    all_done(start(lambda: [sleeps(tmp_path / "hangs")], 1, bounds=Bounds(all_s=0.3)))
 
 
-def test_a_job_that_takes_all_memory_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "MEMORY", 1 << 28)
+def test_a_job_that_takes_all_memory_is_an_error_of_its_own(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
 
     def job() -> None:
@@ -155,7 +153,7 @@ def test_a_job_that_takes_all_memory_is_an_error_of_its_own(tmp_path: Path, monk
         except MemoryError:
             taken.write_text("no")
 
-    all_done(start(lambda: [job], 1))
+    all_done(start(lambda: [job], 1, bounds=Bounds(memory=1 << 28)))
 
     assert taken.read_text() == "no"
 
@@ -258,8 +256,8 @@ def test_the_cores_and_the_memory_that_are_left_are_shared(
 def test_a_container_has_the_cores_that_it_has_time_of(tmp_path: Path, quota: str, cores: int) -> None:
     (tmp_path / "cpu.max").write_text(quota)
 
-    assert children.cores(8, tmp_path / "cpu.max") == cores
-    assert children.cores(8, tmp_path / "there-is-none") == 8
+    assert machine.cores(8, tmp_path / "cpu.max") == cores
+    assert machine.cores(8, tmp_path / "there-is-none") == 8
 
 
 def stat(path: Path, *cores: tuple[int, int]) -> Path:
@@ -284,10 +282,10 @@ def test_idle_cores_are_those_that_nothing_ran_on_lately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: list[tuple[int, int]], idle: float | None
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(children.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(machine.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(os, "times", lambda: os.times_result((0.0, 0.0, 0.0, 0.0, now[0])))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    counted = children.IdleCores(stat(tmp_path / "stat", *((0, 0) for _ in cores)))
+    counted = machine.IdleCores(stat(tmp_path / "stat", *((0, 0) for _ in cores)))
 
     now[0] += 0.1
     assert counted.now() == 0.0  # too early to know
@@ -297,12 +295,12 @@ def test_idle_cores_are_those_that_nothing_ran_on_lately(
 
 
 def test_where_the_kernel_does_not_say_what_is_idle_nothing_is_waited_for(tmp_path: Path) -> None:
-    assert children.IdleCores(tmp_path / "none").now() is None
+    assert machine.IdleCores(tmp_path / "none").now() is None
 
 
 def test_as_many_work_as_cores_are_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     idle = iter([0.2, 0.2, 1.9, 0.0])
-    monkeypatch.setattr(children.IdleCores, "now", lambda _: next(idle, 0.0))
+    monkeypatch.setattr(machine.IdleCores, "now", lambda _: next(idle, 0.0))
     jobs = [sleeps(tmp_path / name) for name in "abc"]
 
     started = start(lambda: jobs, 3, wait=True)

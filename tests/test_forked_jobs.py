@@ -22,7 +22,7 @@ import pytest
 if not sys.platform.startswith("linux"):
     pytest.skip("forks", allow_module_level=True)
 
-from pytest_autotune.run.together import children, forked_jobs
+from pytest_autotune.run.together import children, forked_jobs, machine
 from pytest_autotune.run.together.forked_jobs import Ended, ForkedJobs, thread_may_fork
 
 WAIT_S = 20.0
@@ -179,9 +179,9 @@ def test_children_that_hang_before_their_first_job_are_lost_and_do_not_live_on(
     processes = list(map(int, begun.read_text().split()))
     assert len(processes) == 2
     until = time.monotonic() + WAIT_S
-    while any(map(children.is_alive, processes)) and time.monotonic() < until:
+    while any(map(machine.is_alive, processes)) and time.monotonic() < until:
         time.sleep(0.005)
-    assert not any(map(children.is_alive, processes))
+    assert not any(map(machine.is_alive, processes))
 
 
 def test_children_may_end_later_than_what_they_were_forked_for(tmp_path: Path) -> None:
@@ -254,10 +254,10 @@ def test_children_end_with_whatever_leaves_them_and_so_do_their_temporary_files(
 
     left = {int(path.read_text()) for path in tmp_path.iterdir() if path != temporary}
     until = time.monotonic() + WAIT_S
-    while any(map(children.is_alive, left)) and time.monotonic() < until:
+    while any(map(machine.is_alive, left)) and time.monotonic() < until:
         time.sleep(0.005)
     assert len(left) == 2
-    assert not any(map(children.is_alive, left))
+    assert not any(map(machine.is_alive, left))
     assert not list(temporary.iterdir())
 
 

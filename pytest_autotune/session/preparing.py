@@ -12,8 +12,8 @@ import pytest
 
 from pytest_autotune import devices
 from pytest_autotune.run.distributed import in_distributed_run
-from pytest_autotune.run.together.children import cores, number_of
 from pytest_autotune.run.together.folders import Membership
+from pytest_autotune.run.together.machine import cores, number_of
 from pytest_autotune.session.completeness import selecting_flag
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.tuners.hooks import Hooks

@@ -188,7 +188,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
     monkeypatch.setattr("pytest_autotune.session.preparing.number_of", lambda *_: 2)
-    monkeypatch.setattr("pytest_autotune.run.together.children.IdleCores.now", lambda _: 2.0)  # whatever else runs
+    monkeypatch.setattr("pytest_autotune.run.together.machine.IdleCores.now", lambda _: 2.0)  # whatever else runs
     return Suite(pytester)
 
 

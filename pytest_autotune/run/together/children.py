@@ -22,28 +22,40 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
-#: So long may one job take, all of them, and the end of those that are told to end, in seconds.
-JOB_S, ALL_S, END_S = 60.0, 900.0, 3.0
-#: So much more memory than the test process may one of them use, in bytes.
-MEMORY = 8 << 30
-#: So much has to be there for each, in bytes.
-FREE_MEMORY = 1 << 30
+from pytest_autotune.run.together.machine import IdleCores, is_alive
+
+#: So long may the end of those take that are told to end, in seconds.
+END_S = 3.0
 #: A pipe holds the numbers of so many jobs.
 MOST_JOBS = 10_000
 _POLL_S = 0.05
-#: Tests come first.
-NICE = 5
-#: Idle cores are counted over so many seconds, and what is missing to a whole one may be so much less.
-SAMPLE_S, IDLE_ENOUGH = 0.2, 0.3
+#: What is missing to a whole idle core may be so much.
+IDLE_ENOUGH = 0.3
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-#: Of the clock of another process, whose number is in the other bits: what the scheduler has counted.
-_CPUCLOCK_SCHED = 2
 _OWN_SIGNALS = ("SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGPROF", "SIGVTALRM", "SIGABRT")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What children may take.
+
+    :param job_s: how long one job may take, in seconds.
+    :param all_s: how long all of them may take.
+    :param nice: how much other processes come first, as ``nice`` has it; by default tests do.
+    :param memory: how much more than the test process one of them may use, in bytes.
+    :param temporary: a folder that goes with them, also where the test process is killed.
+    """
+
+    job_s: float = 60.0
+    all_s: float = 900.0
+    nice: int = 5
+    memory: int = 8 << 30
+    temporary: str | None = None
 
 
 class Children:
@@ -86,13 +98,9 @@ def start(
     number: int,
     keep: Collection[int] = (),
     *,
+    bounds: Bounds = Bounds(),
     wait: bool = False,
     ended: Callable[[int, int], object] = lambda process, code: None,
-    job_s: float | None = None,
-    all_s: float | None = None,
-    nice: int = NICE,
-    memory: int | None = None,
-    temporary: str | None = None,
     stays: bool = False,
 ) -> Children:
     """Fork children that do some jobs.
@@ -100,19 +108,14 @@ def start(
     :param plan: called in the first child; makes the jobs, which are called in any order and in any of the children.
     :param number: how many of them work at a time.
     :param keep: descriptors that they may write to.
+    :param bounds: what they may take.
     :param wait: only as many of them work as there are idle cores.
     :param ended: called in the first child when another one has ended, with its number and how it did: the exit
         status, or the negative number of the signal that killed it.
-    :param job_s: how long one job may take, in seconds; None: :data:`JOB_S`.
-    :param all_s: how long all of them may take; None: :data:`ALL_S`.
-    :param nice: how much other processes come first, as ``nice`` has it.
-    :param memory: how much more than the test process one of them may use, in bytes; None: :data:`MEMORY`.
-    :param temporary: a folder that goes with them, also where the test process is killed.
     :param stays: no test runs until they are stopped: a child of the test process may wait for all of them, so that
         none is left to the first process of a container, which may wait for nobody.
     :raises OSError: when there can be none.
     """
-    job_s, all_s = JOB_S if job_s is None else job_s, ALL_S if all_s is None else all_s
     process = os.getpid()
     with ExitStack() as undo:
         stop_read, stop_write = pipe(undo)
@@ -136,8 +139,7 @@ def start(
                 kept = {*keep, stop_read, alive_write}
                 if stays:
                     _end_with_parent()  # it may hang before it listens
-                bound = partial(_bound, nice, MEMORY if memory is None else memory)
-                _lead(plan, number, process, stop_read, kept, wait, ended, job_s, all_s, bound, temporary)
+                _lead(plan, number, process, stop_read, kept, bounds, wait, ended)
             elif stays:
                 _leave_alone_what_is_open(())
                 with suppress(ChildProcessError):
@@ -186,23 +188,20 @@ def _lead(
     process: int,
     stop: int,
     keep: Collection[int],
+    bounds: Bounds,
     wait: bool,
     ended: Callable[[int, int], object],
-    job_s: float,
-    all_s: float,
-    bound: Callable[[], None],
-    temporary: str | None,
 ) -> None:
     """Do everything that the first child does."""
     _adopt_orphans()  # what a worker that was killed had started
     _leave_alone_what_is_open(keep)
     # Not before: what it opens is to stay open.
-    threading.Thread(target=_end_with, args=(process, stop, all_s, temporary), daemon=True).start()
-    bound()
+    threading.Thread(target=_end_with, args=(process, stop, bounds), daemon=True).start()
+    _bound(bounds)
     cores = IdleCores() if wait else None
     jobs = list(plan())[:MOST_JOBS]
-    _Workers(jobs, number, cores, ended, job_s).work()
-    _remove(temporary)
+    _Workers(jobs, number, cores, ended, bounds.job_s).work()
+    _remove(bounds.temporary)
 
 
 def _remove(temporary: str | None) -> None:
@@ -210,40 +209,17 @@ def _remove(temporary: str | None) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _end_with(process: int, stop: int, all_s: float, temporary: str | None) -> None:
+def _end_with(process: int, stop: int, bounds: Bounds) -> None:
     """End all of this group when told to, when the test process ends, or after a time."""
     waited_for = [stop]
     with suppress(OSError, AttributeError):
         waited_for.append(os.pidfd_open(process))
-    give_up_at = time.monotonic() + all_s
+    give_up_at = time.monotonic() + bounds.all_s
     while time.monotonic() < give_up_at and not _readable(waited_for, 1.0):
         if not is_alive(process):
             break
-    _remove(temporary)
+    _remove(bounds.temporary)
     os.killpg(0, signal.SIGKILL)
-
-
-def processor_s(process: int) -> float | None:
-    """The processor time of a process and of those that its main thread has started; None where it cannot be told."""
-    with suppress(OSError, ValueError):
-        started = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()
-        used = [time.clock_gettime(~process << 3 | _CPUCLOCK_SCHED), *map(processor_s, map(int, started))]
-        return None if None in used else sum(filter(None, used))
-    return None
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process runs: one that has ended and is not waited for does not."""
-    try:
-        os.kill(process, 0)
-    except OSError:
-        return False
-    with suppress(OSError, IndexError):
-        state = (
-            Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
-        )
-        return state not in ("Z", "X")
-    return True
 
 
 def _readable(descriptors: Sequence[int], timeout_s: float) -> list[int]:
@@ -264,7 +240,7 @@ def _leave_alone_what_is_open(keep: Collection[int]) -> None:
     sys.stdin = sys.stdout = sys.stderr = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
 
 
-def _bound(nice: int, memory: int) -> None:
+def _bound(bounds: Bounds) -> None:
     """Take no more than what is left, and be the first to go."""
     sys.settrace(None)
     sys.setprofile(None)
@@ -273,55 +249,13 @@ def _bound(nice: int, memory: int) -> None:
     with suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        limit = pages * mmap.PAGESIZE + memory
+        limit = pages * mmap.PAGESIZE + bounds.memory
         if hard == resource.RLIM_INFINITY or limit < hard:
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with suppress(OSError):
-        os.nice(nice)
-
-
-class IdleCores:
-    """How many cores that this process may run on have been idle lately; it counts as idle what it used itself.
-
-    :param stat: where the kernel says what its cores have done.
-    """
-
-    def __init__(self, stat: Path = Path("/proc/stat")) -> None:
-        self._stat = stat
-        self._last = self._sample()
-
-    def now(self) -> float | None:
-        """Since it was last asked; none where that is too early to know, and None where the kernel does not say."""
-        last = self._last
-        if last is not None and time.monotonic() - last[0] < SAMPLE_S:
-            return 0.0
-        self._last = now = self._sample()
-        if now is None or last is None:
-            return None
-        seconds = now[0] - last[0]
-        all_s, idle_s, own_s = (now[number] - last[number] for number in (1, 2, 3))
-        if all_s < seconds / 2:  # a sandbox that has no such counters
-            return None
-        return (idle_s + own_s) / seconds
-
-    def _sample(self) -> tuple[float, float, float, float] | None:
-        """The time, what the cores have done in all, how much of it was nothing, and what this process has used."""
-        with suppress(OSError, ValueError):
-            own = os.times()
-            mine = os.sched_getaffinity(0)
-            total = idle = 0
-            for line in self._stat.read_text(encoding="ascii").splitlines():
-                name, _, numbers = line.partition(" ")
-                if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in mine:
-                    # user, nice, system, idle, waiting for a disk, interrupts, soft ones, stolen; guests are in user
-                    ticks = list(map(int, numbers.split()[:8]))
-                    total += sum(ticks)
-                    idle += sum(ticks[3:5])
-            per_second = os.sysconf("SC_CLK_TCK")
-            return time.monotonic(), total / per_second, idle / per_second, own.user + own.system
-        return None
+        os.nice(bounds.nice)
 
 
 class _Workers:
@@ -330,7 +264,7 @@ class _Workers:
     :param number: how many at a time.
     :param cores: says how many are idle; None where that does not matter.
     :param ended: see :func:`start`.
-    :param job_s: see :func:`start`.
+    :param job_s: how long one job may take, in seconds.
     """
 
     def __init__(
@@ -407,42 +341,3 @@ class _Workers:
                 struct.pack_into("d", self._begun, 8 * slot, 0.0)
         finally:
             os._exit(0)
-
-
-def number_of(cores: int, processes: int, index: int, free: int | None = None) -> int:
-    """How many children one of several processes may have: what is left of the cores, and of the memory, is shared.
-
-    :param cores: of this machine.
-    :param processes: how many share it.
-    :param index: of this one among them, from 0.
-    :param free: memory in bytes; None: what is free now.
-    """
-    free = free_memory() if free is None else free
-    spare = min(cores - processes, free // FREE_MEMORY)
-    return max(spare // processes + (index < spare % processes), 0) if spare > 0 else 0
-
-
-def cores(affinity: int, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """The cores that this process may use: a container may have less time of them than there are.
-
-    :param affinity: those that it may run on.
-    :param quota: where the time of a container stands, ``MICROSECONDS PERIOD``.
-    """
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        time_us, period_us = map(int, quota.read_text(encoding="ascii").split())
-        return max(min(affinity, time_us // period_us), 1)
-    return affinity
-
-
-def free_memory() -> int:
-    """The memory that this process may still use, in bytes."""
-    found = [1 << 40]
-    with suppress(OSError, ValueError, IndexError):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        meminfo: Mapping[str, str] = dict(line.split(":", 1) for line in lines if ":" in line)
-        found.append(int(meminfo["MemAvailable"].split()[0]) * 1024)
-    with suppress(OSError, ValueError):  # of a container
-        group = Path("/sys/fs/cgroup")
-        limit, used = (int((group / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
-        found.append(max(limit - used, 0))
-    return min(found)

@@ -7,6 +7,7 @@ and nothing comes back but how the job ended.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import shutil
@@ -16,11 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from types import TracebackType
 
-from pytest_autotune.run.together import children
+from pytest_autotune.run.together import children, machine
 from pytest_autotune.run.together.folders import for_temporary_files
 
 #: So long may one job take, in seconds.
@@ -63,7 +65,7 @@ class ForkedJobs:
     :param take: entered in the child around each job; yields False where another process does it.
     :param cores: takes that many cores which nobody compiles on, or fewer; each is freed by closing it.
     :param most: children at a time.
-    :param memory: as of :func:`children.start`.
+    :param memory: as of :class:`children.Bounds`.
     :param ending: where it is waited for children that end; None: where this is left.
     """
 
@@ -73,14 +75,15 @@ class ForkedJobs:
         take: Callable[[int], AbstractContextManager[bool]],
         cores: Callable[[int], list[ExitStack]],
         most: int,
-        memory: int | None = None,
+        memory: int = children.Bounds.memory,
         ending: ExitStack | None = None,
     ) -> None:
         self._most = most
         self._jobs = jobs
         self._take = take
         self._cores = cores
-        self._memory = memory
+        # The test waits for them.
+        self._bounds = children.Bounds(job_s=math.inf, all_s=math.inf, nice=0, memory=memory)
         self._ending = ending
         self._held: list[ExitStack] = []
         self._families: list[children.Children] = []
@@ -142,11 +145,7 @@ class ForkedJobs:
                     len(cores),
                     [self._queue, self._tell],
                     ended=lambda process, code: os.write(self._tell, _TOLD.pack(code, _OVER, process)),
-                    job_s=float("inf"),
-                    all_s=float("inf"),
-                    nice=0,  # the test waits for them
-                    memory=self._memory,
-                    temporary=temporary,
+                    bounds=replace(self._bounds, temporary=temporary),
                     stays=True,
                 )
             )
@@ -211,7 +210,7 @@ class ForkedJobs:
         self.hung = not self._begun and now - self._heard_at > 2 * QUIET_S
         for process, begun_at in self._begun.values():
             if now - begun_at > QUIET_S:
-                used = children.processor_s(process)
+                used = machine.processor_s(process)
                 last, changed_at = self._used.get(process, (None, now))
                 if used is None or used != last:
                     changed_at = now

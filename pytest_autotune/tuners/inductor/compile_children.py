@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.together import children
+from pytest_autotune.run.together import machine
 from pytest_autotune.tuners.inductor.forked_pool import ForkedPool
 from pytest_autotune.tuners.inductor.forked_worker import prepare, warm_up
 from pytest_autotune.tuners.inductor.patches import Patches
@@ -44,7 +44,7 @@ class CompileChildren:
         def make_pool_class(original: Any) -> Any:
             class Pool(ForkedPool):
                 def __init__(self, nprocs: int, *args: Any, **kwargs: Any) -> None:
-                    number = min(nprocs, children.free_memory() // children.FREE_MEMORY)
+                    number = min(nprocs, machine.free_memory() // machine.FREE_MEMORY)
                     target = _target()
                     # Not before the fork, and in a thread: it takes as long as a kernel.
                     warming = threading.Thread(target=warm_up, args=(target,), daemon=True)

@@ -90,7 +90,8 @@ class ForkedPool:
             self._door, theirs = map(undo.enter_context, socket.socketpair())
             serve = partial(plan, theirs, prepare, workers)
             # The test waits for them.
-            leader = children.start(serve, workers, [theirs.fileno()], job_s=math.inf, all_s=math.inf, nice=0)
+            bounds = children.Bounds(job_s=math.inf, all_s=math.inf, nice=0)
+            leader = children.start(serve, workers, [theirs.fileno()], bounds=bounds)
             undo.callback(leader.stop)
             self._listener = threading.Thread(
                 target=self._listen, args=(leader,), name="pytest-autotune-inductor", daemon=True

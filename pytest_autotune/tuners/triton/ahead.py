@@ -85,9 +85,9 @@ class CompilingChildren:
                 plan.jobs,
                 suite.children,
                 [descriptor],
+                bounds=children.Bounds(temporary=self._temporary),
                 wait=not suite.at_once,
                 ended=plan.ended,
-                temporary=self._temporary,
             )
         except OSError as error:
             self._run.note(f"triton: nothing was compiled ahead: {error.strerror or error}")

@@ -19,8 +19,9 @@ from functools import partial
 from typing import Any
 
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.together.children import FREE_MEMORY, free_memory
+from pytest_autotune.run.together.children import Bounds
 from pytest_autotune.run.together.forked_jobs import MOST, Ended, ForkedJobs, thread_may_fork
+from pytest_autotune.run.together.machine import FREE_MEMORY, free_memory
 from pytest_autotune.run.together.shared_work import Work
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.tuners.triton.internals import crashes, knobs
@@ -115,7 +116,7 @@ class CompileJobs(Executor):
         return is_possible and self._run.hung_children < MOST_HUNG
 
     def _in_children(
-        self, jobs: dict[int, _Job], cores: list[ExitStack], most: int, memory: int | None = None
+        self, jobs: dict[int, _Job], cores: list[ExitStack], most: int, memory: int = Bounds.memory
     ) -> dict[int, int]:
         """Compile in children what they can; what is lost there stays open.
 
