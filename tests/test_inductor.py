@@ -33,6 +33,8 @@ from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.inductor import Adapter as InductorAdapter
 from pytest_autotune.tuners.inductor import configurations, identity
+from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.compile_children import CompileChildren
 from pytest_autotune.tuners.inductor.descriptions import _uncovered
 from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
 from pytest_autotune.tuners.inductor.padding import Paddings
@@ -711,7 +713,7 @@ MATRIX = SimpleNamespace(device=SimpleNamespace(type="cuda", index=0))
 
 
 def _hook_padding(module: PadModule, run: TuningRun) -> Patches:
-    part, patches = Paddings(), Patches(run, "inductor.pad_mm")
+    part, patches = Paddings(Benchmarks()), Patches(run, "inductor.pad_mm")
     part.hook(module, run, patches)
     return patches
 
@@ -839,7 +841,7 @@ def test_an_error_of_the_plugin_leaves_a_kernel_to_inductor(monkeypatch: pytest.
     module.CachingAutotuner, module.hash_configs = CachingAutotuner, str
     module.torch = SimpleNamespace(_inductor=SimpleNamespace(config=None))
     run = run_with(None, [])
-    part = KernelConfigs(lambda name: ("", ""))
+    part = KernelConfigs(lambda name: ("", ""), Benchmarks(), CompileChildren())
     part.hook(module, run, Patches(run, part.tuner))
     monkeypatch.setattr(KernelConfigs, "_acts_on", lambda self, autotuner: True)
     monkeypatch.setattr(KernelConfigs, "_search", None)

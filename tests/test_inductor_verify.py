@@ -16,6 +16,7 @@ from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.run.verify import Share, Verdict, Verification
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.compile_children import CompileChildren
 from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.templates import Templates
@@ -54,7 +55,7 @@ class Spilling(Kernel):
 
 def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that_inductor_refuses() -> None:
     entry = Entry(Problem("inductor.config", "k", (), GPU), (), Candidate(params=params(64)))
-    part = KernelConfigs(lambda name: ("", ""), Benchmarks(lambda: Gpu()))
+    part = KernelConfigs(lambda name: ("", ""), Benchmarks(lambda: Gpu()), CompileChildren())
     search: Any = SimpleNamespace(compiled_s=1.5)
     verdicts = []
     for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
@@ -78,7 +79,9 @@ def test_a_kernel_on_the_cpu_is_not_raced_and_that_is_told() -> None:
     kernel = Spilling({64: 5.0, 16: 4.0})
     kernel.device_props = SimpleNamespace(type="cpu")
     with run.tuning(entry.problem, (), lambda entry: True) as tuning:
-        KernelConfigs(lambda name: ("", ""))._verify(kernel, SimpleNamespace(compiled_s=0.0), tuning, (), {})  # type: ignore
+        KernelConfigs(lambda name: ("", ""), Benchmarks(), CompileChildren())._verify(
+            kernel, SimpleNamespace(compiled_s=0.0), tuning, (), {}
+        )  # type: ignore
 
     assert lookups[0].verdict == Verdict("it is not on a GPU")
 

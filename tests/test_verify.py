@@ -159,7 +159,7 @@ def test_the_likeliest_ones_are_made_ready_first_and_no_more_when_the_time_is_ov
         ({"ready": lambda some: {}}, "it cannot be launched"),
         ({"ready": lambda some: {some[0]: Runner(lambda: 5.0)}}, "no other candidate can be launched"),
         ({"ready": lambda some: 1 / 0}, "ZeroDivisionError: division by zero"),
-        ({"is_choice": lambda one, entry: False}, "there is nothing to race it against"),
+        ({"choice": 7}, "there is nothing to race it against"),
     ],
 )
 def test_why_a_choice_was_not_raced_is_told_and_nothing_is_raised(contest: Any, why: str) -> None:

@@ -30,8 +30,8 @@ class Fusions:
     tuner = "inductor.fusion"
     module = "torch._inductor.codegen.triton"
 
-    def __init__(self, timed: Benchmarks | None = None) -> None:
-        self._timed = timed or Benchmarks()
+    def __init__(self, timed: Benchmarks) -> None:
+        self._timed = timed
         self._run: TuningRun | None = None
         self._current_device: Callable[[], Any] = lambda: None
         #: Digest of a generated module's text -> the name that the kernel would have in a graph; what it computes.

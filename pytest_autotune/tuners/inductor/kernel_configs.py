@@ -66,14 +66,11 @@ class KernelConfigs:
     module = "torch._inductor.runtime.triton_heuristics"
 
     def __init__(
-        self,
-        describe: Callable[[str], tuple[str, str]],
-        timed: Benchmarks | None = None,
-        children: CompileChildren | None = None,
+        self, describe: Callable[[str], tuple[str, str]], timed: Benchmarks, children: CompileChildren
     ) -> None:
         self._describe = describe
-        self._timed = timed or Benchmarks()
-        self._measuring = KernelMeasuring(self._timed, children or CompileChildren(), self._measured_elsewhere)
+        self._timed = timed
+        self._measuring = KernelMeasuring(self._timed, children, self._measured_elsewhere)
         self._run: TuningRun | None = None
         self._hash_configs: Callable[[Sequence[Any]], str] = str
         self._threads: CompileThreads | None = None

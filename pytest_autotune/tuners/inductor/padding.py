@@ -40,8 +40,8 @@ class Paddings:
     tuner = "inductor.pad_mm"
     module = "torch._inductor.fx_passes.pad_mm"
 
-    def __init__(self, timed: Benchmarks | None = None) -> None:
-        self._timed = timed or Benchmarks()
+    def __init__(self, timed: Benchmarks) -> None:
+        self._timed = timed
         self._run: TuningRun | None = None
         self._open: list[_Decision] = []
         #: Times of products without padding, which Inductor measures once for several decisions.

@@ -45,8 +45,8 @@ class Templates:
     tuner = "inductor.template"
     module = "torch._inductor.select_algorithm"
 
-    def __init__(self, timed: Benchmarks | None = None) -> None:
-        self._timed = timed or Benchmarks()
+    def __init__(self, timed: Benchmarks) -> None:
+        self._timed = timed
         self._run: TuningRun | None = None
         self._torch: Any = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -47,10 +47,6 @@ class Comparison:
     best_us: float = 0.0
 
 
-def _has_same_configuration(candidate: Candidate, entry: Entry) -> bool:
-    return entry.choice is not None and candidate.same_configuration(entry.choice)
-
-
 @dataclass(frozen=True)
 class Contest:
     """What a tuner brings to the race of a loaded choice.
@@ -61,9 +57,6 @@ class Contest:
     :param expected: errors that are a candidate's own.
     :param on: names the processor where it is not the current GPU.
     :param spent_s: seconds that were spent before on making candidates ready.
-    :param is_choice: whether a candidate is the one that the entry chooses.
-    :param entry: makes the entry that a dump keeps where another one is faster: of the tuning, that one, and all of
-        them with their times.
     """
 
     candidates: Iterable[Candidate]
@@ -72,8 +65,6 @@ class Contest:
     expected: tuple[type[BaseException], ...] = ()
     on: str = ""
     spent_s: float = 0.0
-    is_choice: Callable[[Candidate, Entry], bool] = _has_same_configuration
-    entry: Callable[[Tuning, Candidate, Sequence[Candidate]], Entry] = field(default_factory=lambda: _entry)
 
 
 def verify(tuning: Tuning, contest: Contest) -> None:
@@ -119,7 +110,7 @@ def _verdict(tuning: Tuning, contest: Contest, is_over: Callable[[], bool]) -> V
     entry = tuning.entry
     assert entry is not None
     ordered = _likeliest_first(contest, entry)
-    if len(ordered) < 2 or not contest.is_choice(ordered[0], entry):
+    if len(ordered) < 2 or not _is_choice(ordered[0], entry):
         return Verdict("there is nothing to race it against")
     runners: dict[Candidate, Runner] = {}
     rest = iter(ordered)
@@ -144,7 +135,7 @@ def _verdict(tuning: Tuning, contest: Contest, is_over: Callable[[], bool]) -> V
     timed = [_timed(candidate, result) for candidate, result in zip(racing, raced.results, strict=True)]
     winner = raced.challenge.winner
     best = timed[winner] = replace(racing[winner], time_us=rounded_us(raced.best_us))
-    return slower(verdict, raced.challenge, raced.best_us, contest.entry(tuning, best, timed))
+    return slower(verdict, raced.challenge, raced.best_us, _entry(tuning, best, timed))
 
 
 def _timed(candidate: Candidate, result: Result) -> Candidate:
@@ -154,6 +145,7 @@ def _timed(candidate: Candidate, result: Result) -> Candidate:
 
 
 def _entry(tuning: Tuning, best: Candidate, timed: Sequence[Candidate]) -> Entry:
+    """What a dump keeps where another candidate is faster."""
     old = tuning.entry
     assert old is not None
     problem, fingerprint = tuning.lookup.identity
@@ -162,12 +154,16 @@ def _entry(tuning: Tuning, best: Candidate, timed: Sequence[Candidate]) -> Entry
     return replace(new, versions=tuning.versions, raw=b"")
 
 
+def _is_choice(candidate: Candidate, entry: Entry) -> bool:
+    return entry.choice is not None and candidate.same_configuration(entry.choice)
+
+
 def _likeliest_first(contest: Contest, entry: Entry) -> list[Candidate]:
     """The choice, then those that the file has the lowest times of, then the others in their order."""
     kept = {(one.id, one.params): one.time_us for one in entry.candidates if one.time_us is not None}
 
     def place(candidate: Candidate) -> tuple[bool, float]:
-        return not contest.is_choice(candidate, entry), kept.get((candidate.id, candidate.params), math.inf)
+        return not _is_choice(candidate, entry), kept.get((candidate.id, candidate.params), math.inf)
 
     return sorted(dict.fromkeys(contest.candidates), key=place)
 
