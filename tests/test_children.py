@@ -310,6 +310,17 @@ def test_as_many_work_as_cores_are_idle(tmp_path: Path, monkeypatch: pytest.Monk
     started.stop()
 
 
+def test_what_a_job_had_started_that_killed_its_process_ends_with_the_others(tmp_path: Path) -> None:
+    def job() -> None:
+        compiler = subprocess.Popen(["sleep", "60"])
+        (tmp_path / "compiler").write_text(f"{compiler.pid}\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    all_done(start(lambda: [job], 1, stays=True))
+
+    assert until(lambda: is_gone(pid_in(tmp_path / "compiler")), 2)
+
+
 def test_how_each_child_has_ended_is_told(tmp_path: Path) -> None:
     def ended(process: int, code: int) -> None:
         with (tmp_path / "ended").open("a") as file:

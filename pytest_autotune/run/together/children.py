@@ -132,13 +132,13 @@ def start(
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             if stays:
-                _adopt_orphans()
+                _prctl(_PR_SET_CHILD_SUBREAPER, 1)
             if os.fork() == 0:
                 os.setsid()  # who waits for all is not ended with them
                 os.close(stop_write)
                 kept = {*keep, stop_read, alive_write}
                 if stays:
-                    _end_with_parent()  # it may hang before it listens
+                    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it may hang before it listens
                 _lead(plan, number, process, stop_read, kept, bounds, wait, ended)
             elif stays:
                 _leave_alone_what_is_open(())
@@ -163,13 +163,9 @@ def pipe(undo: ExitStack) -> tuple[int, int]:
     return ends
 
 
-def _adopt_orphans() -> None:
+def _prctl(what: int, value: int) -> None:
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        ctypes.CDLL(None).prctl(what, int(value))
 
 
 def _reap(child: int, patience_s: float = END_S) -> None:
@@ -193,7 +189,6 @@ def _lead(
     ended: Callable[[int, int], object],
 ) -> None:
     """Do everything that the first child does."""
-    _adopt_orphans()  # what a worker that was killed had started
     _leave_alone_what_is_open(keep)
     # Not before: what it opens is to stay open.
     threading.Thread(target=_end_with, args=(process, stop, bounds), daemon=True).start()
@@ -201,12 +196,7 @@ def _lead(
     cores = IdleCores() if wait else None
     jobs = list(plan())[:MOST_JOBS]
     _Workers(jobs, number, cores, ended, bounds.job_s).work()
-    _remove(bounds.temporary)
-
-
-def _remove(temporary: str | None) -> None:
-    if temporary is not None:
-        shutil.rmtree(temporary, ignore_errors=True)
+    _end_group(bounds)
 
 
 def _end_with(process: int, stop: int, bounds: Bounds) -> None:
@@ -218,7 +208,13 @@ def _end_with(process: int, stop: int, bounds: Bounds) -> None:
     while time.monotonic() < give_up_at and not _readable(waited_for, 1.0):
         if not is_alive(process):
             break
-    _remove(bounds.temporary)
+    _end_group(bounds)
+
+
+def _end_group(bounds: Bounds) -> None:
+    """End all of this group: what a worker that was killed had started, too."""
+    if bounds.temporary is not None:
+        shutil.rmtree(bounds.temporary, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 
@@ -333,7 +329,7 @@ class _Workers:
             self._slots[process] = slot
             return
         try:
-            _end_with_parent()
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             while os.getppid() == leader and (job := os.read(self._queue, 4)):
                 struct.pack_into("d", self._begun, 8 * slot, time.monotonic())
                 with suppress(Exception):
