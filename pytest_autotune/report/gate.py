@@ -107,6 +107,8 @@ def _judged(summary: Summary, limit: Limit | None, fail_on_unused: bool) -> Gate
     if not judged:
         # Where each miss fails its test, a run without one is judged by that as well.
         is_error = Outcome.MISS in summary.refused and not summary.updates
+        if is_error and not summary.is_judged:
+            return replace(gate, skipped="autotune cache misses not judged: nothing was loaded")
         return replace(gate, failure=_asked_nothing(summary)) if is_error else gate
     why_not = ""
     if not summary.is_judged:

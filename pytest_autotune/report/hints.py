@@ -18,14 +18,13 @@ def hints(summary: Summary) -> Iterator[str]:
 
 
 def _update(summary: Summary) -> Iterator[str]:
-    update, counts, dump = summary.update, summary.counts, summary.dump
+    update, dump = summary.update, summary.dump
     if not update:
         return
-    dumped = dump is not None and not dump.error
-    is_behind = not dumped or (dump is not None and dump.new_only and counts["stale"])
+    is_dumped = dump is not None and not dump.error
     has_no_entries = bool(summary.is_empty and summary.failures)
     prune = "to drop the unused entries, unless another suite uses them"
-    if is_behind and (summary.to_update or summary.moved or has_no_entries):
+    if summary.to_update or (not is_dumped and (summary.moved or has_no_entries)):
         and_prune = f"; add --autotune-prune {prune}" if summary.unused else ""
         yield f"Re-run{_on(summary)} with {update} to update the cache{and_prune}."
     elif summary.unused:

@@ -40,6 +40,7 @@ class Row:
     :param failed: what was recorded is that no candidate can be used.
     :param unrecorded: why all searches came to nothing that could be recorded; empty where one did, or none took place.
     :param untuned: what was used in place of a tuning: ``"first"`` candidate or choice of the ``"nearest"`` entry.
+    :param stale_used: it is stale, and its choice was used all the same.
     :param nearest: of a miss, the parts of the key in which the nearest entry differs, as name and what that has.
     :param moved_from: the kernel's old name, where its entry still has that.
     :param tuning_seconds: what the search took; 0 where there was none.
@@ -71,6 +72,7 @@ class Row:
     untuned: str = ""
     failed: bool = False
     unrecorded: str = ""
+    stale_used: bool = False
     nearest: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -78,6 +80,8 @@ class Row:
         """What became of it where something was not tuned that should have been; the end of its reason."""
         if self.unrecorded:
             return f"nothing was recorded: {self.unrecorded}"
+        if self.stale_used:
+            return "the stale choice was used"
         return _UNTUNED[self.untuned] if self.untuned else ""
 
 
@@ -148,6 +152,7 @@ def _row(
         disturbed=any(lookup.disturbed for lookup in searches if lookup.entry == best),
         searches=_each_search(searches),
         untuned=next((lookup.untuned for lookup in met if lookup.untuned), ""),
+        stale_used=worst.outcome is Outcome.STALE and worst.entry is not None and not (searches or worst.untuned),
         failed=bool(searches) and entry is not None and entry.every_failed,
         unrecorded=next((lookup.unrecorded for lookup in met if lookup.unrecorded and not with_entry), ""),
         verdict=_verdict(met),

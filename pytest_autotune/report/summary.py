@@ -80,6 +80,7 @@ class Summary:
     :param requested: the tuners that the user named; empty where those with loaded entries act.
     :param requested_by: how the user named them, as spelt.
     :param ignored: how many loaded entries ``autotune_ignore`` leaves out, in a run that asked for nothing.
+    :param left_to_tuners: the options that leave some tuners or kernels alone, as spelt.
     :param updates: the dump path was loaded, too.
     :param interrupted: the run was ended before its tests were.
     :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
@@ -116,6 +117,7 @@ class Summary:
     requested: tuple[str, ...] = ()
     requested_by: str = ""
     ignored: int = 0
+    left_to_tuners: tuple[str, ...] = ()
     updates: bool = False
     interrupted: bool = False
     update: str = ""
@@ -178,9 +180,13 @@ class Summary:
 
     @property
     def to_update(self) -> tuple[Row, ...]:
-        """The rows that an update would cover: not those of which a search comes to nothing that can be recorded."""
+        """The rows that an update would cover: not those that the dump has now, nor those that nothing can record."""
         outcomes = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH)
-        return tuple(row for row in self.rows if row.outcome in outcomes and not row.unrecorded)
+        rows = (row for row in self.rows if row.outcome in outcomes and not row.unrecorded)
+        dump = self.dump
+        if dump is None or dump.error:
+            return tuple(rows)
+        return tuple(row for row in rows if not row.tuned or (dump.new_only and row.outcome is Outcome.STALE))
 
     @property
     def moved(self) -> dict[tuple[str, str], int]:
@@ -327,6 +333,10 @@ def summarise(
         left_out=ending.left_out if written else (),
         replaced=ending.replaced if written else (),
         ignored=_ignored(beginning, wanted.ignore) if wanted.ignore and not ending.lookups else 0,
+        left_to_tuners=(
+            *([wanted.requested_by] if wanted.requested else []),
+            *(["autotune_ignore (ini)"] if wanted.ignore else []),
+        ),
         requested=wanted.requested,
         requested_by=wanted.requested_by,
         updates=wanted.updates,

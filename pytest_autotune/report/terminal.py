@@ -342,7 +342,10 @@ def _not_tuned(summary: Summary) -> list[str]:
 
 def _no_lookups(summary: Summary) -> str:
     alone = sorted({tuner for tuner, _ in summary.unhooked})
-    return f"no lookups: {' and '.join(alone)} left alone" if alone else NO_LOOKUPS
+    if alone:
+        return f"no lookups: {' and '.join(alone)} left alone"
+    leaves_out = " or ".join(summary.left_to_tuners)
+    return f"{NO_LOOKUPS}, or {leaves_out} left it out" if leaves_out else NO_LOOKUPS
 
 
 def _ahead(summary: Summary, verbosity: int) -> Iterator[Line]:
@@ -384,7 +387,8 @@ def _dump(summary: Summary) -> tuple[str, bool]:
         what = "recorded" if summary.problems or summary.unhooked else "tuned"
         return f"nothing was {what}: {dump.path} was not written", True
     if not dump.rewritten:
-        state = "left as it was" if dump.new_only else "up to date"
+        is_left = dump.new_only or summary.to_update or not summary.problems
+        state = "left as it was" if is_left else "up to date"
         return f"{dump.path} is {state} ({entries}{workers})", False
     numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
     changes = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)

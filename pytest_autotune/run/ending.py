@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import Measured, Merged, Rules, merge, without_candidates
-from pytest_autotune.cache.model import Cache, Entry, Identity, Versions, before_pruning, library_of
+from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, Versions, before_pruning, library_of
 from pytest_autotune.run.compiled_for import with_compiled
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -90,7 +90,7 @@ class Ending:
     :param lookups: of all processes, with the outcomes that only the whole run knows.
     :param merged: what the dump path is to hold, and what changes there.
     :param unused: entries that nobody asked for; with ``prune`` they are dropped.
-    :param left_out: loaded entries of problems that the dump path will not hold.
+    :param left_out: loaded entries of problems that nobody asked for and the dump path will not hold.
     :param taken_over: how many tunings of killed runs count in this one.
     :param replaced: entries that were there for other code or candidates of what was tuned, of which no row tells.
     """
@@ -137,7 +137,7 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
         lambda entry: entry.identity in drop,
         Rules(wanted.keep_candidates, keep_pruned=not is_complete, forget_compiled=prunes),
     )
-    left_out = _left_out(beginning, merged.cache, drop) if policy is not None else ()
+    left_out = _left_out(beginning, merged.cache, drop, asked) if policy is not None else ()
     replaced = _replaced(held, merged, measured, lookups) if merged.removed else ()
     return Ending(tuple(lookups), merged, unused, left_out, len(taken_over), replaced)
 
@@ -219,8 +219,8 @@ def _faster(lookups: Iterable[Lookup], keep_candidates: bool) -> list[Entry]:
     return entries if keep_candidates else list(map(without_candidates, entries))
 
 
-def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity]) -> tuple[Entry, ...]:
-    written = {entry.problem for entry in after.entries}
+def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity], asked: Set[Problem]) -> tuple[Entry, ...]:
+    written = {entry.problem for entry in after.entries} | asked
     loaded = {entry.identity: entry for _, cache in beginning.loaded for entry in cache.entries}
     found = (entry for identity, entry in loaded.items() if identity not in dropped)
     return tuple(sorted((entry for entry in found if entry.problem not in written), key=lambda one: one.sort_key))

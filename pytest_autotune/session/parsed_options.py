@@ -112,6 +112,12 @@ def read_options(config: pytest.Config) -> Options:
             raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
     if config.getoption("autotune_max_drift") and options.verify is None:
         raise pytest.UsageError("--autotune-max-drift: no choice is raced again (add --autotune-verify)")
+    if config.getoption("autotune_verify_seconds") and options.verify is None:
+        raise pytest.UsageError("--autotune-verify-seconds: no choice is raced again (add --autotune-verify)")
+    if config.getoption("autotune_night") and options.verify is None and options.sweep is None:
+        raise pytest.UsageError(
+            "--autotune-night: no part moves on with it (add --autotune-verify=SHARE or --autotune-sweep=all/K)"
+        )
     if options.sweep is not None:
         return _without_caches(config, options)
     if config.getoption("autotune_prune") and options.dump is None:
@@ -121,6 +127,11 @@ def read_options(config: pytest.Config) -> Options:
 
 def _updating(config: pytest.Config, options: Options) -> Options:
     """The options of a run that writes into what it loads."""
+    if options.update and options.update_new_only:
+        raise pytest.UsageError(
+            "--autotune-update-new-only: leaves stale entries as they are, and --autotune-update replaces them "
+            "(leave one of them out)"
+        )
     flag = "--autotune-update-new-only" if options.update_new_only else "--autotune-update"
     if not options.load:
         raise pytest.UsageError(f"{flag}: nothing is loaded, so there is nothing to update (add --autotune-load=PATH)")

@@ -216,3 +216,85 @@ def test_what_only_the_cache_of_a_single_test_has_is_added(serial_suite: Suite) 
     serial_suite.load("--autotune-update")
 
     assert serial_suite.cache.read_text().count("entries {") == 2
+
+
+BEHIND = """
+def test_op(tune): tune("lib.op", source="two")
+def test_new(tune): tune("lib.new", times={"a": 2.0, "b": 1.0})
+"""
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--autotune-on-miss=first"], "2 used untuned; cache.textproto is left as it was (1 entry)"),
+        (["--autotune-on-miss=error"], "; cache.textproto is left as it was (1 entry)"),
+        (["--autotune-on-stale=use"], "; 2 entries written to cache.textproto: 1 added, 1 unchanged"),
+    ],
+)
+def test_a_dump_that_covers_less_than_it_could_is_not_called_up_to_date(
+    serial_suite: Suite, section, args: list[str], told: str
+) -> None:
+    serial_suite.write(test_lib="def test_op(tune): tune('lib.op')").dump()
+    serial_suite.write(test_lib=BEHIND)
+
+    lines = section(serial_suite.load("--autotune-dump=cache.textproto", *args))
+
+    assert lines[-2].endswith(told)
+    assert lines[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
+    if "use" in args[0]:
+        assert "STALE test_lib.py::test_op - toy:lib.op: source changed; the stale choice was used" in lines
+
+
+def test_a_loaded_entry_of_a_problem_that_was_asked_for_is_not_called_left_out_for_want_of_a_test(
+    serial_suite: Suite, section
+) -> None:
+    serial_suite.write(test_lib="def test_op(tune): tune('lib.op')").dump()
+    serial_suite.write(test_lib=BEHIND)
+
+    lines = section(serial_suite.load("--autotune-dump=new.textproto", "--autotune-on-stale=use"))
+
+    assert not [line for line in lines if "no test asked for" in line]
+    assert lines[-1].endswith("--autotune-dump=new.textproto --autotune-on-stale=tune to update the cache.")
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--autotune-update", "--autotune-update-new-only"], "--autotune-update-new-only: leaves stale entries *"),
+        (
+            ["--autotune-verify-seconds=3"],
+            "--autotune-verify-seconds: no choice is raced again (add --autotune-verify)",
+        ),
+        (["--autotune-night=3"], "--autotune-night: no part moves on with it (add --autotune-verify=SHARE or *"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(serial_suite: Suite, args: list[str], told: str) -> None:
+    serial_suite.write().dump()
+
+    result = serial_suite.load(*args)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {told}"])
+
+
+@pytest.mark.parametrize(
+    ("args", "ini", "told"),
+    [
+        (["--autotune-tuners=triton"], "", "--autotune-tuners=triton left it out"),
+        ([], "autotune_ignore = toy:*", "autotune_ignore (ini) left it out"),
+    ],
+)
+def test_what_an_option_leaves_to_its_tuner_is_not_said_not_to_have_been_called(
+    serial_suite: Suite, section, args: list[str], ini: str, told: str
+) -> None:
+    serial_suite.write().pytester.makeini(f"[pytest]\n{ini}\n")
+
+    assert section(serial_suite.dump(*args))[0].startswith(f"no lookups: no autotuned kernel was called, or {told}")
+
+
+def test_an_error_on_each_miss_is_said_not_to_be_judged_where_nothing_is_loaded(serial_suite: Suite, section) -> None:
+    result = serial_suite.write().dump("--autotune-on-miss=error")
+
+    assert result.ret == 0
+    assert section(result)[-1] == "autotune cache misses not judged: nothing was loaded"
