@@ -149,8 +149,8 @@ def test_a_job_that_waits_for_a_lock_that_a_thread_held_at_the_fork_is_lost_with
 @pytest.mark.usefixtures("hangs_soon")
 def test_a_job_that_takes_long_hangs_only_where_nothing_works_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = [sys.executable, "-c", "import time\nwhile time.monotonic() < {}: pass"]
-    compiler[-1] = compiler[-1].format(time.monotonic() + 1.0)
-    with forked({0: partial(busy, 1.0), 1: partial(subprocess.run, compiler, check=True)}) as running:
+    compiler[-1] = compiler[-1].format(time.monotonic() + 0.7)
+    with forked({0: partial(busy, 0.7), 1: partial(subprocess.run, compiler, check=True)}) as running:
         assert dict(running.ended()) == {0: Ended.DONE, 1: Ended.DONE}
 
     monkeypatch.setattr(forked_jobs, "JOB_S", 0.3)

@@ -878,11 +878,11 @@ def test_a_candidate_that_crashes_the_compiler_twice_is_left_out_with_the_reason
     crashing(32)
     for _ in range(2):
         lookups = run(dumping=True, cores=2)
-        kernel = product_kernel([config(block) for block in CONFIGS])
+        kernel = product_kernel([config(32), config(16)])
         call(kernel)  # the second time only what crashes is not on disk
 
         failed = {candidate.params[0].value: candidate.failed for candidate in lookups[0].entry.candidates}
-        assert failed == {16: "", 32: "the compiler crashed (SIGSEGV)", 64: ""}
+        assert failed == {16: "", 32: "the compiler crashed (SIGSEGV)"}
         assert kernel.best_config.kwargs["BLOCK"] == 16
 
 
@@ -920,7 +920,7 @@ def test_what_was_killed_for_lack_of_memory_is_not_compiled_here_and_not_expecte
 @pytest.mark.usefixtures("two_cores")
 def test_what_has_crashed_the_compiler_of_another_worker_crashes_no_test_here(run, crashing, tmp_path) -> None:
     first = run(dumping=True)
-    call(product_kernel([config(block) for block in CONFIGS]))
+    call(product_kernel([config(16), config(32)]))
     shutil.rmtree(tmp_path / "triton")
     crashing(32)
     worker = AmongWorkers(tmp_path / "claims", 20, GpuLock(1.0))
@@ -928,9 +928,9 @@ def test_what_has_crashed_the_compiler_of_another_worker_crashes_no_test_here(ru
         pass
     lookups = run(dumping=True, coordination=worker, cores=2)
 
-    call(product_kernel([config(block) for block in CONFIGS]))
+    call(product_kernel([config(16), config(32)]))
 
-    assert [candidate.failed for candidate in lookups[0].entry.candidates] == ["", "the compiler crashed (SIGSEGV)", ""]
+    assert [candidate.failed for candidate in lookups[0].entry.candidates] == ["", "the compiler crashed (SIGSEGV)"]
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ class CompileJobs(Executor):
         """
         job = self._jobs[number]
         cores = self._run.cores(1, helping=self._helping) or [ExitStack()]
-        died = self._in_children({number: job}, cores, 1, memory=free_memory())
+        died = self._in_children({number: job}, cores, 1, memory=max(free_memory(), Bounds.memory))
         if not job.result.done():
             code = died.get(number, code)
             crashed = crashes.crashed(how_it_ended(code), is_lack_of_memory=code == -signal.SIGKILL)
