@@ -162,7 +162,7 @@ def test_an_entry_that_no_file_can_hold_costs_a_line_and_no_other_entry(
 
     result.assert_outcomes(passed=2)
     assert result.ret == 0
-    assert section(result)[0].startswith("UNRECORDED test_op.py::test_bad - toy:lib.bad: ValueError: toy:lib.bad")
-    assert section(result)[1].startswith("toy: error in record(): ValueError: toy:lib.bad")
+    lines = [line for line in section(result) if not line.startswith("UNRECORDED ")]
+    assert lines[0].startswith("toy: error in record(): ValueError: toy:lib.bad")
     assert section(result)[-1].endswith(f"1 entry written to {path}: 1 added")
     assert "1 hit" in serial_suite.run(f"--autotune-load={path}", "-k", "good").stdout.str()
