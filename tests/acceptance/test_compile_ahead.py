@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -26,6 +25,7 @@ pytest.importorskip("triton.tools.tensor_descriptor")
 from pytest_autotune.cache.formats import Format, decode
 from pytest_autotune.cache.model import Device
 from pytest_autotune.tuners.triton.ahead_plan import Plan
+from tests.conftest import autotuners
 from tests.test_children import is_gone, pid_in, until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,8 +51,8 @@ compiled = []
 
 
 def pytest_unconfigure():
-    for one in gc.get_objects():  # since 3.9 a kernel that goes asks the driver to unload it
-        if type(one).__name__ == "JITFunction":
+    for one in gc.get_referrers(triton.JITFunction):  # since 3.9 a kernel that goes asks the driver to unload it
+        if type(one) is triton.JITFunction:
             one.device_caches.clear()
     vars(driver).update(state)
 
@@ -158,9 +158,8 @@ class Suite:
             patch.setenv("TRITON_CACHE_DIR", str(self.folder / "triton"))
             patch.delenv("TRITON_INTERPRET", raising=False)
             self.result = self.pytester.runpytest("-Wignore", *options, *args)
-        for one in gc.get_objects():  # the next run would find what this one has chosen
-            if type(one).__name__ == "Autotuner" and type(one).__module__ == "triton.runtime.autotuner":
-                one.cache.clear()
+        for one in autotuners():  # the next run would find what this one has chosen
+            one.cache.clear()
         report = self.folder / "r.json"
         return json.loads(report.read_text()) if report.exists() else {}
 
