@@ -159,6 +159,7 @@ import json, os, pytest, torch, torch.nn.functional as F
 from absent_gpu import compiled, launch
 from torch._inductor import config
 
+absent_gpu.compile_nothing()
 FACTS = {}
 
 @pytest.fixture(autouse=True)
@@ -341,6 +342,7 @@ def load_changed(
     assert old in runs.dump.cache
     (folder / "test_compiled.py").write_text(GPU_SUITE)
     (folder / "cache.textproto").write_text(runs.dump.cache.replace(old, new))
+    environment |= {"TRITON_CACHE_DIR": str(runs.folder / "triton")}  # the dump has compiled the same
     return Run(folder, LOAD, "-k", tests, TORCHINDUCTOR_COMPILE_THREADS=compile_threads, **environment)
 
 
@@ -524,11 +526,12 @@ def test_a_template_decision_is_told_by_what_it_computes(template_runs: Runs) ->
     assert {key["padding"] for key in convolutions} == {"(0, 0)", "(1, 1)"}
 
 
-def test_workers_tune_each_problem_once_into_one_file(tmp_path: Path) -> None:
+def test_workers_tune_each_problem_once_into_one_file(gpu_runs: Runs, tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     for name in ("test_a.py", "test_b.py"):
         (tmp_path / name).write_text(GPU_SUITE)
-    run = Run(tmp_path, "-pxdist", "-n2", "--dist=loadfile", DUMP, "-k", "test_mlp or test_user_kernel", imports=True)
+    options = ("-pxdist", "-n2", "--dist=loadfile", DUMP, "-k", "test_mlp or test_user_kernel")
+    run = Run(tmp_path, *options, imports=True, TRITON_CACHE_DIR=str(gpu_runs.folder / "triton"))
 
     by_problem = [row for row in run.report["lookups"] if row["tuned"]]
     measured = [run.of(test, worker)["measurements"] for worker in ("gw0", "gw1") for test in ("test_mlp",)]

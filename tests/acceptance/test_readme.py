@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Suite
+from tests.conftest import Suite, autotuners
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
@@ -46,30 +43,34 @@ def test_a_suite_can_do_what_the_readme_says_of_it(serial_suite: Suite, section)
     assert section(serial_suite.run()) == ["5 hits"]
 
 
-def test_the_first_minute_shows_what_the_readme_shows(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
+def test_the_first_minute_shows_what_the_readme_shows(
+    serial_suite: Suite, forget_choices: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton.runtime.interpreter")  # what a run is the first to import, it forgets
     pytest.importorskip("torch")
     (test,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     shown = re.findall(
         r"```\n\$ pytest (test_double.*?)```", README.replace("\n\n$ pytest", "\n```\n```\n$ pytest"), re.DOTALL
     )
-    file = tmp_path / "test_double.py"
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "COLUMNS": "80", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    environment.pop("PYTEST_ADDOPTS", None)
+    dump, load, stale = (example.splitlines() for example in shown)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
 
     def same(line: str) -> str:
         # A tuning that was quick saves nothing that is worth a word.
         return re.sub(r"[0-9.]+s\b", "?s", line).removesuffix("; about ?s of tuning saved")
 
-    assert len(shown) == 3
-    for number, example in enumerate(shown):
-        file.write_text(
-            test if number < 2 else test.replace("2 * tl.load(x + at, mask=at < n)", "tl.load(x + at, mask=at < n) * 2")
-        )
-        command, *wanted = example.splitlines()
-        ran = subprocess.run(
-            [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", *command.split()],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        printed = [same(line) for line in ran.stdout.splitlines()]
-        assert [line for line in wanted if line != "..." and same(line) not in printed] == [], ran.stdout
+    def shows(command: str, *wanted: str) -> None:
+        for found in autotuners():  # each run is to be the first one of its process
+            found.cache.clear()
+        printed = {same(line) for line in serial_suite.run(*command.split()).outlines}
+        assert {same(line) for line in wanted if line != "..."} <= printed
+
+    file = serial_suite.folder / "test_double.py"
+    file.write_text(test)
+    with monkeypatch.context() as in_a_process_of_its_own:
+        in_a_process_of_its_own.setattr(serial_suite.pytester, "_method", "subprocess")
+        shows(*dump)
+    shows(*load)
+    file.write_text(test.replace("2 * tl.load(x + at, mask=at < n)", "tl.load(x + at, mask=at < n) * 2"))
+    shows(*stale)
