@@ -98,6 +98,7 @@ def softmax_second(x, y, z):
 def told(request):
     measured, compilations = len(absent_gpu.measurements), len(absent_gpu.compilations)
     facts = FACTS[request.node.name] = {}
+    facts["caches"] = [config.fx_graph_cache, torch.compiler.config.cache_key_tag[:16]]
     with config.patch(max_autotune=True, coordinate_descent_tuning="NO_DESCENT" not in os.environ):
         yield facts
     facts["measurements"] = absent_gpu.measurements[measured:]
@@ -649,12 +650,15 @@ def test_a_load_without_entries_of_inductor_leaves_its_caches_on(tmp_path: Path)
     assert "fx True tag ''" in run.output
 
 
-def test_a_dump_switches_them_off_and_shares_the_cores_among_workers(tmp_path: Path) -> None:
+def test_a_dump_switches_them_off_and_leaves_the_users_number_of_threads(gpu_runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "test_settings.py").write_text(SETTINGS)
+    # The variable is read when torch is imported.
+    (tmp_path / "conftest.py").write_text("import torch._inductor.config as config\nconfig.compile_threads = 3\n")
     tuners = "--autotune-tuners=inductor"
-    run = Run(tmp_path, "-s", DUMP, tuners, imports=True, TORCHINDUCTOR_COMPILE_THREADS="3")
+    run = Run(tmp_path, "-s", DUMP, tuners, TORCHINDUCTOR_COMPILE_THREADS="3")
 
     assert "fx False tag 'pytest-autotune-' 3" in run.output
+    assert gpu_runs.dump.of("test_mlp")["caches"] == [False, "pytest-autotune-"]  # where torch is imported later
 
 
 # Parts of it without torch's machinery.
