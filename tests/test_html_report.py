@@ -147,7 +147,7 @@ def test_many_misses_of_one_kernel_are_one_row_of_the_table_of_misses() -> None:
 
 
 def test_the_spread_is_read_from_what_measuring_writes() -> None:
-    measured = Measurement(median_us=10.0, minimum_us=9.0, spread_us=0.125, kept=24, runs=25)
+    measured = Measurement(median_us=10.0, spread_us=0.125, kept=24, runs=25)
     assert Spread.of(str(measured)) == Spread(0.125, 24, 25)
     assert [Spread.of(label) for label in ("a template", "1 run", "+-e us, 1 of 1 runs")] == [None] * 3
 

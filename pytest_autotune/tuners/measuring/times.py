@@ -30,7 +30,6 @@ class Measurement:
     """
 
     median_us: float
-    minimum_us: float
     spread_us: float
     kept: int
     runs: int
@@ -55,7 +54,7 @@ def measurement(samples_us: Sequence[float]) -> Measurement:
     lower, upper = _quartiles(ordered)
     kept = [sample for sample in ordered if sample <= upper + FAR_OUT * (upper - lower)]
     lower, upper = _quartiles(kept)
-    return Measurement(statistics.median(kept), kept[0], (upper - lower) / 2, len(kept), len(ordered))
+    return Measurement(statistics.median(kept), (upper - lower) / 2, len(kept), len(ordered))
 
 
 def midmean(samples: Sequence[float]) -> tuple[float, float]:
