@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_autotune.cache.model import Device, Entry, Problem
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem
 from pytest_autotune.report.hints import hints
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Gate, Summary
@@ -32,7 +32,9 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         (replace(LOADED, rows=(row(Outcome.HIT),)), []),
         (replace(LOADED, rows=(row(Outcome.STALE),)), [f"{UPDATE}."]),
         (replace(LOADED, rows=(row(Outcome.STALE),), update=""), []),
-        (replace(LOADED, rows=(row(Outcome.STALE),), dump=Dump("c.pb", "c.pb")), []),
+        (replace(LOADED, rows=(replace(row(Outcome.STALE), tuned=True),), dump=Dump("c.pb", "c.pb")), []),
+        (replace(LOADED, rows=(replace(row(Outcome.MISS), choice=Candidate()),), dump=Dump("c.pb", "c.pb")), []),
+        (replace(LOADED, rows=(row(Outcome.STALE),), dump=Dump("c.pb", "c.pb")), [f"{UPDATE}."]),
         (replace(LOADED, unused=UNUSED), [f"Re-run with --autotune-update --autotune-prune {PRUNE}"]),
         (replace(LOADED, unused=UNUSED, rows=(row(Outcome.MISS),)), [f"{UPDATE}; add --autotune-prune {PRUNE}"]),
         (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),

@@ -76,6 +76,11 @@ class Row:
     nearest: tuple[tuple[str, str], ...] = ()
 
     @property
+    def is_kept(self) -> bool:
+        """Whether a dump holds what it ran with: not what stood in for a tuning, nor where there was none."""
+        return self.tuned or not (self.choice is None or self.untuned or self.stale_used)
+
+    @property
     def became(self) -> str:
         """What became of it where something was not tuned that should have been; the end of its reason."""
         if self.unrecorded:

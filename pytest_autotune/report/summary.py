@@ -186,7 +186,7 @@ class Summary:
         dump = self.dump
         if dump is None or dump.error:
             return tuple(rows)
-        return tuple(row for row in rows if not row.tuned or (dump.new_only and row.outcome is Outcome.STALE))
+        return tuple(row for row in rows if not row.is_kept or (dump.new_only and row.outcome is Outcome.STALE))
 
     @property
     def moved(self) -> dict[tuple[str, str], int]:
