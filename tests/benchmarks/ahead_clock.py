@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.tuners.triton import ahead_plan, compilations
+from pytest_autotune.tuners.triton import ahead_plan, ahead_wanted, compilations
 from pytest_autotune.tuners.triton.internals import without_gpu
 
 FOLDER = Path(os.environ["AHEAD_CLOCK"])
@@ -117,7 +117,7 @@ class Clock:
 
             return timed
 
-        plan, live = ahead_plan.Plan, ahead_plan.LiveKernels
+        plan, live = ahead_plan.Plan, ahead_wanted.LiveKernels
         plan.jobs = told("all of the plan", plan.jobs)
         live.__init__ = told("kernels that there are", live.__init__)
         live.in_order = told("what the tests reach", live.in_order)

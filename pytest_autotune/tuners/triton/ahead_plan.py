@@ -1,4 +1,4 @@
-"""What the children that compile ahead of the tests do: which kernels, for what, in which order."""
+"""What the children that compile ahead of the tests do, one job after the other."""
 
 from __future__ import annotations
 
@@ -8,31 +8,26 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Device, Entry
+from pytest_autotune.cache.model import Device
 from pytest_autotune.devices import visible
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together.locks import HeldLock
 from pytest_autotune.tuners.protocol import Suite
-from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.triton import interpreter
+from pytest_autotune.tuners.triton.ahead_wanted import WantedAhead
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.constants import NoText, jit_function_of
 from pytest_autotune.tuners.triton.dummies import dummy_of
-from pytest_autotune.tuners.triton.identity import NAME, PLAIN, holds
+from pytest_autotune.tuners.triton.identity import NAME, PLAIN
 from pytest_autotune.tuners.triton.internals import without_gpu
-from pytest_autotune.tuners.triton.live_kernels import LiveKernels, is_current
-from pytest_autotune.tuners.triton.params import distinct_params
 from pytest_autotune.tuners.triton.specialisation_text import Held, parsed
 
-#: So many texts of one entry are compiled for.
-MOST_OF_ENTRY = 64
 #: So long is waited for the compiler's own files, in seconds.
 MOST_READING_S = 10.0
 
@@ -166,7 +161,7 @@ class Plan:
         except _Taken:
             pass
         except Exception as error:  # the test that launches it, if any does, gets the error
-            self._tell("failed", f"{type(error).__name__}: {error}")
+            self._failed(error)
 
     def _build_launcher(self, compiled: Any) -> None:
         if launcher := without_gpu.launcher_of(compiled):
@@ -185,81 +180,13 @@ class Plan:
             self._tell("compiled", f"{self._name} {time.perf_counter() - self._started:.3f}")
 
     def _jobs(self, index: EntryIndex, device: Device) -> Iterator[Callable[[], object]]:
-        live = LiveKernels(self._class)
-        wanted = live.in_order(self._suite)
-        seen: set[tuple[object, ...]] = set()
-        for kernel in wanted:
-            is_tuned = isinstance(kernel, self._class)
-            try:
-                for config, text in (self._wanted if is_tuned else self._launched)(kernel, live, index, device):
-                    job = id(kernel), id(config), text
-                    if job not in seen:
-                        seen.add(job)
-                        yield partial(self._compile, kernel, config, text)
-            except Exception as error:  # of this kernel nothing is compiled ahead
-                self._tell("failed", f"{type(error).__name__}: {error}")
-        met = set(map(id, wanted))
-        for kernel in live.all:
-            if id(kernel) not in met:
-                tuner = NAME if isinstance(kernel, self._class) else PLAIN
-                self._leave(index.of_kernel(tuner, _kernel_name(kernel)), "of kernels that no test names")
+        wanted = WantedAhead(self._run, self._class, self._suite, index, device)
+        for kernel, config, text in wanted.each(self._failed):
+            yield partial(self._compile, kernel, config, text)
+        self._left = wanted.left
 
-    def _leave(self, entries: Iterable[Entry], why: str) -> None:
-        if number := sum(len(entry.compiled) for entry in entries):
-            self._left[why] += number
-
-    def _wanted(
-        self, autotuner: Any, live: LiveKernels, index: EntryIndex, device: Device
-    ) -> Iterator[tuple[Any, str]]:
-        """The choices of one autotuner that hold here, with what to compile them for."""
-        function, kernel = python_function(autotuner), _kernel_name(autotuner)
-        if function is None or self._run.ignores(NAME, kernel) or interpreter.interprets(autotuner):
-            return
-        entries = [entry for entry in index.of_kernel(NAME, kernel) if entry.compiled]
-        if not entries:
-            return
-        if not is_current(autotuner, function):
-            self._leave(entries, "of kernels that something else stands in the place of")
-            return
-        here = self._of_device(entries, device)
-        heuristics = live.heuristics(autotuner)
-        offered = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
-        distinct = {entry.fingerprint: entry for entry in here}
-        trusted = {mark for mark, entry in distinct.items() if holds(entry, autotuner, function, heuristics)}
-        for entry in here:
-            config = offered.get(entry.choice.params) if entry.choice is not None else None
-            if config is None or entry.fingerprint not in trusted:
-                self._leave([entry], "of choices that do not hold now")
-                continue
-            for text in entry.compiled[:MOST_OF_ENTRY]:
-                yield config, text
-
-    def _of_device(self, entries: Sequence[Entry], device: Device) -> list[Entry]:
-        names = {device.name, self._run.policy.aliases.get(device.name, device.name)}
-        here = [one for one in entries if (of := one.problem.device).name in names and of.arch == device.arch]
-        self._leave((one for one in entries if one not in here), "for other devices")
-        return here
-
-    def _launched(
-        self, kernel: Any, live: LiveKernels, index: EntryIndex, device: Device
-    ) -> Iterator[tuple[None, str]]:
-        """What a function that Triton compiles was launched with without an autotuner, where it was."""
-        function, name = python_function(kernel), _kernel_name(kernel)
-        entries = index.of_kernel(PLAIN, name)
-        if function is None or not entries or self._run.ignores(PLAIN, name):
-            return
-        if not is_current(kernel, function):
-            self._leave(entries, "of kernels that something else stands in the place of")
-            return
-        for entry in self._of_device(entries, device):
-            for text in entry.compiled[:MOST_OF_ENTRY]:
-                yield None, text
-
-
-def _kernel_name(kernel: Any) -> str:
-    """The name of a kernel, under its decorators; empty where it has none."""
-    function = python_function(kernel)
-    return qualified_name(function) if function is not None else ""
+    def _failed(self, error: Exception) -> None:
+        self._tell("failed", f"{type(error).__name__}: {error}")
 
 
 def _read_compiler(arch: str) -> None:
