@@ -35,6 +35,7 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         (replace(LOADED, rows=(replace(row(Outcome.STALE), tuned=True),), dump=Dump("c.pb", "c.pb")), []),
         (replace(LOADED, rows=(replace(row(Outcome.MISS), choice=Candidate()),), dump=Dump("c.pb", "c.pb")), []),
         (replace(LOADED, rows=(row(Outcome.STALE),), dump=Dump("c.pb", "c.pb")), [f"{UPDATE}."]),
+        (replace(LOADED, unused=UNUSED, update="", dump=Dump("c.pb", "c.pb")), [f"Add --autotune-prune {PRUNE}"]),
         (replace(LOADED, unused=UNUSED), [f"Re-run with --autotune-update --autotune-prune {PRUNE}"]),
         (replace(LOADED, unused=UNUSED, rows=(row(Outcome.MISS),)), [f"{UPDATE}; add --autotune-prune {PRUNE}"]),
         (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),

@@ -275,8 +275,10 @@ def test_choices_that_were_read_from_a_file_and_never_used_are_not_unseen(sessio
     assert first.unseen == []
 
 
-@pytest.mark.parametrize("used", [True, False])
-@pytest.mark.parametrize("then", ["the run ends", "the next test", "another key is tuned"])
+@pytest.mark.parametrize(
+    ("used", "then"),
+    [(True, "the run ends"), (True, "the next test"), (True, "another key is tuned"), (False, "the next test")],
+)
 def test_one_that_is_used_after_another_key_was_tuned_is_unseen(session, used: bool, then: str) -> None:
     first = session(dumping=True)
     before, kernel = kernel_of(Autotuner, Bench()), kernel_of(Autotuner, Bench())

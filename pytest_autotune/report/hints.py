@@ -19,11 +19,13 @@ def hints(summary: Summary) -> Iterator[str]:
 
 def _update(summary: Summary) -> Iterator[str]:
     update, dump = summary.update, summary.dump
-    if not update:
-        return
     is_dumped = dump is not None and not dump.error
-    has_no_entries = bool(summary.is_empty and summary.failures)
     prune = "to drop the unused entries, unless another suite uses them"
+    if not update:
+        if is_dumped and summary.unused:
+            yield f"Add --autotune-prune {prune}."
+        return
+    has_no_entries = bool(summary.is_empty and summary.failures)
     if summary.to_update or (not is_dumped and (summary.moved or has_no_entries)):
         and_prune = f"; add --autotune-prune {prune}" if summary.unused else ""
         yield f"Re-run{_on(summary)} with {update} to update the cache{and_prune}."

@@ -48,6 +48,7 @@ def section(summary: Summary, verbosity: int) -> list[Line]:
     """
     nothing_judged = bool(summary.gate.limit and not summary.problems)
     bad = bool(summary.misses or summary.unused or summary.unhooked or summary.notes or summary.gate.failure)
+    bad = bad or bool(summary.counts["unrecorded"])
     failed = bool(summary.failures)
     errors = [Line(f" {error}", "ERROR", "red") for error in summary.errors]
     skipped = [Line(why) for why in (summary.gate.skipped, summary.drift.skipped) if why]
@@ -387,7 +388,7 @@ def _dump(summary: Summary) -> tuple[str, bool]:
         what = "recorded" if summary.problems or summary.unhooked else "tuned"
         return f"nothing was {what}: {dump.path} was not written", True
     if not dump.rewritten:
-        is_left = dump.new_only or summary.to_update or not summary.problems
+        is_left = dump.new_only or summary.to_update or summary.counts["unrecorded"] or not summary.problems
         state = "left as it was" if is_left else "up to date"
         return f"{dump.path} is {state} ({entries}{workers})", False
     numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}

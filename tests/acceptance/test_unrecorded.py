@@ -82,6 +82,16 @@ def test_what_is_tuned_at_the_second_try_is_tuned(serial_suite: Suite) -> None:
     assert (report["counts"]["tuned"], report["counts"]["unrecorded"]) == (2, 0)
 
 
+def test_an_update_and_q_say_so_too(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").dump()
+    serial_suite.write(test_lib=RAISES.format(m=1))
+
+    updated, short = serial_suite.load("--autotune-update"), serial_suite.run("--autotune-dump=new.textproto", "-q")
+
+    assert section(updated)[1] == "1 hit, 1 miss; 1 not recorded; cache.textproto is left as it was (1 entry)"
+    assert ", 1 not recorded; 1 entry written" in section(short)[0]
+
+
 @pytest.mark.parametrize(
     ("module", "lines"),
     [
@@ -113,14 +123,8 @@ def test_what_cannot_be_tuned_is_counted_apart_and_expected_by_the_next_run(seri
     assert section(dumped)[-1].endswith(", 1 cannot be tuned; 2 entries written to cache.textproto: 2 added")
     report = serial_suite.report("--autotune-load=cache.textproto")
     assert (report["counts"]["hit"], report["counts"]["tuned"], report["counts"]["failed"]) == (2, 0, 0)
-
-
-def test_why_it_cannot_be_tuned_is_the_same_in_the_next_dump(serial_suite: Suite) -> None:
-    serial_suite.write(test_lib=CANNOT).dump()
     before = serial_suite.cache.read_bytes()
-
     serial_suite.dump()
-
     assert b"too large for <object object at 0x...> at ..." in before
     assert serial_suite.cache.read_bytes() == before
 

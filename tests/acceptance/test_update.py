@@ -270,9 +270,7 @@ def test_a_loaded_entry_of_a_problem_that_was_asked_for_is_not_called_left_out_f
     ],
 )
 def test_options_that_would_have_no_effect_are_refused(serial_suite: Suite, args: list[str], told: str) -> None:
-    serial_suite.write().dump()
-
-    result = serial_suite.load(*args)
+    result = serial_suite.write().run(*args)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {told}"])
