@@ -161,7 +161,7 @@ def test_a_worker_without_children_waits_for_those_of_others(tmp_path: Path, oth
 
     assert (compilations.turns is not None) == others
     if compilations.turns is not None:
-        with compilations.turns("asked"):
+        with compilations.turns("asked", pytest.fail):
             pass
     compiling.stop()
     assert compilations.turns is None
@@ -184,7 +184,7 @@ def test_nobody_waits_while_a_process_reads_what_it_needs_to_know_before_it_comp
     )
 
     assert compilations.turns is not None
-    with compilations.turns("asked"):
+    with compilations.turns("asked", pytest.fail):
         assert any(tmp_path.iterdir())
     compiling.stop()
 

@@ -46,8 +46,9 @@ from pytest_autotune.run.together.forked_jobs import ForkedJobs
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.triton import compile_jobs
 from pytest_autotune.tuners.triton.adapter import Adapter
-from pytest_autotune.tuners.triton.compile_jobs import how_it_ended, weight_of
+from pytest_autotune.tuners.triton.compile_jobs import weight_of
 from pytest_autotune.tuners.triton.internals.async_compile import async_compile_mode
+from pytest_autotune.tuners.triton.internals.crashes import how_it_ended
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000

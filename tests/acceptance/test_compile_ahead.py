@@ -22,6 +22,8 @@ pytest.importorskip("triton")
 # Triton takes for a descriptor what it imported first, for good: not what a pytester run imports anew.
 pytest.importorskip("triton.tools.tensor_descriptor")
 
+import triton
+
 from pytest_autotune.cache.formats import Format, decode
 from pytest_autotune.cache.model import Device
 from pytest_autotune.tuners.triton.ahead_plan import Plan
@@ -557,6 +559,31 @@ def test_where_a_child_dies_the_tests_compile_themselves(suite: Suite, monkeypat
     assert report["compiled_ahead"]["kernels"] == 0
 
 
+def test_a_choice_that_crashes_the_compiler_in_a_child_is_stale_and_crashes_no_test(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite.dump()
+    suite.wants(2)
+    source, here = triton.compiler.compiler.ASTSource, os.getpid()
+    make_ir = source.make_ir
+
+    def crash(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.fn.__name__ == "scale" and 16 in self.constants.values():
+            assert os.getpid() != here, "this process would have ended"
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return make_ir(self, *args, **kwargs)
+
+    monkeypatch.setattr(source, "make_ir", crash)
+
+    report = suite.run("--autotune-load=cache.textproto")
+
+    suite.result.assert_outcomes(passed=3)
+    stale = [lookup for lookup in report["lookups"] if lookup["outcome"] == "stale"]
+    assert {lookup["reason"] for lookup in stale} == {"the choice no longer compiles: the compiler crashed (SIGSEGV)"}
+    assert {lookup["choice"]["params"]["BLOCK"] for lookup in stale} == {32}
+    assert report["counts"]["hit"] == 2
+
+
 def test_where_nothing_can_be_forked_a_line_says_so(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     suite.dump()
     suite.wants(0)
@@ -611,8 +638,8 @@ def test_a_test_waits_for_what_is_being_compiled_and_does_not_compile_it_again(
     turn = Plan._turn
 
     @contextmanager
-    def slowly(self: Any, name: str) -> Iterator[None]:
-        with turn(self, name):
+    def slowly(self: Any, *compilation: Any) -> Iterator[None]:
+        with turn(self, *compilation):
             begun.touch()
             time.sleep(0.4)
             yield

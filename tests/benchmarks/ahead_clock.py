@@ -80,14 +80,14 @@ class Clock:
                     self._worked = bool(work)
 
         @contextmanager
-        def timed(of: Any, name: str) -> Iterator[None]:
+        def timed(of: Any, name: str, compile: Any) -> Iterator[None]:
             begun = time.monotonic()
             with suppress(Exception):
                 without_gpu.read_triton()
             asked = time.monotonic()
             self.reading += asked - begun
             self._worked = False
-            with turn(of, name):
+            with turn(of, name, compile):
                 begun = time.monotonic()
                 yield
                 ended = time.monotonic()

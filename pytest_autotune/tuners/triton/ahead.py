@@ -15,8 +15,8 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,13 @@ from pytest_autotune.run.compiled_ahead import CompiledAhead
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.together import children
 from pytest_autotune.run.together.folders import for_temporary_files
+from pytest_autotune.run.together.forked_jobs import Ended, ForkedJobs, thread_may_fork
 from pytest_autotune.run.together.waiting import Waits
 from pytest_autotune.tuners.protocol import Suite
-from pytest_autotune.tuners.triton.ahead_plan import Plan, lock_of
+from pytest_autotune.tuners.triton.ahead_plan import Plan, begun_at, lock_of
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.identity import NAME, PLAIN
-from pytest_autotune.tuners.triton.internals import targets, without_gpu
+from pytest_autotune.tuners.triton.internals import crashes, targets, without_gpu
 
 #: Why nothing was done, in words.
 NO_CORE, NO_CORE_LEFT = "no core was idle in time", "the tests take all cores, or there is no memory"
@@ -56,6 +57,8 @@ class CompilingChildren:
         self._temporary: str | None = None
         self._is_started = False
         self._asked: set[str] = set()
+        #: How children ended that compiled what a test asked for, by the name of that.
+        self._crashes: dict[str, int] = {}
         self._waited_s = 0.0
         self._notes: Sequence[str] = ()
 
@@ -99,8 +102,11 @@ class CompilingChildren:
         return True
 
     @contextmanager
-    def _turn(self, waits: Waits, folder: Path, name: str) -> Iterator[None]:
-        """Compile in this process what no other one compiles now; what one does is there afterwards."""
+    def _turn(self, waits: Waits, folder: Path, name: str, compile: Callable[[], object]) -> Iterator[None]:
+        """Compile in this process what no other one compiles now; what one does is there afterwards.
+
+        :raises Exception: where that would end this process.
+        """
         self._asked.add(name)
         with suppress(Exception):
             without_gpu.read_triton()  # which the compiler does anyway: nobody is to wait for that
@@ -108,10 +114,26 @@ class CompilingChildren:
         lock = waits.acquire(lock_of(folder, name))
         self._waited_s += time.monotonic() - started
         try:
+            if (begun := begun_at(folder, name)).exists():
+                self._try_in_child(name, compile)
+                begun.unlink(missing_ok=True)
             yield
         finally:
             if lock is not None:
                 lock.release()
+
+    def _try_in_child(self, name: str, compile: Callable[[], object]) -> None:
+        """Have a child compile what has ended another one ahead of the tests.
+
+        :raises Exception: where it ends that one, too.
+        """
+        if name not in self._crashes and thread_may_fork():
+            with suppress(OSError), ForkedJobs({0: compile}, lambda _: nullcontext(True), lambda _: [], 1) as forked:
+                forked.fork([ExitStack()])
+                if (0, Ended.DIED) in forked.ended():
+                    self._crashes[name] = forked.died[0]
+        if name in self._crashes:
+            raise crashes.crash(self._crashes[name])
 
     def _remove_temporary(self) -> None:
         """Remove what children that were ended have left there."""

@@ -40,6 +40,14 @@ def lock_of(folder: Path, name: str) -> Path:
     return folder / f"{name}.compiling"
 
 
+def begun_at(folder: Path, name: str) -> Path:
+    """What is there while a child compiles this, and stays where that ended the child.
+
+    :param name: see :func:`lock_of`.
+    """
+    return folder / f"{name}.begun"
+
+
 class _Taken(Exception):
     """Another process makes this now."""
 
@@ -130,12 +138,16 @@ class Plan:
             self._tell("failed", f"a child {how}")
 
     @contextmanager
-    def _turn(self, name: str) -> Iterator[None]:
+    def _turn(self, name: str, compile: Callable[[], object]) -> Iterator[None]:
         try:
             self._take(name)
         except _Taken:
             self._tell("found", name)
             raise
+        begun = begun_at(self._suite.folder, name)
+        with suppress(OSError):
+            begun.touch()
+        self._held.callback(begun.unlink, missing_ok=True)
         self._name, self._started = name, time.perf_counter()
         yield
 

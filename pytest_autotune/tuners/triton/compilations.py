@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import wraps
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
@@ -32,8 +32,9 @@ class Compilations:
     ) -> None:
         self._compiled = compiled
         self._made = made
-        #: Entered around each compilation, with its name: see :func:`name_of`. None where nobody else compiles.
-        self.turns: Callable[[str], AbstractContextManager[object]] | None = None
+        #: Entered around each compilation, with its name, see :func:`name_of`, and what compiles. None where nobody
+        #: else does.
+        self.turns: Callable[[str, Callable[[], object]], AbstractContextManager[object]] | None = None
         self._module: Any = None
         self._original: Any = None
 
@@ -51,7 +52,7 @@ class Compilations:
                 return original(*args, **kwargs)
             given = compile_calls.given_to_compile(args, kwargs)
             name = _name_if_known(given)
-            with self._turn(name), compile_calls.seeing_work(given["src"]) as work:
+            with self._turn(name, partial(original, *args, **kwargs)), compile_calls.seeing_work(given["src"]) as work:
                 started = time.perf_counter()
                 kernel = original(*args, **kwargs)
                 seconds = time.perf_counter() - started
@@ -76,9 +77,9 @@ class Compilations:
             self._module.compile = self._original
             self._module = None
 
-    def _turn(self, name: str) -> AbstractContextManager[object]:
+    def _turn(self, name: str, compile: Callable[[], object]) -> AbstractContextManager[object]:
         turns = self.turns
-        return turns(name) if turns is not None and name else nullcontext()
+        return turns(name, compile) if turns is not None and name else nullcontext()
 
 
 def _name_if_known(given: Mapping[str, Any]) -> str:

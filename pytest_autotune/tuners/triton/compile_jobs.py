@@ -10,7 +10,6 @@ nothing else, is not compiled in this process: it fails, and the others go on.
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack
@@ -157,9 +156,7 @@ class CompileJobs(Executor):
         cores = self._run.cores(1, helping=self._helping) or [ExitStack()]
         died = self._in_children({number: job}, cores, 1, memory=max(free_memory(), Bounds.memory))
         if not job.result.done():
-            code = died.get(number, code)
-            crashed = crashes.crashed(how_it_ended(code), is_lack_of_memory=code == -signal.SIGKILL)
-            job.result.set_result(crashed)
+            job.result.set_result(crashes.crashed(died.get(number, code)))
 
     def _in_threads(self) -> None:
         left, run = self._left(), self._run
@@ -187,19 +184,6 @@ class CompileJobs(Executor):
         for job in self._jobs.values():
             if not job.result.done():
                 job.result.set_exception(NotCompiled())
-
-
-def how_it_ended(code: int) -> str:
-    """How a compiler ended the processes that it compiled in, as a reason of a candidate that fails.
-
-    :param code: their exit status, or the negative number of the signal that killed them.
-    """
-    if code >= 0:
-        return f"the compiler ended its process (exit status {code})"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    if code == -signal.SIGKILL:
-        return f"the compiler was killed ({name}), as where there is no memory left"
-    return f"the compiler crashed ({name})"
 
 
 def weight_of(config: Any) -> float:

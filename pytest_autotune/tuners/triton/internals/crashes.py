@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pytest_autotune.tuners.triton.internals.modules import module
@@ -20,26 +22,43 @@ class _NoKernel:
         raise self._error()  # a new one: with an error goes the stack that it was raised on
 
 
-def crashed(words: str, *, is_lack_of_memory: bool) -> Any:
-    """What is to be taken for a kernel whose compilation would end this process.
+def crashed(code: int) -> Any:
+    """What is to be taken for a kernel whose compilation would end this process: a launch of it is an error.
 
-    Whoever loads or launches it gets an error, which Triton's own benchmark takes for a failure of one candidate.
-
-    :param words: how it would end it.
+    :param code: see :func:`crash`.
     """
+    return _NoKernel(partial(crash, code))
+
+
+def crash(code: int) -> Exception:
+    """The error of what would end this process; Triton's own benchmark takes it for a failure of one candidate.
+
+    :param code: how others have ended that compiled it: an exit status, or the negative number of a signal.
+    """
+    words = how_it_ended(code)
 
     class CompilerCrash(module("runtime.errors").PTXASError):  # type: ignore[misc]
         def __str__(self) -> str:
             return words
 
-    def error() -> Exception:
-        made: Exception = CompilerCrash(words)
-        made.__cause__ = MemoryError() if is_lack_of_memory else None
-        return made
+    error: Exception = CompilerCrash(words)
+    error.__cause__ = MemoryError() if code == -signal.SIGKILL else None
+    return error
 
-    return _NoKernel(error)
+
+def how_it_ended(code: int) -> str:
+    """How a compiler ended the processes that it compiled in, as a reason of a candidate that fails.
+
+    :param code: see :func:`crash`.
+    """
+    if code >= 0:
+        return f"the compiler ended its process (exit status {code})"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    if code == -signal.SIGKILL:
+        return f"the compiler was killed ({name}), as where there is no memory left"
+    return f"the compiler crashed ({name})"
 
 
 def is_crash(error: BaseException) -> bool:
-    """Whether an error is that of what :func:`crashed`."""
+    """Whether an error is a :func:`crash`."""
     return type(error).__name__ == "CompilerCrash"
