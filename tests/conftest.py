@@ -22,8 +22,10 @@ forked_workers.import_all()
 
 # The processes that tests start read bytecode of this package where there is some, and many an environment has
 # PYTHONDONTWRITEBYTECODE set: they would compile all of it each.
+TOY_FOLDER = Path(__file__).parent / "toy_tuner"
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    compileall.compile_dir(pytest_autotune.__path__[0], quiet=2)
+    for _folder in (pytest_autotune.__path__[0], TOY_FOLDER):
+        compileall.compile_dir(_folder, quiet=2)
 
 # A run that a script starts in the background ignores Ctrl-C, and so would every run that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -34,7 +36,7 @@ import os
 import sys
 import pytest
 
-sys.path.insert(0, {str(Path(__file__).parent / "toy_tuner")!r})
+sys.path.insert(0, {str(TOY_FOLDER)!r})
 import toytuner
 
 pytest_plugins = os.environ.get("TOY_PLUGINS", "").split()

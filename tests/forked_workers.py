@@ -31,7 +31,8 @@ def import_all() -> None:
     """Import what runs would import anew each, or even rewrite the assertions of."""
     # wrapt imports asyncio; protobuf's extension module crashes where it is imported anew, and yaml's errors become
     # other classes.
-    for name in ("asyncio", "google.protobuf.text_format", "yaml", *(f"_pytest.{name}" for name in builtin_plugins)):
+    names = ["asyncio", "email.parser", "google.protobuf.text_format", "yaml"]
+    for name in (*names, *(f"_pytest.{name}" for name in builtin_plugins)):
         importlib.import_module(name)
     for package in ["pytest_autotune", *(["xdist"] if importlib.util.find_spec("xdist") else [])]:
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
@@ -91,6 +92,7 @@ def _server() -> socket.socket:
 def _serve(asked: socket.socket) -> None:
     """Fork for each message, until nobody can ask any more; a child returns when its work is done."""
     import_all()
+    importlib.import_module("wrapt")  # not in the tests' process: its hooks are those of one run
     gc.freeze()  # pytest looks for garbage as it ends, and what is imported is none
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
     while True:
