@@ -1005,3 +1005,20 @@ def test_a_configuration_that_cannot_be_used_does_not_race(tuner: FunctionTuner)
 
     assert lookup.verdict is not None
     assert lookup.verdict.raced == 2
+
+
+def test_what_a_candidate_tuned_is_asked_for_by_the_next_test_that_tunes_it_too(tuner: FunctionTuner) -> None:
+    run, lookups = a_run(dumping=True)
+    tuner.attach(run)
+    asked = {"space": [3.0, 2.0], "run": identity, "measuring": AS_TOLD}
+
+    tuner.tune("outer", space=[5.0, 4.0], run=lambda config: tuner.tune("inner", **asked) + config, measuring=AS_TOLD)
+    tuner.tune("inner", **asked)
+    run.begin_test("test_inner")
+
+    assert tuner.tune("inner", **asked) == 2.0
+    assert [(one.problem.kernel, one.inside) for one in lookups] == [
+        ("inner", "function:outer"),
+        ("outer", ""),
+        ("inner", ""),
+    ]
