@@ -158,7 +158,7 @@ def _row(
         searches=_each_search(searches),
         untuned=next((lookup.untuned for lookup in met if lookup.untuned), ""),
         stale_used=worst.outcome is Outcome.STALE and worst.entry is not None and not (searches or worst.untuned),
-        failed=bool(searches) and entry is not None and entry.every_failed,
+        failed=any(lookup.failed for lookup in searches) and entry is not None and entry.every_failed,
         unrecorded=next((lookup.unrecorded for lookup in met if lookup.unrecorded and not with_entry), ""),
         verdict=_verdict(met),
     )

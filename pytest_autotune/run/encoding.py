@@ -17,7 +17,7 @@ from pytest_autotune.run.verify import Verdict
 
 _PLAIN = (
     "reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed", "untuned", "unrecorded",
-    "inside",
+    "inside", "failed",
 )  # fmt: skip
 _OF_VERDICT = tuple(one.name for one in fields(Verdict) if one.name != "entry")
 

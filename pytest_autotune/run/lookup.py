@@ -49,6 +49,7 @@ class Lookup:
     :param untuned: what was used in place of a tuning, of which there was none: ``"first"``, the first candidate, or
         ``"nearest"``, the choice of the nearest entry; else empty.
     :param inside: the tuning, as ``tuner:kernel``, by which it was asked for; of several inside each other the first.
+    :param failed: what a search recorded is that no candidate can be used.
     :param unrecorded: why a search came to nothing that could be recorded; empty where there was none, or it did.
     :param id: of this lookup, and of no other one that is reported in a run; it says nothing about the lookup.
     :param saved_seconds: the tuning that a hit made unnecessary, in seconds.
@@ -68,6 +69,7 @@ class Lookup:
     test_failed: bool = False
     untuned: str = ""
     inside: str = ""
+    failed: bool = False
     unrecorded: str = ""
     verdict: Verdict | None = None
     id: str = field(default="", compare=False)

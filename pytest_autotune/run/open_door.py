@@ -261,4 +261,5 @@ class Tuning:
         :param reasons: why; of candidates that failed for the same reason, one is enough.
         :returns: the entry.
         """
+        self.lookup = replace(self.lookup, failed=True)
         return self.record(None, failed_candidates(reasons))

@@ -129,6 +129,16 @@ def test_what_cannot_be_tuned_is_counted_apart_and_expected_by_the_next_run(seri
     assert serial_suite.cache.read_bytes() == before
 
 
+def test_an_answer_that_a_candidate_cannot_be_used_is_a_tuning(serial_suite: Suite) -> None:
+    """As where Inductor asks whether to fuse two kernels: no is an answer."""
+    answer = CANNOT.replace("record_failure([", "record(None, [Candidate(failed=").replace('ns()}"])', 'ns()}")])')
+    answer = answer.replace("import Device", "import Candidate, Device")
+
+    report = serial_suite.write(test_lib=answer).report("--autotune-dump=cache.textproto")
+
+    assert (report["counts"]["tuned"], report["counts"]["failed"]) == (2, 0)
+
+
 def test_no_entry_is_called_unused_of_a_tuner_of_which_a_call_was_not_seen(serial_suite: Suite) -> None:
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=2)").dump()
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
