@@ -989,7 +989,7 @@ def test_a_hook_of_a_candidate_may_look_at_a_kernel_that_it_has_compiled(run) ->
 def test_after_children_that_hung_others_are_forked_once_then_threads_compile_and_the_user_is_told(
     run, monkeypatch
 ) -> None:
-    monkeypatch.setattr(forked_jobs, "QUIET_S", 0.2)
+    monkeypatch.setattr(forked_jobs, "QUIET_S", 0.4)
     monkeypatch.setattr(forked_jobs, "LOOK_S", 0.05)
     compile_once = triton.compiler.compiler.ASTSource.make_ir
     lock, compiled_here = threading.Lock(), []
