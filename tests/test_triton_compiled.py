@@ -1057,23 +1057,36 @@ def without_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.usefixtures("without_collector")
-@pytest.mark.parametrize("way", ["tuned", "tuned, one fails", "own benchmark, one fails", "hit", "verified"])
-def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, monkeypatch, way) -> None:
-    configs = [config(16), config(32), config(64)]
-    recorded = run(dumping=True)
-    if way in ("hit", "verified"):
-        call(product_kernel(configs))
-        run((recorded[0].entry,), **({"verify": ALL} if way == "verified" else {}))
-    if "one fails" in way:
+@pytest.mark.parametrize("way", ["all run", "loaded", "launched", "compiled", "own benchmark", "hit", "verified"])
+def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, cores, without_collector, way) -> None:
+    @triton.autotune(configs=[config(16), config(32), config(64)], key=["n"])
+    @triton.jit
+    def kernel(a, b, c, n, BLOCK: tl.constexpr, REFUSED: tl.constexpr):
+        tl.static_assert(BLOCK != REFUSED)
+        at = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+        tl.store(c + at, tl.dot(tl.load(a + at), tl.load(b + at)))
+
+    def outlive() -> list[Any]:
+        tensors = [torch.zeros(64 * 64, dtype=torch.float16) for _ in range(3)]
+        alive = [weakref.ref(tensor) for tensor in tensors]
+        kernel[(1,)](*tensors, 64, REFUSED=32 if way == "compiled" else 0)
+        tensors.clear()
+        return [tensor for reference in alive if (tensor := reference()) is not None]
+
+    recorded = run(dumping=True, cores=cores)
+    if way in ("launched", "own benchmark"):
         absent_gpu.fails[32] = (1, triton.runtime.errors.OutOfResources(2, 1, "registers"))
-    kernel = product_kernel(configs)
-    if way.startswith("own"):
+    if way == "loaded":
+        absent_gpu.shared_memory = 9000
+    if way == "own benchmark":
         kernel.do_bench = lambda call, quantiles: [call() or 1.0] * 3
-    tensors = [torch.zeros(128 * 128, dtype=torch.float16) for _ in range(3)]
-    alive = [weakref.ref(tensor) for tensor in tensors]
 
-    kernel[(1,)](*tensors, 64)
-    tensors.clear()
+    assert not outlive()
 
-    assert [reference() for reference in alive] == [None] * 3
+    if way in ("hit", "verified"):
+        kernel.cache.clear()
+        run((recorded[0].entry,), **({"verify": ALL} if way == "verified" else {}))
+        assert not outlive()
+    assert sum(candidate.failed != "" for candidate in recorded[0].entry.candidates) == (
+        way not in ("all run", "hit", "verified")
+    )

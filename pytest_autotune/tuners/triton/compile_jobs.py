@@ -185,6 +185,16 @@ class CompileJobs(Executor):
             if not job.result.done():
                 job.result.set_exception(NotCompiled())
 
+    def forget_frames(self) -> None:
+        """Let go of where errors were raised, after the last that asks for a result: that holds the result, a circle.
+
+        In such frames are the tensors of the call, which would stay until the garbage collector comes.
+        """
+        for job in self._jobs.values():
+            error = job.result.exception() if job.result.done() else None
+            if error is not None:
+                error.__traceback__ = None
+
 
 def weight_of(config: Any) -> float:
     """How long a candidate takes to compile, beside others: what one thread of it holds, about.

@@ -50,6 +50,7 @@ def compile_candidates(
     with ExitStack() as stack:
         stack.callback(async_compile.forget_failures, call.autotuner.fn)
         jobs = CompileJobs(run, work, tries, ending, helping=helping)
+        stack.callback(jobs.forget_frames)
         stack.enter_context(mode(jobs, ignore_errors=True))
         stack.enter_context(jobs)
         for number, config in enumerate(configs):

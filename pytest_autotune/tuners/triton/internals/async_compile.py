@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache
 from typing import Any
 
 from pytest_autotune.tuners.triton.internals.frames import is_wanted_at_once
@@ -33,7 +33,7 @@ def async_compile_mode() -> Any:
         return None
     parameters = list(inspect.signature(mode.submit).parameters)  # 3.9 has one more
     is_known = parameters[: len(_SUBMIT_PARAMETERS)] == _SUBMIT_PARAMETERS
-    return partial(_mode_that_reads_at_once, mode) if is_known else mode
+    return _mode_that_reads_at_once(mode) if is_known else mode
 
 
 def collects_what_is_compiled() -> bool:
@@ -42,21 +42,19 @@ def collects_what_is_compiled() -> bool:
     return active is not None and active.get() is not None
 
 
-def _mode_that_reads_at_once(mode: Any, *args: Any, **kwargs: Any) -> Any:
-    made = mode(*args, **kwargs)
-    submit = made.submit
+@cache
+def _mode_that_reads_at_once(mode: Any) -> Any:
+    class Reading(mode):  # type: ignore[misc]
+        def submit(
+            self, key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], object], *others: Any
+        ) -> Any:
+            if not (is_wanted_at_once() or _is_on_disk(key)):
+                return super().submit(key, compile_fn, finalize_fn, *others)
+            kernel = compile_fn()
+            finalize_fn(kernel)
+            return kernel
 
-    def read_or_submit(
-        key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], object], *others: Any
-    ) -> Any:
-        if not (is_wanted_at_once() or _is_on_disk(key)):
-            return submit(key, compile_fn, finalize_fn, *others)
-        kernel = compile_fn()
-        finalize_fn(kernel)
-        return kernel
-
-    made.submit = read_or_submit
-    return made
+    return Reading
 
 
 def _is_on_disk(key: str) -> bool:

@@ -40,10 +40,17 @@ def option_of(kernel: Any, name: str) -> Any:
 
 
 def load(kernel: Any) -> None:
-    """Load a compiled kernel onto the device, as its first launch does."""
+    """Load a compiled kernel onto the device, as its first launch does.
+
+    :raises Exception: what Triton raises, without its frames: one of them holds the error, which would keep them, and
+        with them the tensors of the call, until the garbage collector comes.
+    """
     load = getattr(kernel, "_init_handles", None)
     if load is not None:
-        load()
+        try:
+            load()
+        except Exception as error:
+            raise error.with_traceback(None)  # noqa: B904
 
 
 def machine_code(kernel: Any) -> Hashable:
