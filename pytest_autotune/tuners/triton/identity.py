@@ -29,6 +29,7 @@ from pytest_autotune.tuners.shared.source.older_source_digest import (
     OLDER_FORM,
     in_the_form_of_the_file,
     older_source_digest,
+    sorted_by_name,
 )
 from pytest_autotune.tuners.shared.source.source_digest import FORM, source_digest, source_parts
 from pytest_autotune.tuners.shared.values import callable_text, constant_text, encoded_text, refuse
@@ -91,7 +92,7 @@ def identity_of(
     problem = Problem(NAME, qualified_name(function), tuple(key), on)
     loaded = [entry.fingerprint for index in indexes for entry in index.same_key(problem)]
     fingerprint = in_the_form_of_the_file(fingerprint, loaded, partial(_older, fingerprint, function, heuristics))
-    return CallIdentity(problem, (*fingerprint, *_pruned(autotuner, configs)), offered)
+    return CallIdentity(problem, (*fingerprint, *_pruned(autotuner, configs, fingerprint, loaded)), offered)
 
 
 def holds(entry: Entry, autotuner: Any, function: FunctionType, heuristics: Heuristics) -> bool:
@@ -164,13 +165,19 @@ def made_of(call: Call, function: FunctionType, fingerprint: Iterable[Value], co
             yield of_candidates(value.name, str(value.value), distinct_params(chosen))
 
 
-def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
+def _pruned(
+    autotuner: Any, configs: Sequence[Any], before: tuple[Value, ...], loaded: Sequence[tuple[Value, ...]]
+) -> list[Value]:
     """What pruning left, where that is not all: it may depend on arguments that are in no key.
 
     Pruners also make candidates anew, as many as there were.
 
     Where a performance model chooses, only that: what it leaves may be another list each time. It differs
     from the whole all the same, since the best of a part is not the best of all.
+
+    :param before: the fingerprint without it.
+    :param loaded: the fingerprints of entries with the same key: one for exactly this list, which an older rule wrote
+        without saying that it is no part, stays right.
     """
     whole = autotuner.configs
     if configs is whole or (len(configs) == len(whole) and all(map(operator.is_, configs, whole))):
@@ -180,8 +187,9 @@ def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
         return []
     if autotuner.perf_model is not None:
         return [Value(PRUNED, "by a performance model")]
+    as_part = Value(PRUNED, left, "digest")
     is_part = set(map(search_text, configs)) <= set(map(search_text, whole))
-    return [Value(PRUNED, left, "digest" if is_part else MADE_ANEW)]
+    return [as_part if is_part or sorted_by_name((*before, as_part)) in loaded else Value(PRUNED, left, MADE_ANEW)]
 
 
 def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> str:
