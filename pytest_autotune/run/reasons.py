@@ -24,11 +24,11 @@ _UNSTABLE = [
         (rf"(?<![\w.])(?:{_TEMPORARY})/[\w+~-]+?(\.[a-zA-Z]\w*)?(?![\w/.+~-])", r"tmp...\1"),
         (r"(?<![\w.])/(?:[\w.+~-]+/)*([\w.+~-]+)", r"\1"),
         (r"\btmp\w{6,}", "tmp..."),
-        # Dates and times of day, and times that were measured.
-        (r"\b\d{4}-\d\d-\d\d(?:[T ]\d|\b)", "..."),
-        (r"\b\d*:\d\d:\d\d(?:[.,]\d+)?\b", "..."),
+        # Dates and times of day, which places such as lib.py:54:12 look like, and times that were measured.
+        (r"\b\d{4}-\d\d-\d\d(?:[T ]\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?Z?)?\b", "..."),
+        (r"(?<![\w.:])(?:[01]?\d|2[0-3]):[0-5]\d:[0-5]\d(?:[.,]\d+)?Z?\b", "..."),
         (r"\b(?:\d+\.\d+(?= ?(?:s|sec|seconds?|min|minutes?)\b)|\d+(?:\.\d+)?(?= ?(?:[mnuµ]s)\b))", "..."),
-        (r"(?i)\b((?:[pt]|pp)id|process|thread)(\W{0,3}|-| id )\d+\b", r"\1\2..."),
+        (r"(?i)\b(?<!per )(?<!to )(?<!not )((?:[pt]|pp)id|process|thread)(\W{0,3}|-| id )\d+\b", r"\1\2..."),
         # Digests and addresses without a mark, also in decimal; names of Triton's folders.
         (r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "..."),
         (r"(?<![0-9a-zA-Z])(?=[a-fA-F]*[0-9])(?=[0-9]*[a-fA-F])[0-9a-fA-F]{8,}(?![0-9a-zA-Z])", "..."),
