@@ -134,6 +134,7 @@ def hostile_summary() -> Summary:
         refused=(Outcome.MISS,),
         places={HOSTILE: Place(HOSTILE, 1)},
         changes=Diff((Change(ChangeKind.CHOICE, entry, entry),), 1),
+        left_to_tuners=(HOSTILE,),
     )
 
 
