@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import gc
 import os
 import random
 import re
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import namedtuple
 from functools import partial
 from pathlib import Path
@@ -1022,3 +1024,41 @@ def test_what_a_candidate_tuned_is_asked_for_by_the_next_test_that_tunes_it_too(
         ("outer", ""),
         ("inner", ""),
     ]
+
+
+# What is held
+
+
+class Tensor:
+    """What a kernel works on."""
+
+
+@pytest.mark.parametrize("fails", ["compiling", "at its first run", "in the race", "in the caller's benchmark"])
+def test_nothing_that_a_kernel_works_on_outlives_the_tuning(tuner: FunctionTuner, fails: str) -> None:
+    runs: list[int] = []
+
+    def fail(config: int, tensor: Tensor) -> None:
+        try:
+            raise LookupError(tensor)
+        except LookupError as cause:
+            raise InvalidConfiguration("too large") from cause
+
+    def tune(tensor: Tensor) -> weakref.ref[Tensor]:
+        def compile(config: int) -> Tensor:
+            return fail(2, tensor) or tensor if config == 2 and fails == "compiling" else tensor
+
+        def run(config: int, compiled: Tensor) -> None:
+            runs.append(config)
+            if config == 2 and runs.count(2) == (2 if fails == "in the race" else 1):
+                fail(config, tensor)
+
+        measuring = Measuring(clock=lambda call: (call(), 1.0)[1]) if "benchmark" in fails else QUICK
+        tuner.tune(fails, space=[1, 2, 3], compile=compile, run=run, measuring=measuring)
+        return weakref.ref(tensor)
+
+    gc.disable()
+    try:
+        tensor = tune(Tensor())
+        assert tensor() is None
+    finally:
+        gc.enable()

@@ -105,7 +105,10 @@ class AbsentGpu:
             self.seen.append("launch")
             at, error = self.fails.get(block, (0, None))
             if error is not None and self.launched.count(block) == at:
-                raise error
+                try:
+                    raise LookupError(block)
+                except LookupError as cause:
+                    raise error from cause
             self.now_us += self.times_us.get(block, 1000.0)
 
         return launch

@@ -18,6 +18,7 @@ from pytest_autotune.tuners.measuring.launching import DeviceLostError, Result
 from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.shared.candidates import first_line
+from pytest_autotune.tuners.shared.frameless import without_frames
 
 
 def bench_of(
@@ -131,6 +132,8 @@ class Bench(ABC):
             self._clock.synchronise()
         except Exception as broken:
             raise _device_lost(configuration, error, broken) from error
+        # What was compiled, and is held by whoever asked for it, holds the error.
+        without_frames(error)
         return Trial(configuration, failed=_reason(error), may_pass=_may_pass(error))
 
 

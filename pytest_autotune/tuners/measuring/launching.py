@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pytest_autotune.tuners.measuring.clocks import Clock, Launch, Runner
 from pytest_autotune.tuners.measuring.laps import Lap
 from pytest_autotune.tuners.measuring.times import Measurement, measurement
+from pytest_autotune.tuners.shared.frameless import without_frames
 
 #: So many launches are queued before the host waits for the device; its queue holds about 1,000 operations.
 QUEUED = 100
@@ -186,7 +187,7 @@ class Launching:
 
     def _fails(self, entrant: Entrant, error: BaseException) -> None:
         # Its frames hold the call's tensors and this entrant, which holds the error: a circle.
-        entrant.failed = error.with_traceback(None)
+        entrant.failed = without_frames(error)
         try:
             self._clock.synchronise()
         except Exception as broken:

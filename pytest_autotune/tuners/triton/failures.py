@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from pytest_autotune.tuners.shared.candidates import error_line
+from pytest_autotune.tuners.shared.frameless import without_frames
 from pytest_autotune.tuners.triton.internals import benchmark, compile_calls, crashes
 
 
@@ -34,10 +35,13 @@ def noted_failures(
     autotuner.do_bench = noting
     try:
         yield
+    except BaseException:
+        failed.clear()  # what is raised keeps its frames, and they are not to lead back to it
+        raise
     finally:
         autotuner.do_bench = original
-    for error in failed.values():  # none of them is raised any more, and frames hold the call's tensors
-        error.__traceback__ = None
+    for error in failed.values():  # none of them is raised any more
+        without_frames(error)
 
 
 def fails_again(error: BaseException) -> bool:
