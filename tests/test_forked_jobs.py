@@ -76,6 +76,16 @@ def test_each_job_is_done_once_in_another_process_and_its_end_is_told(tmp_path: 
     assert str(os.getpid()) not in {path.read_text() for path in tmp_path.iterdir()}
 
 
+@pytest.mark.parametrize("error", [ValueError(), SystemExit(3), pytest.skip.Exception()])
+def test_a_job_that_raises_has_failed_whatever_it_raises(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    with forked(dict.fromkeys(range(4), fail)) as running:
+        assert dict(running.ended()) == dict.fromkeys(range(4), Ended.FAILED)
+    assert not running.died
+
+
 def test_jobs_are_begun_in_their_order() -> None:
     begun: list[int] = []
     with forked(dict.fromkeys([7, 3, 5], fail), number=1) as running:
@@ -98,7 +108,7 @@ def test_a_job_that_ends_its_child_is_told_with_how_and_the_others_are_done(tmp_
     jobs[0] = lambda: os.kill(os.getpid(), signal.SIGKILL)
     jobs[1] = os.abort
     jobs[2] = lambda: os._exit(3)
-    jobs[3] = sys.exit
+    jobs[3] = lambda: os._exit(0)
     with forked(jobs) as running:
         ended = dict(running.ended())
 
