@@ -145,7 +145,7 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
 def _of_all(collected: Collected, *, forget_compiled: bool) -> list[Lookup]:
     """The lookups of all processes, in their order, with what only the whole run knows of them."""
     compiled_for = (one for process in collected.facts for one in process.compiled_for)
-    found = with_outer(settled([lookup for _, lookup in collected.lookups]))
+    found = with_outer(settled([lookup for _, lookup in collected.lookups]), is_complete=not collected.incomplete)
     return with_compiled(found, compiled_for, anew=forget_compiled)
 
 

@@ -397,6 +397,20 @@ def test_what_only_another_tuning_asks_for_is_not_unused_where_that_one_is_a_hit
     assert serial_suite.report("--autotune-load=cache.textproto")["counts"]["hit"] == 2  # both of lib.inner
 
 
+def test_an_update_says_which_tuning_asks_for_it_now_where_that_has_another_name(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib=NESTED.format(source="one")).dump()
+    serial_suite.write(test_lib=NESTED.format(source="one").replace("lib.outer", "lib.renamed"))
+    before = serial_suite.cache.read_text()
+    serial_suite.load("--autotune-update", "-k", "outer")
+    assert "asked for by toy:lib.outer" in serial_suite.cache.read_text()  # another test may have asked for that one
+    serial_suite.cache.write_text(before)
+
+    serial_suite.load("--autotune-update", "--autotune-prune")
+
+    assert "asked for by toy:lib.renamed" in serial_suite.cache.read_text()
+    assert serial_suite.load("--autotune-fail-on-unused").ret == 0
+
+
 def test_it_is_unused_where_nobody_asks_for_that_tuning(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=NESTED.format(source="one")).dump()
     serial_suite.write(test_lib="def test_inner(tune): tune('lib.inner', M=1)")
