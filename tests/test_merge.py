@@ -97,6 +97,19 @@ def test_a_committed_choice_that_failed_this_time_is_replaced() -> None:
     assert chosen(merge(Cache((committed,)), [Measured(again)]).cache) == ["BLOCK=b"]
 
 
+def test_that_no_candidate_works_stays_to_the_byte_when_the_reasons_say_it_in_other_words() -> None:
+    was, again = (
+        replace(entry(), choice=None, candidates=(Candidate(failed=f"cannot convert [{drawn}]"),))
+        for drawn in ("0.42", "0.17")
+    )
+
+    merged = merge(Cache((was,)), [Measured(again)])
+
+    assert merged.cache.entries == (was,)
+    assert merged.unchanged == 1
+    assert chosen(merge(merged.cache, [Measured(entry())]).cache) == ["BLOCK=a"]
+
+
 def test_entries_of_a_tuned_problem_with_other_fingerprints_go_unless_they_were_used() -> None:
     old, used, new = (kept(entry(source=source)) for source in ("old", "used", "new"))
 

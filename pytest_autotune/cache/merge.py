@@ -85,7 +85,7 @@ def merge(
     - A problem that was tuned again keeps, to the byte, the entry that was there
       with the same fingerprint, while the old choice is within the noise of the
       best time in the new measurement, or where the tuner reports no times, which is
-      no reason to change; otherwise the new entry replaces it. Entries
+      no reason to change, or where none worked then or now; otherwise the new entry replaces it. Entries
       of that problem with other fingerprints go, unless they were used.
     - What an entry's choice was compiled for is all that any of these say who chose the same.
     - Everything else stays.
@@ -229,6 +229,8 @@ def _quality(measured: Measured) -> tuple[object, ...]:
 
 def _still_good(old: Entry, new: Entry) -> bool:
     """Whether the old choice is as good as the new one, by the new measurement."""
+    if _says_why_none_works(old) and _says_why_none_works(new):
+        return True  # the words may hold what a test drew at random
     if old.choice is None or new.choice is None:
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
     if best_time_us(new) == float("inf"):
@@ -239,6 +241,12 @@ def _still_good(old: Entry, new: Entry) -> bool:
     if kept is None:
         return False
     return settle(times, kept_within(new.problem.device, min(times.values())), kept) == kept
+
+
+def _says_why_none_works(entry: Entry) -> bool:
+    """Whether an entry has no result but reasons why no candidate can be used."""
+    reasons = bool(entry.candidates) and all(one == Candidate(failed=one.failed) for one in entry.candidates)
+    return reasons and entry.choice is None and not entry.native
 
 
 def without_candidates(entry: Entry) -> Entry:
