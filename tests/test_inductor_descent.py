@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -46,6 +48,8 @@ class Kernels:
         self.owner: Any = triton_heuristics.CachingAutotuner
         self.time_of: TimeOf = lambda config: 1.0
         self.does_not_fit = ""
+        #: What a kernel is called with.
+        self.args: list[Any] = ["x"]
         self.last_us = 0.0
         monkeypatch.setattr(self.owner, "_precompile_config", self._compile())
         asked = SimpleNamespace(benchmark=lambda fn, device, **how: self.own_benchmark.benchmarker.benchmark(fn, **how))
@@ -101,7 +105,7 @@ class Kernels:
         start = self.launcher(config_of(XBLOCK=256))
         autotuner.coordesc_tuner.cache_benchmark_result(start.config, time_of(start.config) / 1000)
         with self.timed.searching(self.door), self.part.watched(autotuner) as self.times_ms:  # type: ignore[arg-type]
-            launcher = autotuner.coordinate_descent_tuning(start, "x")
+            launcher = autotuner.coordinate_descent_tuning(start, *self.args)
         assert launcher.config.found_by_coordesc
         assert not self.part._descents
         return f"{launcher.config.kwargs['XBLOCK']} {launcher.config.num_warps}"
@@ -206,6 +210,19 @@ def test_a_neighbour_that_does_not_fit_the_device_is_passed_over(kernels: Kernel
 
     assert kernels.descend(far_from(64, 8)) == "256 8"
     assert sum("XBLOCK: 128, num_warps: 4" in config for config, _ in kernels.compiled) == 1
+
+
+def test_no_argument_outlives_a_descent_in_which_a_neighbour_does_not_fit_the_device(kernels: Kernels) -> None:
+    kernels.does_not_fit = "XBLOCK: 128"
+    kernels.args = [Counter()]
+    argument = weakref.ref(kernels.args[0])
+    gc.disable()
+    try:
+        kernels.descend(far_from(64, 8))
+        kernels.args.clear()
+        assert argument() is None
+    finally:
+        gc.enable()
 
 
 def test_on_one_core_inductor_compiles_each_at_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

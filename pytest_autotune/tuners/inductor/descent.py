@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_autotune.tuners.inductor.configurations import Params, params_of
+from pytest_autotune.tuners.shared.frameless import without_frames
 
 _IN_ALL_DIRECTIONS = "coordinate_descent_check_all_directions"
 
@@ -57,6 +58,14 @@ class Descent:
         params = params_of(config)
         launcher, failed = self._launchers.get(params), self._failed.get(params)
         return None if launcher is None and failed is None else _Compiled(config, launcher, failed)
+
+    def forget_frames(self) -> None:
+        """Let go of where errors were raised, once Inductor has passed over them: frames there hold the call's tensors.
+
+        Inductor asks for what failed again, so the frames lead back to the error.
+        """
+        for error in self._failed.values():
+            without_frames(error)
 
     def _is_known(self, config: Any) -> bool:
         params = params_of(config)

@@ -162,6 +162,7 @@ class KernelMeasuring:
         self._descents[id(autotuner)] = self._descents[id(autotuner.coordesc_tuner)] = descent
         try:
             yield
+            descent.forget_frames()
         finally:
             for one in (autotuner, autotuner.coordesc_tuner):
                 self._descents.pop(id(one), None)
