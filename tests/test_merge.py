@@ -9,7 +9,7 @@ import pytest
 
 from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.merge import Measured, Rules, merge
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.cache.ties import NOISE
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
@@ -139,6 +139,18 @@ def test_a_used_entry_that_is_there_keeps_the_fields_of_a_newer_version() -> Non
     there = replace(kept(entry()), raw=b"with a field of a newer version")
 
     assert merge(Cache((there,)), used=[kept(entry())]).cache.entries[0].raw == there.raw
+
+
+def test_a_choice_that_another_minor_version_confirms_is_of_that_version_and_stays_as_it_was_besides() -> None:
+    there, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
+
+    def merged(then: str, now: str) -> tuple[Entry, ...]:
+        there_then = replace(there, versions=Versions.of(then))
+        return merge(Cache((there_then,)), [Measured(replace(again, versions=Versions.of(now)))]).cache.entries
+
+    assert merged("triton 3.6.0", "triton 3.7.1") == (replace(there, versions=Versions.of("triton 3.7.1")),)
+    assert merged("triton 3.7.0", "triton 3.7.1") == (replace(there, versions=Versions.of("triton 3.7.0")),)
+    assert merged("triton 3.7.0", "") == (replace(there, versions=Versions.of("triton 3.7.0")),)
 
 
 def test_what_is_to_be_dropped_goes_unless_it_was_used_or_tuned() -> None:

@@ -85,8 +85,9 @@ def merge(
     - A problem that was tuned again keeps, to the byte, the entry that was there
       with the same fingerprint, while the old choice is within the noise of the
       best time in the new measurement, or where the tuner reports no times, which is
-      no reason to change, or where none worked then or now; otherwise the new entry replaces it. Entries
-      of that problem with other fingerprints go, unless they were used.
+      no reason to change, or where none worked then or now; under another minor version
+      of the library its versions become those of now. Otherwise the new entry replaces
+      it. Entries of that problem with other fingerprints go, unless they were used.
     - What an entry's choice was compiled for is all that any of these say who chose the same.
     - Everything else stays.
 
@@ -148,7 +149,9 @@ def _of_tuned(best: Entry, known: Sequence[Entry], old: Entry | None, rules: Rul
     """
     # The file holds no candidates but where they are the result: keep what was there as it was.
     if old is not None and _still_good(old, best):
-        return _with_compiled(old, known, old, rules)
+        # Confirmed under another version it is of that one: else every later run would hint at the old one.
+        is_of_another = best.versions and old.versions.minor != best.versions.minor
+        return _with_compiled(replace(old, versions=best.versions) if is_of_another else old, known, old, rules)
     return _with_compiled(best if rules.keep_candidates else without_candidates(best), known, old, rules)
 
 
