@@ -117,8 +117,9 @@ def test_a_job_that_ends_its_child_is_told_with_how_and_the_others_are_done(tmp_
     assert not running.hung
 
 
-def test_however_many_jobs_end_their_child_each_is_begun() -> None:
-    with forked(dict.fromkeys(range(10), os.abort)) as running:
+@pytest.mark.parametrize("end", [os.abort, partial(os._exit, 0)])
+def test_however_many_jobs_end_their_child_each_is_begun(end: Callable[[], object]) -> None:
+    with forked(dict.fromkeys(range(10), end)) as running:
         ended = dict(running.ended())
 
     assert ended == dict.fromkeys(range(10), Ended.DIED)

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +37,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Entry, Value
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.policy import OnMiss, Policy, Refusal
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together import forked_jobs
@@ -1093,3 +1093,17 @@ def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, cores, without_collect
     assert sum(candidate.failed != "" for candidate in recorded[0].entry.candidates) == (
         way not in ("all run", "hit", "verified")
     )
+
+
+def test_no_tensor_outlives_a_call_that_is_refused(run, absent_gpu, without_collector) -> None:
+    run((), on_miss=OnMiss.ERROR)
+    kernel = copy_kernel([config(16), config(32)])
+
+    def refused() -> Any:
+        tensor = torch.zeros(64)
+        with suppress(Refusal):
+            kernel[(1,)](tensor, tensor, 64)
+            pytest.fail("it was not refused")
+        return weakref.ref(tensor)
+
+    assert refused()() is None

@@ -309,7 +309,7 @@ class _Workers:
         if slot is None:
             return
         self._told(process, os.waitstatus_to_exitcode(status))
-        if status:  # what it did has killed it; another one goes on with the rest
+        if status or struct.unpack_from("d", self._begun, 8 * slot)[0]:  # a job ended it; another one does the rest
             self._fork(slot)
         else:  # there are no more jobs
             self._free.clear()

@@ -33,7 +33,7 @@ from pytest_autotune.tuners.triton.identity import (
     made_of,
     versions,
 )
-from pytest_autotune.tuners.triton.internals import async_compile, kernel_layers
+from pytest_autotune.tuners.triton.internals import async_compile, autotuners, kernel_layers
 from pytest_autotune.tuners.triton.set_lists import SetLists
 from pytest_autotune.tuners.triton.tuning import tune
 from pytest_autotune.tuners.triton.verifying import verify_choice
@@ -79,7 +79,8 @@ class Choices:
         except LookupError:
             run.note(f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was left alone")
             return self.leave_alone(autotuner, tuning_key, configs, bench_fn, disk_cache)
-        done = self._choose(call, function, configs, bench_fn, disk_cache)
+        with autotuners.forgets_refused_call(autotuner):
+            done = self._choose(call, function, configs, bench_fn, disk_cache)
         return self.leave_alone(autotuner, tuning_key, configs, bench_fn, disk_cache) if done is None else done
 
     def choose_one(self, call: Call, configs: Sequence[Any], bench_fn: Callable[[], None]) -> Any:
@@ -91,7 +92,9 @@ class Choices:
         function = python_function(call.autotuner)
         if self._run.paused or function is None or self._run.ignores(NAME, qualified_name(function)):
             return None
-        if self._choose(call, function, configs, bench_fn) is None:
+        with autotuners.forgets_refused_call(call.autotuner):
+            done = self._choose(call, function, configs, bench_fn)
+        if done is None:
             return None
         return call.autotuner.cache[call.tuning_key]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from pytest_autotune.run.policy import Refusal
 from pytest_autotune.tuners.shared.signatures import known
 from pytest_autotune.tuners.shared.source.functions import names_in
 
@@ -45,6 +47,16 @@ def in_the_place_of(cls: Any, name: str) -> Callable[..., Any] | None:
     if not inspect.isfunction(own) or list(inspect.signature(own).parameters) != _PARAMETERS[name]:
         return None
     return None if name in names_in(inspect.unwrap(own).__code__) else own
+
+
+@contextmanager
+def forgets_refused_call(autotuner: Any) -> Iterator[None]:
+    """Let go of the arguments of a call that a refusal ends: Triton's ``run`` does so only where it returns."""
+    try:
+        yield
+    except Refusal:
+        autotuner.nargs = None
+        raise
 
 
 def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
