@@ -233,6 +233,26 @@ def test_a_hit_compiles_only_the_choice_and_launches_once(run, absent_gpu) -> No
     assert absent_gpu.loads == 1
 
 
+class Refused:
+    """A constant that Triton cannot compute the hash of a kernel with."""
+
+    def __repr__(self) -> str:
+        raise LookupError("no text")
+
+
+def test_a_kernel_that_triton_refuses_is_refused_at_every_launch(run) -> None:
+    run()
+    held = tl.constexpr(Refused())
+
+    @triton.jit
+    def refused(x, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        tl.store(x + at, tl.load(x + at) + held)
+
+    with pytest.raises(LookupError, match="no text"):
+        refused[(1,)](torch.zeros(16), BLOCK=16)
+
+
 def test_a_choice_that_needs_more_than_the_device_has_now_is_stale_and_tuned(run, absent_gpu) -> None:
     recorded = run(dumping=True)
     call(product_kernel([config(64), config(16)]))

@@ -89,7 +89,11 @@ def _name_if_known(given: Mapping[str, Any]) -> str:
 
 
 def name_of(source: Any, target: Any, options: Any) -> str:
-    """What is compiled, and where to, as 32 hexadecimal digits: the same in every process that compiles it."""
+    """What is compiled, and where to, as 32 hexadecimal digits: the same in every process that compiles it.
+
+    Triton is not asked for a hash of its own: a kernel that it refuses is left with a hash that is none, and the next
+    one of that name is launched with the code of this one. Two that only use other globals have one name here.
+    """
     given = sorted((str(name), str(value)) for name, value in dict(options or {}).items())
-    parts = (source.hash(), str(target), given, knobs.cache_folder())
+    parts = (*compile_calls.description_of(source), str(target), given, knobs.cache_folder())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

@@ -54,3 +54,10 @@ def is_refusal(error: BaseException) -> bool:
     """Whether an error is one of Triton's that says: this cannot be compiled, or needs more than the device has."""
     names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.startswith("triton.")}
     return bool(names & _REFUSALS) or str(error).startswith("PassManager::run failed")
+
+
+def description_of(source: Any) -> tuple[str, ...]:
+    """What is compiled, in words that Triton need not compute anything for: the text of a kernel, and its arguments."""
+    function = source.fn
+    arguments = source.signature, source.constants, source.attrs
+    return f"{function.__module__}.{function.__qualname__}", function.src, *map(str, arguments)
