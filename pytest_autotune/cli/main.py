@@ -26,7 +26,6 @@ COMMANDS = {
     "check": "check",
     "prune": "prune",
     "convert": "convert",
-    "sweep-table": "sweep_table",
     "git-setup": "git_setup",
     "git-merge": "git_merge",
     "git-textconv": "git_textconv",

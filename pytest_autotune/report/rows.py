@@ -95,13 +95,11 @@ def rows_of(
     nearest: Callable[[Problem], Near] = lambda problem: Near(),
     merged: Merged | None = None,
     *,
-    former: Callable[[Lookup], str] = lambda lookup: NO_ENTRY,
     is_sweep: bool = False,
 ) -> tuple[Row, ...]:
     """One row per problem, numbers in their order; its outcome is the worst that any process met.
 
     :param nearest: says of a problem without an entry how the nearest entry of its kernel differs.
-    :param former: says of one whose kernel has no entry what that may have been called before.
     :param merged: what the lookups come to; where it has an entry for what was asked, the row has that one's choice.
     """
     by_problem: defaultdict[Problem, list[Lookup]] = defaultdict(list)
@@ -116,8 +114,7 @@ def rows_of(
     def explained(row: Row) -> Row:
         if row.reason == NO_ENTRY:
             near = nearest(row.problem)
-            reason = former(by_problem[row.problem][0]) if near.reason == NO_ENTRY else near.reason
-            row = replace(row, reason=reason, nearest=near.has)
+            row = replace(row, reason=near.reason, nearest=near.has)
         return replace(row, reason="; ".join(filter(None, [row.reason, row.became])))
 
     rows = list(map(explained, rows))

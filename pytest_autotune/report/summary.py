@@ -17,7 +17,6 @@ from pytest_autotune.report.rows import NOT_COVERED, Row, rows_of
 from pytest_autotune.run.compiled_ahead import Ahead, summed_up
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.ending import Beginning, Collected, Ending
-from pytest_autotune.run.former import Former
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.plain_kernels import chooses_nothing
@@ -307,14 +306,13 @@ def summarise(
     """
     index, facts = beginning.index, sorted(collected.facts, key=lambda process: process.worker)
     nearest = Nearest([index] if index is not None else [], wanted.aliases)
-    former = Former(index, {(lookup.problem.tuner, lookup.problem.kernel) for lookup in ending.lookups})
     written = dump is not None and dump.written
     notes = [*collected.notes, *(note for process in facts for note in process.notes)]
     notes += _aliases_of_nothing(beginning, wanted.aliases)
     return Summary(
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
         plain=sum(chooses_nothing(entry) for _, cache in beginning.loaded for entry in cache.entries),
-        rows=rows_of(ending.lookups, nearest.find, ending.merged, former=former.reason, is_sweep=bool(wanted.sweep)),
+        rows=rows_of(ending.lookups, nearest.find, ending.merged, is_sweep=bool(wanted.sweep)),
         unused=() if wanted.prune and written else ending.unused,
         covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
         incomplete=collected.incomplete,

@@ -257,16 +257,6 @@ def test_on_miss_error_is_not_for_a_run_that_loads_nothing(serial_suite: Suite) 
     assert serial_suite.write().dump("--autotune-on-miss=error").ret == 0
 
 
-def test_a_kernel_that_was_renamed_and_changed_names_what_it_was(suite: Suite, section) -> None:
-    suite.write(test_op="def test_op(tune): tune('lib.relu_fwd', M=1)").serial.dump()
-    suite.write(test_op="def test_op(tune): tune('lib.relu_forward', M=1, source='two')")
-
-    assert section(suite.load())[0] == (
-        "MISS test_op.py::test_op - toy:lib.relu_forward (M=1): no entry; lib.relu_fwd, which no test asked for, "
-        "has an entry with this key: renamed and changed?"
-    )
-
-
 def test_an_alias_for_a_device_that_no_entry_is_for_is_told(serial_suite: Suite, section) -> None:
     serial_suite.write().dump()
     serial_suite.pytester.makeini("[pytest]\nautotune_device_alias =\n    New GPU = Toy-GPU\n")

@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pytest_autotune.cache.model import Candidate, Device, Problem, Value
-from pytest_autotune.cli.main import main
 from pytest_autotune.run.sweep import Sweep
 from tests.conftest import Suite
 
@@ -163,49 +159,3 @@ def test_what_the_last_test_ran_with_is_forgotten_as_well(serial_suite: Suite) -
     serial_suite.run("--autotune-sweep=7")
 
     assert (serial_suite.folder / "forgotten").exists()
-
-
-def test_a_table_of_sweeps_in_which_nothing_ran_is_not_green(serial_suite: Suite) -> None:
-    serial_suite.write(test_lib="def test(): pass")
-    serial_suite.report("--autotune-sweep=1/2")
-
-    assert main(["sweep-table", "--exit-code", str(serial_suite.folder / "report.json")]) == 1
-
-
-def test_a_table_of_all_sweeps_says_what_ran_failed_and_never_ran(serial_suite: Suite, capsys: Any) -> None:
-    serial_suite.write(
-        test_lib="""
-        def test_wrong(tune):
-            times = {"right": 1.0, "wrong": 2.0, "broken": 3.0}
-            assert tune("lib.wrong", times, broken=["broken"], N=1) == "right"
-        def test_many(tune):
-            tune("lib.many", times=dict.fromkeys("abcd", 1.0))
-        """
-    )
-    reports = [f"r{part}.json" for part in (1, 2, 3)]
-    for part, report in enumerate(reports, 1):
-        serial_suite.run(f"--autotune-sweep={part}/3", f"--autotune-report={report}")
-    capsys.readouterr()
-
-    status = main(["sweep-table", "--exit-code", *(str(serial_suite.folder / report) for report in reports)])
-
-    table = capsys.readouterr().out.splitlines()
-    assert status == 1
-    assert table[0] == "2 problems, 7 candidates: 1 failed, 4 ran, 1 refused, 1 never ran"
-    assert [line.split() for line in table[2:5]] == [
-        ["candidates", "failed", "ran", "refused", "never", "ran", "problem"],
-        ["4", "3", "1", "toy:lib.many", "on", "toy-gpu-toy-4"],
-        ["3", "1", "1", "1", "toy:lib.wrong", "(N=1)", "on", "toy-gpu-toy-4"],
-    ]
-    assert "  toy:lib.wrong (N=1) on toy-gpu-toy-4: config=wrong - test_lib.py::test_wrong" in table
-    assert "  toy:lib.wrong (N=1) on toy-gpu-toy-4: config=broken - broken does not compile" in table
-
-
-@pytest.mark.parametrize(
-    ("text", "told"), [('{"sweep": "", "lookups": []}', "that was no sweep"), ("[]", "is no JSON report")]
-)
-def test_a_table_of_what_is_no_sweep_is_refused(tmp_path: Path, capsys: Any, text: str, told: str) -> None:
-    (tmp_path / "r.json").write_text(text)
-
-    assert main(["sweep-table", str(tmp_path / "r.json")]) == 4
-    assert told in capsys.readouterr().err
