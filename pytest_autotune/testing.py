@@ -201,7 +201,7 @@ class AdapterConformance(ABC):
     def test_a_loaded_choice_whose_turn_it_is_is_raced_and_taken(self, library: ModuleType) -> None:
         choice, entry = self._tuned(library)
         before = self.searches()
-        verify = Verification(Share.parse("all"), 0, 60.0)
+        verify = Verification(Share(), 60.0)
         with self._hooked(library, entry, verify=verify) as (_, lookups, _):
             assert self.tune() == choice
         [lookup] = lookups

@@ -301,9 +301,7 @@ def test_an_entry_never_says_more_than_64_times_what_it_was_compiled_for_however
 
 
 def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_drift_green() -> None:
-    summary = replace(
-        MISSED, rows=rows(Outcome.HIT, Outcome.HIT), verify=Verification(Share.parse("all"), night=0, seconds=1.0)
-    )
+    summary = replace(MISSED, rows=rows(Outcome.HIT, Outcome.HIT), verify=Verification(Share(), seconds=1.0))
     first, second = (Verdict("it cannot be launched"), Verdict(TIME_OVER))
     mixed = replace(
         summary, rows=tuple(replace(row, verdict=told) for row, told in zip(summary.rows, (first, second), strict=True))

@@ -6,7 +6,6 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import fields, replace
-from fractions import Fraction
 
 import pytest
 
@@ -130,7 +129,7 @@ def hostile_summary() -> Summary:
         interrupted=True,
         update=HOSTILE,
         sweep="3/10",
-        verify=Verification(Share(HOSTILE, Fraction(1)), 1, 1.0),
+        verify=Verification(Share(), 1.0),
         refused=(Outcome.MISS,),
         places={HOSTILE: Place(HOSTILE, 1)},
         changes=Diff((Change(ChangeKind.CHOICE, entry, entry),), 1),

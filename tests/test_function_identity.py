@@ -15,8 +15,7 @@ import pytest
 
 import pytest_autotune
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.model import Candidate, Entry, Problem, UnportableError, Value
-from pytest_autotune.devices import cpu
+from pytest_autotune.cache.model import UnportableError, Value
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
 from pytest_autotune.tuners.function.source_text import _read, source_text
@@ -24,8 +23,7 @@ from pytest_autotune.tuners.function.space import as_space
 from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.function.tuner import TUNER
 from pytest_autotune.tuners.measuring.how import Measuring
-from pytest_autotune.tuners.shared.source.older_source_digest import older_source_digest
-from pytest_autotune.tuners.shared.values import encoded_text, stable_value
+from pytest_autotune.tuners.shared.values import stable_value
 from tests.test_function_tuner import a_run
 
 #: A clock for kernels that return their own time in microseconds.
@@ -399,31 +397,6 @@ def test_how_long_is_measured_does_not_belong_to_the_choice() -> None:
 
 def how_tuned(strategy: Any = "exhaustive", measuring: Any = Measuring()) -> list[Value]:  # noqa: B008
     return [*how_measured(measuring, False), *how_searched(as_strategy(strategy), as_space([1, 2, 4]))]
-
-
-def test_entries_by_the_older_rule_for_functions_stay_hits_while_it_holds() -> None:
-    def of_now() -> tuple[Value, ...]:
-        run, lookups = a_run()
-        layer = TUNER.attach(run)
-        pytest_autotune.tune("k", space=[1, 2, 4], run=counted_nothing, **measured())
-        TUNER.detach(layer)
-        return lookups[0].fingerprint
-
-    older = Value("source", older_source_digest(counted_nothing, encoded_text), "digest")
-    space = next(value for value in of_now() if value.name == "space")
-    problem = Problem("function", "k", (), cpu())
-    for source, outcome, times in ((older, "hit", 0), (Value("source", "0123456789ab", "digest"), "stale", 1)):
-        entry = Entry(problem, (source, space), Candidate(params=(Value("config", 4),), time_us=1.0))
-        run, lookups = a_run(entry)
-        layer = TUNER.attach(run)
-        pytest_autotune.tune("k", space=[1, 2, 4], run=counted_nothing, device="cpu", **measured())
-        TUNER.detach(layer)
-        assert [lookup.outcome.value for lookup in lookups if lookup.outcome] == [outcome]
-        assert lookups[0].tuned == bool(times)
-
-
-def counted_nothing(config: int) -> int:
-    return config
 
 
 def test_the_examples_cache_has_the_fingerprint_of_its_numba_kernel(

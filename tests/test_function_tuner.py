@@ -955,7 +955,7 @@ def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Lookup]
     entry = lookups[0].entry
     assert entry is not None
     entry = dataclasses.replace(entry, choice=Candidate(params=(Value("config", choice),)))
-    run, lookups = a_run(entry, verify=Verification(Share.parse("all"), 0, 100.0))
+    run, lookups = a_run(entry, verify=Verification(Share(), 100.0))
     layer = tuner.attach(run)
     try:
         found = tuner.tune("k", **request)

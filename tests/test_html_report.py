@@ -85,7 +85,7 @@ def test_without_a_cache_no_problem_was_judged() -> None:
 
 def test_one_of_a_kind_is_counted_as_one() -> None:
     old = replace(summary(1).rows[0], moved_from="lib.ops.old", alias="Other GPU")
-    verify = Verification(Share.parse("all"), 0, 60.0)
+    verify = Verification(Share(), 60.0)
     shown = Summary(loaded=(("c.textproto", 1),), rows=(old,), taken_over=1, verify=verify)
     data = page_data(replace(shown, left_out=(Entry(old.problem),)))
 

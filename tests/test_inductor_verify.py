@@ -24,7 +24,7 @@ from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
-ALL = Verification(Share.parse("all"), 0, 100.0)
+ALL = Verification(Share(), 100.0)
 
 
 def a_run(entry: Entry, verify: Verification = ALL) -> tuple[TuningRun, list[Lookup]]:

@@ -682,7 +682,7 @@ def test_a_candidate_of_a_sweep_that_needs_more_than_the_device_has_is_refused_a
     assert set(absent_gpu.launched) == {16}
 
 
-ALL = Verification(Share.parse("all"), 0, 100.0)
+ALL = Verification(Share(), 100.0)
 
 
 def hit(run: Any, kernel: Any, entry: Entry) -> tuple[Lookup, torch.Tensor]:

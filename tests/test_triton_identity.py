@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from pytest_autotune.cache.model import Entry, Value
+from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.shared.source.functions import closure_cells
 from tests.test_triton import CONFIGS, Bench, configs, grid, interpreter, session  # noqa: F401
 
@@ -513,62 +513,6 @@ def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerpri
     assert list(identity.settings(None)) == [
         Value("settings", "language.default_fp_fusion=False, runtime.debug=True", "settings")
     ]
-
-
-def in_older_form(entry: Entry, kernel: Any) -> Entry:
-    from pytest_autotune.tuners.shared.source.functions import python_function
-    from pytest_autotune.tuners.shared.source.older_source_digest import older_source_digest
-    from pytest_autotune.tuners.shared.values import encoded_text
-
-    function = python_function(kernel)
-    assert function is not None
-    older = Value("source", older_source_digest(function, encoded_text), "digest")
-    rest = tuple(value for value in entry.fingerprint if value.name != "source")
-    return Entry(entry.problem, (*rest, older), entry.choice)
-
-
-def plain_kernel(bench: Any, blocks: list[int] = CONFIGS) -> Any:
-    @triton.autotune(configs(blocks), key=["n"], do_bench=bench)
-    @triton.jit
-    def nothing(x, y, n, BLOCK: tl.constexpr):
-        pass
-
-    return nothing
-
-
-def test_an_entry_with_a_digest_by_the_older_rule_stays_a_hit_and_as_it_is(session) -> None:  # noqa: F811
-    recorded = session(dumping=True)
-    run(plain_kernel(bench(16)), *tensors())
-    older = in_older_form(recorded.entries[0], plain_kernel(None))
-    loaded = session((older,))
-
-    assert run(plain_kernel(bench(64)), *tensors()) == 16
-    assert loaded.outcomes == ["hit"]
-    assert loaded.entries == (older,)
-
-
-def test_an_entry_with_a_wrong_digest_by_the_older_rule_is_stale_and_tuned_under_the_rule_of_now(session) -> None:  # noqa: F811
-    recorded = session(dumping=True)
-    run(plain_kernel(bench(16)), *tensors())
-    wrong = Entry(recorded.entries[0].problem, (Value("source", "0123456789ab", "digest"),), recorded.entries[0].choice)
-    loaded = session((wrong,))
-    run(plain_kernel(bench()), *tensors())
-
-    assert loaded.outcomes == ["stale"]
-    assert loaded.entries[0].fingerprint == recorded.entries[0].fingerprint
-
-
-def test_what_the_older_rule_cannot_see_is_not_trusted_to_it(session) -> None:  # noqa: F811
-    def make(bench: Any) -> Any:
-        return with_heuristics({"VEC": width}, bench)
-
-    recorded = session(dumping=True)
-    run(make(bench(16)), *tensors())
-    loaded = session((in_older_form(recorded.entries[0], make(None)),))
-    run(make(bench(64)), *tensors())
-
-    assert loaded.outcomes == ["stale"]
-    assert loaded.lookups[0].reason == "source changed or only the rule for its digest"
 
 
 def test_namespace_values_are_constants() -> None:

@@ -143,8 +143,7 @@ def _verify(summary: Summary) -> dict[str, Any] | None:
     if verify is None:
         return None
     return {
-        "share": verify.share.text,
-        "night": verify.night,
+        "share": str(verify.share),
         "raced": len(summary.verified),
         "slower": len(summary.slower),
         "not_raced": [

@@ -128,9 +128,6 @@ def _stale(
     elif words := _differences(nearest, fingerprint, caches, made_of):
         said = [words[name] if len(changed) == 1 else f"{name}: {words[name]}" for name in changed if name in words]
         reason += f" ({'; '.join(said)})"
-    now = {value.name: value.type for value in fingerprint}
-    if any(value.type != now.get(value.name, value.type) for value in nearest.fingerprint):
-        reason += " or only the rule for its digest"
     if usable is None and not nearest.every_failed:
         reason += f", and {_choice_of(nearest)} is no longer a candidate"
     return Judged(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)

@@ -20,7 +20,7 @@ class Races:
 
     def has_turn(self, problem: Problem) -> bool:
         """Whether a hit on this problem is to be raced."""
-        return self._verify is not None and self._verify.has_turn(problem)
+        return self._verify is not None and self._verify.share.has_turn(problem)
 
     @property
     def left_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Whose choice is raced again tonight, and what such a race came to.
+"""Whose choice is raced again, and what such a race came to.
 
 Times in a file are never compared with new ones.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
 
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.model import Device, Entry, Problem
@@ -22,7 +20,6 @@ NO_WAY_IN = "its tuner cannot race it"
 #: Why a choice is not raced again whose turn it was.
 TIME_OVER = "the time for it was over"
 _PART = re.compile(r"(\d+)/(\d+)")
-_DIGEST_BITS = 128
 
 
 def worth_of(device: Device) -> float:
@@ -32,56 +29,47 @@ def worth_of(device: Device) -> float:
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the problems whose turn it is in a night.
+    """The problems whose turn it is: one of several parts that together are all of them.
 
-    :param text: as the user wrote it.
-    :param part: more than 0, up to 1.
+    :param part: the number of this part, from 1.
     """
 
-    text: str
-    part: Fraction
+    part: int = 1
+    parts: int = 1
 
     @classmethod
     def parse(cls, text: str) -> Share:
-        """Parse ``"all"``, ``"10%"`` or ``"1/7"``.
+        """Parse ``"all"``, or ``"2/7"`` for the second of seven parts.
 
-        :raises ValueError: for anything else, nothing, or more than all.
+        :raises ValueError: for anything else.
         """
-        part = Fraction(0)
         if text == ALL:
-            part = Fraction(1)
-        elif match := _PART.fullmatch(text):
-            part = Fraction(int(match[1]), int(match[2])) if int(match[2]) else part
-        elif re.fullmatch(r"\d+(\.\d+)?%", text):
-            part = Fraction(Decimal(text[:-1])) / 100
-        if not 0 < part <= 1:
-            raise ValueError(f"expected {ALL}, a percentage such as 10%, or a part such as 1/7, not {text!r}")
-        return cls(text, part)
+            return cls()
+        match = _PART.fullmatch(text)
+        if match is None or not 0 < int(match[1]) <= int(match[2]):
+            raise ValueError(f"expected {ALL}, or a part such as 2/7, not {text!r}")
+        return cls(int(match[1]), int(match[2]))
 
-    def has_turn(self, problem: Problem, night: int) -> bool:
-        """Whether it is this problem's turn: after as many nights as the part goes into 1, all have had theirs."""
-        place = Fraction(int(problem.digest, 16), 1 << _DIGEST_BITS)
-        return (place - night * self.part) % 1 < self.part
+    def __str__(self) -> str:
+        return ALL if self.parts == 1 else f"{self.part}/{self.parts}"
+
+    def has_turn(self, problem: Problem) -> bool:
+        """Whether it is this problem's turn."""
+        return int(problem.digest, 16) % self.parts == self.part - 1
 
 
 @dataclass(frozen=True)
 class Verification:
     """What is to be verified in a run.
 
-    :param night: moves on from night to night.
     :param seconds: each process spends no more than that, and what it has begun.
     """
 
     share: Share
-    night: int
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.share.text} (night {self.night})"
-
-    def has_turn(self, problem: Problem) -> bool:
-        """Whether a hit on this problem is to be raced."""
-        return self.share.has_turn(problem, self.night)
+        return str(self.share)
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,6 @@ class Controller:
             shared_folder=str(self.shared.path or ""),
             workers=node.workerinput["workercount"],
             has_compiled=self.has_compiled,
-            night=self._options.night,
         )
         send_task(node.workerinput, task)
 

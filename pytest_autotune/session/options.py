@@ -35,7 +35,6 @@ WORD = Kind()
 NAMES = Kind(ini_type="args", label="list")
 LIMIT = Kind(ini_type="number")
 SECONDS = Kind(ini_type="number", label="seconds")
-NUMBER = Kind(label="number")
 SHARE = Kind(alone="all")
 SWEEP = Kind()
 LINES = Kind(ini_type="linelist", label="lines")
@@ -187,9 +186,9 @@ OPTIONS = (
     Option(
         "verify",
         SHARE,
-        "Race loaded choices against the other candidates: of all hits, of `10%` of them or of `1/7`, other ones every "
-        "night. A choice that is slower is listed, and replaced in a dump",
-        "SHARE",
+        "Race loaded choices against the other candidates: of all hits, or of `2/7` the "
+        "second of seven parts. A choice that is slower is listed, and replaced in a dump",
+        "all|I/K",
         has_ini=False,
     ),
     Option(
@@ -204,17 +203,8 @@ OPTIONS = (
         "sweep",
         SWEEP,
         "Run each problem with one of its candidates, which the seed and the problem pick; nothing is loaded, measured "
-        "or dumped. `2/5`: the second of five sweeps that together run up to five candidates of each problem; `all/5`: "
-        "the one whose turn it is tonight",
-        "SEED|I/K|all/K",
-        has_ini=False,
-    ),
-    Option(
-        "night",
-        NUMBER,
-        "The number that says whose turn it is tonight",
-        "N",
-        "the days since 1970-01-01, UTC",
+        "or dumped. `2/5`: the second of five sweeps that together run up to five candidates of each problem",
+        "SEED|I/K",
         has_ini=False,
     ),
     Option(

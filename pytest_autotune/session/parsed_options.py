@@ -7,7 +7,6 @@ in their own folder.
 from __future__ import annotations
 
 import shlex
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,20 +19,16 @@ from pytest_autotune.report.faces import SUFFIXES, face_of
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.verify import Share, Verification
-from pytest_autotune.session import INPUT_KEY
 from pytest_autotune.session import options as table
 from pytest_autotune.session.options import OPTIONS, Option
 from pytest_autotune.session.paths import CacheArgument, path_argument
 from pytest_autotune.tuners import TUNERS, third_party_tuners
-
-_DAY_S = 86400
 
 
 @dataclass(frozen=True)
 class Options:
     """Everything the user asked for: a field for each row of :data:`pytest_autotune.session.options.OPTIONS`.
 
-    :param sweep: with the part that is this night's.
     :param verify_seconds: of each process.
     :param wait_timeout: in seconds.
     """
@@ -55,7 +50,6 @@ class Options:
     max_drift: Limit | None
     verify_seconds: float
     sweep: Sweep | None
-    night: int
     ignore: tuple[str, ...]
     device_alias: tuple[tuple[str, str], ...]
     keep_candidates: bool
@@ -73,7 +67,7 @@ class Options:
     @property
     def verification(self) -> Verification | None:
         """What is to be raced again."""
-        return None if self.verify is None else Verification(self.verify, self.night, self.verify_seconds)
+        return None if self.verify is None else Verification(self.verify, self.verify_seconds)
 
     @property
     def updates(self) -> bool:
@@ -114,10 +108,6 @@ def read_options(config: pytest.Config) -> Options:
         raise pytest.UsageError("--autotune-max-drift: no choice is raced again (add --autotune-verify)")
     if config.getoption("autotune_verify_seconds") and options.verify is None:
         raise pytest.UsageError("--autotune-verify-seconds: no choice is raced again (add --autotune-verify)")
-    if config.getoption("autotune_night") and options.verify is None and options.sweep is None:
-        raise pytest.UsageError(
-            "--autotune-night: no part moves on with it (add --autotune-verify=SHARE or --autotune-sweep=all/K)"
-        )
     if options.sweep is not None:
         return _without_caches(config, options)
     if config.getoption("autotune_prune") and options.dump is None:
@@ -156,7 +146,6 @@ def _updating(config: pytest.Config, options: Options) -> Options:
 
 def _without_caches(config: pytest.Config, options: Options) -> Options:
     """The options of a sweep: what the ini file loads for other runs is left out, and what is typed is refused."""
-    assert options.sweep is not None
     for name in ("load", "dump", "update", "update_new_only", "prune", "max_misses", "fail_on_unused", "verify"):
         if config.getoption(f"autotune_{name}"):
             raise pytest.UsageError(
@@ -165,7 +154,7 @@ def _without_caches(config: pytest.Config, options: Options) -> Options:
     without = replace(
         options, load=(), dump=None, prune=False, max_misses=None, fail_on_unused=False, verify=None, max_drift=None
     )
-    return replace(without, on_miss="tune", on_stale="tune", sweep=options.sweep.on(options.night))
+    return replace(without, on_miss="tune", on_stale="tune")
 
 
 class _Given:
@@ -285,16 +274,6 @@ def _sweep(given: _Given) -> Sweep | None:
         raise given.refused(str(error)) from None
 
 
-def _number(given: _Given) -> int:
-    if not given.text:
-        # A worker that starts after midnight goes with the others.
-        sent = getattr(given.config, "workerinput", {}).get(INPUT_KEY, {}).get("night")
-        return int(time.time() // _DAY_S) if sent is None else int(sent)
-    if not given.text.isdecimal():
-        raise given.refused(f"expected a number such as 3, not {given.text!r}")
-    return int(given.text)
-
-
 def _seconds(given: _Given) -> float:
     text = given.text or given.option.default
     try:
@@ -314,7 +293,6 @@ _READERS: dict[table.Kind, Callable[[_Given], Any]] = {
     table.NAMES: _names,
     table.LIMIT: _limit,
     table.SECONDS: _seconds,
-    table.NUMBER: _number,
     table.SHARE: _share,
     table.SWEEP: _sweep,
     table.LINES: _lines,

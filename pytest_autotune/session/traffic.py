@@ -24,7 +24,6 @@ class Task:
         no such place.
     :param workers: how many workers the controller started.
     :param has_compiled: loaded entries say what their choices were compiled for.
-    :param night: the number that says whose turn it is; None where the worker may ask the calendar.
     """
 
     groups: list[tuple[str, str, bytes]] | None = None
@@ -35,7 +34,6 @@ class Task:
     shared_folder: str = ""
     workers: int = 1
     has_compiled: bool = False
-    night: int | None = None
 
     @property
     def local_journal_folder(self) -> str:

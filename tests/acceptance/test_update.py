@@ -266,7 +266,6 @@ def test_a_loaded_entry_of_a_problem_that_was_asked_for_is_not_called_left_out_f
             ["--autotune-verify-seconds=3"],
             "--autotune-verify-seconds: no choice is raced again (add --autotune-verify)",
         ),
-        (["--autotune-night=3"], "--autotune-night: no part moves on with it (add --autotune-verify=SHARE or *"),
     ],
 )
 def test_options_that_would_have_no_effect_are_refused(serial_suite: Suite, args: list[str], told: str) -> None:

@@ -40,14 +40,14 @@ ROW = "SLOWER test_lib.py::test_matmul[{m}] - toy:lib.matmul (M={m}, N=8): the c
 def test_a_choice_that_is_slower_now_is_told_with_both_times(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(test_lib=SUITE).dump()
 
-    result = serial_suite.load("--autotune-verify", "--autotune-night=3", **NOW)
+    result = serial_suite.load("--autotune-verify", **NOW)
 
     lines = section(result)
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["autotune: load cache.textproto (4 entries), verify all (night 3)"])
+    result.stdout.fnmatch_lines(["autotune: load cache.textproto (4 entries), verify all"])
     assert sorted(lines[:3]) == [f"{ROW.format(m=m)}10 us -> 9 us, +-0" for m in (16, 32, 64)]
     assert lines[3].startswith("4 hits")
-    assert lines[4].startswith("verify all (night 3): 4 choices raced")
+    assert lines[4].startswith("verify all: 4 choices raced")
     assert lines[4].endswith(": 3 slower")
     assert (
         lines[-1]
@@ -122,16 +122,14 @@ def test_a_dump_does_not_change_the_file_where_nothing_is_slower_by_enough(seria
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_three_nights_of_a_third_race_every_choice_once(serial_suite: Suite) -> None:
+def test_three_parts_race_every_choice_once(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).dump()
 
     raced = []
-    for night in range(3):
-        report = serial_suite.report(
-            "--autotune-load=cache.textproto", "--autotune-verify=1/3", f"--autotune-night={night}"
-        )
+    for part in ("1/3", "2/3", "3/3"):
+        report = serial_suite.report("--autotune-load=cache.textproto", f"--autotune-verify={part}")
         raced += [(row["kernel"], str(row["key"])) for row in report["lookups"] if row["verdict"]]
-        assert (report["verify"]["share"], report["verify"]["night"]) == ("1/3", night)
+        assert report["verify"]["share"] == part
 
     assert len(raced) == len(set(raced)) == 4
 
@@ -144,8 +142,7 @@ def test_what_could_not_be_raced_is_told_with_the_reason_and_a_limit_on_drift_is
     result = serial_suite.load("--autotune-verify", "--autotune-verify-seconds=0", "--autotune-max-drift=0")
 
     lines = section(result)
-    assert "verify all (night " in lines[1]
-    assert "): 0 choices raced" in lines[1]
+    assert lines[1].startswith("verify all: 0 choices raced")
     assert lines[2:] == ["4 choices of toy not raced: the time for it was over"]
     assert result.ret == 1
     result.stdout.fnmatch_lines(
@@ -172,7 +169,6 @@ def test_misses_and_stale_problems_are_tuned_and_not_raced(serial_suite: Suite) 
         ),
         (["--autotune-max-drift=0"], "--autotune-max-drift: no choice is raced again (add --autotune-verify)"),
         (["--autotune-verify", "--autotune-max-drift=x"], "--autotune-max-drift: expected a count such as 0*"),
-        (["--autotune-night=tonight"], "--autotune-night: expected a number such as 3, not 'tonight'"),
         (["--autotune-sweep=1", "--autotune-verify"], "--autotune-verify: a sweep loads and dumps nothing*"),
     ],
 )
@@ -204,8 +200,7 @@ def test_who_loads_nothing_on_purpose_races_nothing_and_is_told_so(serial_suite:
 
     assert result.ret == 0
     lines = section(result)
-    assert lines[-2].startswith("verify 1/7 (night ")
-    assert lines[-2].endswith("): nothing was loaded, so there was no choice to race")
+    assert lines[-2].startswith("verify 1/7: nothing was loaded, so there was no choice to race")
     assert lines[-1] == "drift of autotune choices not judged: nothing was loaded"
 
 
@@ -217,4 +212,4 @@ def test_choices_that_only_a_marker_loads_are_raced(serial_suite: Suite) -> None
     result = serial_suite.run("--autotune-verify")
 
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["verify all (night *): 4 choices raced*"])
+    result.stdout.fnmatch_lines(["verify all: 4 choices raced*"])

@@ -24,7 +24,6 @@ from pytest_autotune.tuners.function.search import search, why_unusable
 from pytest_autotune.tuners.function.source_text import callbacks_with_source
 from pytest_autotune.tuners.function.space import Configuration, sample
 from pytest_autotune.tuners.function.verifying import verify_choice
-from pytest_autotune.tuners.shared.source.older_source_digest import in_the_form_of_the_file
 from pytest_autotune.tuners.shared.versions import version_of, versions_of
 
 NAME = "function"
@@ -78,8 +77,7 @@ def choose(run: TuningRun | None, request: Request, forget: Callable[[], object]
     problem = request.problem
     if run is None or run.paused or run.ignores(NAME, problem.kernel):
         return _search(request.plan, request.processor, problem, workers_of(run)).best.configuration
-    loaded = [entry.fingerprint for index in run.indexes for entry in index.same_key(problem)]
-    values = in_the_form_of_the_file(request.fingerprint.values, loaded, request.fingerprint.older)
+    values = request.fingerprint.values
     with run.tuning(
         problem,
         values,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_autotune.cache.made_of import of_candidates, of_parts
 from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.function.carried import Carried
-from pytest_autotune.tuners.function.source_text import left_out_of, older_source_text, parts_of, source_text
+from pytest_autotune.tuners.function.source_text import left_out_of, parts_of, source_text
 from pytest_autotune.tuners.function.space import Space, listed
 from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.source.older_source_digest import OLDER_FORM
 from pytest_autotune.tuners.shared.source.source_digest import FORM
 from pytest_autotune.tuners.shared.values import stable_value
 
@@ -25,12 +24,10 @@ class Fingerprint:
     """Values that are compared, and what is noted about them.
 
     :param label: what the fingerprint leaves out; empty where it has the source.
-    :param older: the values by the rule of older entries; None where that one does not see all there is.
     """
 
     values: tuple[Value, ...]
     label: str = ""
-    older: Callable[[], tuple[Value, ...] | None] = field(default=lambda: None, compare=False)
 
 
 def fingerprint(
@@ -69,12 +66,7 @@ def fingerprint(
         label += f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
     values += searched
 
-    def older() -> tuple[Value, ...] | None:
-        text = None if carried.digest or searched else older_source_text(sources)
-        rest = [value for value in values if value.name != "source"]
-        return None if text is None else _sorted([*rest, Value("source", text, OLDER_FORM)])
-
-    return Fingerprint(_sorted(values), label, older)
+    return Fingerprint(_sorted(values), label)
 
 
 def made_of(values: Sequence[Value], space: Space, sources: Sequence[object]) -> Iterator[str]:
@@ -86,7 +78,7 @@ def made_of(values: Sequence[Value], space: Space, sources: Sequence[object]) ->
     for value in values:
         if value.name == "space":
             yield of_candidates(value.name, str(value.value), listed(space))
-        elif value.name == "source" and value.type != OLDER_FORM:
+        elif value.name == "source":
             parts = [part for source in sources for part in parts_of(source).items()]
             yield of_parts(value.name, str(value.value), dict(parts))
 

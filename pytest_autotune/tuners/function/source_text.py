@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -13,10 +13,8 @@ from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.function.carried import Bound, frozen_text, labels_of, reading
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function
-from pytest_autotune.tuners.shared.source.older_source_digest import older_source_digest
-from pytest_autotune.tuners.shared.source.source_digest import compiled_in, source_digest, source_parts
+from pytest_autotune.tuners.shared.source.source_digest import source_digest, source_parts
 from pytest_autotune.tuners.shared.source.tokens import code_text
-from pytest_autotune.tuners.shared.values import encoded_text
 
 _Read = tuple["str | None", tuple[str, ...]]
 #: Reading and splitting source takes milliseconds; a function's does not change while it lives.
@@ -59,28 +57,6 @@ def parts_of(source: object) -> dict[str, str]:
         return {} if kernel is None else source_parts(kernel, frozen_text, objects=False)
     except UnportableError:
         return {}
-
-
-def older_source_text(sources: Sequence[object]) -> str | None:
-    """What stood for sources in older entries; None where the older rule does not see all that counts."""
-    texts: list[str] = []
-    for source in sources:
-        kernel = None if isinstance(source, (str, Path, ModuleType)) else _kernel_of(source)
-        function = python_function(kernel)
-        if function is None:
-            text = source_text(source)
-        elif function.__name__ == "<lambda>" or any(compiled_in(kernel)):
-            return None
-        else:
-            try:
-                text = older_source_digest(function, encoded_text)
-            except UnportableError:
-                return None
-        if text is not None:
-            texts.append(text)
-    if not texts:
-        return None
-    return texts[0] if len(texts) == 1 else digest("\n".join(texts))
 
 
 def _kernel_of(source: object) -> object | None:

@@ -78,13 +78,6 @@ def unwrapped(value: Any) -> object:
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
-def encoded_text(value: object) -> str | None:
-    """The text of a value as keys hold it; None for what has no stable form."""
-    with suppress(UnportableError):
-        return repr(stable_value("", value).encoded)
-    return None
-
-
 def constant_text(value: object, function_digest: FunctionDigest = _digest_with_all) -> str | None:
     """The text of a constant that a kernel uses, for its source digest; None for what is none.
 

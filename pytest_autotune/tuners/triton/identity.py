@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -25,14 +24,8 @@ from pytest_autotune.cache.model import (
 )
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.source.older_source_digest import (
-    OLDER_FORM,
-    in_the_form_of_the_file,
-    older_source_digest,
-    sorted_by_name,
-)
 from pytest_autotune.tuners.shared.source.source_digest import FORM, source_digest, source_parts
-from pytest_autotune.tuners.shared.values import callable_text, constant_text, encoded_text, refuse
+from pytest_autotune.tuners.shared.values import callable_text, constant_text, refuse
 from pytest_autotune.tuners.shared.versions import versions_of
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
@@ -73,7 +66,7 @@ def identity_of(
 
     :param function: the kernel's.
     :param configs: the candidates that pruning left.
-    :param indexes: the loaded entries, some of which may hold a digest by the older rule.
+    :param indexes: the loaded entries, one of which may hold a digest of this very list.
     :raises UnportableProblem: when a part of it has no stable form.
     """
     autotuner = call.autotuner
@@ -91,7 +84,6 @@ def identity_of(
         raise UnportableProblem(Problem(NAME, qualified_name(function), tuple(key), on), str(error)) from None
     problem = Problem(NAME, qualified_name(function), tuple(key), on)
     loaded = [entry.fingerprint for index in indexes for entry in index.same_key(problem)]
-    fingerprint = in_the_form_of_the_file(fingerprint, loaded, partial(_older, fingerprint, function, heuristics))
     return CallIdentity(problem, (*fingerprint, *_pruned(autotuner, configs, fingerprint, loaded)), offered)
 
 
@@ -104,8 +96,7 @@ def holds(entry: Entry, autotuner: Any, function: FunctionType, heuristics: Heur
         now = _fingerprint(autotuner, heuristics, ())
     except UnportableError:
         return False
-    form = in_the_form_of_the_file(now, [entry.fingerprint], partial(_older, now, function, heuristics))
-    return before_pruning(entry.fingerprint) == form
+    return before_pruning(entry.fingerprint) == _sorted(now)
 
 
 def _fingerprint(autotuner: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> tuple[Value, ...]:
@@ -120,14 +111,9 @@ def _fingerprint(autotuner: Any, heuristics: Heuristics, arguments: Sequence[tup
     )
 
 
-def _older(fingerprint: tuple[Value, ...], function: FunctionType, heuristics: Heuristics) -> tuple[Value, ...] | None:
-    if heuristics:
-        return None
-    try:
-        source = Value("source", older_source_digest(function, encoded_text), OLDER_FORM)
-    except UnportableError:
-        return None
-    return source, *fingerprint[1:]
+def _sorted(fingerprint: Iterable[Value]) -> tuple[Value, ...]:
+    """A fingerprint as entries hold it."""
+    return tuple(sorted(fingerprint, key=operator.attrgetter("name")))
 
 
 def _list_digest(configs: Iterable[Any]) -> str:
@@ -189,7 +175,7 @@ def _pruned(
         return [Value(PRUNED, "by a performance model")]
     as_part = Value(PRUNED, left, "digest")
     is_part = set(map(search_text, configs)) <= set(map(search_text, whole))
-    return [as_part if is_part or sorted_by_name((*before, as_part)) in loaded else Value(PRUNED, left, MADE_ANEW)]
+    return [as_part if is_part or _sorted((*before, as_part)) in loaded else Value(PRUNED, left, MADE_ANEW)]
 
 
 def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> str:
