@@ -188,7 +188,7 @@ OPTIONS = (
         SHARE,
         "Race loaded choices against the other candidates: of all hits, or of `2/7` the "
         "second of seven parts. A choice that is slower is listed, and replaced in a dump",
-        "all|I/K",
+        "SHARE",
         has_ini=False,
     ),
     Option(
