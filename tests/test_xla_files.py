@@ -13,7 +13,7 @@ from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.tuners.xla import entries, files, hlo, log, messages, wire
+from pytest_autotune.tuners.xla import entries, files, hlo, log, messages
 from pytest_autotune.tuners.xla.files import Layout, XlaEntry
 
 REPOSITORY = Path(__file__).parent.parent
@@ -86,7 +86,7 @@ def test_the_new_format_comes_back_to_the_byte(text: bool) -> None:
 
 
 def test_bytes_of_a_newer_xla_are_kept_in_binary_and_refused_in_text() -> None:
-    newer = XlaEntry(Layout.NEW, new_entry().raw + wire.bytes_field(77, b"newer"))
+    newer = XlaEntry(Layout.NEW, new_entry().raw + b"\xea\x04\x05newer")
 
     assert files.read(files.write([newer], Layout.NEW, False), False, "x")[0].raw == newer.raw
     with pytest.raises(CacheError, match=r"cannot hold an entry with fields of another version of XLA \(use .pb\)"):
@@ -107,7 +107,7 @@ def test_an_entry_of_a_cache_never_names_a_path_outside_the_folder(tmp_path: Pat
     folder.mkdir()
     bad = [new_entry(hlo="../../evil"), new_entry(device="..")]
 
-    assert files.write_folder(folder, bad) == bad
+    assert files.write_folder(folder, bad) == len(bad)
     assert list(tmp_path.rglob("*")) == [folder]
 
 

@@ -6,19 +6,20 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from pathlib import Path, PurePath
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.tuners.xla import messages, wire
+from pytest_autotune.tuners.xla import messages
 
 #: The version in the head of every legacy file; XLA refuses any other.
 LEGACY_FILE_VERSION = 3
 #: What XLA takes for the suffix of a text file; everything else is binary.
 TEXT_SUFFIXES = (".txt", ".textproto", ".txtpb", ".prototxt", ".pbtxt")
+_FIRST_WORD = re.compile(rb"(?:\s*#[^\n]*\n)*\s*(version|results|entries|device_scope|explicit_version_scope)\b")
 
 
 class Layout(Enum):
@@ -37,10 +38,9 @@ class Layout(Enum):
         """The message that an entry is."""
         return "xla.autotuner.AutotuneEntry" if self is Layout.NEW else "xla.AutotuneResultsEntry"
 
-    @property
-    def entries_field(self) -> int:
-        """The number of the field of a file that holds its entries."""
-        return 3 if self is Layout.NEW else 4
+    def entries_of(self, file: messages.Message) -> messages.Message:
+        """The entries in the message that a file holds."""
+        return file.entries if self is Layout.NEW else file.results
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,8 @@ class XlaEntry:
 
     @property
     def _order(self) -> tuple[object, ...]:
-        if self.layout is Layout.LEGACY:
-            return self.device.encode(), self.hlo.encode(), self.raw
-        return self.device.encode(), self.message.key.target.explicit_version.encode(), self.hlo.encode(), self.raw
+        explicit = "" if self.layout is Layout.LEGACY else self.message.key.target.explicit_version
+        return self.device.encode(), explicit.encode(), self.hlo.encode(), self.raw
 
 
 def is_text(path: PurePath) -> bool:
@@ -95,7 +94,18 @@ def read(data: bytes, text: bool, where: str) -> tuple[XlaEntry, ...]:
     :param where: the path, for the error.
     :raises CacheError: where it is none.
     """
-    return tuple(_from_text(data, where) if text else _from_binary(data, where))
+    if not data.strip():
+        return ()
+    layout = _text_layout(data, where) if text else _binary_layout(data, where)
+    message = _parsed_text(layout, data, where) if text else _parsed_binary(layout, data, where)
+    if layout is Layout.LEGACY and message.version != LEGACY_FILE_VERSION:
+        raise CacheError(where, f"XLA's file version is {message.version}, not {LEGACY_FILE_VERSION}", "make it anew")
+    if layout is Layout.NEW and (message.device_scope or message.explicit_version_scope):
+        raise CacheError(where, "has a scope for all its entries, which is not known here")
+    found = tuple(XlaEntry(layout, one.SerializeToString(deterministic=True)) for one in layout.entries_of(message))
+    if not all(entry.device and entry.hlo for entry in found):
+        raise CacheError(where, "has an entry without a device or an HLO", "is it a file of XLA's autotuning results?")
+    return found
 
 
 def write(entries: Iterable[XlaEntry], layout: Layout, text: bool) -> bytes:
@@ -106,104 +116,62 @@ def write(entries: Iterable[XlaEntry], layout: Layout, text: bool) -> bytes:
     one_of_each: dict[tuple[object, ...], XlaEntry] = {}
     for entry in entries:
         one_of_each.setdefault(entry.identity, entry)
-    ordered = sorted(one_of_each.values(), key=lambda entry: entry._order)
-    head = wire.int_field(1, LEGACY_FILE_VERSION) if layout is Layout.LEGACY else b""
-    data = head + b"".join(wire.bytes_field(layout.entries_field, entry.raw) for entry in ordered)
-    return _to_text(layout.file_message, data).encode() if text else data
-
-
-def _from_binary(data: bytes, where: str) -> Iterator[XlaEntry]:
-    from google.protobuf.message import DecodeError
-
-    layout = _binary_layout(data, where)
-    try:
-        for number, value in wire.fields(data):
-            if number == layout.entries_field and isinstance(value, bytes):
-                entry = XlaEntry(layout, value)
-                _check(entry, where)
-                yield entry
-            else:
-                _check_head(layout, number, value, where)
-    except (ValueError, DecodeError):
-        raise CacheError(where, "is damaged: not the binary form of XLA's autotuning results") from None
+    message = messages.new(layout.file_message)
+    if layout is Layout.LEGACY:
+        message.version = LEGACY_FILE_VERSION
+    for entry in sorted(one_of_each.values(), key=lambda entry: entry._order):
+        layout.entries_of(message).add().MergeFromString(entry.raw)
+    return _text(message).encode() if text else bytes(message.SerializeToString(deterministic=True))
 
 
 def _binary_layout(data: bytes, where: str) -> Layout:
     # Either format's parser takes the other's file for an empty one of its own: only the first byte tells.
-    if not data:
-        return Layout.NEW
     if data[:1] in (b"\x08", b"\x22"):
         return Layout.LEGACY
     if data[:1] in (b"\x0a", b"\x12", b"\x1a"):
         return Layout.NEW
-    remedy = "name it .txt or .textproto, as XLA does" if _text_layout(data) else ""
+    remedy = "name it .txt or .textproto, as XLA does" if _FIRST_WORD.match(data) else ""
     raise CacheError(where, "is not a binary file of XLA's autotuning results", remedy)
 
 
-def _check_head(layout: Layout, number: int, value: int | bytes, where: str) -> None:
-    if layout is Layout.LEGACY and number == 1:
-        if value != LEGACY_FILE_VERSION:
-            raise CacheError(where, f"XLA's file version is {value!r}, not {LEGACY_FILE_VERSION}", "make it anew")
-    elif layout is Layout.NEW and number in (1, 2):
-        if value:
-            raise CacheError(where, "has a scope for all its entries, which is not known here")
-    else:
-        raise CacheError(where, f"has the field {number}, which is not known here", "upgrade pytest-autotune")
+def _text_layout(data: bytes, where: str) -> Layout:
+    if (match := _FIRST_WORD.match(data)) is not None:
+        return Layout.LEGACY if match[1] in (b"version", b"results") else Layout.NEW
+    remedy = "name it .pb, as XLA does" if data[:1] in (b"\x08", b"\x1a") else ""
+    raise CacheError(where, "is not a text file of XLA's autotuning results", remedy)
 
 
-def _check(entry: XlaEntry, where: str) -> None:
-    if not entry.device or not entry.hlo:
-        raise CacheError(where, "has an entry without a device or an HLO", "is it a file of XLA's autotuning results?")
+def _parsed_binary(layout: Layout, data: bytes, where: str) -> messages.Message:
+    from google.protobuf.message import DecodeError
+
+    try:
+        return messages.parsed(layout.file_message, data)
+    except DecodeError:
+        raise CacheError(where, "is damaged: not the binary form of XLA's autotuning results") from None
 
 
-def _text_layout(data: bytes) -> Layout | None:
-    match = re.match(rb"(?:\s*#[^\n]*\n)*\s*(version|results|entries|device_scope|explicit_version_scope)\b", data)
-    if match is None:
-        return None
-    return Layout.LEGACY if match[1] in (b"version", b"results") else Layout.NEW
-
-
-def _from_text(data: bytes, where: str) -> Iterator[XlaEntry]:
+def _parsed_text(layout: Layout, data: bytes, where: str) -> messages.Message:
     from google.protobuf import text_format
 
-    if not data.strip():
-        return
-    layout = _text_layout(data)
-    if layout is None:
-        remedy = "name it .pb, as XLA does" if data[:1] in (b"\x08", b"\x1a") else ""
-        raise CacheError(where, "is not a text file of XLA's autotuning results", remedy)
     try:
-        message = text_format.Parse(data.decode(), messages.new(layout.file_message), descriptor_pool=messages.pool())
+        return text_format.Parse(data.decode(), messages.new(layout.file_message), descriptor_pool=messages.pool())
     except UnicodeDecodeError:
         raise CacheError(where, "is not encoded in UTF-8") from None
     except text_format.ParseError as error:
         remedy = "where XLA has fields that are not known here, use its binary form (.pb)"
         raise CacheError(where, f"is not the text of XLA's autotuning results: {error}", remedy) from None
-    for field, value in message.ListFields():
-        if field.number != layout.entries_field:
-            _check_head(layout, field.number, value, where)
-    if layout is Layout.LEGACY and message.version != LEGACY_FILE_VERSION:
-        _check_head(layout, 1, message.version, where)
-    for one in message.results if layout is Layout.LEGACY else message.entries:
-        entry = XlaEntry(layout, one.SerializeToString(deterministic=True))
-        _check(entry, where)
-        yield entry
 
 
-def _to_text(name: str, data: bytes) -> str:
+def _text(message: messages.Message) -> str:
     """A message in the text form, as XLA prints it.
 
     :raises CacheError: where the text form would lose something.
     """
     from google.protobuf import text_format
 
-    message = messages.parsed(name, data)
-    text = str(
-        text_format.MessageToString(
-            message, descriptor_pool=messages.pool(), as_utf8=False, message_formatter=_as_in_cpp
-        )
-    )
-    again = text_format.Parse(text, messages.new(name), descriptor_pool=messages.pool())
+    pool = messages.pool()
+    text = str(text_format.MessageToString(message, descriptor_pool=pool, as_utf8=False, message_formatter=_as_in_cpp))
+    again = text_format.Parse(text, type(message)(), descriptor_pool=pool)
     if again.SerializeToString(deterministic=True) != message.SerializeToString(deterministic=True):
         raise CacheError("XLA's text form", "cannot hold an entry with fields of another version of XLA", "use .pb")
     return text
@@ -216,47 +184,40 @@ def _as_in_cpp(message: messages.Message, indent: int, as_one_line: bool) -> str
     return None
 
 
-def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> list[XlaEntry]:
+def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
     """Write entries as XLA's folder of one file per fusion; both formats may lie in one folder.
 
     :param entries: of two for one fusion the first is written.
-    :returns: what such a folder cannot hold.
+    :returns: how many such a folder cannot hold.
     """
-    left_out = []
-    written = set()
+    left_out = 0
     for entry in entries:
-        file = _file_of(entry)
         try:
-            data = entry.raw if entry.layout is Layout.NEW else _to_text("xla.AutotuneResult", _result(entry)).encode()
+            data = entry.raw if entry.layout is Layout.NEW else _text(entry.message.result).encode()
+            file = folder / _file_of(entry)
         except CacheError:
-            file = None
-            data = b""
-        if file is None:
-            left_out.append(entry)
-        elif file not in written:
-            written.add(file)
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            (folder / file).write_bytes(data)
+            left_out += 1
+            continue
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
     return left_out
 
 
-def _result(entry: XlaEntry) -> bytes:
-    return bytes(entry.message.result.SerializeToString(deterministic=True))
+def _file_of(entry: XlaEntry) -> str:
+    """Where XLA looks for an entry, below its folder.
 
-
-def _file_of(entry: XlaEntry) -> str | None:
-    """Where XLA looks for an entry, below its folder."""
+    :raises CacheError: where it looks for none like it.
+    """
     if entry.layout is Layout.NEW:
-        target = entry.message.key.target
         # A cache is data: what it holds makes a path only where it is what XLA writes.
-        if target.explicit_version or not all(
-            re.fullmatch("[0-9a-f]{8,64}", part) for part in (entry.device, entry.hlo)
-        ):
-            return None
+        parts = (entry.device, entry.hlo)
+        if entry.message.key.target.explicit_version or not all(re.fullmatch("[0-9a-f]{8,64}", one) for one in parts):
+            raise CacheError(entry.hlo, "has no name in XLA's folder")
         return f"{entry.device}/{entry.hlo}.pb"
     version = entry.message.version
-    if not version:  # from before XLA wrote it
-        return None
+    if not version:
+        raise CacheError("an entry", "is from before XLA wrote versions")
     key = f"<key model='{entry.device}', hlo='{entry.hlo}', version={version}>"
     digest = base64.urlsafe_b64encode(hashlib.sha256(key.encode()).digest()).rstrip(b"=")
     return f"{digest.decode()}.textproto"

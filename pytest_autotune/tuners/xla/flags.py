@@ -12,18 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_autotune.tuners.xla import wire
+from pytest_autotune.tuners.xla import messages
 
 DUMP = "xla_gpu_dump_autotune_results_to"
 LOAD = "xla_gpu_load_autotune_results_from"
 LOGS = "xla_gpu_dump_autotune_logs_to"
 FOLDER = "xla_gpu_per_fusion_autotune_cache_dir"
 MODE = "xla_gpu_experimental_autotune_cache_mode"
-NEEDED = (DUMP, FOLDER, MODE)
-
-# Numbers of fields: CompileOptionsProto.executable_build_options, its debug_options, and in those:
-_BUILD_OPTIONS, _DEBUG_OPTIONS = 3, 3
-_LEVEL, _DETERMINISTIC, _EXCLUDE_NONDETERMINISTIC = 123, 148, 297
 
 
 @dataclass(frozen=True)
@@ -38,11 +33,6 @@ class Paths:
     dump: Path
     log: Path
     folder: Path | None
-
-
-def missing(debug_options: Any) -> list[str]:
-    """The flags that are needed and that this JAX cannot set."""
-    return [name for name in NEEDED if not hasattr(debug_options, name)]
 
 
 def set_paths(options: Any, paths: Paths, read_mode: Any) -> None:
@@ -69,31 +59,14 @@ def objection(options: Any) -> str:
     for name in (FOLDER, MODE):
         if overrides.get(name):
             return f"the compiler option {name} is set: remove it, or leave XLA out with --autotune-tuners"
-    found = _fields(options)
-    settings = {
-        "xla_gpu_autotune_level": found.get(_LEVEL, 4),
-        "xla_gpu_deterministic_ops": found.get(_DETERMINISTIC, 0),
-        "xla_gpu_exclude_nondeterministic_ops": found.get(_EXCLUDE_NONDETERMINISTIC, 0),
-    }
+    # XLA's flags as it will see them; only some of them have a name in Python.
+    told = messages.parsed("xla.CompileOptionsProto", options.SerializeAsString())
+    found = told.executable_build_options.debug_options
+    settings = {field.name: int(getattr(found, field.name)) for field in found.DESCRIPTOR.fields}
     settings.update((name, _number(overrides[name])) for name in settings if name in overrides)
-    if settings["xla_gpu_autotune_level"] == 0:
-        return "--xla_gpu_autotune_level=0 is set: XLA tunes nothing and does not tell what it lacks"
-    for name in ("xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops"):
-        if settings[name]:
-            return f"--{name} is set: XLA tunes nothing then and does not tell what it lacks"
-    return ""
-
-
-def _fields(options: Any) -> dict[int, int | bytes]:
-    """XLA's flags as it will see them, by number; only some of them have a name in Python."""
-    try:
-        build_options = dict(wire.fields(options.SerializeAsString()))[_BUILD_OPTIONS]
-        assert isinstance(build_options, bytes)
-        debug_options = dict(wire.fields(build_options))[_DEBUG_OPTIONS]
-        assert isinstance(debug_options, bytes)
-        return dict(wire.fields(debug_options))
-    except (AssertionError, KeyError, ValueError):
-        return {}
+    level = settings.pop("xla_gpu_autotune_level")
+    ruled_out = ["xla_gpu_autotune_level=0"] * (level == 0) + [name for name, is_set in settings.items() if is_set]
+    return f"--{ruled_out[0]} is set: XLA tunes nothing then and does not tell what it lacks" if ruled_out else ""
 
 
 def _number(value: object) -> int:

@@ -9,10 +9,10 @@ loaded is a hit; every other one XLA chose itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_autotune.cache.model import Device, Entry, Versions
+from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.tuners.xla.entries import split_description, to_xla, word
 from pytest_autotune.tuners.xla.files import Layout, XlaEntry
@@ -21,12 +21,10 @@ _BACKENDS = {
     "CUDNN": "cuDNN",
     "TRITON": "Triton",
     "CUBLASLT": "cuBLASLt",
-    "CUBLASLT_FISSION": "cuBLASLt (fission)",
     "HIPBLASLT": "hipBLASLt",
     "MIOPEN": "MIOpen",
-    "NATIVE_EMITTER": "XLA's native emitter",
-    "BLOCK_LEVEL_EMITTER": "XLA's block-level emitter",
 }
+_UNCHANGED = "XLA could not use the choice, or had tuned before it was offered"
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,6 @@ class LoadedEntries:
         for loaded in self.entries:
             self._of.setdefault((loaded.xla.layout, loaded.xla.hlo), []).append(loaded)
 
-    def __bool__(self) -> bool:
-        return bool(self.entries)
-
     def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> Judgement:
         """What the entries that were offered say about one that XLA now has in its memory.
 
@@ -84,6 +79,11 @@ class LoadedEntries:
         if others and chosen.layout not in others:
             return Judgement(Outcome.MISS, f"no entry; those that are loaded are of XLA's {_word(others.pop())} format")
         return Judgement(Outcome.MISS, "no entry for this HLO: new or changed code")
+
+    def label_of(self, chosen: XlaEntry) -> str:
+        """What a loaded entry says of the same HLO, where XLA's log says nothing."""
+        same = self._of.get((chosen.layout, chosen.hlo), [])
+        return next((one.ours.label for one in same if same_device(one.xla, chosen)), "")
 
 
 def same_device(one: XlaEntry, other: XlaEntry) -> bool:
@@ -109,45 +109,33 @@ def _without_time(entry: XlaEntry) -> bytes:
 
 
 def _what_changed(loaded: Offered, chosen: XlaEntry, versions: Mapping[str, str]) -> str:
-    changes = _changes(loaded, chosen, versions)
-    if chosen.layout is Layout.NEW:
-        theirs, mine = loaded.xla.message.key.environment, chosen.message.key.environment
-        same = theirs == mine
-        what = "XLA codegen"
-    else:
-        same = loaded.xla.identity == chosen.identity
-        what = ""
-    if same:
-        return "XLA could not use the choice, or had tuned before it was offered"
-    differences = ", ".join(changes)
-    if not what:
-        return differences
-    return f"{what} changed: {differences}" if differences else f"{what} changed"
-
-
-def _changes(loaded: Offered, chosen: XlaEntry, versions: Mapping[str, str]) -> list[str]:
     if chosen.layout is Layout.LEGACY:
-        changes = []
-        then, now = (split_description(entry.device)[1] for entry in (loaded.xla, chosen))
-        if then != now:
-            changes.append(f"cuDNN {then or '?'} -> {now or '?'}")
-        old, new = loaded.xla.message.version, chosen.message.version
-        if old != new:
-            changes.append(f"XLA's entry version {old or '?'} -> {new}")
-        return changes
+        return ", ".join(_legacy_changes(loaded.xla, chosen)) or _UNCHANGED
+    if loaded.xla.message.key.environment == chosen.message.key.environment:
+        return _UNCHANGED
     then_versions = dict(loaded.ours.versions.each)
     theirs, mine = loaded.xla.message.value, chosen.message.value
     if theirs.optimal_config.backend == mine.optimal_config.backend:
         name = _backend(loaded.xla)
         then_versions.setdefault(name, theirs.optimal_backend_version)
         versions = {name: mine.optimal_backend_version, **versions}
-    pairs = [(name, then_versions[name], now) for name, now in versions.items() if name in then_versions]
-    changed = {_BACKENDS.get(name, name): (then, now) for name, then, now in pairs if then != now}
-    # Several emitters go by the version of Triton that they are built with.
+    changed = [(name, then_versions[name], now) for name, now in versions.items() if name in then_versions]
+    # Several emitters go by the version of Triton that they are built with, whose name comes first.
     named: dict[tuple[str, str], str] = {}
-    for name, pair in sorted(changed.items(), key=lambda item: ("XLA" in item[0], item[0].lower())):
-        named.setdefault(pair, name)
-    return [f"{name} {_short(then)} -> {_short(now)}" for (then, now), name in named.items()]
+    for name, then, now in sorted(changed, key=lambda one: ("EMITTER" in one[0], one[0])):
+        if then != now:
+            named.setdefault((then, now), _BACKENDS.get(name, name))
+    differences = ", ".join(f"{name} {_short(then)} -> {_short(now)}" for (then, now), name in named.items())
+    return f"XLA codegen changed: {differences}" if differences else "XLA codegen changed"
+
+
+def _legacy_changes(loaded: XlaEntry, chosen: XlaEntry) -> Iterator[str]:
+    then, now = (split_description(entry.device)[1] for entry in (loaded, chosen))
+    if then != now:
+        yield f"cuDNN {then or '?'} -> {now or '?'}"
+    old, new = loaded.message.version, chosen.message.version
+    if old != new:
+        yield f"XLA's entry version {old or '?'} -> {new}"
 
 
 def _backend(entry: XlaEntry) -> str:
@@ -157,11 +145,6 @@ def _backend(entry: XlaEntry) -> str:
 
 def _short(version: str) -> str:
     return version[:12] if re.fullmatch("[0-9a-f]{16,}", version) else version
-
-
-def all_versions(jax: str, jaxlib: str, versions: Mapping[str, str]) -> Versions:
-    """The versions of a process as an entry has them, JAX's first."""
-    return Versions((("jax", jax), ("jaxlib", jaxlib), *sorted(versions.items())))
 
 
 def _other_device(same_hlo: list[Offered], chosen: XlaEntry, device: Device) -> str:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from google.protobuf import text_format
 
-from pytest_autotune.tuners.xla import messages, wire
+from pytest_autotune.tuners.xla import messages
 
 DEVICE = os.environ.get("TOY_XLA_DEVICE", "ed0e56ab8b2a0ecb")
 DESCRIPTION = os.environ.get("TOY_XLA_DESCRIPTION", "CUDA: 9.0, Cores: 132, L2 cache: 60 MB")
@@ -28,14 +28,15 @@ class Options:
         debug_options = {f"xla_gpu_{name}": "" for name in names}
         debug_options["xla_gpu_per_fusion_autotune_cache_dir"] = ""
         debug_options["xla_gpu_experimental_autotune_cache_mode"] = "update"
-        numbers = {"xla_gpu_autotune_level": 123, "xla_gpu_deterministic_ops": 148}
-        self.numbered = b"".join(wire.int_field(numbers[name], flags.pop(name)) for name in numbers if name in flags)
+        self.nameless = messages.new("xla.CompileOptionsProto")
+        for name in {"xla_gpu_autotune_level", "xla_gpu_deterministic_ops"} & flags.keys():
+            setattr(self.nameless.executable_build_options.debug_options, name, flags.pop(name))
         debug_options.update(flags)
         self.env_option_overrides = overrides
         self.executable_build_options = SimpleNamespace(debug_options=SimpleNamespace(**debug_options))
 
     def SerializeAsString(self):
-        return wire.bytes_field(3, wire.bytes_field(3, self.numbered))
+        return self.nameless.SerializeToString()
 
 
 class Program(tuple):
@@ -143,7 +144,10 @@ def from_folder(fusion, folder):
 
 def dump():
     if NEW:
-        rows = sorted((entry.key.target.hlo_fingerprint, entry.SerializeToString()) for entry in MEMORY.values())
-        return b"".join(wire.bytes_field(3, raw) for _, raw in rows)
-    rows = sorted((entry.hlo, entry.SerializeToString()) for entry in MEMORY.values())
-    return wire.int_field(1, 3) + b"".join(wire.bytes_field(4, raw) for _, raw in rows)
+        file = messages.new("xla.autotuner.AutotuneCache")
+        file.entries.extend(sorted(MEMORY.values(), key=lambda entry: entry.key.target.hlo_fingerprint))
+    else:
+        file = messages.new("xla.AutotuneResults")
+        file.version = 3
+        file.results.extend(sorted(MEMORY.values(), key=lambda entry: entry.hlo))
+    return file.SerializeToString()
