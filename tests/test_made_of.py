@@ -10,8 +10,9 @@ import pytest
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.made_of import MOST, difference, of_candidates, of_parts, said_once
-from pytest_autotune.cache.merge import Measured, merge
+from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.ties import Measured
 from pytest_autotune.tuners.shared.values import stable_value
 
 GPU = Device("GPU", "arch", 1)

@@ -12,8 +12,9 @@ import pytest
 from pytest_autotune.cache.combine import combine
 from pytest_autotune.cache.formats import Format, decode, encode
 from pytest_autotune.cache.formats.binary import to_bytes
-from pytest_autotune.cache.merge import Measured, merge
+from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.ties import Measured
 from pytest_autotune.run.compiled_for import CompiledFor
 from pytest_autotune.run.encoding import ProcessFacts, decode_facts, encode_facts
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, end

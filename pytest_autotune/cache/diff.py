@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from enum import Enum
-from operator import attrgetter
 
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry
-from pytest_autotune.cache.shared_values import FastIdentity, Identities, in_all
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 
 
 class ChangeKind(Enum):
@@ -72,39 +70,29 @@ class Diff:
         return ", ".join(parts) or "no difference"
 
 
-#: All that an entry is beside its identity. Of entries of one identity it is compared faster than the whole.
-beside_identity = attrgetter("choice", "candidates", "native", "label", "tuning_seconds", "versions")
-
-
 def diff(old: Cache, new: Cache) -> Diff:
     """What has to be done to the old cache to get the new one.
 
     Entries of one problem whose fingerprint changed are one change each, and
     not one that came and one that went.
     """
-    identify = Identities()
-    shared = in_all([old, new])
-    before = {identify(entry): entry for entry in old.entries if id(entry) not in shared}
-    gone: defaultdict[FastIdentity, list[Entry]] = defaultdict(list)
-    come: list[tuple[FastIdentity, Entry]] = []
-    changes = []
-    unchanged = len(shared)
+    before = {entry.identity: entry for entry in old.entries}
+    changes, come = [], []
+    unchanged = 0
     for entry in new.entries:
-        if id(entry) in shared:
-            continue
-        identity = identify(entry)
-        was = before.pop(identity, None)
+        was = before.pop(entry.identity, None)
         if was is None:
-            come.append((identity[:-1], entry))
-        elif beside_identity(was) == beside_identity(entry):
+            come.append(entry)
+        elif was == entry:
             unchanged += 1
         else:
-            changes.append(Change(_kind(was, entry), was, entry))
-    for identity, entry in before.items():
-        gone[identity[:-1]].append(entry)
-    for identity, entry in come:
-        others = gone.get(identity)
-        if others:
+            kind = ChangeKind.TIME if _same_result(was, entry) else ChangeKind.CHOICE
+            changes.append(Change(kind, was, entry))
+    gone: defaultdict[Problem, list[Entry]] = defaultdict(list)
+    for entry in before.values():
+        gone[entry.problem].append(entry)
+    for entry in come:
+        if others := gone[entry.problem]:
             was = others.pop(0)
             changes.append(Change(ChangeKind.CODE if _same_result(was, entry) else ChangeKind.CHOICE, was, entry))
         else:
@@ -119,16 +107,9 @@ def winner(entry: Entry) -> Candidate | None:
     """The candidate that an entry stands for: its choice, or the fastest where all times are the result."""
     if entry.choice is not None:
         return entry.choice
-    usable = [one for one in entry.candidates if not one.failed and one.time_us is not None]
-    return min(usable, key=_time_us, default=None)
-
-
-def _time_us(candidate: Candidate) -> float:
-    return float("inf") if candidate.time_us is None else candidate.time_us
-
-
-def _kind(old: Entry, new: Entry) -> ChangeKind:
-    return ChangeKind.TIME if _same_result(old, new) else ChangeKind.CHOICE
+    usable = [(one.time_us, number) for number, one in enumerate(entry.candidates) if not one.failed]
+    timed = [(time_us, number) for time_us, number in usable if time_us is not None]
+    return entry.candidates[min(timed)[1]] if timed else None
 
 
 def _same_result(old: Entry, new: Entry) -> bool:

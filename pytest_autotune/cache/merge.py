@@ -13,20 +13,7 @@ from operator import attrgetter
 
 from pytest_autotune.cache.made_of import said_once
 from pytest_autotune.cache.model import Cache, Candidate, Entry, Identity, Problem, before_pruning, united
-from pytest_autotune.cache.ties import kept_within, settle
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """An entry that came from a search in this run.
-
-    :param origin: who measured it; reported in disagreements.
-    :param disturbed: something else may have run on the device meanwhile.
-    """
-
-    entry: Entry
-    origin: str = ""
-    disturbed: bool = False
+from pytest_autotune.cache.ties import Measured, keeps, ranked
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +79,19 @@ def merge(
     - Everything else stays.
 
     :param base: what the file holds now.
-    :param measured: what was tuned; several of one problem are settled by rule:
-        undisturbed before disturbed, then the lower time, then the lower position of
-        the choice among the candidates, then what more of them chose, then the encoding.
+    :param measured: what was tuned; which of several of one problem counts says :func:`ranked`.
     :param used: loaded entries that tuners took.
     :param drop: which of the entries that were there and nobody used or tuned to leave out.
     """
     before = {entry.identity: entry for entry in base.entries}
     rivals = _rivals(measured)
     learned = _of_used(used, before, rules)
-    for identity, ranked in rivals.items():
-        known = [*([learned[identity]] if identity in learned else []), *(one.entry for one in ranked)]
-        learned[identity] = _of_tuned(ranked[0].entry, known, before.get(identity), rules)
+    for identity, measurements in rivals.items():
+        known = [*([learned[identity]] if identity in learned else []), *(one.entry for one in measurements)]
+        learned[identity] = _of_tuned(measurements[0].entry, known, before.get(identity), rules)
     after = _staying(before, learned, {problem for problem, _ in rivals}, drop, rules) | learned
-    measurements = [one.entry for ranked in rivals.values() for one in ranked]
-    entries = said_once(sorted(after.values(), key=attrgetter("sort_key")), base.entries, measurements)
+    measured_now = [one.entry for each in rivals.values() for one in each]
+    entries = said_once(sorted(after.values(), key=attrgetter("sort_key")), base.entries, measured_now)
     common = before.keys() & after.keys()
     changed = sum(before[identity] != after[identity] for identity in common)
     return Merged(
@@ -116,7 +101,7 @@ def merge(
         changed=changed,
         unchanged=len(common) - changed,
         removed=len(before.keys() - after.keys()),
-        best={identity: ranked[0].entry for identity, ranked in rivals.items()},
+        best={identity: measurements[0].entry for identity, measurements in rivals.items()},
     )
 
 
@@ -126,7 +111,7 @@ def _rivals(measured: Iterable[Measured]) -> dict[Identity, list[Measured]]:
     for one in measured:
         found[one.entry.identity].append(one)
     ordered = sorted(found, key=lambda identity: found[identity][0].entry.sort_key)
-    return {identity: _ranked(found[identity]) for identity in ordered}
+    return {identity: ranked(found[identity]) for identity in ordered}
 
 
 def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: Rules) -> dict[Identity, Entry]:
@@ -148,7 +133,7 @@ def _of_tuned(best: Entry, known: Sequence[Entry], old: Entry | None, rules: Rul
     :param known: all that the run has learned of it.
     """
     # The file holds no candidates but where they are the result: keep what was there as it was.
-    if old is not None and _still_good(old, best):
+    if old is not None and keeps(old, best):
         # Confirmed under another version it is of that one: else every later run would hint at the old one.
         is_of_another = best.versions and old.versions.minor != best.versions.minor
         return _with_compiled(replace(old, versions=best.versions) if is_of_another else old, known, old, rules)
@@ -178,78 +163,6 @@ def _with_compiled(entry: Entry, now: Sequence[Entry], before: Entry | None, rul
     if rules.forget_compiled and bare.compiled:
         return bare
     return united(entry, [*now, *([before] if before else [])])
-
-
-def best_time_us(entry: Entry) -> float:
-    """The lowest time that was measured for an entry, in microseconds; infinite if none was."""
-    times = [candidate.time_us for candidate in _measurements(entry) if candidate.time_us is not None]
-    return min(times, default=float("inf"))
-
-
-def _measurements(entry: Entry) -> Sequence[Candidate]:
-    return entry.candidates or ((entry.choice,) if entry.choice else ())
-
-
-def _position(entry: Entry) -> int:
-    choice = entry.choice
-    if choice is None:
-        return 0
-    same = (i for i, candidate in enumerate(entry.candidates) if candidate.same_configuration(choice))
-    return next(same, len(entry.candidates))
-
-
-def best_of(rivals: Sequence[Measured]) -> Measured:
-    """Of several measurements of one problem, the one that :func:`merge` keeps."""
-    return _ranked(rivals)[0]
-
-
-def _ranked(rivals: Sequence[Measured]) -> list[Measured]:
-    """Measurements of one problem, the one to keep first."""
-    ranked = sorted(rivals, key=_quality)
-    best = _quality(ranked[0])[:2]
-    tied = [rival for rival in ranked if _quality(rival)[:2] == best]
-    if len(tied) > 1:
-        ranked[: len(tied)] = sorted(
-            tied, key=lambda rival: (_position(rival.entry), -_votes(rival, tied), repr(rival.entry), _quality(rival))
-        )
-    return ranked
-
-
-def _votes(one: Measured, rivals: Sequence[Measured]) -> int:
-    """How many chose the same."""
-    choice = one.entry.choice
-    return sum(
-        choice is not None and rival.entry.choice is not None and rival.entry.choice.same_configuration(choice)
-        for rival in rivals
-    )
-
-
-def _quality(measured: Measured) -> tuple[object, ...]:
-    entry = measured.entry
-    # Disturbed or not and the time decide; the rest makes the order total.
-    return measured.disturbed, best_time_us(entry), measured.origin, entry.tuning_seconds, entry.native
-
-
-def _still_good(old: Entry, new: Entry) -> bool:
-    """Whether the old choice is as good as the new one, by the new measurement."""
-    if _says_why_none_works(old) and _says_why_none_works(new):
-        return True  # the words may hold what a test drew at random
-    if old.choice is None or new.choice is None:
-        return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
-    if best_time_us(new) == float("inf"):
-        return True
-    times = {number: one.time_us for number, one in enumerate(new.candidates) if one.time_us is not None}
-    same = (number for number in times if new.candidates[number].same_configuration(old.choice))
-    kept = next(same, None)
-    if kept is None:
-        return False
-    return settle(times, kept_within(new.problem.device, min(times.values())), kept) == kept
-
-
-def _says_why_none_works(entry: Entry) -> bool:
-    """Whether an entry has no result but reasons why no candidate can be used."""
-    reasons = bool(entry.candidates) and all(one == Candidate(failed=one.failed) for one in entry.candidates)
-    return reasons and entry.choice is None and not entry.native
 
 
 def without_candidates(entry: Entry) -> Entry:

@@ -1,10 +1,16 @@
-"""The rule for ties: of candidates that measuring cannot tell apart, the one that is kept already, else the first."""
+"""How ties are decided, all of it: between candidates, between measurements, and between a file and a measurement.
+
+Of candidates that measuring cannot tell apart the one that is kept already is chosen, else the first
+(:func:`settle`); of several measurements of one problem an undisturbed one counts, then the fastest
+(:func:`ranked`); and a file keeps its choice while that is within the noise of the best (:func:`keeps`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from pytest_autotune.cache.model import Device
+from pytest_autotune.cache.model import Candidate, Device, Entry
 
 #: Candidates within this share of the best one are as good.
 TIE = 0.01
@@ -68,3 +74,70 @@ def settle(
         return times[number] <= times[best] * (1 + tolerated)
 
     return min(number for number in times if is_as_good(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An entry that came from a search in this run.
+
+    :param origin: who measured it; reported in disagreements.
+    :param disturbed: something else may have run on the device meanwhile.
+    """
+
+    entry: Entry
+    origin: str = ""
+    disturbed: bool = False
+
+
+def ranked(rivals: Sequence[Measured]) -> list[Measured]:
+    """Measurements of one problem, the one to keep first; the same for every order of them.
+
+    Undisturbed before disturbed, then the lower time, then the lower position of the choice among the candidates, then
+    what more of them chose, then the encoding.
+    """
+    if len(rivals) == 1:
+        return list(rivals)
+
+    def quality(one: Measured) -> tuple[object, ...]:
+        votes = sum(same_choice(one.entry, rival.entry) for rival in rivals)
+        return one.disturbed, best_time_us(one.entry), _position(one.entry), -votes, repr(one.entry), one.origin
+
+    return sorted(rivals, key=quality)
+
+
+def keeps(old: Entry, new: Entry) -> bool:
+    """Whether a file keeps its entry: the choice is as good as the new one, by the new measurement."""
+    if _says_why_none_works(old) and _says_why_none_works(new):
+        return True  # the words may hold what a test drew at random
+    if old.choice is None or new.choice is None:
+        return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
+    best_us = best_time_us(new)
+    if best_us == float("inf"):  # a tuner that reports no times gives no reason to change
+        return True
+    times = {number: one.time_us for number, one in enumerate(new.candidates) if one.time_us is not None}
+    kept = next((number for number in times if new.candidates[number].same_configuration(old.choice)), None)
+    return kept is not None and settle(times, kept_within(new.problem.device, best_us), kept) == kept
+
+
+def best_time_us(entry: Entry) -> float:
+    """The lowest time that was measured for an entry, in microseconds; infinite if none was."""
+    measured = entry.candidates or ((entry.choice,) if entry.choice else ())
+    return min((one.time_us for one in measured if one.time_us is not None), default=float("inf"))
+
+
+def same_choice(one: Entry, other: Entry) -> bool:
+    """Whether both have a choice, and it is one configuration."""
+    return one.choice is not None and other.choice is not None and one.choice.same_configuration(other.choice)
+
+
+def _position(entry: Entry) -> int:
+    """Where the choice stands among the candidates; behind all of them where it does not."""
+    choice, all_of_them = entry.choice, entry.candidates
+    same = (at for at, one in enumerate(all_of_them) if choice is not None and one.same_configuration(choice))
+    return 0 if choice is None else next(same, len(all_of_them))
+
+
+def _says_why_none_works(entry: Entry) -> bool:
+    """Whether an entry has no result but reasons why no candidate can be used."""
+    reasons = bool(entry.candidates) and all(one == Candidate(failed=one.failed) for one in entry.candidates)
+    return reasons and entry.choice is None and not entry.native

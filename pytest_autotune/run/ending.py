@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.merge import Measured, Merged, Rules, merge, without_candidates
+from pytest_autotune.cache.merge import Merged, Rules, merge, without_candidates
 from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, Versions, before_pruning, library_of
+from pytest_autotune.cache.ties import Measured
 from pytest_autotune.run.compiled_for import with_compiled
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome

@@ -11,8 +11,9 @@ import tracemalloc
 
 from common import machine, median, table
 
-from pytest_autotune.cache.merge import Measured, merge
+from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
+from pytest_autotune.cache.ties import Measured
 
 WORKERS = 64
 GPU = Device("NVIDIA H200", "sm_90", 132)
