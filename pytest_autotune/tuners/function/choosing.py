@@ -12,16 +12,14 @@ from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, Ver
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import Tuning, TuningRun
-from pytest_autotune.tuners.function.carried import Bound, carried_by
 from pytest_autotune.tuners.function.errors import TuningError
-from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, made_of
-from pytest_autotune.tuners.function.how_tuned import how_measured, how_searched
-from pytest_autotune.tuners.function.keys import key_values, sizes_in
-from pytest_autotune.tuners.function.plan import Callbacks, Found, Hold, Plan
+from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, how_measured, how_searched
+from pytest_autotune.tuners.function.keys import key_values
+from pytest_autotune.tuners.function.plan import Found, Hold, Plan
 from pytest_autotune.tuners.function.processors import Processor
 from pytest_autotune.tuners.function.randomness import random_state_kept
 from pytest_autotune.tuners.function.search import search, why_unusable
-from pytest_autotune.tuners.function.source_text import callbacks_with_source
+from pytest_autotune.tuners.function.source_text import sources_of
 from pytest_autotune.tuners.function.space import Configuration, sample
 from pytest_autotune.tuners.function.verifying import verify_choice
 from pytest_autotune.tuners.shared.versions import version_of, versions_of
@@ -41,7 +39,6 @@ class Request:
     fingerprint: Fingerprint
     processor: Processor
     plan: Plan
-    sources: tuple[object, ...] = ()
 
     @classmethod
     def of(
@@ -52,10 +49,9 @@ class Request:
         :raises UnportableError: when a part of it has no stable form.
         """
         problem = Problem(NAME, kernel, key_values(key), processor.device)
-        sources = _sources(source, plan.callbacks)
-        carried = carried_by(_carriers(plan.callbacks, sources), sizes_in(key))
         searched = (*how_measured(plan.measuring, processor.on_gpu), *how_searched(plan.strategy, plan.space))
-        return cls(problem, fingerprint(plan.space, version, sources, carried, searched), processor, plan, sources)
+        sources = sources_of(source, plan.callbacks.run, plan.callbacks.compile)
+        return cls(problem, fingerprint(plan.space, version, sources, searched), processor, plan)
 
     @property
     def identity(self) -> Identity:
@@ -86,7 +82,7 @@ def choose(run: TuningRun | None, request: Request, forget: Callable[[], object]
         request.fingerprint.label,
         Abilities(
             candidates=partial(_candidates, request),
-            made_of=partial(made_of, values, request.plan.space, request.sources),
+            made_of=partial(request.fingerprint.made_of, request.plan.space),
         ),
     ) as tuning:
         if tuning.lookup.inside:  # a test that uses it is to ask for it, too: else that would not be known
@@ -175,19 +171,6 @@ def workers_of(run: TuningRun | None) -> int:
     if run is not None:
         return run.policy.compile_threads
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _carriers(callbacks: Callbacks, sources: tuple[object, ...]) -> list[object]:
-    """The functions of a call that decide which configuration is the fastest."""
-    functions: list[object] = [callbacks.run, *filter(None, [callbacks.compile])]
-    known = {id(own.function if isinstance(own, Bound) else own) for own in functions}
-    return functions + [source for source in sources if callable(source) and id(source) not in known]
-
-
-def _sources(source: object, callbacks: Callbacks) -> tuple[object, ...]:
-    if source is None:
-        return callbacks_with_source(callbacks.run, callbacks.compile)
-    return tuple(source) if isinstance(source, (list, tuple)) else (source,)
 
 
 def versions() -> Versions:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any
 
-from pytest_autotune.tuners.function.carried import Bound
 from pytest_autotune.tuners.function.space import as_space
 from pytest_autotune.tuners.function.tuner import tune
 
@@ -47,14 +46,14 @@ def tuned(
         @wraps(function)
         def tuned_function(*args: Any, **kwargs: Any) -> Any:
             def bound(callback: Callable[..., object]) -> Callable[..., object]:
-                return Bound(callback, lambda *own: callback(*own, *args, **kwargs))
+                return lambda *own: callback(*own, *args, **kwargs)
 
             callbacks = {option: bound(options[option]) for option in _BOUND if options.get(option) is not None}
             config = tune(
                 name,
                 key=key(*args, **kwargs) if key is not None else {},
                 space=candidates,
-                run=Bound(function, lambda config, *compiled: function(*args, config=config, **kwargs)),
+                run=lambda config, *compiled: function(*args, config=config, **kwargs),
                 **{**options, **callbacks, "source": source},
             )
             return function(*args, config=config, **kwargs)

@@ -8,15 +8,14 @@ from pathlib import Path
 
 from pytest_autotune.cache.made_of import of_candidates, of_parts
 from pytest_autotune.cache.model import Value
-from pytest_autotune.tuners.function.carried import Carried
-from pytest_autotune.tuners.function.source_text import left_out_of, parts_of, source_text
+from pytest_autotune.tuners.function.source_text import immutable_text, parts_of, source_text
 from pytest_autotune.tuners.function.space import Space, listed
+from pytest_autotune.tuners.function.strategies import Exhaustive, Optuna, Strategy
+from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.source.source_digest import FORM
+from pytest_autotune.tuners.shared.source.functions import python_function
+from pytest_autotune.tuners.shared.source.source_digest import FORM, class_digest
 from pytest_autotune.tuners.shared.values import stable_value
-
-#: How many names of what is left out are noted.
-NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -24,64 +23,75 @@ class Fingerprint:
     """Values that are compared, and what is noted about them.
 
     :param label: what the fingerprint leaves out; empty where it has the source.
+    :param sources: what the digest of the source is of.
     """
 
     values: tuple[Value, ...]
     label: str = ""
+    sources: tuple[object, ...] = ()
+
+    def made_of(self, space: Space) -> Iterator[str]:
+        """What the digests stand for."""
+        for value in self.values:
+            if value.name == "space":
+                yield of_candidates(value.name, str(value.value), listed(space))
+            elif value.name == "source":
+                parts = [part for source in self.sources for part in parts_of(source).items()]
+                yield of_parts(value.name, str(value.value), dict(parts))
 
 
 def fingerprint(
-    space: Space, version: object, sources: Sequence[object], carried: Carried, searched: Sequence[Value] = ()
+    space: Space, version: object, sources: tuple[object, ...], searched: Sequence[Value] = ()
 ) -> Fingerprint:
     """The fingerprint of a choice; its values are sorted by name.
 
     :param version: anything with a stable form that the caller changes when a choice is no longer good.
     :param sources: see :func:`~pytest_autotune.tuners.function.source_text.source_text`.
-    :param carried: what the functions carry beside their source.
     :param searched: how the search and its measurements differ from the usual.
     :raises UnportableError: when the version has no stable form.
     """
-    values = [Value("space", space.digest, "digest")]
-    parts = ["space"]
+    values = [Value("space", space.digest, "digest"), *searched]
     texts = [source_text(source) for source in sources]
     known = [text for text in texts if text is not None]
     if known:
-        parts.append("source")
         form = "digest" if all(isinstance(source, (str, Path)) for source in sources) else FORM
         values.append(Value("source", known[0] if len(known) == 1 else digest("\n".join(known)), form))
-    if carried.digest:
-        parts.append("carried")
-        values.append(Value("carried", carried.digest, "digest"))
     if version is not None:
-        parts.append("version")
         values.append(stable_value("version", version))
     label = ""
     if not known:
-        label = f"fingerprint: {' and '.join(parts)} only"
+        label = f"fingerprint: space{'' if version is None else ' and version'} only"
     elif len(known) < len(texts):
         label = "fingerprint: without a source that cannot be read"
-    left_out = sorted({*carried.left_out, *(name for source in sources for name in left_out_of(source))})
-    if left_out:
-        label += f"{'; ' if label else ''}not in the fingerprint: {', '.join(left_out[:NAMED])}"
-        label += f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
-    values += searched
-
-    return Fingerprint(_sorted(values), label)
+    return Fingerprint(tuple(sorted(values, key=lambda value: value.name)), label, sources)
 
 
-def made_of(values: Sequence[Value], space: Space, sources: Sequence[object]) -> Iterator[str]:
-    """What the digests of a fingerprint stand for.
+def how_measured(measuring: Measuring, on_gpu: bool) -> Iterator[Value]:
+    """What is measured, where it is not the usual: with the L2 cache flushed, by another clock.
 
-    :param values: of the fingerprint.
-    :param sources: as for :func:`fingerprint`.
+    How often and how long decides how exact the times are, and is left out.
     """
-    for value in values:
-        if value.name == "space":
-            yield of_candidates(value.name, str(value.value), listed(space))
-        elif value.name == "source":
-            parts = [part for source in sources for part in parts_of(source).items()]
-            yield of_parts(value.name, str(value.value), dict(parts))
+    if measuring.flush_l2:
+        yield Value("flush_l2", True)
+    clock = measuring.clock
+    if callable(clock):
+        yield Value("clock", _own_text(clock), "function")
+    elif on_gpu and clock == "host":
+        yield Value("clock", clock)
 
 
-def _sorted(values: Sequence[Value]) -> tuple[Value, ...]:
-    return tuple(sorted(values, key=lambda value: value.name))
+def how_searched(strategy: Strategy, space: Space) -> Iterator[Value]:
+    """Which part of a space is measured, where it is not all of it."""
+    if isinstance(strategy, Exhaustive):
+        return
+    if not isinstance(strategy, Optuna):
+        yield Value("strategy", _own_text(strategy), "function")
+    elif space.size > strategy.trials:
+        sampler = "" if strategy.sampler is None else f", {type(strategy.sampler).__qualname__}"
+        yield Value("strategy", f"optuna: {strategy.trials} trials, seed {strategy.seed}{sampler}")
+
+
+def _own_text(own: object) -> str:
+    """A digest of a benchmark or strategy of the caller's own; of an object, its class and what cannot change of it."""
+    text = source_text(own) if python_function(own) is not None else class_digest(type(own), immutable_text)
+    return digest(f"{getattr(own, '__qualname__', type(own).__qualname__)} {text} {immutable_text(own)}")

@@ -6,29 +6,11 @@ from collections.abc import Mapping
 
 from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.model import UnportableError, Value
+from pytest_autotune.tuners.function.source_text import function_digest
 from pytest_autotune.tuners.shared.values import stable_value
 
 #: Characters of what is said of a key, or of why it fails.
 _LONGEST = 200
-
-
-class Coarse(int):
-    """A value of a key that stands for several sizes.
-
-    :param of: the size at hand, of which a choice is not to depend.
-    """
-
-    of: int
-
-    def __new__(cls, value: int, of: int) -> Coarse:
-        coarse = super().__new__(cls, value)
-        coarse.of = of
-        return coarse
-
-
-def sizes_in(key: Mapping[str, object]) -> tuple[int, ...]:
-    """The sizes for which a key has a coarser value."""
-    return tuple(value.of for value in key.values() if isinstance(value, Coarse))
 
 
 def power_of_two(n: int) -> int:
@@ -38,7 +20,7 @@ def power_of_two(n: int) -> int:
     """
     if n < 0:
         raise ValueError(f"power_of_two({n}): a size is not negative")
-    return Coarse(1 << (n - 1).bit_length() if n > 1 else 1, n)
+    return 1 << (n - 1).bit_length() if n > 1 else 1
 
 
 def multiple_of(n: int, k: int) -> int:
@@ -48,7 +30,7 @@ def multiple_of(n: int, k: int) -> int:
     """
     if n < 0 or k <= 0:
         raise ValueError(f"multiple_of({n}, {k}): expected a size of 0 or more, and a step of 1 or more")
-    return Coarse(-(-n // k) * k, n)
+    return -(-n // k) * k
 
 
 class KeyArgumentError(TypeError):
@@ -82,7 +64,7 @@ def key_values(key: Mapping[str, object]) -> tuple[Value, ...]:
 
 def _value(name: str, value: object) -> Value:
     try:
-        return stable_value(name, value)
+        return stable_value(name, value, function_digest=function_digest)
     except UnportableError:
         raise
     except RecursionError:

@@ -1,30 +1,56 @@
-"""The text that a hand-written tuner's choice rests on, as far as it can be had."""
+"""The source that a hand-written tuner's choice rests on.
+
+A digest of source follows names. It holds the text of a function, that of the functions and classes of the caller's
+that it names, and so on, and the immutable values that they name: numbers, text, dtypes, members of an enum, tuples
+and frozen dataclasses of these. Left out by its kind is what may change while tests run: lists, dicts, sets, all
+other objects, names that a function sets itself; and what belongs to one call: values in closures and defaults, the
+arguments of a ``partial``, the object of a method. What matters of that belongs into the key.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.function.carried import Bound, frozen_text, labels_of, reading
 from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.source.functions import python_function
-from pytest_autotune.tuners.shared.source.source_digest import source_digest, source_parts
+from pytest_autotune.tuners.shared.source.code_text import function_text
+from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.shared.source.libraries import of_library
+from pytest_autotune.tuners.shared.source.source_digest import source_digest, source_parts, used_by
 from pytest_autotune.tuners.shared.source.tokens import code_text
+from pytest_autotune.tuners.shared.values import constant_text, unwrapped
 
-_Read = tuple["str | None", tuple[str, ...]]
-#: Reading and splitting source takes milliseconds; a function's does not change while it lives.
-_read: WeakKeyDictionary[object, _Read] = WeakKeyDictionary()
+#: Reading source takes milliseconds; a function's does not change while it lives.
+_digests: WeakKeyDictionary[object, str | None] = WeakKeyDictionary()
 
 
-def left_out_of(source: object) -> tuple[str, ...]:
-    """The globals that a function uses and that are not digested because they can change: ``"CONFIG (dict)"``."""
-    kernel = None if isinstance(source, (str, Path, ModuleType)) else _kernel_of(source)
-    return () if kernel is None else _read_of(kernel)[1]
+def sources_of(source: object, *callbacks: object) -> tuple[object, ...]:
+    """What a choice's source is: what the caller says, else the callbacks.
+
+    A lambda stands for the functions that it calls: two tests of one problem write one each. Where it calls none of
+    the caller's, it stands for itself.
+    """
+    if source is not None:
+        return tuple(source) if isinstance(source, (list, tuple)) else (source,)
+    found: list[object] = []
+    for kernel in map(_kernel_of, callbacks):
+        if (function := python_function(kernel)) is not None:
+            found += (_called_by(function) if function.__name__ == "<lambda>" else ()) or (kernel,)
+    return tuple(found)
+
+
+def _called_by(function: FunctionType) -> tuple[object, ...]:
+    try:
+        names = function_text(function).names
+    except UnportableError:
+        return ()
+    used = (value for _, value in used_by(function, names, objects=False))
+    return tuple(one for one in used if (inner := python_function(one)) is not None and not of_library(inner))
 
 
 def source_text(source: object) -> str | None:
@@ -35,16 +61,21 @@ def source_text(source: object) -> str | None:
     :raises TypeError: for anything else.
     """
     if isinstance(source, str):
-        return _text_digest(source)
+        return digest(source)
     if isinstance(source, Path):
         status = source.stat()
         return _file_digest(source, status.st_mtime_ns, status.st_size)
     if isinstance(source, ModuleType):
         return _module_digest(source)
     kernel = _kernel_of(source)
-    if kernel is None:
+    if python_function(kernel) is None:
         raise TypeError(f"source= takes functions, texts, paths and modules, not {source!r}")
-    return _read_of(kernel)[0]
+    try:
+        if kernel not in _digests:
+            _digests[kernel] = _digest_or_none(kernel)
+        return _digests[kernel]
+    except TypeError:  # it takes no weak references, or has no hash
+        return _digest_or_none(kernel)
 
 
 def parts_of(source: object) -> dict[str, str]:
@@ -52,49 +83,60 @@ def parts_of(source: object) -> dict[str, str]:
     if isinstance(source, (str, Path, ModuleType)):
         name = "text" if isinstance(source, str) else source.name if isinstance(source, Path) else source.__name__
         return {name: source_text(source) or ""}
-    kernel = _kernel_of(source)
     try:
-        return {} if kernel is None else source_parts(kernel, frozen_text, objects=False)
+        return source_parts(_kernel_of(source), immutable_text, objects=False)
     except UnportableError:
         return {}
 
 
-def _kernel_of(source: object) -> object | None:
-    """A function, or what its decorators made of it; None for what is neither."""
-    while isinstance(source, (partial, Bound)):
-        source = source.func if isinstance(source, partial) else source.function
+def function_digest(kernel: object) -> str:
+    """The digest of a function's source, by the rule above.
+
+    :raises UnportableError: when it cannot be read.
+    """
+    return source_digest(kernel, immutable_text, objects=False)
+
+
+def _digest_or_none(kernel: object) -> str | None:
+    try:
+        return function_digest(kernel)
+    except UnportableError:
+        return None
+
+
+def immutable_text(value: object) -> str | None:
+    """The text of a value that cannot change, the same in every process; None for any other.
+
+    A function in it stands there by its name.
+    """
+    value = unwrapped(value)
+    if isinstance(value, (bytes, complex, range)):
+        return repr(value)
+    return constant_text(value, _name_of) if _is_immutable(value) else None
+
+
+def _name_of(function: object) -> str:
+    inner = python_function(function)
+    return "" if inner is None else qualified_name(inner)
+
+
+def _is_immutable(value: object) -> bool:
+    value = unwrapped(value)
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_immutable, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        is_frozen: bool = type(value).__dataclass_params__.frozen  # type: ignore[attr-defined]
+        return is_frozen and all(_is_immutable(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return not isinstance(value, (list, dict, set, SimpleNamespace))
+
+
+def _kernel_of(source: object) -> object:
+    """A function, or what its decorators made of it, without the arguments that it is called with."""
+    while isinstance(source, partial):
+        source = source.func
     if inspect.ismethod(source):
         source = source.__func__
-    return None if python_function(source) is None else source
-
-
-def _read_of(kernel: object) -> _Read:
-    try:
-        known = _read.get(kernel)
-    except TypeError:  # it takes no weak references, or has no hash
-        return _digest_of(kernel)
-    if known is None:
-        known = _read[kernel] = _digest_of(kernel)
-    return known
-
-
-def _digest_of(kernel: object) -> _Read:
-    """The digest of a function, and what it uses that can change."""
-    left_out: set[str] = set()
-
-    def unstable(name: str, user: object, value: object) -> None:
-        left_out.update(labels_of(name, user, value))
-
-    try:
-        constant = partial(frozen_text, unstable=unstable, read=reading(python_function(kernel)))
-        return source_digest(kernel, constant, unstable=unstable, objects=False), tuple(sorted(left_out))
-    except UnportableError:
-        return None, ()
-
-
-@lru_cache(maxsize=256)
-def _text_digest(text: str) -> str:
-    return digest(text)
+    return type(source).__call__ if python_function(source) is None and callable(source) else source
 
 
 @lru_cache(maxsize=256)
@@ -109,8 +151,3 @@ def _module_digest(module: ModuleType) -> str | None:
         return digest(code_text(inspect.getsource(module)))
     except (OSError, TypeError, SyntaxError):
         return None
-
-
-def callbacks_with_source(*callbacks: Callable[..., object] | None) -> tuple[object, ...]:
-    """Those of a call's callbacks that have a source of their own."""
-    return tuple(callback for callback in callbacks if callback is not None and _kernel_of(callback) is not None)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value
-from pytest_autotune.tuners.function.source_text import source_text
+from pytest_autotune.tuners.function.source_text import function_digest, source_text
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.values import stable_value
 
@@ -118,7 +118,7 @@ class ProductSpace(Space):
     """Every combination of the values of named axes that a constraint allows."""
 
     def __init__(self, axes: Mapping[str, Iterable[object]], where: Callable[[dict[str, Any]], object] | None) -> None:
-        self._values = {name: {stable_value(name, value): value for value in axes[name]} for name in axes}
+        self._values = {name: {_value(name, value): value for value in axes[name]} for name in axes}
         self._where = where
 
     def __iter__(self) -> Iterator[Configuration]:
@@ -239,7 +239,11 @@ def params_of(config: object) -> tuple[Value, ...]:
         parts = {"config": config}
     if not all(isinstance(name, str) for name in parts):
         raise TypeError(f"space=: a configuration has names that are not text: {config!r}")
-    return tuple(stable_value(name, parts[name]) for name in sorted(parts))
+    return tuple(_value(name, parts[name]) for name in sorted(parts))
+
+
+def _value(name: str, value: object) -> Value:
+    return stable_value(name, value, function_digest=function_digest)
 
 
 def _text(params: Iterable[Value]) -> str:

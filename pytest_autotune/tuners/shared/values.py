@@ -54,7 +54,9 @@ def stable_value(
     if isinstance(value, enum.Enum):
         return Value(name, f"{type(value).__qualname__}.{value.name}", "enum")
     if isinstance(value, (tuple, list)):
-        return Value(name, repr([stable_value("", part, dtype_apart).encoded[1:] for part in value]), "tuple")
+        return Value(
+            name, repr([stable_value("", part, dtype_apart, function_digest).encoded[1:] for part in value]), "tuple"
+        )
     function = python_function(value)
     if function is not None:
         return Value(name, f"{qualified_name(function)}@{function_digest(value)}", "function")

@@ -73,8 +73,8 @@ def source_digest(
     :param named: whether the kernel's own name belongs to it. It does not where a renamed kernel is the same.
     :param unstable: called with what would belong to it and has no stable form: its name, the function or class
         that uses it, and the value. What it raises passes.
-    :param objects: whether attributes of other objects belong to it, as far as functions name them. They do not
-        where a function may change them.
+    :param objects: whether attributes of other objects belong to it, as far as functions name them, and values in
+        closures and defaults. They do not where tests may change them.
     :raises UnportableError: when the source of a function cannot be read.
     """
     return _Digests(constant, unstable, objects).of(kernel, own_cells, named)
@@ -128,7 +128,8 @@ class _Digests:
         own = function_text(function, kept_source(value))
         parts = [own.text if named else own.nameless_text]
         cells = function.__code__.co_freevars
-        for name, used in _used(function, own.names, self._objects):
+        own_cells = own_cells and self._objects
+        for name, used in used_by(function, own.names, self._objects):
             text = self._text(used) if own_cells or name not in cells or is_code(used) else None
             if text is not None:
                 parts.append(f"{name}: {text}")
@@ -136,7 +137,8 @@ class _Digests:
                     self._is_part(name, text)
             elif (own_cells or name not in cells) and not is_code(used):
                 self._unstable(name, function, used)
-        defaults = [f"default {name}: {self._text(used)}" for name, used in _defaults(function)]
+        counted = [(name, used) for name, used in _defaults(function) if self._objects or is_code(used)]
+        defaults = [f"default {name}: {self._text(used)}" for name, used in counted]
         options = [*compiled_in(value)]
         parts += [*defaults, *options]
         self._is_part(function.__qualname__, "\n".join([parts[0], *defaults, *options]))
@@ -205,8 +207,12 @@ class _Digests:
         return text if text is None or of_library(cls) else f"{text} of {self.of_class(cls)}"
 
 
-def _used(function: FunctionType, names: tuple[tuple[str, ...], ...], objects: bool) -> list[tuple[str, object]]:
-    """What a function takes from outside, by the name it uses, sorted by name; nothing of Python's own or a library."""
+def used_by(function: FunctionType, names: tuple[tuple[str, ...], ...], objects: bool) -> list[tuple[str, object]]:
+    """What a function takes from outside, by the name it uses, sorted by name; nothing of Python's own or a library.
+
+    :param names: see :class:`~pytest_autotune.tuners.shared.source.code_text.FunctionText`.
+    :param objects: whether attributes of objects are followed.
+    """
     outside: tuple[Mapping[str, object], ...] = (closure_cells(function), function.__globals__)
     found: dict[str, object] = {}
     for name, *attributes in names:
