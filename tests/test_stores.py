@@ -58,7 +58,7 @@ def test_what_was_kept_is_read(tmp_path, name):
     path = f"{tmp_path}/new/{name}"
     updated = update(path, adding(entry("add"), entry("mul")))
     assert updated.changed
-    assert updated.written_to == updated.path == Path(path)
+    assert (updated.written_to, updated.beside) == (path, False)
     assert set(read(path).entries) == set(updated.cache.entries) == {entry("add"), entry("mul")}
     assert litter(tmp_path / "new") == []
 
@@ -81,7 +81,7 @@ def test_an_empty_file_is_a_cache_only_where_it_may_be_missing(tmp_path, name):
     assert "is empty" in refusal(read, path)
     assert read(path, missing_ok=True) == Cache()
     check_writable(path)
-    assert update(path, adding(entry("add"))).written_to == path
+    assert update(path, adding(entry("add"))).written_to == str(path)
 
 
 def test_a_folder_a_pipe_and_a_giant_are_no_caches(tmp_path, monkeypatch):
@@ -150,7 +150,7 @@ def test_a_damaged_file_in_a_folder_is_named_and_kept(tmp_path):
     damaged.write_text("<<<<<<< HEAD\n")
     assert f"{damaged.name}:1: an unresolved merge conflict" in refusal(check_writable, folder)
     updated = update(folder, adding(entry("mul")))
-    assert updated.written_to == tmp_path / "kept.new"
+    assert updated.written_to == str(tmp_path / "kept.new")
     assert read(updated.written_to).entries == (entry("mul"),)
     assert damaged.read_text() == "<<<<<<< HEAD\n"
 
@@ -180,24 +180,12 @@ def test_the_mode_of_a_file_is_kept_and_a_new_one_has_the_umask(tmp_path):
         os.umask(old)
 
 
-def test_whatever_the_umask_the_next_run_can_read_what_was_written(tmp_path):
-    path = tmp_path / "c.pb"
-    old = os.umask(0o777)
-    try:
-        update(path, adding(entry("add")))
-        with locked(tmp_path / ".c.pb.lock", 0):
-            beside = update(path, adding(entry("mul")), lock_timeout_s=0).written_to
-    finally:
-        os.umask(old)
-    assert [file.stat().st_mode & 0o777 for file in (path, beside)] == [0o600, 0o600]
-
-
 def test_a_symbolic_link_stays_one(tmp_path):
     (tmp_path / "real").mkdir()
     link = tmp_path / "c.textproto"
     link.symlink_to("real/kept.txt")
     check_writable(link)
-    assert update(link, adding(entry("add"))).written_to == link
+    assert update(link, adding(entry("add"))).written_to == str(link)
     assert link.is_symlink()
     assert read(tmp_path / "real/kept.txt").entries == (entry("add"),)
 
@@ -227,11 +215,11 @@ def test_what_must_not_be_overwritten_is_refused_before_and_kept_after_a_run(tmp
     path = tmp_path / "c.txt"
     path.write_bytes(content)
     assert refusal(check_writable, path).startswith(str(path))
-    assert update(path, adding(entry("mul"))).written_to == tmp_path / "c.txt.new"
+    assert update(path, adding(entry("mul"))).written_to == str(tmp_path / "c.txt.new")
     second = update(path, adding(entry("sub"))).written_to
-    assert second == tmp_path / "c.txt.new2"
+    assert second == str(tmp_path / "c.txt.new2")
     assert path.read_bytes() == content
-    assert b'"sub"' in second.read_bytes()
+    assert b'"sub"' in Path(second).read_bytes()
 
 
 def test_without_the_lock_the_cache_is_written_beside(tmp_path):
@@ -240,7 +228,7 @@ def test_without_the_lock_the_cache_is_written_beside(tmp_path):
     with locked(tmp_path / ".c.textproto.lock", 0) as held:
         assert held
         updated = update(path, adding(entry("mul")), lock_timeout_s=0.1)
-    assert updated.written_to == tmp_path / "c.textproto.new"
+    assert updated.written_to == str(tmp_path / "c.textproto.new")
     assert read(path).entries == (entry("add"),)
     assert set(updated.cache.entries) == {entry("add"), entry("mul")}
     assert litter(tmp_path) == []
@@ -272,16 +260,6 @@ def test_what_could_not_be_written_is_told_before(tmp_path):
     assert "is not a folder" in refusal(check_writable, tmp_path / "file" / "sub" / "a.pb")
     assert "is not a folder" in refusal(check_writable, f"{tmp_path}/file/")
     assert "the suffix" in refusal(check_writable, tmp_path / "a.toml")
-
-
-def test_a_file_of_another_user_that_only_its_owner_may_replace_is_told_before(tmp_path, monkeypatch):
-    path = tmp_path / "a.pb"
-    update(path, adding(entry("add")))
-    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
-    check_writable(path)
-    tmp_path.chmod(0o1777)
-    assert "is another user's, in a folder where only its owner may replace it" in refusal(check_writable, path)
-    check_writable(tmp_path / "new.pb")
 
 
 @contextmanager
@@ -324,27 +302,6 @@ def test_a_disk_that_is_full_beside_a_locked_cache_keeps_no_part_of_it(tmp_path,
             message = refusal(lambda: update(path, many, lock_timeout_s=0))
         assert message == f"{path}: cannot be written: No space left on device"
         assert {file.relative_to(disk) for file in disk.rglob("*")} == before
-
-
-@pytest.mark.parametrize("found", ["a folder", "a link"])
-@every_store
-def test_what_is_no_lock_in_the_place_of_one_is_told_before(tmp_path, name, found):
-    path = f"{tmp_path}/{name}"
-    update(path, adding(entry("add")))
-    lock = tmp_path / (f"{name}.pytest-autotune.lock" if name.endswith("/") else f".{name}.lock")
-    if found == "a link":
-        lock.symlink_to("elsewhere")
-    else:
-        lock.mkdir()
-    told = f"{path}: {lock.name} beside it is no plain file, so that it cannot be locked (remove it)"
-    assert refusal(check_writable, path) == told
-
-
-def test_a_name_that_python_cannot_read_here_is_told_with_the_way_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
-    path = tmp_path / "名.pb".encode().decode("ascii", "surrogateescape")
-    told = "the path has bytes that are not ascii, as which Python reads paths here (set PYTHONUTF8=1, or name it"
-    assert told in refusal(check_writable, path)
 
 
 def test_a_read_only_folder_is_told_before_and_after(tmp_path):
@@ -417,7 +374,7 @@ def test_processes_killed_at_any_moment_leave_a_whole_file(tmp_path):
         process.kill()
         process.wait()
         assert len(read(path).entries) in (1, 51)
-    assert update(path, adding(entry("mul")), lock_timeout_s=5).written_to == path
+    assert update(path, adding(entry("mul")), lock_timeout_s=5).written_to == str(path)
     assert os.listdir(tmp_path) == ["c.textproto"]
 
 
@@ -428,13 +385,9 @@ def test_processes_that_update_one_path_lose_nothing(tmp_path, name):
     for i in range(15):
         new = entries(f"{sys.argv[2]}_{i}", 1)
         updated = stores.update(sys.argv[1], lambda cache: Cache(cache.entries + new))
-        assert updated.written_to == updated.path
+        assert not updated.beside
     """
     processes = [writer(program, path, number) for number in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert len(read(path).entries) == 45
     assert litter(tmp_path) == []
-
-
-def test_a_folder_of_a_name_under_which_nothing_can_stand_beside_it_is_refused_before_the_run(tmp_path: Path) -> None:
-    assert "the name is 255 bytes long (at most 249)" in refusal(check_writable, f"{tmp_path / ('n' * 255)}/")

@@ -19,7 +19,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode, encode, format_of
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.model import AsRead, Entry, Value
+from pytest_autotune.cache.model import Entry, Value
 from pytest_autotune.cli.arguments import PATH
 from pytest_autotune.cli.kernel_sources import Sources
 from pytest_autotune.cli.output import print_lines, problem_text, safe
@@ -98,7 +98,7 @@ def _checked(path: str, fix: bool, known: set[str], sources: Sources) -> tuple[l
             return _folder(path, known, sources)
         data = stores.file_bytes(path)
         format = format_of(Path(path), path)
-        cache = decode(data, format, path, AsRead())
+        cache = decode(data, format, path)
     except CacheError as error:
         return [_of_error(error, path)], 0
     positions = _Positions(path, data if format is Format.TEXT else b"")

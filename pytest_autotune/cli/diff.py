@@ -9,7 +9,7 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff, diff, winner
-from pytest_autotune.cache.model import AsRead, Cache, Device, Entry
+from pytest_autotune.cache.model import Cache, Device, Entry
 from pytest_autotune.cli.arguments import PATH
 from pytest_autotune.cli.output import choice_text, columns, heading, print_lines, problem_text, safe, time_text
 from pytest_autotune.cli.status import FOUND, OK
@@ -25,16 +25,15 @@ def command(old: str, new: str, exit_code: bool, choices: bool) -> int:
 
     As git's difftool: git difftool --extcmd="pytest-autotune diff" -- FILE
     """
-    as_read = AsRead()
-    found = diff(_side(old, as_read), _side(new, as_read))
+    found = diff(_side(old), _side(new))
     shown = [change for change in found.changes if not (choices and change.kind is ChangeKind.TIME)]
     print_lines(_lines(found, shown))
     return FOUND if exit_code and shown else OK
 
 
-def _side(path: str, as_read: AsRead) -> Cache:
+def _side(path: str) -> Cache:
     # So git names a side that has no such file.
-    return Cache() if path == os.devnull else stores.read(path, as_read=as_read)
+    return Cache() if path == os.devnull else stores.read(path)
 
 
 def _lines(found: Diff, shown: list[Change]) -> Iterator[str]:

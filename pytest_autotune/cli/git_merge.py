@@ -10,7 +10,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.combine import combine
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode, encode, format_of
-from pytest_autotune.cache.model import AsRead, Cache
+from pytest_autotune.cache.model import Cache
 from pytest_autotune.cli.arguments import check_whole
 from pytest_autotune.cli.merge import settled
 from pytest_autotune.cli.output import safe
@@ -30,9 +30,8 @@ def command(ancestor: str, ours: str, theirs: str, path: str) -> int:
     """
     format = format_of(Path(path), path)
     try:
-        as_read = AsRead()
-        sides = {name: _read(side, format, path, as_read) for name, side in (("ours", ours), ("theirs", theirs))}
-        before = _read(ancestor, format, path, as_read)
+        sides = {name: _read(side, format, path) for name, side in (("ours", ours), ("theirs", theirs))}
+        before = _read(ancestor, format, path)
         check_whole(sides.items(), path)
         combined = combine(sides, before)
         data = encode(combined.cache, format)
@@ -45,7 +44,7 @@ def command(ancestor: str, ours: str, theirs: str, path: str) -> int:
     return OK
 
 
-def _read(version: str, format: Format, path: str, as_read: AsRead) -> Cache:
+def _read(version: str, format: Format, path: str) -> Cache:
     """One of git's versions of a file; an empty one where both sides added the file."""
     data = stores.file_bytes(version)
-    return decode(data, format, path, as_read) if data.strip() else Cache()
+    return decode(data, format, path) if data.strip() else Cache()

@@ -14,7 +14,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
 from pytest_autotune.cache.formats import encode, format_of
-from pytest_autotune.cache.model import AsRead, Cache
+from pytest_autotune.cache.model import Cache
 from pytest_autotune.cli.arguments import PATH, check_whole
 from pytest_autotune.cli.output import choice_text, on_device, print_lines, safe, time_text
 
@@ -35,9 +35,8 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     """
     if len(set(files)) < len(files):
         raise CacheError(next(path for path in files if files.count(path) > 1), "is named twice")
-    as_read = AsRead()
-    sides = {path: stores.read(path, as_read=as_read) for path in files}
-    ancestor = stores.read(base, as_read=as_read) if base is not None else None
+    sides = {path: stores.read(path) for path in files}
+    ancestor = stores.read(base) if base is not None else None
     check_whole(sides.items(), output)
     combined = combine(sides, ancestor)
     written_to = _write(output, combined.cache)

@@ -83,10 +83,9 @@ def dump(
         return ending, Dump(str(location), error=message)
     assert ending is not None, "a store that is updated asks for the change"
     merged = ending.merged
-    same_file = updated.written_to == updated.path
     return ending, Dump(
         str(location),
-        written_to=str(location) if same_file else str(updated.written_to),
+        written_to=updated.written_to,
         entries=len(merged.cache.entries),
         added=merged.added,
         changed=merged.changed,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -129,7 +128,7 @@ LOADS = [
     pytest.param(lambda folder: "cache/", "cache/: no such folder (create one with *=cache/)", id="no such folder"),
     pytest.param(write("cache.toml", WHOLE), "cache.toml: the suffix*", id="unknown suffix"),
     pytest.param(write("cache", WHOLE), "cache: has no suffix*", id="no suffix"),
-    pytest.param(huge, "huge.json: is larger than 512 MiB: not a cache", id="huge"),
+    pytest.param(huge, "huge.json: is larger than 64 MiB: not a cache", id="huge"),
     pytest.param(pipe, "cache.textproto: is not a file", id="pipe"),
     pytest.param(
         lambda folder: "x" * 300 + ".textproto", "xxx*.textproto: cannot be read: File name too long", id="long name"
@@ -202,44 +201,12 @@ def test_a_dump_that_could_not_be_written_is_refused_and_what_is_there_stays(
 def test_a_dump_whose_name_cannot_be_written_is_refused_before_any_test(bad: Suite) -> None:
     for name, told in [
         ("x" * 300 + ".textproto", "*cannot be read: File name too long"),
-        ("x" * 240 + ".textproto", "*the name is 250 bytes long (at most 249)"),
-        ("名" * 80 + ".textproto", "*the name is 250 bytes long (at most 249)"),
+        ("x" * 240 + ".textproto", "*cannot be written: File name too long"),
+        ("名" * 80 + ".textproto", "*cannot be written: File name too long"),
         (os.fsdecode(b"\xff.textproto"), "*the path is not encoded in UTF-8 (name it otherwise)"),
     ]:
         line = refused(bad, bad.run(f"--autotune-dump={name}"))
         pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-dump: {told}"])
-
-
-MOUNT_POINT = "is a mount point, which cannot be replaced (mount the folder that it is in)"
-
-
-def test_a_dump_to_a_file_that_is_a_mount_point_is_refused(bad: Suite) -> None:
-    cache, link = bad.folder / "cache file.textproto", bad.folder / "link.textproto"
-    for file in (cache, bad.folder / "elsewhere"):
-        file.write_text("")
-    link.symlink_to(cache)
-    mounted = subprocess.run(["mount", "--bind", str(bad.folder / "elsewhere"), str(cache)], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("needs the right to mount")
-    try:
-        lines = [refused(bad, bad.run(f"--autotune-dump={path.name}")) for path in (cache, link)]
-    finally:
-        subprocess.run(["umount", str(cache)], check=True)
-
-    assert lines == [f"--autotune-dump: {path.name}: {MOUNT_POINT}" for path in (cache, link)]
-
-
-def test_a_dump_to_a_file_that_the_system_lists_as_a_mount_point_is_refused(
-    bad: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = bad.folder / "cache file.textproto"
-    cache.write_text("")
-    mounts = bad.folder / "mountinfo"
-    shown = os.path.realpath(cache).replace(" ", "\\040")
-    mounts.write_text(f"36 35 98:0 / {shown} rw,noatime master:1 - ext4 /dev/root rw\n")
-    monkeypatch.setattr("pytest_autotune.cache.stores.writing._MOUNTS", mounts)
-
-    assert refused(bad, bad.run(f"--autotune-dump={cache.name}")).endswith(MOUNT_POINT)
 
 
 @pytest.mark.parametrize("module", ["raise ValueError", "def test_plain(): pass"])

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location
-from pytest_autotune.cache.model import AsRead, Cache
+from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores.file import FileStore, bytes_of
 from pytest_autotune.cache.stores.folder import FolderStore
 from pytest_autotune.cache.stores.store import Change, Store, Updated
-from pytest_autotune.cache.stores.writing import os_errors, real, replace
+from pytest_autotune.cache.stores.writing import lock_of, locked, os_errors, replace
 
 __all__ = [
     "MARKER",
@@ -34,6 +34,7 @@ __all__ = [
 
 #: A text is relative to the current folder.
 AnyLocation: TypeAlias = "Location | str | os.PathLike[str]"
+_LOCK_TIMEOUT_S = 60.0
 
 
 def store_of(location: AnyLocation) -> Store:
@@ -43,14 +44,13 @@ def store_of(location: AnyLocation) -> Store:
     return FolderStore(location) if location.is_folder else FileStore(location)
 
 
-def read(location: AnyLocation, missing_ok: bool = False, as_read: AsRead | None = None) -> Cache:
+def read(location: AnyLocation, missing_ok: bool = False) -> Cache:
     """The cache that is kept there.
 
     :param missing_ok: a missing or empty file is an empty cache.
-    :param as_read: for several binary files, or one that is written again: what is equal is read and written once.
     :raises CacheError: where there is none, or none that can be read.
     """
-    return store_of(location).read(missing_ok, as_read)
+    return store_of(location).read(missing_ok)
 
 
 def check_writable(location: AnyLocation) -> Cache:
@@ -60,10 +60,10 @@ def check_writable(location: AnyLocation) -> Cache:
     :raises CacheError: where it could not be written, or what is there must not
         be overwritten.
     """
-    return store_of(location).check_writable()
+    return store_of(location).check()
 
 
-def update(location: AnyLocation, change: Change, lock_timeout_s: float = 60) -> Updated:
+def update(location: AnyLocation, change: Change, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> Updated:
     """Put ``change(what is there now)`` in the place of what is there now.
 
     Other processes that update the same path wait meanwhile. What is there is
@@ -83,7 +83,7 @@ def file_bytes(path: str) -> bytes:
     :raises CacheError: where it cannot be read.
     """
     try:
-        return bytes_of(Path(path), path, missing_ok=False)
+        return bytes_of(Path(path), path)
     except CacheError as error:
         raise CacheError(error.where, error.found) from None
 
@@ -94,8 +94,9 @@ def replace_file(path: str, data: bytes) -> None:
     :raises CacheError: where it cannot be written.
     """
     with os_errors(path):
-        file = real(Path(os.path.expanduser(path)))
+        file = Path(os.path.realpath(os.path.expanduser(path)))
         if file.is_dir():
             raise CacheError(path, "is a folder")
         file.parent.mkdir(parents=True, exist_ok=True)
-        replace(file, data)
+        with locked(lock_of(file), _LOCK_TIMEOUT_S):
+            replace(file, data)
