@@ -18,6 +18,7 @@ from pytest_autotune.report.json_report import to_mapping
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.session.options import OPTIONS
 
 try:
     import tomllib
@@ -87,6 +88,14 @@ def test_the_reference_names_each_key_of_the_json_report() -> None:
     assert {name for row in rows[ends:] for name in code_in(row[0])} == set(report["lookups"][0])
 
 
+def test_the_reference_names_each_option_and_ini_value() -> None:
+    told = {code for row in rows_below(read(ROOT / "docs/reference.md"), "Options and ini values") for code in row[:2]}
+    names = {name for cell in told for name in re.findall(r"--autotune-[a-z-]+|autotune_\w+", cell)}
+    flags = {option.flag for option in OPTIONS if option.action}
+    assert names == flags | {option.ini for option in OPTIONS if option.ini_type}
+    assert len(flags) == 12
+
+
 def test_how_to_measure_and_compile_is_told_with_its_defaults() -> None:
     page = read(ROOT / "docs/hand-written-tuners.md")
     told = {}
@@ -138,13 +147,6 @@ def test_each_module_that_a_page_names_is_there() -> None:
     for page in (ROOT / "docs/how-it-works.md", ROOT / "CONTRIBUTING.md"):
         for named in re.findall(r"`((?:run|session|report|cache|tuners|cli|devices)/[\w/.]*)`", prose_of(page)):
             assert (PACKAGE / named).exists(), f"{page.name}: {named}"
-    room = ""
-    for line in rooms().splitlines():
-        room = match[1] if (match := re.match(r"  (\w+)/ ", line)) else room
-        if match := re.match(r" {21}([\w/]+/ )?(\w[\w, ]*):", line):
-            for module in match[2].split(", "):
-                file = PACKAGE / room / (match[1] or "").strip() / f"{module}.py"
-                assert file.exists(), file
 
 
 def test_troubleshooting_quotes_what_the_code_says() -> None:

@@ -309,7 +309,7 @@ def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_dr
 
     gate = judge_drift(mixed, Limit.parse("0"))
 
-    assert gate.failure == f"not one of 1 choice was raced: {TIME_OVER} (raise --autotune-verify-seconds)"
+    assert gate.failure == f"not one of 1 choice was raced: {TIME_OVER} (raise autotune_verify_seconds)"
 
 
 def test_without_a_limit_nothing_is_judged() -> None:

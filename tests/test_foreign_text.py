@@ -15,7 +15,7 @@ from pytest_autotune.cache.foreign_text import one_line, plain_json
 from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.report import ci_log, code_quality, html, json_report, junit, markdown, terminal
+from pytest_autotune.report import ci_log, html, json_report, markdown, terminal
 from pytest_autotune.report.rows import RanWith, Row
 from pytest_autotune.report.summary import Gate, Place, Summary
 from pytest_autotune.run.dumping import Dump
@@ -176,20 +176,13 @@ def test_html_gets_no_foreign_effects_and_no_foreign_elements():
     assert any("<img src=x onerror" in one for one in data["texts"])
 
 
-def test_github_and_gitlab_get_commands_of_ours_alone():
+def test_github_gets_commands_of_ours_alone():
     lines = ci_log.github_annotations(hostile_summary())
     assert lines
     for line in lines:
         _, properties, message = re.fullmatch("::(error|warning|notice) ([^:]*)::(.*)", line).groups()
         assert {pair.split("=")[0] for pair in properties.split(",")} <= {"file", "line", "title"}
         check_plain(message.replace("%0A", "\n"))
-    check_plain(code_quality.to_json(hostile_summary()))
-
-
-def test_junit_gets_no_foreign_effects_and_is_xml():
-    text = junit.to_xml(hostile_summary())
-    check_plain(text)
-    assert len(list(ET.fromstring(text).iter("testcase"))) == 8
 
 
 def test_an_error_about_a_cache_is_one_short_plain_line():

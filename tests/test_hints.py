@@ -22,6 +22,7 @@ def row(outcome: Outcome, device: Device = GPU, kernel: str = "lib.op") -> Row:
 
 
 UNUSED = (Entry(Problem("toy", "lib.old", (), GPU)),)
+PRUNED = "--autotune-update=prune"
 UPDATE = "Re-run with --autotune-update to update the cache"
 PRUNE = "to drop the unused entries, unless another suite uses them."
 
@@ -35,9 +36,15 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         (replace(LOADED, rows=(replace(row(Outcome.STALE), tuned=True),), dump=Dump("c.pb", "c.pb")), []),
         (replace(LOADED, rows=(replace(row(Outcome.MISS), choice=Candidate()),), dump=Dump("c.pb", "c.pb")), []),
         (replace(LOADED, rows=(row(Outcome.STALE),), dump=Dump("c.pb", "c.pb")), [f"{UPDATE}."]),
-        (replace(LOADED, unused=UNUSED, update="", dump=Dump("c.pb", "c.pb")), [f"Add --autotune-prune {PRUNE}"]),
-        (replace(LOADED, unused=UNUSED), [f"Re-run with --autotune-update --autotune-prune {PRUNE}"]),
-        (replace(LOADED, unused=UNUSED, rows=(row(Outcome.MISS),)), [f"{UPDATE}; add --autotune-prune {PRUNE}"]),
+        (
+            replace(LOADED, unused=UNUSED, update="", dump=Dump("c.pb", "c.pb")),
+            [f"Run with --autotune-load=c.pb {PRUNED} {PRUNE}"],
+        ),
+        (replace(LOADED, unused=UNUSED), [f"Re-run with --autotune-update=prune {PRUNE}"]),
+        (
+            replace(LOADED, unused=UNUSED, rows=(row(Outcome.MISS),)),
+            [f"{UPDATE}; with {PRUNED} {PRUNE}"],
+        ),
         (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),
     ],
 )

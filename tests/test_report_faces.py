@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import PurePath
-from xml.etree import ElementTree
 
 import pytest
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.report import ci_log, code_quality, costs, faces, junit, markdown
+from pytest_autotune.report import ci_log, costs, faces, junit, markdown
 from pytest_autotune.report.rows import RanWith, Row
 from pytest_autotune.report.summary import Gate, Place, Summary
 from pytest_autotune.run.lookup import Outcome
@@ -44,7 +42,7 @@ FAILED = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
 
 
 def test_a_face_is_found_by_how_the_name_of_its_file_ends() -> None:
-    names = {"a/r.json": "JSON", "r.md": "Markdown", "r.xml": "JUnit", "gl.codequality.json": "GitLab Code Quality"}
+    names = {"a/r.json": "JSON", "r.md": "Markdown"}
     found = {name: face.name for name in names if (face := faces.face_of(PurePath(name)))}
     assert found == names
     assert all(face.text(Summary()) for face in faces.FILES)
@@ -148,54 +146,6 @@ def test_a_lookup_outside_of_tests_unseen_kernels_and_unused_entries_have_no_pla
 
 def test_a_run_without_misses_says_nothing_to_github() -> None:
     assert ci_log.github_annotations(Summary(rows=(row(Outcome.HIT),))) == []
-
-
-def test_a_section_that_gitlab_can_fold_has_markers_with_the_time() -> None:
-    assert ci_log.gitlab_section(12, is_folded=True) == (
-        "\x1b[0Ksection_start:12:autotune_cache[collapsed=true]\r\x1b[0Kautotune cache",
-        "\x1b[0Ksection_end:12:autotune_cache\r\x1b[0K",
-    )
-
-
-def test_gitlab_code_quality_names_the_place_and_keeps_its_fingerprint() -> None:
-    first, second = json.loads(code_quality.to_json(missed(2, gate=FAILED)))
-
-    assert first["location"] == {"path": "test_a.py", "lines": {"begin": 1}}
-    assert first["severity"] == "major"
-    assert first["description"] == "STALE toy:lib.op (M=0): source changed"
-    assert first["fingerprint"] != second["fingerprint"]
-    assert json.loads(code_quality.to_json(missed(1)))[0]["fingerprint"] == first["fingerprint"]
-
-
-def test_of_two_tests_that_fail_with_one_problem_in_a_sweep_gitlab_shows_both() -> None:
-    (one,) = missed(1).rows
-    swept = (RanWith(Candidate(params=(Value("BLOCK", 8),)), ("test_a.py::test_0", "test_a.py::test_1")),)
-    rows = (replace(one, outcome=None, swept=swept),)
-
-    first, second = json.loads(code_quality.to_json(replace(missed(1), rows=rows)))
-
-    assert first["fingerprint"] != second["fingerprint"]
-
-
-def test_the_junit_report_has_a_case_for_the_limit_and_for_each_problem() -> None:
-    summary = missed(2, gate=FAILED)
-    suite = ElementTree.fromstring(junit.to_xml(summary)).find("testsuite")
-
-    assert suite is not None
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "3", "0")
-    assert [(case.get("classname"), case.get("name")) for case in suite.iterfind("testcase")] == [
-        ("autotune_cache", "gate"),
-        ("toy", "lib.op (M=0)"),
-        ("toy", "lib.op (M=1)"),
-    ]
-    assert [node.get("message") for node in suite.iter("failure")][1] == "stale: source changed (test_a.py::test_0)"
-
-
-def test_a_miss_that_fails_nothing_is_a_skipped_case_of_the_junit_report() -> None:
-    suite = ElementTree.fromstring(junit.to_xml(missed(2))).find("testsuite")
-
-    assert suite is not None
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "0", "2")
 
 
 def test_what_could_not_be_done_is_a_failed_case() -> None:

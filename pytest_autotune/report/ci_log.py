@@ -1,21 +1,22 @@
-"""The faces of a summary that CI systems read from the log: GitHub's annotations, GitLab's foldable sections.
+"""What GitHub reads of a summary from the log of a job: annotations at the tests.
 
-GitHub: a line ``::error file=F,line=N,title=T::message``, in which ``%``, line breaks and, in properties, ``:`` and
+A line ``::error file=F,line=N,title=T::message``, in which ``%``, line breaks and, in properties, ``:`` and
 ``,`` are percent-encoded. It shows ten errors and ten warnings of a step:
-https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands. GitLab: markers around lines that
-can be folded: https://docs.gitlab.com/ci/jobs/job_logs/.
+https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.report.findings import Finding, findings
 from pytest_autotune.report.grouping import groups
 from pytest_autotune.report.hints import hints
+from pytest_autotune.report.naming import described
+from pytest_autotune.report.rows import NOT_COVERED, Row
 from pytest_autotune.report.summary import Place, Summary
 
 #: How many annotations of one level GitHub shows of a step.
@@ -25,6 +26,8 @@ _NAMED = 10
 _TITLE = "autotune cache"
 #: What GitHub takes of a step's summary, in bytes, and some room for what other tools write there.
 SUMMARY_BYTES = 1024 * 1024 - 64 * 1024
+#: Of what no test asked for.
+NOWHERE = Place("")
 
 
 def github_annotations(summary: Summary) -> list[str]:
@@ -51,14 +54,51 @@ def github_annotations(summary: Summary) -> list[str]:
     return lines
 
 
-def gitlab_section(seconds: int, is_folded: bool) -> tuple[str, str]:
-    """The lines before and after a section that GitLab's log can fold.
+@dataclass(frozen=True)
+class Finding:
+    """Something that the author of a test is to know.
 
-    :param seconds: since the epoch; GitLab shows how long a section took.
+    :param word: what it is, as rows of the terminal begin: ``"stale"``.
+    :param text: problem and reason, or kernel and reason.
+    :param fails: the run or the test fails for it.
+    :param row: the problem, where it is one that is no hit: several of these may be told as one.
     """
-    folded = "[collapsed=true]" if is_folded else ""
-    begin = f"\x1b[0Ksection_start:{seconds}:autotune_cache{folded}\r\x1b[0K{_TITLE}"
-    return begin, f"\x1b[0Ksection_end:{seconds}:autotune_cache\r\x1b[0K"
+
+    word: str
+    text: str
+    place: Place
+    fails: bool
+    row: Row | None = None
+
+    def __str__(self) -> str:
+        return f"{self.word.upper()} {self.text}"
+
+
+def findings(summary: Summary) -> Iterator[Finding]:
+    """All findings of a run, in the order of its rows."""
+
+    def of(row: Row, word: str, why: str, fails: bool, tests: Sequence[str]) -> Finding:
+        # Of a test whose worker died, only its name is known.
+        known = [summary.places.get(test) or Place(test.partition("::")[0]) for test in tests]
+        place = max(known, key=lambda one: one.line > 0, default=NOWHERE)
+        text = f"{described(row.problem, row.label)}: {why}"
+        return Finding(word, text, place, fails)
+
+    gate_fails, drift_fails = bool(summary.gate.failure), bool(summary.drift.failure)
+    for row in summary.rows:
+        if row.outcome in NOT_COVERED:
+            assert row.outcome is not None
+            fails = gate_fails or row.outcome in summary.refused
+            yield replace(of(row, row.outcome.value, row.reason, fails, row.tests), row=row)
+        for one in row.swept:
+            for test in one.failed_tests:
+                # Several tests may fail with one candidate, and one test with several.
+                yield of(row, "failed", f"ran with {one.candidate}", True, [test])
+    for row in summary.slower:
+        yield of(row, "slower", str(row.verdict), drift_fails, row.tests)
+    for kernel in summary.unseen:
+        text = f"{kernel}: tuned without passing the plugin"
+        yield Finding("unseen", text, NOWHERE, gate_fails)
 
 
 def _annotation(level: str, place: Place, found: Sequence[Finding]) -> str:

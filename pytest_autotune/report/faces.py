@@ -7,6 +7,7 @@ text, and a row in :data:`FILES`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePath
@@ -22,14 +23,20 @@ class FileFace:
 
     :param name: what it is called.
     :param suffixes: of the names of such files.
+    :param beginning: how each of them begins, as a regular expression: nothing else may be replaced by one.
     :param module: in this package; imported when a report is written, which most runs do not do.
     :param function: of that module, from a summary to the whole file.
     """
 
     name: str
     suffixes: tuple[str, ...]
+    beginning: str
     module: str
     function: str
+
+    def begins(self, text: str) -> bool:
+        """Whether the beginning of a file is that of such a report."""
+        return re.match(self.beginning, text) is not None
 
     def text(self, summary: Summary) -> str:
         """The whole file."""
@@ -37,13 +44,11 @@ class FileFace:
         return text
 
 
-#: Every face that is a file. Of several suffixes that a name ends in, the first row's counts.
+#: Every face that is a file.
 FILES = (
-    FileFace("GitLab Code Quality", (".codequality.json",), "code_quality", "to_json"),
-    FileFace("JSON", (".json",), "json_report", "to_json"),
-    FileFace("HTML", (".html",), "html", "to_html"),
-    FileFace("Markdown", (".md",), "markdown", "to_markdown"),
-    FileFace("JUnit", (".xml",), "junit", "to_xml"),
+    FileFace("JSON", (".json",), r'\s*\{\s*"format_version":\s*\d+,\s*"complete":', "json_report", "to_json"),
+    FileFace("HTML", (".html",), r"(?s)<!doctype html>.*<title>Autotune report</title>", "html", "to_html"),
+    FileFace("Markdown", (".md",), r"# Autotune cache\n", "markdown", "to_markdown"),
 )
 
 #: The suffixes that a report may have.

@@ -70,9 +70,7 @@ def judge_drift(summary: Summary, limit: Limit | None) -> Gate:
         return Gate(limit.text, failure=asked_nothing)
     if late := sum(number for (_, why), number in summary.not_verified.items() if why == TIME_OVER):
         choices = counted(late, "choice", "choices")
-        return Gate(
-            limit.text, failure=f"not one of {choices} was raced: {TIME_OVER} (raise --autotune-verify-seconds)"
-        )
+        return Gate(limit.text, failure=f"not one of {choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)")
     if not summary.is_judged:
         return Gate(limit.text, skipped="drift of autotune choices not judged: nothing was loaded")
     if summary.is_empty:

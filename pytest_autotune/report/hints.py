@@ -20,17 +20,20 @@ def hints(summary: Summary) -> Iterator[str]:
 def _update(summary: Summary) -> Iterator[str]:
     update, dump = summary.update, summary.dump
     is_dumped = dump is not None and not dump.error
-    prune = "to drop the unused entries, unless another suite uses them"
+    why = "to drop the unused entries, unless another suite uses them"
+    prune = f"--autotune-load={dump.path} --autotune-update=prune" if dump is not None else ""
     if not update:
         if is_dumped and summary.unused:
-            yield f"Add --autotune-prune {prune}."
+            yield f"Run with {prune} {why}."
         return
+    if update.endswith("--autotune-update"):
+        prune = f"{update}=prune"
     has_no_entries = bool(summary.is_empty and summary.failures)
     if summary.to_update or (not is_dumped and (summary.moved or has_no_entries)):
-        and_prune = f"; add --autotune-prune {prune}" if summary.unused else ""
+        and_prune = f"; with {prune} {why}" if summary.unused else ""
         yield f"Re-run{_on(summary)} with {update} to update the cache{and_prune}."
     elif summary.unused:
-        yield f"Re-run with {update} --autotune-prune {prune}."
+        yield f"Re-run with {prune} {why}."
 
 
 def _on(summary: Summary) -> str:

@@ -15,8 +15,7 @@ from pytest_autotune.cache.model import Cache
 from pytest_autotune.run.ending import Beginning, measurements
 from pytest_autotune.run.journal import RunFolder
 from pytest_autotune.run.together.folders import SharedFolder, identity
-from pytest_autotune.session.parsed_options import Options
-from pytest_autotune.session.paths import CacheArgument
+from pytest_autotune.session.parsed_options import CacheArgument, Options
 
 
 def begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tuple[Beginning, RunFolder | None]:

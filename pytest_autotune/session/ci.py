@@ -1,11 +1,9 @@
-"""What the CI system that runs this process is given: lines of the log for it to read, and a summary of the step."""
+"""What GitHub is given: a summary of the step, and where tests are in the repository."""
 
 from __future__ import annotations
 
 import os
 import posixpath
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,77 +11,34 @@ import pytest
 
 from pytest_autotune.report import ci_log, markdown
 from pytest_autotune.report.summary import Place, Summary
-from pytest_autotune.report.terminal import Line
-from pytest_autotune.session import reports
 
 #: Variables with the folder of the checkout: GitHub's, GitLab's.
 _CHECKOUT = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 
 
-class NoSystem:
-    """Nothing reads the log but people."""
+def is_on_github(wanted: str) -> bool:
+    """Whether GitHub Actions, or what understands the same commands, runs this process.
 
-    def publish(self, summary: Summary) -> Summary:
-        """Write what does not belong into the log.
-
-        :returns: the summary, with a note where that could not be written.
-        """
-        return summary
-
-    def show(self, summary: Summary, terminalreporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
-        """Write the section of the terminal, and around it the lines for the system."""
-        reports.show(lines, terminalreporter)
-
-
-class GitHub(NoSystem):
-    """GitHub Actions, and those that understand the same commands.
-
-    :param step_summary: the file for Markdown; empty where there is none.
+    :param wanted: ``"off"`` where it is not to be told anything.
     """
-
-    def __init__(self, step_summary: str) -> None:
-        self._step_summary = step_summary
-
-    def publish(self, summary: Summary) -> Summary:
-        if not self._step_summary or not (summary.rows or summary.loaded or summary.dump or summary.failures):
-            return summary
-        try:
-            with open(self._step_summary, "a", encoding="utf-8") as file:
-                file.write(markdown.fitting(summary, ci_log.SUMMARY_BYTES - file.tell()))
-        except OSError as error:
-            note = f"the step summary could not be written: {error.strerror or error} (GITHUB_STEP_SUMMARY)"
-            return replace(summary, notes=(*summary.notes, note))
-        return summary
-
-    def show(self, summary: Summary, terminalreporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
-        reports.show(lines, terminalreporter)
-        for line in ci_log.github_annotations(summary):
-            terminalreporter.write_line(line)
+    return wanted != "off" and os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-class GitLab(NoSystem):
-    """GitLab CI."""
+def add_step_summary(summary: Summary) -> Summary:
+    """Add the summary, as Markdown, to that of the step.
 
-    def show(self, summary: Summary, terminalreporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
-        if not lines:
-            return
-        is_folded = not (summary.misses or summary.failures)
-        begin, end = ci_log.gitlab_section(int(time.time()), is_folded)
-        terminalreporter.write_line(begin)
-        reports.show(lines, terminalreporter)
-        terminalreporter.write_line(end)
-
-
-def system(wanted: str) -> NoSystem:
-    """The CI system that runs this process.
-
-    :param wanted: ``"off"`` for none, whatever the environment says.
+    :returns: the summary, with a note where that could not be written.
     """
-    if wanted != "off" and os.environ.get("GITHUB_ACTIONS") == "true":
-        return GitHub(os.environ.get("GITHUB_STEP_SUMMARY", ""))
-    if wanted != "off" and os.environ.get("GITLAB_CI") == "true":
-        return GitLab()
-    return NoSystem()
+    path = os.environ.get("GITHUB_STEP_SUMMARY", "")
+    if not path or not (summary.rows or summary.loaded or summary.dump or summary.failures):
+        return summary
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(markdown.fitting(summary, ci_log.SUMMARY_BYTES - file.tell()))
+    except OSError as error:
+        note = f"the step summary could not be written: {error.strerror or error} (GITHUB_STEP_SUMMARY)"
+        return replace(summary, notes=(*summary.notes, note))
+    return summary
 
 
 class Places:

@@ -17,7 +17,7 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.devices.visible import visible_nvidia_gpus
-from pytest_autotune.report import terminal
+from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge, judge_drift
 from pytest_autotune.report.summary import Gate, Place, Summary, Wanted, summarise
 from pytest_autotune.run.dumping import Destination, dump
@@ -52,14 +52,14 @@ class Controller:
         self._completeness = Completeness(config)
         self._has_begun = self._is_shown = False
         self._places: dict[str, Place] = {}
-        self._ci = ci.system(options.ci)
+        self._is_on_github = ci.is_on_github(options.ci)
         self._locate = ci.Places(config.rootpath)
         self._summary: Summary | None = None
         self.run_id = uuid.uuid4().hex
         self._notes: list[str] = []
         #: Where this run's processes meet those of other runs on this machine.
         self.shared = shared_folder()
-        reports.check(options.report)
+        reports.check(options)
         #: Where tunings are kept until the dump is written; None when nothing is dumped, or no place is to be had.
         self.folder: RunFolder | None
         self._beginning, self.folder = begin(config, options, self.shared)
@@ -127,7 +127,7 @@ class Controller:
         if self._options.spread_gpus:
             gpus = visible_nvidia_gpus()
             if not gpus:
-                raise pytest.UsageError("--autotune-spread-gpus: no NVIDIA GPU is visible (nvidia-smi lists none)")
+                raise pytest.UsageError("autotune_spread_gpus: no NVIDIA GPU is visible (nvidia-smi lists none)")
             for number, spec in enumerate(specs):
                 spec.env.setdefault("CUDA_VISIBLE_DEVICES", gpus[number % len(gpus)])
 
@@ -203,7 +203,9 @@ class Controller:
             self._facts[""] = self._process.facts()
         self._collect_journals()
         summary = reports.write(self._options.report, self._end(session, exitstatus))
-        self._summary = summary = self._ci.publish(summary)
+        if self._is_on_github:
+            summary = ci.add_step_summary(summary)
+        self._summary = summary
         reports.add_to_junit(summary, self._config)
         if summary.failures:
             if session.exitstatus == pytest.ExitCode.OK:
@@ -236,11 +238,11 @@ class Controller:
             ending = end(self._beginning, collected, Cache(), None)
         else:
             destination = Destination(options.dump.location, options.dump.given)
-            change = DumpPolicy(options.prune, options.update_new_only, options.keep_candidates)
+            change = DumpPolicy(options.update == "prune", options.update == "new", options.keep_candidates)
             ending, dumped = dump(destination, self._beginning, collected, change, self.folder)
         policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
         wanted = Wanted(
-            options.prune,
+            options.update == "prune",
             options.updates,
             options.tuners or (),
             self._tuners_named_by(),
@@ -287,8 +289,9 @@ class Controller:
         if self._summary is not None and terminalreporter is not None and not self._is_shown:
             self._is_shown = True
             terminalreporter.write(after)
-            lines = terminal.section(self._summary, self._config.get_verbosity())
-            self._ci.show(self._summary, terminalreporter, lines)
+            reports.show(terminal.section(self._summary, self._config.get_verbosity()), terminalreporter)
+            for line in ci_log.github_annotations(self._summary) if self._is_on_github else ():
+                terminalreporter.write_line(line)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_summary(self, postfix: list[str]) -> None:

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -14,29 +15,51 @@ import pytest
 from pytest_autotune.report import junit, terminal
 from pytest_autotune.report.faces import face_of
 from pytest_autotune.report.summary import Summary
-from pytest_autotune.session.paths import CacheArgument
+from pytest_autotune.session.parsed_options import CacheArgument, Options
+
+#: Characters of a file by which a report is known.
+_BEGINNING = 2000
 
 
-def check(reports: Sequence[CacheArgument]) -> None:
-    """See, before any test runs, that reports can be written.
+def check(options: Options) -> None:
+    """See, before any test runs, that reports can be written, and that none replaces anything but a report.
 
     :raises pytest.UsageError: for the first one that cannot.
     """
-    for report in reports:
-        path, found = report.location.path, 0
-        try:
-            found = path.stat().st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:
-            raise pytest.UsageError(f"{report.given}: {report.typed}: cannot be written: {error.strerror}") from None
+    for report in options.report:
+        if problem := _problem(report, options):
+            raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
+
+
+def _problem(report: CacheArgument, options: Options) -> str:
+    """Why a report is not to be written; empty where it may be."""
+    caches = [*options.load, *([options.dump] if options.dump is not None else [])]
+    if any(report.is_same_as(cache) for cache in caches):
+        return "is a cache of this run (name another file)"
+    path = report.location.path
+    try:
+        found = path.stat().st_mode
         if stat.S_ISDIR(found):
-            raise pytest.UsageError(f"{report.given}: {report.typed}: is a directory (name a file)")
-        if found and not stat.S_ISREG(found):  # a pipe without a reader would keep the run from ending
-            raise pytest.UsageError(f"{report.given}: {report.typed}: is not a file")
+            return "is a directory (name a file)"
+        if not stat.S_ISREG(found):  # a pipe without a reader would keep the run from ending
+            return "is not a file"
+        if not _may_be_replaced(path):
+            return "is there and is no report of pytest-autotune (name another file, or remove it)"
+    except (FileNotFoundError, NotADirectoryError):
         folder = next(folder for folder in path.parents if os.path.lexists(folder))
-        if not folder.is_dir():
-            raise pytest.UsageError(f"{report.given}: {report.typed}: cannot be written: {folder} is not a folder")
+        return "" if folder.is_dir() else f"cannot be written: {folder} is not a folder"
+    except OSError as error:
+        return f"cannot be written: {error.strerror}"
+    return ""
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Whether a file is a report that an earlier run wrote, or is empty."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        beginning = file.read(_BEGINNING)
+    face = face_of(path)
+    assert face is not None, "the options refuse other suffixes"
+    return not beginning.strip() or face.begins(beginning)
 
 
 def write(reports: Sequence[CacheArgument], summary: Summary) -> Summary:

@@ -25,8 +25,7 @@ from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.together.coordination import Coordination
 from pytest_autotune.run.together.folders import Membership
 from pytest_autotune.session import MARKER, REPORT_ATTRIBUTE, marker, sweeping
-from pytest_autotune.session.parsed_options import Options
-from pytest_autotune.session.paths import path_argument
+from pytest_autotune.session.parsed_options import Options, path_argument
 from pytest_autotune.session.preparing import MeetingPlace, prepare
 from pytest_autotune.session.traffic import send_results
 from pytest_autotune.tuners.hooks import Hooks
@@ -73,7 +72,6 @@ class TestProcess:
             cores=devices.cpu().multiprocessors,
             sweep=options.sweep,
             verify=options.verification,
-            plain_kernels=options.plain_kernels,
             known_tuners=frozenset(kernel.partition(":")[0] for kernel in around.known_kernels),
         )
         self.run = TuningRun(policy, around.index, around.coordination, self._log, self._refuse, around.progress)
@@ -185,11 +183,11 @@ class TestProcess:
         A cache that cannot be read fails the test with one line.
         """
         self._isolate()
-        argument = path_argument(path, item.path.parent, MARKER, item.config.invocation_params.dir)
         try:
+            argument = path_argument(path, item.path.parent, MARKER, item.config.invocation_params.dir)
             cache = stores.read(argument.location)
         except CacheError as error:
-            raise pytest.fail.Exception(f"{argument.given}: {error}", pytrace=False) from None
+            raise pytest.fail.Exception(f"{MARKER}: {error}", pytrace=False) from None
         self.run.add_cache(EntryIndex.of([cache]))
         self.hooks.install()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -282,7 +283,36 @@ OPTIONS = [
     (["--autotune-report=file/a.json"], "--autotune-report: file/a.json: cannot be written: *file is not a folder"),
     (["--autotune-report=pipe.json"], "--autotune-report: pipe.json: is not a file"),
     ([f"--autotune-report={'x' * 300}.json"], "--autotune-report: xxx*.json: cannot be written: File name too long"),
-    (["--autotune-prune"], "--autotune-prune: nothing to prune without a dump (add --autotune-dump=PATH)"),
+    (["--autotune-report=mine.json"], "--autotune-report: mine.json: is there and is no report of *"),
+    (["--autotune-report=mine.md"], "--autotune-report: mine.md: is there and is no report of *"),
+    (
+        ["--autotune-dump=new.json", "--autotune-report=new.json"],
+        "--autotune-report: new.json: is a cache *",
+    ),
+    (["--autotune-dump=s3://tune/x/"], "--autotune-dump: s3://tune/x/: is a URL, *(name a path)"),
+    (["--autotune-load=https://host/c.pb"], "--autotune-load: https://host/c.pb: is a URL, *(name a path)"),
+    (
+        ["--autotune-update=prun"],
+        "--autotune-update: expected all or new or prune, not 'prun' (before a path*",
+    ),
+    (
+        ["--autotune-update=prune", "--autotune-dump=c.pb"],
+        "--autotune-update=prune: nothing is loaded, * (write --autotune-load=c.pb for the dump)",
+    ),
+    (["-oautotune_spread_gpus=true"], "autotune_spread_gpus: there are no workers to spread (add -n=NUM)"),
+    (
+        ["--autotune-prune"],
+        "--autotune-prune: there is no such option (write * --autotune-update=prune*",
+    ),
+    (
+        ["--autotune-update-new-only"],
+        "*-new-only: there is no such option (write --autotune-update=new)",
+    ),
+    (["--autotune-ci=off"], "--autotune-ci: there is no such option (write -o autotune_ci=off, *"),
+    (["--autotune-compile-ahead=off"], "--autotune-compile-ahead: there is no such option (write -o *"),
+    (["--autotune-verify-seconds=3"], "--autotune-verify-seconds: there is no such option (write -o *"),
+    (["--autotune-spread-gpus"], "--autotune-spread-gpus: there is no such option (write -o *"),
+    (["--autotune-night=3"], "--autotune-night: there is no such option (name the part, *"),
     (["--autotune-tuners=tritn"], "--autotune-tuners: unknown tuner 'tritn' (known: triton*)"),
     (["--autotune-tuners=triton,nothing.else"], "--autotune-tuners: unknown tuner 'nothing.else' (known: triton*)"),
 ]
@@ -292,7 +322,8 @@ INI = [
     ("autotune_max_misses = many", "autotune_max_misses (ini): expected a count such as 0, or *, not 'many'"),
     ("autotune_report = out.pdf", "autotune_report (ini): out.pdf: unknown kind of report (*)"),
     ("autotune_report = folder.json", "autotune_report (ini): folder.json: is a directory (name a file)"),
-    ("autotune_prune = perhaps", "autotune_prune (ini): *perhaps*"),
+    ("autotune_fail_on_unused = perhaps", "autotune_fail_on_unused (ini): *perhaps*"),
+    ("autotune_dump = s3://tune/x", "autotune_dump (ini): s3://tune/x: is a URL, *"),
     ("autotune_keep_candidates = 7", "autotune_keep_candidates (ini): *7*"),
     ("autotune_tuners = tritn", "autotune_tuners (ini): unknown tuner 'tritn' (known: triton*)"),
     ("autotune_load = 'unclosed", "autotune_load (ini): *"),
@@ -312,6 +343,8 @@ def in_the_way(bad: Suite) -> Suite:
     (bad.folder / "folder.json").mkdir()
     os.mkfifo(bad.folder / "pipe.json")
     (bad.folder / "file").write_text("")
+    for name in "mine.json", "mine.md":
+        (bad.folder / name).write_text('{"mine": 1}')
     return bad
 
 
@@ -334,7 +367,7 @@ NATIVE = [
     'autotune_load = "none.pb"',
     "autotune_load = [1]",
     "autotune_dump = 1",
-    'autotune_prune = "yes"',
+    'autotune_fail_on_unused = "yes"',
     "autotune_wait_timeout = false",
     "autotune_on_miss = 1",
 ]
@@ -351,7 +384,9 @@ def test_a_native_toml_value_of_the_wrong_type_is_refused(bad: Suite, line: str)
 
 
 @pytest.mark.parametrize("args", [["--help"], ["-h"], ["--version"]])
-@pytest.mark.parametrize("ini", ["autotune_max_misses = many", "autotune_load = none.pb", "autotune_prune = perhaps"])
+@pytest.mark.parametrize(
+    "ini", ["autotune_max_misses = many", "autotune_load = none.pb", "autotune_fail_on_unused = perhaps"]
+)
 def test_help_works_with_a_broken_ini(bad: Suite, ini: str, args: list[str]) -> None:
     bad.pytester.makeini(f"[pytest]\n{ini}\n")
 
@@ -361,9 +396,12 @@ def test_help_works_with_a_broken_ini(bad: Suite, ini: str, args: list[str]) -> 
 def test_help_tells_of_every_option_and_ini_value(serial_suite: Suite) -> None:
     output = " ".join(serial_suite.run("--help").stdout.str().split())
 
-    for name in "load", "dump", "prune", "on-miss", "on-stale", "max-misses", "report", "tuners":
+    for name in "load", "dump", "on-miss", "on-stale", "max-misses", "report", "tuners":
         assert f"--autotune-{name}" in output
         assert f"autotune_{name.replace('-', '_')} (" in output
+    flags = set(re.findall(r"--autotune-[a-z-]+", output))
+    assert len(flags - {"--autotune-"}) == 12, flags
+    assert "command line: pytest-autotune --help; documentation: docs/" in output
     assert "more than N problems, or P% of them" in output
     assert "%%" not in output
 
@@ -426,11 +464,21 @@ def test_several_ini_paths_may_be_on_one_line_or_on_several(serial_suite: Suite,
         assert section(serial_suite.run()) == ["4 hits"]
 
 
-def test_an_ini_that_prunes_does_so_only_where_something_is_dumped(serial_suite: Suite) -> None:
-    serial_suite.write().pytester.makeini("[pytest]\nautotune_prune = true\n")
+def test_a_report_replaces_no_cache_and_is_none(serial_suite: Suite) -> None:
+    serial_suite.write().run("--autotune-dump=c.json", "--autotune-report=r.json")
+    cache = serial_suite.folder / "c.json"
+    before = cache.read_bytes()
 
-    assert serial_suite.run().ret == 0
-    assert serial_suite.dump().ret == 0
+    for option in "--autotune-load=c.json", "--autotune-on-miss=tune":
+        told = refused(serial_suite, serial_suite.run(option, "--autotune-report=c.json"))
+        assert told.startswith("--autotune-report: c.json: is ")
+    told = refused(serial_suite, serial_suite.run("--autotune-load=r.json"))
+
+    assert cache.read_bytes() == before
+    assert told.startswith("--autotune-load: r.json: is the report of a run, not a cache (name the cache")
+    for name in "r.json", "r.html", "r.md":  # of an earlier run
+        for _ in range(2):
+            assert serial_suite.run("--autotune-load=c.json", f"--autotune-report={name}").ret == 0
 
 
 BROKEN = {

@@ -1,8 +1,7 @@
-"""On a CI system: annotations, a step summary, a section that folds, and a test case that fails with the gate."""
+"""On a CI system: annotations, a step summary, and a test case that fails with the gate."""
 
 from __future__ import annotations
 
-import re
 from xml.etree import ElementTree
 
 import pytest
@@ -57,8 +56,6 @@ def test_paths_of_annotations_are_those_of_the_repository(serial_outdated: Suite
     ("args", "environment"),
     [
         ([], {}),
-        (["--autotune-ci=off"], GITHUB),
-        (["--autotune-ci=off"], {"GITLAB_CI": "true"}),
         (["-oautotune_ci=off"], GITHUB),
         ([], {"GITHUB_ACTIONS": "false"}),
     ],
@@ -70,7 +67,6 @@ def test_who_is_not_on_a_ci_system_or_turned_it_off_sees_none_of_it(
     result = serial_outdated.load(*args, **environment, GITHUB_STEP_SUMMARY=str(step_summary))
 
     assert annotations(result) == []
-    assert "section_start" not in result.stdout.str()
     assert not step_summary.exists()
 
 
@@ -85,18 +81,6 @@ def test_a_step_summary_that_cannot_be_written_is_a_note(serial_outdated: Suite)
 
     assert result.ret == 0
     result.stdout.fnmatch_lines(["the step summary could not be written: Is a directory (GITHUB_STEP_SUMMARY)"])
-
-
-def test_gitlab_can_fold_the_section(serial_outdated: Suite) -> None:
-    out = serial_outdated.load(GITLAB_CI="true").stdout.str()
-
-    begin, section, end = (out.index(part) for part in ("section_start:", "STALE tests/test_op.py", "section_end:"))
-    assert begin < section < end
-    assert re.search(r"^\x1b\[0Ksection_start:\d+:autotune_cache[\r\n]\x1b\[0Kautotune cache$", out, re.MULTILINE)
-
-
-def test_gitlab_has_no_section_where_nothing_is_said(serial_outdated: Suite) -> None:
-    assert "section_start" not in serial_outdated.load("-qq", GITLAB_CI="true").stdout.str()
 
 
 def cases(suite: Suite) -> dict[str, ElementTree.Element]:

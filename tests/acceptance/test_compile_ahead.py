@@ -410,11 +410,11 @@ def test_a_kernel_without_an_autotuner_that_is_launched_no_more_goes_with_the_un
     suite.run("--autotune-dump=cache.textproto", WITH_PLAIN)
     suite.pytester.makepyfile(test_lib=PLAIN_TESTS.replace("plain.guided[(1,)](x, x, 32)", "pass"))
 
-    both = "--autotune-load=cache.textproto", "--autotune-dump=cache.textproto", "--autotune-compile-ahead=off"
+    both = "--autotune-load=cache.textproto", "--autotune-dump=cache.textproto", "-oautotune_compile_ahead=off"
     report = suite.run(*both, cold=False)
     assert [(one["tuner"], one["kernel"]) for one in report["unused"]] == [("triton.jit", "plain.guided")]
 
-    report = suite.run(*both, "--autotune-prune", cold=False)
+    report = suite.run(*both, "--autotune-update=prune", cold=False)
     assert (report["dump"]["removed"], report["dump"]["unchanged"]) == (1, 2)
 
 
@@ -422,7 +422,7 @@ def test_a_dump_that_loads_nothing_keeps_up_what_the_file_has_of_kernels_without
     suite.pytester.makepyfile(plain=PLAIN, test_lib=PLAIN_TESTS)
     suite.run("--autotune-dump=cache.textproto", WITH_PLAIN)
 
-    report = suite.run("--autotune-dump=cache.textproto", "--autotune-prune", cold=False)
+    report = suite.run("--autotune-dump=cache.textproto", cold=False)
 
     assert (report["dump"]["removed"], report["dump"]["unchanged"], report["unused"]) == (0, 3, [])
 
@@ -434,13 +434,13 @@ def test_that_holds_for_a_suite_without_autotuners_too(suite: Suite) -> None:
     suite.pytester.makepyfile(plain=PLAIN, test_lib=tests + guided)
     suite.run("--autotune-dump=cache.textproto", WITH_PLAIN)
     suite.pytester.makepyfile(test_lib=tests)
-    load = "--autotune-load=cache.textproto", "--autotune-compile-ahead=off"
+    load = "--autotune-load=cache.textproto", "-oautotune_compile_ahead=off"
 
     report = suite.run(*load, "--autotune-fail-on-unused", cold=False)
     assert [(one["tuner"], one["kernel"]) for one in report["unused"]] == [("triton.jit", "plain.guided")]
     assert suite.result.ret == pytest.ExitCode.TESTS_FAILED
 
-    report = suite.run(*load, "--autotune-update", "--autotune-prune", cold=False)
+    report = suite.run(*load, "--autotune-update=prune", cold=False)
     assert (report["dump"]["removed"], report["dump"]["unchanged"]) == (1, 1)
 
 

@@ -86,7 +86,7 @@ def test_a_new_key_is_a_miss_that_fails_the_limit_and_is_mended_by_an_update(sui
     a_suite(suite, SUITE.replace("[16, 32, 64]", "[16, 32, 128]"))
 
     result = suite.load("--autotune-max-misses=0")
-    updated = suite.load("--autotune-dump=cache.textproto", "--autotune-prune")
+    updated = suite.load("--autotune-update=prune")
     covered = suite.load("--autotune-max-misses=0")
 
     assert result.ret == 1

@@ -259,7 +259,7 @@ def test_what_a_forked_child_of_a_test_looks_up_counts_like_its_parents(suite: S
     dumped = suite.dump()
     text = suite.cache.read_text()
     report = suite.report("--autotune-load=cache.textproto")
-    pruned = suite.run("--autotune-load=cache.textproto", "--autotune-dump=cache.textproto", "--autotune-prune")
+    pruned = suite.run("--autotune-load=cache.textproto", "--autotune-update=prune")
 
     assert dumped.ret == pruned.ret == 0
     assert 'kernel: "lib.child"' in text

@@ -110,7 +110,7 @@ def test_q_shows_what_a_dump_wrote_and_that_nothing_was_pruned(serial_suite: Sui
     serial_suite.write()
 
     assert section(serial_suite.dump("-q"))[:-1] == ["4 entries written to cache.textproto: 4 added"]
-    refused = section(serial_suite.dump("-q", "--autotune-load=cache.textproto", "--autotune-prune", "-k", "not 1"))
+    refused = section(serial_suite.load("-q", "--autotune-update=prune", "-k", "not 1"))
     assert refused[:-1] == [
         "nothing was pruned, the run was not complete: -k selects tests",
         "cache.textproto is up to date (4 entries)",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import DISTRIBUTIONS, Suite
 
-PRUNE = ("--autotune-dump=cache.textproto", "--autotune-prune")
+PRUNE = ("--autotune-load=cache.textproto", "--autotune-update=prune")
 #: A suite with entries for M=1 and M=2, of which a later version asks only for M=1, beside another file.
 OPS = "import pytest\n@pytest.mark.parametrize('m', [{ms}])\ndef test_op(tune, m): tune('lib.op', M=m)\n"
 OTHER = "def test_other(tune): tune('lib.other')"
@@ -33,16 +33,14 @@ def test_a_complete_run_names_the_entries_that_nobody_asked_for(suite: Suite, se
     assert unused(lines) == ["UNUSED toy:lib.op (M=2) - not requested by any test"]
     assert lines[1] == "2 hits, 1 unused"
     assert lines[2] == (
-        "Re-run with --autotune-load=cache.textproto --autotune-update --autotune-prune "
+        "Re-run with --autotune-load=cache.textproto --autotune-update=prune "
         "to drop the unused entries, unless another suite uses them."
     )
     assert entries(suite) == 3
 
 
 def test_the_hint_prunes(serial_suite: Suite) -> None:
-    both = ("--autotune-load=cache.textproto", *PRUNE)
-
-    result = shrunk(serial_suite).run(*both)
+    result = shrunk(serial_suite).run(*PRUNE)
 
     assert entries(serial_suite) == 2
     assert serial_suite.tunings == []
@@ -62,14 +60,6 @@ def test_prune_drops_them(suite: Suite, section) -> None:
     assert entries(suite) == 2
     assert unused(lines) == []
     assert any("1 removed" in line for line in lines)
-
-
-def test_prune_may_be_the_ini_s(serial_suite: Suite) -> None:
-    shrunk(serial_suite).pytester.makeini("[pytest]\nautotune_prune = true\n")
-
-    serial_suite.dump()
-
-    assert entries(serial_suite) == 2
 
 
 def test_rows_of_unused_entries_are_capped(serial_suite: Suite, section) -> None:
@@ -248,13 +238,13 @@ def test_only_collecting_tests_leaves_the_cache_alone(suite: Suite) -> None:
 
 
 def test_a_run_from_a_folder_below_is_incomplete(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    shrunk(serial_suite).pytester.makeini("[pytest]\nautotune_dump = cache.textproto\n")
+    shrunk(serial_suite).pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
     below = serial_suite.folder / "below"
     below.mkdir()
     (serial_suite.folder / "test_op.py").rename(below / "test_op.py")
     monkeypatch.chdir(below)
 
-    result = serial_suite.run("--autotune-prune", "-o", "autotune_dump=cache.textproto", PYTEST_ADDOPTS="")
+    result = serial_suite.run("--autotune-update=prune", "-o", "autotune_load=cache.textproto", PYTEST_ADDOPTS="")
 
     result.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: only {Path('below')} was asked for"])
     assert entries(serial_suite) == 3
@@ -358,9 +348,8 @@ import pytest
 def pytest_runtest_protocol(item, nextitem):
     from _pytest.runner import runtestprotocol
     for _ in range(2):
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
+        for report in runtestprotocol(item, nextitem=nextitem, log=False):
+            item.ihook.pytest_runtest_logreport(report=report)
     return True
 """
     shrunk(suite)
@@ -392,7 +381,7 @@ def test_what_only_another_tuning_asks_for_is_not_unused_where_that_one_is_a_hit
 
     assert result.ret == 0
     assert section(result)[-1].startswith("2 hits")
-    serial_suite.load("--autotune-update", "--autotune-prune")
+    serial_suite.load("--autotune-update=prune")
     serial_suite.write(test_lib=NESTED.format(source="two"))
     assert serial_suite.report("--autotune-load=cache.textproto")["counts"]["hit"] == 2  # both of lib.inner
 
@@ -405,7 +394,7 @@ def test_an_update_says_which_tuning_asks_for_it_now_where_that_has_another_name
     assert "asked for by toy:lib.outer" in serial_suite.cache.read_text()  # another test may have asked for that one
     serial_suite.cache.write_text(before)
 
-    serial_suite.load("--autotune-update", "--autotune-prune")
+    serial_suite.load("--autotune-update=prune")
 
     assert "asked for by toy:lib.renamed" in serial_suite.cache.read_text()
     assert serial_suite.load("--autotune-fail-on-unused").ret == 0

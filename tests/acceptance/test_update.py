@@ -55,7 +55,7 @@ def test_of_several_caches_the_last_one_is_updated(outdated: Suite) -> None:
     assert (outdated.folder / "own.textproto").read_text().count("entries {") == 3
 
 
-@pytest.mark.parametrize("flag", ["--autotune-update", "--autotune-update-new-only"])
+@pytest.mark.parametrize("flag", ["--autotune-update", "--autotune-update=new"])
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
@@ -83,7 +83,7 @@ def test_an_update_that_makes_no_sense_is_refused_in_one_line(
 def test_new_only_adds_what_is_missing_and_leaves_stale_entries_to_the_byte(outdated: Suite, section) -> None:
     before = outdated.cache.read_text()
 
-    lines = section(outdated.load("--autotune-update-new-only"))
+    lines = section(outdated.load("--autotune-update=new"))
 
     after = outdated.cache.read_text()
     added = [line for line in after.splitlines() if line not in before.splitlines()]
@@ -95,24 +95,11 @@ def test_new_only_adds_what_is_missing_and_leaves_stale_entries_to_the_byte(outd
     assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
 
 
-def test_new_only_drops_nothing_whatever_the_ini_file_says_of_pruning(outdated: Suite) -> None:
-    outdated.write(test_op=OPS.format(ms="2", more=""))
-    outdated.pytester.makeini("[pytest]\nautotune_prune = true\n")
-    before = outdated.cache.read_text().count("entries {")
-
-    outdated.load("--autotune-update-new-only")
-    refused = outdated.load("--autotune-update-new-only", "--autotune-prune")
-
-    assert outdated.cache.read_text().count("entries {") == before + 1
-    assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines(["ERROR: --autotune-update-new-only: leaves what is there as it is, and *prune*"])
-
-
 def test_new_only_is_told_in_the_report_and_writes_nothing_where_nothing_is_new(outdated: Suite) -> None:
-    outdated.load("--autotune-update-new-only")
+    outdated.load("--autotune-update=new")
     before = outdated.cache.read_bytes()
 
-    report = outdated.report("--autotune-load=cache.textproto", "--autotune-update-new-only")
+    report = outdated.report("--autotune-load=cache.textproto", "--autotune-update=new")
 
     assert report["dump"]["new_only"] is True
     assert report["counts"]["stale"] == 1
@@ -256,23 +243,6 @@ def test_a_loaded_entry_of_a_problem_that_was_asked_for_is_not_called_left_out_f
 
     assert not [line for line in lines if "no test asked for" in line]
     assert lines[-1].endswith("--autotune-dump=new.textproto --autotune-on-stale=tune to update the cache.")
-
-
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        (["--autotune-update", "--autotune-update-new-only"], "--autotune-update-new-only: leaves stale entries *"),
-        (
-            ["--autotune-verify-seconds=3"],
-            "--autotune-verify-seconds: no choice is raced again (add --autotune-verify)",
-        ),
-    ],
-)
-def test_options_that_would_have_no_effect_are_refused(serial_suite: Suite, args: list[str], told: str) -> None:
-    result = serial_suite.write().run(*args)
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: {told}"])
 
 
 @pytest.mark.parametrize(

@@ -139,14 +139,14 @@ def test_what_could_not_be_raced_is_told_with_the_reason_and_a_limit_on_drift_is
 ) -> None:
     serial_suite.write(test_lib=SUITE).dump()
 
-    result = serial_suite.load("--autotune-verify", "--autotune-verify-seconds=0", "--autotune-max-drift=0")
+    result = serial_suite.load("--autotune-verify", "-oautotune_verify_seconds=0", "--autotune-max-drift=0")
 
     lines = section(result)
     assert lines[1].startswith("verify all: 0 choices raced")
     assert lines[2:] == ["4 choices of toy not raced: the time for it was over"]
     assert result.ret == 1
     result.stdout.fnmatch_lines(
-        ["!* not one of 4 choices was raced: the time for it was over (raise --autotune-verify-seconds) !*"]
+        ["!* not one of 4 choices was raced: the time for it was over (raise autotune_verify_seconds) !*"]
     )
 
 

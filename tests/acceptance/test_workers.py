@@ -268,17 +268,17 @@ def test_gpus_are_spread_over_the_workers_on_request(suite: Suite) -> None:
     seen += "['PYTEST_XDIST_WORKER']\n    open('gpu-' + name, 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
     suite.write(test_env=seen)
 
-    result = suite.run("--autotune-spread-gpus", "--dist=each", CUDA_VISIBLE_DEVICES="4,6")
+    result = suite.run("-oautotune_spread_gpus=true", "--dist=each", CUDA_VISIBLE_DEVICES="4,6")
 
     assert result.ret == 0
     assert [(suite.folder / f"gpu-gw{i}").read_text() for i in range(3)] == ["4", "6", "4"]
 
 
 def test_spreading_over_no_gpu_is_an_error_in_one_line(suite: Suite) -> None:
-    result = suite.write().run("--autotune-spread-gpus", CUDA_VISIBLE_DEVICES="")
+    result = suite.write().run("-oautotune_spread_gpus=true", CUDA_VISIBLE_DEVICES="")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --autotune-spread-gpus: no NVIDIA GPU is visible*"])
+    result.stderr.fnmatch_lines(["ERROR: autotune_spread_gpus: no NVIDIA GPU is visible*"])
 
 
 def test_disagreements_between_workers_are_counted_and_shown_with_v(suite: Suite, section) -> None:

@@ -204,7 +204,7 @@ def test_what_no_test_compiles_any_more_is_unused_and_can_be_pruned(serial: Suit
     serial.write(test_jax=JAX_SUITE.replace('"exponential", ', ""))
 
     loaded = serial.report("--autotune-load=cache.textproto")
-    serial.load("--autotune-dump=cache.textproto", "--autotune-prune")
+    serial.load("--autotune-update=prune")
 
     assert loaded["counts"]["unused"] == 1
     assert len(stores.read(serial.cache).entries) == 3

@@ -165,7 +165,7 @@ class _Benchmark:
         report = suite.place / "report.json"
         report.unlink(missing_ok=True)
         options = [f"--autotune-load={suite.cache}", f"--autotune-report={report}", f"-n{run.workers}"]
-        options.append(f"--autotune-compile-ahead={'off' if arm == 'off' else self._options.on}")
+        options.append(f"-oautotune_compile_ahead={'off' if arm == 'off' else self._options.on}")
         self.say(f"{suite.title}, {run.title}, {arm} ...")
         clock = Path(tempfile.mkdtemp(dir=suite.place))
         started = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import NoReturn
 
 from pytest_autotune.cache.errors import CacheError
@@ -10,6 +11,14 @@ from pytest_autotune.cache.formats.mapping import to_mapping
 from pytest_autotune.cache.formats.mapping_reader import MOST_NAMES, Object, Objects, cache_from
 from pytest_autotune.cache.formats.schema import check_lists, twice
 from pytest_autotune.cache.model import Cache
+
+#: How a JSON report of a run begins, which has a version, too, and fields of other names.
+_REPORT = re.compile(r'\s*\{\s*"format_version":\s*\d+,\s*"complete":')
+
+
+def is_report(text: str) -> bool:
+    """Whether a text is the JSON report of a run."""
+    return _REPORT.match(text) is not None
 
 
 def encode(cache: Cache) -> str:
@@ -26,6 +35,8 @@ def decode(text: str, where: str) -> Cache:
     :raises CacheError: where it holds none, with line and column where it is no JSON.
     """
 
+    if is_report(text):
+        raise CacheError(where, "is the report of a run, not a cache", "name the cache that the run loaded or dumped")
     objects = Objects()
     check_lists(text, where)
 
