@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_autotune.session import INPUT_KEY, MARKER, REPORT_ATTRIBUTE, asks_for_cache
+from pytest_autotune.session import INPUT_KEY, MARKER, asks_for_cache
 from pytest_autotune.session.options import add_options, anything_set
 
 if TYPE_CHECKING:
@@ -85,12 +85,12 @@ def _start(config: pytest.Config, options: Options) -> None:
         config.stash[_process] = process
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
     """Begin the run on xdist's controller where only a marker, which a worker has met, asks for one."""
-    node: Any = getattr(report, "node", None)
-    if node is not None and hasattr(report, REPORT_ATTRIBUTE) and _controller not in node.config.stash:
+    if INPUT_KEY in getattr(node, "workeroutput", ()) and _controller not in node.config.stash:
         _start(node.config, _read_options(node.config))
-        node.config.stash[_controller].pytest_runtest_logreport(report)
+        node.config.stash[_controller].pytest_testnodedown(node, error)
 
 
 @pytest.fixture

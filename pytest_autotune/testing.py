@@ -23,7 +23,7 @@ from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.encoding import decode_lookup, encode_lookup
+from pytest_autotune.run.events import Event
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.sweep import Sweep
@@ -146,7 +146,7 @@ class AdapterConformance(ABC):
         _, entry = self._tuned(library)
         assert entry_from_mapping(entry_to_mapping(entry)) == entry
         lookup = Lookup(entry.problem, entry.fingerprint, entry=entry, tuned=True)
-        assert decode_lookup(encode_lookup(lookup)) == lookup
+        assert Lookup.of(Event.decode(lookup.event.encode())) == lookup
 
     def test_a_problem_asked_for_again_is_the_same_problem(self, library: ModuleType) -> None:
         _, first = self._tuned(library)

@@ -16,7 +16,8 @@ pytest.importorskip("triton")
 from pytest_autotune.cache.model import Device
 from pytest_autotune.devices.visible import only_type
 from pytest_autotune.run.compiled_ahead import Ahead, Compiled, CompiledAhead, Why, summed_up
-from pytest_autotune.run.encoding import ProcessFacts, decode_facts, encode_facts
+from pytest_autotune.run.encoding import ProcessFacts
+from pytest_autotune.run.events import Event
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.tuners.triton.ahead import CompilingChildren
@@ -235,7 +236,7 @@ def test_why_tests_compiled_something_themselves_is_told_apart() -> None:
 def test_what_a_process_reports_of_it_crosses_as_text() -> None:
     told = CompiledAhead(2, (("stale", 1),), (("a", 1.5),), ("b",), ("failed",), 0.5, ("c",), (("d", 2.0, False),), 1.0)
 
-    assert decode_facts(encode_facts(ProcessFacts(ahead=told))).ahead == told
+    assert ProcessFacts.of(Event.decode(ProcessFacts(ahead=told).event.encode())).ahead == told
 
 
 def test_a_source_that_cannot_be_watched_is_compiled_all_the_same() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Identity, Problem, Value
 from pytest_autotune.run.distributed import in_distributed_run
+from pytest_autotune.run.events import Log
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.coordination import AmongWorkers, GpuLock
 from pytest_autotune.run.together.shared_work import Work
@@ -126,8 +127,8 @@ def test_who_waits_for_a_tuning_first_helps_with_it(holder, tmp_path: Path) -> N
 def test_who_need_not_wait_helps_nobody(tmp_path: Path) -> None:
     helped: list[Work] = []
 
-    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True, meanwhile=helped.append) as claim:
-        claim.publish(LOOKUP)
+    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True, meanwhile=helped.append):
+        Log(tmp_path, "another").append(LOOKUP.event)
     with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True, meanwhile=helped.append):
         pass
 
@@ -159,23 +160,13 @@ def test_nobody_waits_for_a_claim(holder, tmp_path: Path, why: str) -> None:
     assert time.monotonic() - started < 5
 
 
-def test_what_is_published_is_taken_by_the_others(tmp_path: Path) -> None:
-    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True) as claim:
-        claim.publish(LOOKUP)
+def test_what_was_written_down_is_taken_by_the_others(tmp_path: Path) -> None:
+    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True):
+        Log(tmp_path, "another").append(LOOKUP.event)
 
     with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True) as other:
-        assert other.result == LOOKUP
+        assert other.result == LOOKUP.event
     with workers(tmp_path, 1).claim(Identity(PROBLEM, (Value("source", "other"),)), wait=True) as other:
-        assert other.result is None
-
-
-def test_a_result_that_was_torn_is_no_result(tmp_path: Path) -> None:
-    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True) as claim:
-        claim.publish(LOOKUP)
-    (published,) = tmp_path.glob("*.json")
-    published.write_text(published.read_text()[:40])
-
-    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True) as other:
         assert other.result is None
 
 

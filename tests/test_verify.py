@@ -12,7 +12,7 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.encoding import decode_lookup, encode_lookup
+from pytest_autotune.run.events import Event
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
@@ -87,7 +87,7 @@ def test_a_choice_that_takes_longer_than_another_candidate_is_told_with_both_tim
     assert verdict.entry is not None
     assert verdict.entry.choice == Candidate(params=(Value("BLOCK", 1),), time_us=verdict.best_us)
     assert len(verdict.entry.candidates) == verdict.raced == 4
-    assert decode_lookup(encode_lookup(lookup)) == lookup
+    assert Lookup.of(Event.decode(lookup.event.encode())) == lookup
 
 
 def test_a_loss_of_five_percent_or_more_is_found_in_95_of_100_and_one_of_two_percent_hardly_ever() -> None:

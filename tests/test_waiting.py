@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Identity, Problem, Value
+from pytest_autotune.run.events import Log
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.coordination import AmongWorkers, GpuLock
 from pytest_autotune.run.together.locks import HeldLock
@@ -138,12 +139,12 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
             gone.append(time.monotonic())
             time.sleep(0.3)
 
-    with worker(tmp_path, 20).claim(Identity(problem(), ()), wait=True) as claim:
+    with worker(tmp_path, 20).claim(Identity(problem(), ()), wait=True):
         waiters = [threading.Thread(target=wait) for _ in range(4)]
         for thread in waiters:
             thread.start()
         ready.wait(10)
-        claim.publish(lookup())
+        Log(tmp_path / "run", "another").append(lookup().event)
         published = time.monotonic()
         for thread in waiters:
             thread.join(10)
@@ -171,13 +172,13 @@ def test_a_child_that_is_forked_between_tunings_takes_what_another_worker_tunes(
     with mine.claim(Identity(problem(1), ()), wait=True):
         pass
 
-    with other.claim(Identity(problem(), ()), wait=True) as claim:
+    with other.claim(Identity(problem(), ()), wait=True):
         child = os.fork()
         if child == 0:
             with mine.claim(Identity(problem(), ()), wait=True) as taken:
                 os._exit(int(taken.result is not None))
         time.sleep(0.1)
-        claim.publish(lookup())
+        Log(tmp_path / "run", "another").append(lookup().event)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
@@ -189,7 +190,7 @@ def test_a_worker_without_a_place_to_share_in_tunes_alone_and_says_so_once(tmp_p
 
     for number in range(2):
         with alone.claim(Identity(problem(number), ()), wait=True) as claim, claim.work.take(0) as mine, alone.core():
-            claim.publish(lookup(number))
+            assert claim.is_mine
             assert mine
             assert claim.result is None
             assert not claim.timed_out

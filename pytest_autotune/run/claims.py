@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
-from pytest_autotune.cache.model import Identity, Value
+from pytest_autotune.run.events import race_of
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.notes import Notes
 from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
@@ -46,11 +46,8 @@ class Claims:
 
     def race(self, lookup: Lookup, held: ExitStack) -> Claim:
         """Claim the race of a loaded choice until ``held`` is left; waits for nobody."""
-        problem, fingerprint = lookup.identity
-        # Another thing than the tuning of the problem, which a worker may have at the same time.
-        identity = Identity(problem, (*fingerprint, Value("verify", True)))
-        claiming = self._coordination.claim(identity, wait=False)
-        return held.enter_context(self._notes.guarded(problem.tuner, claiming, SoleClaim()))
+        claiming = self._coordination.claim(race_of(lookup.identity), wait=False)
+        return held.enter_context(self._notes.guarded(lookup.problem.tuner, claiming, SoleClaim()))
 
     def core(self) -> AbstractContextManager[None]:
         """Wait for a core to compile a candidate on, and hold it; may be left in another thread."""

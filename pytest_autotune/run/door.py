@@ -26,8 +26,9 @@ from pytest_autotune.run.abilities import NO_ABILITIES, Abilities, MadeOf, nothi
 from pytest_autotune.run.claims import Claims
 from pytest_autotune.run.compiled_ahead import CompiledAhead
 from pytest_autotune.run.compiled_for import CompiledFor
+from pytest_autotune.run.events import Log
 from pytest_autotune.run.find import Caches
-from pytest_autotune.run.lookup import Lookup, Outcome, new_id
+from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.open_door import Asked, Process, Tuning
 from pytest_autotune.run.plain_kernels import PlainKernel
@@ -47,9 +48,10 @@ class TuningRun(Notes):
     """What tuners in this process may use, and what they report.
 
     :param index: the loaded caches, or None in a run that loads nothing.
-    :param log: called once for each problem that this process asked for.
+    :param asked: called once for each problem that this process asked for.
     :param refuse: raises, when the policy says that a lookup is an error.
     :param progress: is told what is tuned.
+    :param log: where lookups are written down.
     """
 
     def __init__(
@@ -57,9 +59,10 @@ class TuningRun(Notes):
         policy: Policy,
         index: EntryIndex | None,
         coordination: Coordination,
-        log: Callable[[Lookup], None],
+        asked: Callable[[Lookup], object] = lambda lookup: None,
         refuse: Callable[[str], NoReturn] = raise_refusal,
         progress: Progress | None = None,
+        log: Log | None = None,
     ) -> None:
         super().__init__()
         self.policy = policy
@@ -91,7 +94,7 @@ class TuningRun(Notes):
         self._of_thread = threading.local()
         self._is_isolated = False
         self._at_next_test: list[Callable[[], object]] = []
-        self._reporting = Reporting(policy, self, log, refuse)
+        self._reporting = Reporting(policy, self, log or Log(None, ""), asked, refuse)
         self._claims = Claims(coordination, self, self.progress)
         self._races = Races(policy.verify)
         self._process = Process(self, self._reporting, self._claims, self._races, self.progress)
@@ -179,7 +182,7 @@ class TuningRun(Notes):
             self._asked.add((problem.tuner, problem.kernel))
         sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
         test, inside = self.current_test, self._outermost
-        lookup = Lookup(problem, sorted_fingerprint, test=test, label=label, inside=inside, id=new_id())
+        lookup = Lookup(problem, sorted_fingerprint, test=test, label=label, inside=inside)
         made_of = abilities.made_of
         if made_of is not nothing_noted:
             made_of = partial(self._noted, problem.tuner, made_of)
@@ -259,13 +262,13 @@ class TuningRun(Notes):
             if self.policy.sweep is not None:
                 self.ran_with[lookup.identity] = replace(lookup, entry=entry)
         first = self._asked_inside.get(lookup.identity)
-        if not tuning.is_reported:
-            self._reporting.report(lookup)
+        if not tuning.is_remembered:
+            tuning.report()
             if lookup.inside:
                 self._asked_inside[lookup.identity] = lookup
         elif first is not None and not lookup.inside:  # whichever came first: it is asked for by itself, too
             del self._asked_inside[lookup.identity]
-            again = replace(first, inside="", test=lookup.test, tuned=False, shared=first.searched, id=new_id())
+            again = replace(first, inside="", test=lookup.test, tuned=False, shared=first.searched)
             self._reporting.report(again)
 
     def unportable(self, problem: Problem, reason: str) -> None:

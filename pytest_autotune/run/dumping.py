@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end
-from pytest_autotune.run.journal import RunFolder
+from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end, lookups_of
+from pytest_autotune.run.events import Log, events_in
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ def dump(
     beginning: Beginning,
     collected: Collected,
     policy: DumpPolicy,
-    folder: RunFolder | None,
+    log: Log,
 ) -> tuple[Ending, Dump]:
     """Write what the run comes to; a run that comes to nothing makes no file.
 
-    :param folder: keeps what was tuned for the next run where it cannot be written.
+    :param log: keeps, for the next run, what is in no file where the dump cannot be written.
     """
     location, nothing = destination.location, Cache()
     ending: Ending | None = None
@@ -78,7 +78,7 @@ def dump(
     try:
         updated = stores.update(location, change)
     except CacheError as error:
-        message = f"{destination.given}: {error}; {_keep_for_next_run(folder, collected)}"
+        message = f"{destination.given}: {error}; {_keep_for_next_run(log, collected)}"
         ending = ending or end(beginning, collected, beginning.held, policy)
         return ending, Dump(str(location), error=message)
     assert ending is not None, "a store that is updated asks for the change"
@@ -96,27 +96,18 @@ def dump(
     )
 
 
-def _keep_for_next_run(folder: RunFolder | None, collected: Collected) -> str:
-    """Write down, where the dump could not be written, what is in no journal yet; and say what is kept."""
-    wanted = {
-        lookup.entry: replace(lookup, tuned=True, shared=False)
-        for _, lookup in collected.lookups
-        if lookup.entry is not None and lookup.searched
-    }
+def _keep_for_next_run(log: Log, collected: Collected) -> str:
+    """Write down, where the dump could not be written, what is in no file yet; and say what is kept."""
+    wanted = {lookup.entry for _, lookup in collected.lookups if lookup.entry is not None and lookup.searched}
     if not wanted:
         return "nothing was tuned"
-    why, kept = "no journal can be kept", 0
-    if folder is not None:
-        journal = folder.journal("controller")
-        try:
-            written = folder.entries()
-            for lookup in [lookup for entry, lookup in wanted.items() if entry not in written]:
-                journal.append(lookup)
-        except OSError as error:
-            why = f"the journal cannot be written: {error.strerror or error}"
-        kept = len(wanted.keys() & folder.entries())
-    if kept == len(wanted):
+    if log.folder is not None:
+        log.save()
+    lost = {lookup.entry for _, lookup in lookups_of(events_in(log.unwritten)) if lookup.tuned} & wanted
+    why = f"the log cannot be written: {log.error}" if log.error else "no log can be kept"
+    if not lost:
         return "what was tuned is kept for the next run with this dump path"
-    if not kept:
+    if lost == wanted:
         return f"what was tuned is lost ({why})"
+    kept = len(wanted) - len(lost)
     return f"{kept} of {len(wanted)} tunings are kept for the next run with this dump path, the rest is lost ({why})"

@@ -1,25 +1,14 @@
-"""What crosses between processes, as text of ours and never a foreign object."""
+"""What a process reports of itself when it ends."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field
 
-from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
-from pytest_autotune.cache.model import Entry, Versions
+from pytest_autotune.cache.model import Versions
 from pytest_autotune.run.compiled_ahead import CompiledAhead
 from pytest_autotune.run.compiled_for import CompiledFor
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.events import END, Event
 from pytest_autotune.run.plain_kernels import PlainKernel
-from pytest_autotune.run.verify import Verdict
-
-_PLAIN = (
-    "reason", "test", "label", "tuned", "shared", "disturbed", "alias", "test_failed", "untuned", "unrecorded",
-    "inside", "failed",
-)  # fmt: skip
-_OF_VERDICT = tuple(one.name for one in fields(Verdict) if one.name != "entry")
 
 
 @dataclass(frozen=True)
@@ -50,74 +39,27 @@ class ProcessFacts:
     plain_kernels: tuple[PlainKernel, ...] = ()
     ahead: CompiledAhead = field(default_factory=CompiledAhead)
 
+    @property
+    def event(self) -> Event:
+        """The facts as they are written down."""
+        versions = [(tuner, str(versions)) for tuner, versions in self.versions]
+        return Event(END, data=asdict(self) | {"versions": versions})
 
-def encode_lookup(lookup: Lookup) -> str:
-    """A lookup as one line of JSON, with an id; made once for each object, however many ways it goes.
+    @staticmethod
+    def of(event: Event) -> ProcessFacts:
+        """The reverse of :attr:`event`.
 
-    What another worker is handed, a journal keeps and a report brings is the same line.
-    """
-    if not lookup.encoded:
-        lookup.encoded.append(_to_text(lookup.named()))
-    return lookup.encoded[0]
-
-
-def _to_text(lookup: Lookup) -> str:
-    mapping: dict[str, Any] = {
-        "id": lookup.id,
-        "problem": entry_to_mapping(Entry(lookup.problem, lookup.fingerprint)),
-        "outcome": lookup.outcome.value if lookup.outcome else None,
-    }
-    mapping.update((name, value) for name in _PLAIN if (value := getattr(lookup, name)))
-    if lookup.verdict is not None:
-        mapping["verdict"] = {name: value for name in _OF_VERDICT if (value := getattr(lookup.verdict, name))}
-        if lookup.verdict.entry is not None:
-            mapping["verdict"]["entry"] = entry_to_mapping(lookup.verdict.entry)
-    if lookup.entry is not None:
-        mapping["entry"] = entry_to_mapping(lookup.entry)
-    return json.dumps(mapping, separators=(",", ":"))
-
-
-def decode_lookup(text: str) -> Lookup:
-    """The reverse of :func:`encode_lookup`.
-
-    :raises ValueError: for text that is not one whole lookup, such as a torn line.
-    """
-    try:
-        mapping = json.loads(text)
-        asked = entry_from_mapping(mapping["problem"])
-        outcome = mapping["outcome"]
-        return Lookup(
-            asked.problem,
-            asked.fingerprint,
-            Outcome(outcome) if outcome else None,
-            entry=entry_from_mapping(mapping["entry"]) if "entry" in mapping else None,
-            verdict=_verdict(mapping["verdict"]) if "verdict" in mapping else None,
-            id=mapping["id"],
-            **{name: mapping[name] for name in _PLAIN if name in mapping},
-        )
-    except (KeyError, TypeError, AttributeError, RecursionError, CacheError) as error:
-        raise ValueError(f"not a lookup: {error!r}") from None
-
-
-def _verdict(mapping: dict[str, Any]) -> Verdict:
-    entry = entry_from_mapping(mapping["entry"]) if "entry" in mapping else None
-    return Verdict(**{**mapping, "entry": entry})
-
-
-def encode_facts(facts: ProcessFacts) -> str:
-    """Facts as one line of JSON."""
-    return json.dumps(asdict(facts) | {"versions": [(tuner, str(versions)) for tuner, versions in facts.versions]})
-
-
-def decode_facts(text: str) -> ProcessFacts:
-    """The reverse of :func:`encode_facts`."""
-    mapping = json.loads(text)
-    unhooked = tuple((str(tuner), str(why)) for tuner, why in mapping["unhooked"])
-    versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
-    texts = {name: tuple(mapping[name]) for name in ("notes", "unseen", "imported")}
-    compiled_for = tuple(CompiledFor(**one) for one in mapping["compiled_for"])
-    plain_kernels = tuple(PlainKernel(**{**one, "device": tuple(one["device"])}) for one in mapping["plain_kernels"])
-    ahead = CompiledAhead.of(mapping["ahead"])
-    plain = {"unhooked": unhooked, "versions": versions, "compiled_for": compiled_for, "ahead": ahead}
-    plain["plain_kernels"] = plain_kernels
-    return ProcessFacts(**{**mapping, **texts, **plain})
+        :raises ValueError: for an event that only looks like it.
+        """
+        try:
+            mapping = event.data
+            unhooked = tuple((str(tuner), str(why)) for tuner, why in mapping["unhooked"])
+            versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
+            texts = {name: tuple(mapping[name]) for name in ("notes", "unseen", "imported")}
+            compiled_for = tuple(CompiledFor(**one) for one in mapping["compiled_for"])
+            plain = tuple(PlainKernel(**{**one, "device": tuple(one["device"])}) for one in mapping["plain_kernels"])
+            ahead = CompiledAhead.of(mapping["ahead"])
+            found = {"unhooked": unhooked, "versions": versions, "compiled_for": compiled_for, "ahead": ahead}
+            return ProcessFacts(**{**mapping, **texts, **found, "plain_kernels": plain})
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not the end of a process: {error}") from None

@@ -6,7 +6,8 @@ nothing ends in the same way, with an empty cache: what its reports hold is sett
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pytest_autotune.cache.index import EntryIndex
@@ -15,6 +16,7 @@ from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, Version
 from pytest_autotune.cache.ties import Measured
 from pytest_autotune.run.compiled_for import with_compiled
 from pytest_autotune.run.encoding import ProcessFacts
+from pytest_autotune.run.events import END, Event
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
 from pytest_autotune.run.nested import outer_of, with_outer
@@ -68,6 +70,26 @@ class Collected:
         plain = (one for process in self.facts for one in process.plain_kernels)
         found = {library_of(one.tuner): Versions.of(one.versions) for one in plain}
         return found | {tuner: versions for process in self.facts for tuner, versions in process.versions}
+
+
+#: The only process of a run without workers.
+ALONE = "main"
+
+
+def lookups_of(events: Iterable[tuple[str, Event]]) -> Iterator[tuple[str, Lookup]]:
+    """The lookups among what processes did; what only looks like one, as in a damaged file, is left out."""
+    for process, event in events:
+        with suppress(ValueError):
+            if (lookup := Lookup.of(event)) is not None:
+                yield "" if process == ALONE else process, lookup
+
+
+def facts_of(events: Iterable[tuple[str, Event]]) -> Iterator[ProcessFacts]:
+    """What processes reported when they ended."""
+    for _, event in events:
+        with suppress(ValueError):
+            if event.kind == END:
+                yield ProcessFacts.of(event)
 
 
 @dataclass(frozen=True)

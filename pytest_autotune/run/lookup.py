@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields
 from enum import Enum
 
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.model import Entry, Identity, Problem, Value
+from pytest_autotune.run.events import FAILED, TUNED, Event
 from pytest_autotune.run.verify import Verdict
 
 #: The reason of a miss for which nobody has looked at the other entries of the kernel yet.
@@ -28,9 +30,14 @@ class Outcome(str, Enum):
         return list(Outcome).index(self)
 
 
-def new_id() -> str:
-    """32 hexadecimal digits for :attr:`Lookup.id`: the system's own randomness, which forked children do not repeat."""
-    return os.urandom(16).hex()
+#: What a lookup is in a run that loaded nothing, and in which nothing was searched.
+_ASKED = "asked"
+_KINDS = frozenset({TUNED, FAILED, _ASKED, *(outcome.value for outcome in Outcome)})
+#: The fields that an event holds beside what was asked, entry, test and verdict.
+_DATA = (
+    "outcome", "reason", "label", "shared", "disturbed", "alias", "test_failed", "untuned", "inside", "failed",
+    "unrecorded",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,6 @@ class Lookup:
     :param inside: the tuning, as ``tuner:kernel``, by which it was asked for; of several inside each other the first.
     :param failed: what a search recorded is that no candidate can be used.
     :param unrecorded: why a search came to nothing that could be recorded; empty where there was none, or it did.
-    :param id: of this lookup, and of no other one that is reported in a run; it says nothing about the lookup.
     :param saved_seconds: the tuning that a hit made unnecessary, in seconds.
     """
 
@@ -72,13 +78,6 @@ class Lookup:
     failed: bool = False
     unrecorded: str = ""
     verdict: Verdict | None = None
-    id: str = field(default="", compare=False)
-    #: The lookup as text, once :func:`pytest_autotune.run.encoding.encode_lookup` has made it.
-    encoded: list[str] = field(default_factory=list, init=False, compare=False, repr=False)
-
-    def named(self) -> Lookup:
-        """The lookup with an :attr:`id`."""
-        return self if self.id else replace(self, id=new_id())
 
     def judged(self, outcome: Outcome, reason: str, entry: Entry | None, alias: str) -> Lookup:
         """What was asked, with what the loaded caches make of it."""
@@ -93,8 +92,38 @@ class Lookup:
             entry,
             alias=alias,
             inside=self.inside,
-            id=self.id,
         )
+
+    @property
+    def event(self) -> Event:
+        """The lookup as it is written down."""
+        kind = FAILED if self.failed and self.tuned else TUNED if self.tuned else self.outcome or _ASKED
+        data = {name: value for name in _DATA if (value := getattr(self, name))}
+        if self.verdict is not None:
+            entry = self.verdict.entry
+            of_verdict = {one.name: getattr(self.verdict, one.name) for one in fields(Verdict)}
+            data["verdict"] = of_verdict | {"entry": entry and entry_to_mapping(entry)}
+        return Event(str(getattr(kind, "value", kind)), self.identity, self.entry, self.test, data)
+
+    @staticmethod
+    def of(event: Event) -> Lookup | None:
+        """The lookup that an event tells of; None for one of another kind.
+
+        :raises ValueError: for an event that only looks like a lookup.
+        """
+        if event.asked is None or event.kind not in _KINDS:
+            return None
+        try:
+            data = dict(event.data)
+            if (outcome := data.pop("outcome", None)) is not None:
+                data["outcome"] = Outcome(outcome)
+            if (verdict := data.pop("verdict", None)) is not None:
+                entry = verdict.pop("entry")
+                data["verdict"] = Verdict(**verdict, entry=entry and entry_from_mapping(entry))
+            tuned = event.kind in (TUNED, FAILED)
+            return Lookup(*event.asked, entry=event.entry, test=event.test, tuned=tuned, **data)
+        except (TypeError, KeyError, AttributeError, CacheError) as error:
+            raise ValueError(f"not a lookup: {error}") from None
 
     @property
     def identity(self) -> Identity:

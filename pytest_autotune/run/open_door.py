@@ -64,7 +64,7 @@ class Tuning:
         self.entry: Entry | None = None
         self.lookup = asked.lookup
         #: This process asked for the problem before and has reported it.
-        self.is_reported = False
+        self.is_remembered = False
         #: The choice of ``entry`` is to be raced before it is used.
         self.to_verify = False
         self._process = process
@@ -75,6 +75,7 @@ class Tuning:
         self._offer: tuple[Source, Lookup] | None = None
         self._started = 0.0
         self._waited_s = 0.0
+        self._is_reported = False
 
     def ask(self) -> None:
         """Ask the sources that are left, until one has an entry; the door does so first.
@@ -102,7 +103,7 @@ class Tuning:
         for source in self._sources:
             lookup = self.lookup
             answer = source.ask(lookup)
-            self.lookup, self.is_reported = answer.lookup, answer.is_reported
+            self.lookup, self.is_remembered = answer.lookup, answer.is_reported
             if answer.entry is not None:
                 self.to_verify = answer.to_verify
                 self.entry, self._offer = answer.entry, (source, lookup)
@@ -121,7 +122,7 @@ class Tuning:
             return
         source, lookup = self._offer
         self.entry = self._offer = None
-        self.lookup, self.is_reported = source.rejected(lookup, reason), False
+        self.lookup, self.is_remembered = source.rejected(lookup, reason), False
         self._process.reporting.refuse_errors(self.lookup)
         self.ask()
 
@@ -151,7 +152,7 @@ class Tuning:
             finally:
                 verdict = self.lookup.verdict
                 races.spent_s += verdict.seconds if verdict is not None else time.perf_counter() - started
-            claim.publish(self.lookup)
+            self._process.reporting.raced(self.lookup)
 
     def verified(self, verdict: Verdict) -> None:
         """Report what became of the choice in a race, or why there was none."""
@@ -233,14 +234,16 @@ class Tuning:
         self.lookup = replace(self.lookup, entry=entry, tuned=True)
         if known_to_fail:
             self.lookup = replace(self.lookup, outcome=Outcome.STALE, reason=WORKS_NOW)
-        if self._other.claim is not None:
-            try:
-                self._other.claim.publish(self.lookup)
-            except Exception as error:  # the others tune it themselves
-                self._process.notes.error(self.lookup.problem.tuner, "the door", error)
+        self.report()  # now, while the claim is held: whoever waits for it finds it written down
         if known_to_fail:
             self._process.reporting.refuse_errors(self.lookup)
         return entry
+
+    def report(self) -> None:
+        """Write down what became of the lookup, once."""
+        if not self._is_reported:
+            self._is_reported = True
+            self._process.reporting.report(self.lookup)
 
     def not_recorded(self, reason: str) -> None:
         """Say why a search came to nothing that can be recorded: what kept it from that may be gone the next time.

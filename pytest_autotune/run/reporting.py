@@ -1,4 +1,4 @@
-"""What becomes of a lookup that is settled: it is reported, and where the policy calls it an error, refused."""
+"""What becomes of a lookup that is settled: it is written down, and where the policy calls it an error, refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NoReturn
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, encode
-from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.run.encoding import decode_lookup, encode_lookup
+from pytest_autotune.cache.model import Cache
+from pytest_autotune.run.events import RACED, Event, Log, race_of
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.policy import Policy, Refusal, refusal
@@ -23,61 +23,69 @@ def raise_refusal(message: str) -> NoReturn:
     raise Refusal(message)
 
 
-def _check_written(entry: Entry, lookup: Lookup) -> None:
-    """Refuse an entry that no file could hold, or of which no other process could be told.
+def _check_written(lookup: Lookup) -> None:
+    """Refuse an entry that no file could hold: at the end of the run it would keep all others out of it.
 
     :raises Exception: then, whatever is wrong with it.
     """
+    found = [lookup.entry] if lookup.searched else [lookup.verdict.entry] if lookup.verdict is not None else []
     try:
-        encode(Cache((entry,)), Format.TEXT)
+        for entry in found:
+            if entry is not None:
+                encode(Cache((entry,)), Format.TEXT)
     except CacheError as error:
-        raise ValueError(f"{entry.problem} cannot be written: {error}") from None
-    decode_lookup(encode_lookup(lookup))
+        raise ValueError(f"{lookup.problem} cannot be written: {error}") from None
 
 
 class Reporting:
     """The way of lookups out of this process.
 
-    :param log: called once for each problem that this process asked for.
+    :param log: where they are written down.
+    :param asked: called once for each problem that this process asked for.
     :param refuse: raises, when the policy says that a lookup is an error.
     """
 
     def __init__(
-        self, policy: Policy, notes: Notes, log: Callable[[Lookup], None], refuse: Callable[[str], NoReturn]
+        self,
+        policy: Policy,
+        notes: Notes,
+        log: Log,
+        asked: Callable[[Lookup], object],
+        refuse: Callable[[str], NoReturn],
     ) -> None:
         self._policy = policy
         self._notes = notes
         self._log = log
+        self._asked = asked
         self._refuse = refuse
 
     def report(self, lookup: Lookup) -> None:
-        """Report what became of a lookup; an error in doing so is a line of the summary.
+        """Write down what became of a lookup; an error in doing so is a line of the summary.
 
-        An adapter of another package may record what is no entry, or ask for what is no problem: no file could hold it,
-        nor could another process be told of it.
+        An adapter of another package may record what is no entry, or ask for what is no problem.
         """
-        lookup, tuner = lookup.named(), lookup.problem.tuner
+        tuner = lookup.problem.tuner
         try:
-            if lookup.searched and lookup.entry is not None:
-                _check_written(lookup.entry, lookup)
-            if lookup.verdict is not None and lookup.verdict.entry is not None:
-                _check_written(lookup.verdict.entry, lookup)
-        except Exception as error:
-            self._notes.error(tuner, "record()", error)
-            bare = replace(lookup, verdict=None)
-            if lookup.searched:
-                bare = replace(bare, entry=None, tuned=False, shared=False, label="", unrecorded=in_words(error))
-            lookup = bare
-        try:
-            if lookup.outcome is not Outcome.HIT and lookup.entry is None:
-                decode_lookup(encode_lookup(lookup))
+            try:
+                _check_written(lookup)
+                self._log.append(lookup.event)
+            except Exception as error:
+                if lookup.entry is None and lookup.verdict is None:
+                    raise
+                self._notes.error(tuner, "record()", error)
+                bare = replace(lookup, verdict=None)
+                if lookup.searched:
+                    bare = replace(bare, entry=None, tuned=False, shared=False, label="", unrecorded=in_words(error))
+                lookup = bare
+                self._log.append(lookup.event)
         except Exception as error:
             self._notes.went_wrong(tuner, "tuning()", error)
             return
-        try:
-            self._log(lookup)
-        except Exception as error:
-            self._notes.error(tuner, "the door", error)
+        self._asked(lookup)
+
+    def raced(self, lookup: Lookup) -> None:
+        """Let the other workers know that a loaded choice was raced here."""
+        self._log.append(Event(RACED, race_of(lookup.identity)))
 
     def refuse_errors(self, lookup: Lookup) -> None:
         """Refuse a lookup that the policy calls an error: here, and nowhere else.

@@ -188,13 +188,11 @@ class OtherWorker:
 
     def ask(self, lookup: Lookup) -> Answer:
         self.claim = claim = self._enter()
-        shared = claim.result
+        shared = Lookup.of(claim.result) if claim.result is not None else None
         entry = shared.entry if shared is not None else None
         if shared is not None and entry is not None and not entry.every_failed and self._offered(entry):
             # Reported as the first worker met it, so that the count is right even if that one dies.
-            return Answer(
-                replace(shared, test=lookup.test, tuned=False, shared=True, inside=lookup.inside, id=lookup.id), entry
-            )
+            return Answer(replace(shared, test=lookup.test, tuned=False, shared=True, inside=lookup.inside), entry)
         return Answer(replace(lookup, disturbed=True) if claim.timed_out else lookup)
 
     def rejected(self, lookup: Lookup, reason: str) -> Lookup:

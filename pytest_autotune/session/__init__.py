@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 #: The marker, and the fixture, of one test's caches.
 MARKER = "autotune_cache"
-#: The attribute of a test report that carries what was looked up while the test ran.
-REPORT_ATTRIBUTE = "autotune_lookups"
 #: What is ours in xdist's ``workerinput`` and ``workeroutput``.
 INPUT_KEY = "autotune"
 

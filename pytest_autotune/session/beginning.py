@@ -1,9 +1,8 @@
-"""What a run finds when it begins: what its dump path holds, what it loads, and where it keeps its journals."""
+"""What a run finds when it begins: what its dump path holds, what it loads, and where its log is written."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 
@@ -12,9 +11,9 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.run.ending import Beginning, measurements
-from pytest_autotune.run.journal import RunFolder
-from pytest_autotune.run.together.folders import SharedFolder, identity
+from pytest_autotune.run.ending import Beginning, lookups_of, measurements
+from pytest_autotune.run.events import RunFolder
+from pytest_autotune.run.together.folders import SharedFolder
 from pytest_autotune.session.parsed_options import CacheArgument, Options
 
 
@@ -22,8 +21,8 @@ def begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tupl
     """Read the caches of a run.
 
     :param shared: where the processes of this user meet.
-    :returns: what there was, and the folder of this run's journals: None when nothing is dumped, or where there is no
-        place that the next run would find.
+    :returns: what there was, and the folder where the processes of this run write down what they do; None where there
+        is no place.
     :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
     """
     held = _read_dump(options.dump)
@@ -44,22 +43,14 @@ def _read_dump(dump: CacheArgument | None) -> Cache:
 
 
 def _open_folder(config: pytest.Config, dump: CacheArgument | None, shared: SharedFolder) -> RunFolder | None:
-    if dump is None:
-        return None
-    cache, root = getattr(config, "cache", None), config.rootpath
-    try:
-        if cache is not None:
-            base = cache.mkdir("autotune")
-        elif shared.of_this_run:
-            return None  # the next run would not find it
-        else:
-            base = shared.locks() / "journals"
-        # A folder inside of a project is its own; in another place, projects that follow each other may meet.
-        is_inside = Path(os.path.realpath(base)).is_relative_to(os.path.realpath(root))
-        project = "" if is_inside else identity(root)
-        return RunFolder(base, dump.location.real, project)
-    except OSError:  # a read-only tree: then a killed run loses what it has tuned
-        return None
+    """The folder of this run, where the next run with this dump path finds what a killed one has tuned."""
+    cache = getattr(config, "cache", None)
+    purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else ""])
+    for base in (lambda: cache.mkdir("autotune") if cache is not None else None, lambda: shared.locks() / "runs"):
+        with suppress(OSError):  # a read-only tree
+            if (found := base()) is not None:
+                return RunFolder(found, purpose)
+    return None
 
 
 def _read_loaded(options: Options, held: Cache, folder: RunFolder | None) -> list[tuple[str, Cache]]:
@@ -71,6 +62,8 @@ def _read_loaded(options: Options, held: Cache, folder: RunFolder | None) -> lis
         except CacheError as error:
             raise pytest.UsageError(f"{argument.given}: {error}") from None
         if is_dump and folder is not None:
-            cache = merge(cache, measurements(("", lookup) for lookup in folder.taken_over())).cache
+            cache = merge(
+                cache, measurements(("", lookup) for _, lookup in lookups_of(folder.recovered[0]) if lookup.tuned)
+            ).cache
         caches.append((argument.typed, cache))
     return caches

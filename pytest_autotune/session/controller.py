@@ -21,18 +21,17 @@ from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge, judge_drift
 from pytest_autotune.report.summary import Gate, Place, Summary, Wanted, summarise
 from pytest_autotune.run.dumping import Destination, dump
-from pytest_autotune.run.encoding import ProcessFacts, decode_facts, decode_lookup
-from pytest_autotune.run.ending import Collected, DumpPolicy, end
-from pytest_autotune.run.journal import RunFolder, journals_in
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.ending import ALONE, Collected, DumpPolicy, end, facts_of, lookups_of
+from pytest_autotune.run.events import Event, Log, RunFolder, events_in
+from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.together.folders import Membership, remove_run_folders, shared_folder
-from pytest_autotune.session import REPORT_ATTRIBUTE, asks_for_cache, ci, reports
+from pytest_autotune.session import asks_for_cache, ci, reports
 from pytest_autotune.session.beginning import begin
 from pytest_autotune.session.completeness import Completeness
 from pytest_autotune.session.gating import empty_gate, unloaded_gate
 from pytest_autotune.session.parsed_options import Options
-from pytest_autotune.session.traffic import Task, receive_results, send_task
+from pytest_autotune.session.traffic import Task, receive_lines, send_task
 from pytest_autotune.session.worker import TestProcess
 
 
@@ -46,8 +45,10 @@ class Controller:
         self._config = config
         self._options = options
         self._process: TestProcess | None = None
-        self._lookups: dict[str, tuple[str, Lookup]] = {}
-        self._facts: dict[str, ProcessFacts] = {}
+        #: What the log's files do not have: (process, event).
+        self._sent: list[tuple[str, Event]] = []
+        #: Of that, the lines that the next run is to have where the dump cannot be written.
+        self._unwritten: Log
         self._crashed: list[str] = []
         self._completeness = Completeness(config)
         self._has_begun = self._is_shown = False
@@ -60,9 +61,10 @@ class Controller:
         #: Where this run's processes meet those of other runs on this machine.
         self.shared = shared_folder()
         reports.check(options)
-        #: Where tunings are kept until the dump is written; None when nothing is dumped, or no place is to be had.
+        #: Where the processes of this run write down what they do; None where no place is to be had.
         self.folder: RunFolder | None
         self._beginning, self.folder = begin(config, options, self.shared)
+        self._unwritten = Log(self.folder.path if self.folder is not None else None, "controller")
         self._membership = self._join()
 
     @property
@@ -136,7 +138,7 @@ class Controller:
         task = Task(
             groups=self.index.groups() if self.index is not None else None,
             known_kernels=self.known_kernels,
-            journal_folder=str(self.folder.path) if self.folder is not None else "",
+            run_folder=str(self.folder.path) if self.folder is not None else "",
             host=socket.gethostname(),
             run_id=self.run_id,
             shared_folder=str(self.shared.path or ""),
@@ -148,31 +150,24 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         worker = node.gateway.id
-        results = receive_results(node)
-        if results is None:
-            if error and worker not in self._crashed:
-                self._crashed.append(worker)
-            return
-        lookups, facts = results
-        self._collect(worker, lookups)
-        self._facts[worker] = decode_facts(facts)
+        lines = receive_lines(node)
+        if lines is not None:
+            self._has_begun = True  # where only a test has asked for this run
+            self._receive(worker, lines)
+        elif error and worker not in self._crashed:
+            self._crashed.append(worker)
+
+    def _receive(self, process: str, lines: Sequence[str]) -> None:
+        self._sent += events_in(lines, process)
+        self._unwritten.unwritten += lines
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._has_begun = True  # where only a test has asked for this run
         self._completeness.saw(report)
-        worker = getattr(getattr(report, "node", None), "gateway", None)
-        lookups = getattr(report, REPORT_ATTRIBUTE, [])
-        if lookups:
+        if report.when == "setup":
             self._places[report.nodeid] = self._locate.of(report)
-        self._collect(getattr(worker, "id", ""), lookups)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._completeness.saw_collection(report)
-
-    def _collect(self, worker: str, lookups: Sequence[str]) -> None:
-        # A rerun test reports what it asked again; a journal repeats what a report has brought.
-        for lookup in map(decode_lookup, lookups):
-            self._lookups.setdefault(lookup.id, (worker, lookup))
 
     # The innermost wrapper: before reports such as JUnit's are written. After a Ctrl-C, the test that it struck is torn
     # down by pytest in this hook, and workers may still be tuning.
@@ -199,9 +194,7 @@ class Controller:
             self._close(written=False)
             return
         if self._process is not None:
-            self._collect("", self._process.take_unsent())
-            self._facts[""] = self._process.facts()
-        self._collect_journals()
+            self._receive(ALONE, self._process.end().unwritten)
         summary = reports.write(self._options.report, self._end(session, exitstatus))
         if self._is_on_github:
             summary = ci.add_step_summary(summary)
@@ -216,16 +209,21 @@ class Controller:
             session.shouldfail = "; ".join([*why, one_line(summary.failures[0])])
             if self._config.getoption("no_summary", False):  # else the rows that fail the run would be nowhere
                 self._show(after="\n")
-        self._close(written=summary.dump is not None and not summary.dump.error)
+        self._close(written=summary.dump is None or not summary.dump.error)
 
     def _end(self, session: pytest.Session, exitstatus: int) -> Summary:
         """Settle the run, write its dump, and judge it."""
         options = self._options
-        facts = [self._facts[worker] for worker in sorted(self._facts)]
+        events, damaged = self.folder.collect() if self.folder is not None else ([], 0)
+        recovered, damaged_before = self.folder.recovered if self.folder is not None else ([], 0)
+        if damaged or damaged_before:
+            self._notes.append(f"{counted(damaged + damaged_before, 'line')} of this run's log cannot be read")
+        events += self._sent
+        facts = sorted(facts_of(events), key=lambda process: process.worker)
         incomplete = self._completeness.reason(session, exitstatus, self._crashed, facts)
         collected = Collected(
-            tuple(self._lookups.values()),
-            tuple(self.folder.taken_over()) if self.folder is not None else (),
+            tuple(lookups_of(events)),
+            tuple(lookup for _, lookup in lookups_of(recovered) if lookup.tuned),
             tuple(facts),
             tuple(self._crashed),
             incomplete,
@@ -239,7 +237,7 @@ class Controller:
         else:
             destination = Destination(options.dump.location, options.dump.given)
             change = DumpPolicy(options.update == "prune", options.update == "new", options.keep_candidates)
-            ending, dumped = dump(destination, self._beginning, collected, change, self.folder)
+            ending, dumped = dump(destination, self._beginning, collected, change, self._unwritten)
         policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
         wanted = Wanted(
             options.update == "prune",
@@ -264,16 +262,6 @@ class Controller:
     def _tuners_named_by(self) -> str:
         names = self._config.getoption("autotune_tuners")
         return f"--autotune-tuners={names}" if names is not None else "autotune_tuners (ini)"
-
-    def _collect_journals(self) -> None:
-        """Collect what no report has brought: of workers that died, and of forked children."""
-        known = {lookup.entry for _, lookup in self._lookups.values()}
-        found = self.folder.lookups() if self.folder is not None else []
-        if self._membership is not None:
-            found += journals_in(self.shared.run(self.run_id))
-        for worker, lookup in found:
-            if not lookup.tuned or lookup.entry not in known:
-                self._lookups.setdefault(lookup.id, (worker, lookup))
 
     def _close(self, *, written: bool) -> None:
         if self.folder is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.run.journal import Journal
+from pytest_autotune.run.events import Log, Others
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
 from pytest_autotune.run.together.folders import SharedFolder, shared_folder
@@ -41,8 +41,7 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
     surroundings = Surroundings(
         controller.index,
         Alone(GpuLock(options.wait_timeout, folder=controller.shared.locks)),
-        journal=controller.folder.journal("main") if controller.folder is not None else None,
-        children=_of_children(controller.shared, controller.run_id, "main"),
+        controller.folder.log("main") if controller.folder is not None else Log(None, "main"),
         known_kernels=controller.known_kernels,
         progress=progress_of_process(config),
         prepares_in=MeetingPlace(controller.shared.run(controller.run_id)) if can_prepare else None,
@@ -62,9 +61,13 @@ def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]
         gpu.waits.note(shared.note)
     coordination: Coordination = Alone(gpu)
     progress = prepares_in = None
+    log = Log(Path(task.run_folder), worker) if task.is_local and task.run_folder else Log(None, worker)
     if task.run_id and shared.path is not None:
         folder = shared.run(task.run_id)
-        coordination = AmongWorkers(folder, options.wait_timeout, gpu, task.workers)
+        if log.folder is None:  # the workers on this machine still read what the others tune
+            log = Log(folder, worker, sends=True)
+        others = Others(log.folder or folder, worker)
+        coordination = AmongWorkers(folder, options.wait_timeout, gpu, task.workers, others)
         if task.is_local:
             progress = Progress(ProgressFile(folder, worker))
         if task.has_compiled:
@@ -73,19 +76,13 @@ def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]
     surroundings = Surroundings(
         EntryIndex.from_groups(task.groups) if task.groups is not None else None,
         coordination,
-        journal=Journal(Path(task.local_journal_folder), worker) if task.local_journal_folder else None,
-        children=_of_children(shared, task.run_id, worker),
+        log,
         known_kernels=task.known_kernels or (),
         workers=task.workers,
         progress=progress,
         prepares_in=prepares_in,
     )
     return TestProcess(config, options, surroundings)
-
-
-def _of_children(shared: SharedFolder, run_id: str, worker: str) -> Journal | None:
-    """Where the forked children of a process write what they look up."""
-    return Journal(shared.run(run_id), worker) if shared.path is not None and run_id else None
 
 
 def _register(config: pytest.Config, process: TestProcess) -> TestProcess:

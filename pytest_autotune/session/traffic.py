@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ class Task:
     :param groups: the loaded entries in binary form, or None when nothing is loaded.
     :param known_kernels: kernels, as ``tuner:kernel``, of which the worker reports whether
         it imported their module.
-    :param journal_folder: where to keep the journal; empty when nothing is dumped.
+    :param run_folder: where the processes of this run write down what they do; empty where there is no place.
     :param host: the controller's host; its paths mean nothing on another one.
     :param run_id: the same for all workers of one run.
     :param shared_folder: where the processes of this user meet on the controller's machine; empty where there is
@@ -28,17 +28,12 @@ class Task:
 
     groups: list[tuple[str, str, bytes]] | None = None
     known_kernels: list[str] | None = None
-    journal_folder: str = ""
+    run_folder: str = ""
     host: str = ""
     run_id: str = ""
     shared_folder: str = ""
     workers: int = 1
     has_compiled: bool = False
-
-    @property
-    def local_journal_folder(self) -> str:
-        """The journal's folder, where this process is on the controller's machine."""
-        return self.journal_folder if self.is_local else ""
 
     @property
     def is_local(self) -> bool:
@@ -59,12 +54,12 @@ def receive_task(workerinput: Mapping[str, Any]) -> Task:
     return Task(**task)
 
 
-def send_results(workeroutput: MutableMapping[str, Any], lookups: list[str], facts: str) -> None:
-    """Put what no test report has carried into what xdist sends back."""
-    workeroutput[INPUT_KEY] = {"lookups": lookups, "facts": facts}
+def send_lines(workeroutput: MutableMapping[str, Any], lines: Sequence[str]) -> None:
+    """Put what the controller finds in no file into what xdist sends back."""
+    workeroutput[INPUT_KEY] = list(lines)
 
 
-def receive_results(node: Any) -> tuple[list[str], str] | None:
-    """The results of a worker; None when it died before it could send them."""
-    output: dict[str, Any] | None = getattr(node, "workeroutput", {}).get(INPUT_KEY)
-    return (list(output["lookups"]), str(output["facts"])) if output else None
+def receive_lines(node: Any) -> list[str] | None:
+    """What a worker has sent; None when it died before it could."""
+    lines: list[str] | None = getattr(node, "workeroutput", {}).get(INPUT_KEY)
+    return lines

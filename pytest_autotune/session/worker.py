@@ -16,18 +16,18 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.encoding import ProcessFacts, encode_facts, encode_lookup
+from pytest_autotune.run.encoding import ProcessFacts
+from pytest_autotune.run.events import Log
 from pytest_autotune.run.imported import module_is_imported
-from pytest_autotune.run.journal import Journal
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.together.coordination import Coordination
 from pytest_autotune.run.together.folders import Membership
-from pytest_autotune.session import MARKER, REPORT_ATTRIBUTE, marker, sweeping
+from pytest_autotune.session import MARKER, marker, sweeping
 from pytest_autotune.session.parsed_options import Options, path_argument
 from pytest_autotune.session.preparing import MeetingPlace, prepare
-from pytest_autotune.session.traffic import send_results
+from pytest_autotune.session.traffic import send_lines
 from pytest_autotune.tuners.hooks import Hooks
 
 
@@ -36,8 +36,7 @@ class Surroundings:
     """What a process that runs tests finds.
 
     :param index: what is loaded; None when nothing is.
-    :param journal: where finished tunings are kept until the run ends; None when nothing is dumped.
-    :param children: where the forked children of a test keep what they look up, where nothing is dumped.
+    :param log: where everything is written down at once.
     :param known_kernels: kernels, as ``tuner:kernel``, that the caches of this run have entries for.
     :param workers: how many processes of this run share the machine.
     :param progress: is told what is tuned.
@@ -46,8 +45,7 @@ class Surroundings:
 
     index: EntryIndex | None
     coordination: Coordination
-    journal: Journal | None = None
-    children: Journal | None = None
+    log: Log
     known_kernels: Sequence[str] = ()
     workers: int = 1
     progress: Progress | None = None
@@ -74,45 +72,40 @@ class TestProcess:
             verify=options.verification,
             known_tuners=frozenset(kernel.partition(":")[0] for kernel in around.known_kernels),
         )
-        self.run = TuningRun(policy, around.index, around.coordination, self._log, self._refuse, around.progress)
-        self.hooks = Hooks(self.run, options.tuners)
         #: What was looked up in the current test.
         self.in_this_test: list[Lookup] = []
+        self.run = TuningRun(
+            policy, around.index, around.coordination, self._was_asked, self._refuse, around.progress, around.log
+        )
+        self.hooks = Hooks(self.run, options.tuners)
         self._config = config
         self._options = options
         self._process_id = os.getpid()
-        self._unsent: list[Lookup] = []
         self._deselected = 0
         self._refused = ""
         self._test_ends = ExitStack()
         self._is_isolated = False
         self._preparing: Membership | None = None
 
-    def _log(self, lookup: Lookup) -> None:
+    def _was_asked(self, lookup: Lookup) -> None:
         self.in_this_test.append(lookup)
-        self._unsent.append(lookup)
-        is_child = os.getpid() != self._process_id  # what it looks up reaches us in no other way
-        journal = self._around.journal or (self._around.children if is_child else None)
-        if journal is not None and (lookup.tuned or is_child):
-            try:
-                journal.append(lookup)
-            except OSError as error:
-                self.run.note(f"the journal of this run cannot be written, so a kill would lose tunings: {error}")
 
     def _refuse(self, message: str) -> NoReturn:
         self._refused = one_line(message)
         pytest.fail(self._refused, pytrace=False)
 
-    def take_unsent(self) -> list[str]:
-        """What was looked up since this was last asked, as text."""
-        lookups, self._unsent = self._unsent, []
-        return [encode_lookup(lookup) for lookup in lookups]
+    def end(self) -> Log:
+        """Write down what this process reports of itself when it ends; returns all that it has written."""
+        log = self._around.log
+        log.append(self._facts().event)
+        return log
 
-    def facts(self) -> ProcessFacts:
-        """What this process reports of itself when it ends."""
+    def _facts(self) -> ProcessFacts:
         workerinput = getattr(self._config, "workerinput", {})
         self._end_preparing()
         unseen = tuple(self.hooks.unseen())  # may add a note
+        if error := self._around.log.error:
+            self.run.note(f"the log of this run cannot be written, so a kill would lose tunings: {error}")
         return ProcessFacts(
             worker=workerinput.get("workerid", ""),
             deselected=self._deselected,
@@ -207,16 +200,15 @@ class TestProcess:
         if self._options.sweep is not None and report.failed:
             ran_with = list(self.run.ran_with.values())
             report.sections.append((sweeping.HEADING, sweeping.section(item, self._options, ran_with)))
-            self._unsent += [replace(one, test=item.nodeid, test_failed=True, id="").named() for one in ran_with]
-        if self._unsent:
-            setattr(report, REPORT_ATTRIBUTE, self.take_unsent())
+            for one in ran_with:
+                self._around.log.append(replace(one, test=item.nodeid, test_failed=True).event)
         return report
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         workeroutput: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if workeroutput is not None:
-            send_results(workeroutput, self.take_unsent(), encode_facts(self.facts()))
+            send_lines(workeroutput, self.end().unwritten)
 
     def pytest_unconfigure(self) -> None:
         self._end_preparing()

@@ -6,11 +6,9 @@ a worker that is killed never leaves another one waiting. Every wait is bounded.
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -18,8 +16,7 @@ from typing import Protocol
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Identity
 from pytest_autotune.run.distributed import in_distributed_run
-from pytest_autotune.run.encoding import decode_lookup, encode_lookup
-from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.events import Event, Others
 from pytest_autotune.run.together.folders import Membership
 from pytest_autotune.run.together.gpu_lock import GpuLock
 from pytest_autotune.run.together.locks import HeldLock
@@ -36,8 +33,8 @@ class Claim(Protocol):
     """The right to tune one problem in this run, or what another worker has made of it."""
 
     @property
-    def result(self) -> Lookup | None:
-        """What another worker has recorded for this problem in this run."""
+    def result(self) -> Event | None:
+        """What another worker has made of this problem in this run."""
 
     @property
     def is_mine(self) -> bool:
@@ -51,21 +48,15 @@ class Claim(Protocol):
     def work(self) -> Work:
         """What the workers that wait for this tuning may do towards it."""
 
-    def publish(self, lookup: Lookup) -> None:
-        """Hand what was recorded to the workers that wait for it."""
-
 
 @dataclass
 class SoleClaim:
     """A claim that nobody contests."""
 
-    result: Lookup | None = None
+    result: Event | None = None
     timed_out: bool = False
     work: Work = field(default_factory=UndividedWork)
     is_mine: bool = True
-
-    def publish(self, lookup: Lookup) -> None:
-        pass
 
 
 class Coordination(Protocol):
@@ -131,22 +122,12 @@ class Alone:
 
 @dataclass
 class _FileClaim:
-    """A claim backed by a lock file, with the result beside it."""
+    """A claim backed by a lock file."""
 
-    path: Path
     work: Work
-    result: Lookup | None = None
+    result: Event | None = None
     timed_out: bool = False
     is_mine: bool = False
-
-    def publish(self, lookup: Lookup) -> None:
-        temporary = self.path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-        try:
-            temporary.write_text(encode_lookup(lookup), encoding="utf-8")
-            os.replace(temporary, self.path)
-        except OSError:  # the others tune it themselves
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
 
 class AmongWorkers:
@@ -155,10 +136,14 @@ class AmongWorkers:
     :param folder: the run's own folder, the same for every worker on this machine.
     :param timeout_s: how long to wait for another worker's tuning, in seconds.
     :param workers: how many workers share the cores of this machine.
+    :param others: what the other workers have tuned; by default they write it down in ``folder``.
     """
 
-    def __init__(self, folder: Path, timeout_s: float, gpu: GpuLock, workers: int = 1) -> None:
+    def __init__(
+        self, folder: Path, timeout_s: float, gpu: GpuLock, workers: int = 1, others: Others | None = None
+    ) -> None:
         self._folder = folder
+        self._others = others or Others(folder, "")
         self._timeout_s = timeout_s
         self._gpu = gpu
         self._waits = gpu.waits
@@ -180,8 +165,9 @@ class AmongWorkers:
                 yield SoleClaim()
                 return
             name = identity.digest
-            claim = _FileClaim(self._folder / f"{name}.json", SharedWork(self._folder, name, self._waits))
-            lock = self._take(claim, self._folder / f"{name}.lock", wait and not self._gpu.held, meanwhile)
+            claim = _FileClaim(SharedWork(self._folder, name, self._waits))
+            may_wait = wait and not self._gpu.held
+            lock = self._take(claim, identity, self._folder / f"{name}.lock", may_wait, meanwhile)
             claim.is_mine = lock is not None
             try:
                 yield claim
@@ -189,11 +175,13 @@ class AmongWorkers:
                 if lock is not None:
                     lock.release()
 
-    def _take(self, claim: _FileClaim, path: Path, may_wait: bool, meanwhile: Meanwhile | None) -> HeldLock | None:
+    def _take(
+        self, claim: _FileClaim, identity: Identity, path: Path, may_wait: bool, meanwhile: Meanwhile | None
+    ) -> HeldLock | None:
         """Fill a claim in; what is returned holds it for this process, None where there is nothing to hold."""
 
         def is_there() -> bool:
-            claim.result = _published(claim.path)
+            claim.result = self._others.find(identity)
             return claim.result is not None
 
         if is_there():
@@ -230,10 +218,3 @@ class AmongWorkers:
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         return self._gpu.measuring(on)
-
-
-def _published(path: Path) -> Lookup | None:
-    try:
-        return decode_lookup(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None

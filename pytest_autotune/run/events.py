@@ -1,0 +1,317 @@
+"""The log of a run: what its processes did, an event a line. Nothing else crosses from one process to another.
+
+Each process appends to a file of its own in the run's folder and hands every line to the operating system at once, so
+a killed run is its files: whoever finds them reads them as the run itself would have. A worker takes from another one's
+file what that has tuned. At the end the controller reads all files. A process that can write no file, such as a worker
+on another host, keeps its lines, and xdist brings them when it ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.formats import entry_from_mapping, entry_to_mapping
+from pytest_autotune.cache.model import Entry, Identity, Value
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+#: A search took place, and an entry came of it; of a failed one, that no candidate can be used.
+TUNED, FAILED = "tuned", "failed"
+#: A loaded choice was raced.
+RACED = "raced"
+#: The process has ended, and this is what it reports of itself.
+END = "end"
+
+_SUFFIX = ".jsonl"
+_LOCK = "lock"
+#: How long a run waits for another one that begins or ends beside it, in seconds.
+_BESIDE_S = 10.0
+
+
+def race_of(asked: Identity) -> Identity:
+    """What the race of a loaded choice is claimed by: another thing than the tuning of its problem."""
+    return Identity(asked.problem, (*asked.fingerprint, Value("verify", True)))
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened in a process.
+
+    :param kind: a lookup's outcome, or one of the constants above; modes have kinds of their own.
+    :param asked: what was asked for; None where the event is of no problem.
+    :param entry: what was used, or what a search came to.
+    :param test: the node id of the test in which it happened; empty outside tests.
+    :param data: whatever else is to be known of it, as values of JSON.
+    """
+
+    kind: str
+    asked: Identity | None = None
+    entry: Entry | None = None
+    test: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> str:
+        """The event as a line of JSON, without the line's end.
+
+        :raises TypeError: where an adapter has put something into it that is no value of a cache.
+        """
+        line: dict[str, Any] = {"kind": self.kind}
+        if self.asked is not None:
+            line["id"] = self.asked.digest
+            if self.entry is None or self.entry.identity != self.asked:
+                line["asked"] = entry_to_mapping(Entry(*self.asked))
+        if self.entry is not None:
+            line["entry"] = entry_to_mapping(self.entry)
+        line.update((name, value) for name, value in (("test", self.test), ("data", self.data)) if value)
+        return json.dumps(line, separators=(",", ":"))
+
+    @staticmethod
+    def decode(line: str | bytes) -> Event:
+        """The reverse of :meth:`encode`.
+
+        :raises ValueError: for what is not one whole event, such as a torn line.
+        """
+        try:
+            found = json.loads(line)
+            entry = entry_from_mapping(found["entry"]) if "entry" in found else None
+            asked = entry_from_mapping(found["asked"]).identity if "asked" in found else None
+            if asked is None and "id" in found and entry is not None:
+                asked = entry.identity
+            kind, test, data = found["kind"], found.get("test", ""), found.get("data", {})
+            if not (isinstance(kind, str) and isinstance(test, str) and isinstance(data, dict)):
+                raise TypeError("a field of another type")
+            return Event(kind, asked, entry, test, data)
+        except (KeyError, TypeError, AttributeError, RecursionError, CacheError) as error:
+            raise ValueError(f"not an event: {error!r}") from None
+
+
+def events_in(lines: Iterable[str], process: str = "") -> list[tuple[str, Event]]:
+    """What lines tell that a process has sent: (process, event)."""
+    return [(process, Event.decode(line)) for line in lines]
+
+
+class Log:
+    """The events of one process; a forked child writes a file of its own.
+
+    :param folder: the run's; None where this process knows none.
+    :param process: its name in the run, ``gw0``.
+    :param sends: the controller cannot read the folder: all lines are sent.
+    """
+
+    def __init__(self, folder: Path | None, process: str, *, sends: bool = False) -> None:
+        self.folder = folder
+        self._sends = sends
+        self._process = process
+        self._mutex = threading.Lock()
+        self._owner = os.getpid()
+        self._is_torn = False
+        #: Lines that the controller finds in no file.
+        self.unwritten: list[str] = []
+        #: Why the first of them is in none.
+        self.error = ""
+
+    def append(self, event: Event) -> None:
+        """Write an event down.
+
+        :raises TypeError: for one that cannot be written, as :meth:`Event.encode` does.
+        """
+        line = event.encode()
+        if os.getpid() != self._owner:  # what a thread of the parent held, no thread of this child lets go
+            self._mutex, self._owner, self.unwritten = threading.Lock(), os.getpid(), []
+        with self._mutex:
+            if self.folder is None or self._sends:
+                self.unwritten.append(line)
+            try:
+                if self.folder is not None:
+                    self._write(self.folder, line)
+            except OSError as error:
+                self.unwritten.append(line)
+                self.error = self.error or f"{error.strerror or error}"
+
+    def _write(self, folder: Path, line: str) -> None:
+        # Opened for each line: another run may have cleared pytest's cache meanwhile.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(folder / f"{self._process}-{self._owner}{_SUFFIX}", flags, 0o600)
+        try:
+            rest = (("\n" if self._is_torn else "") + line + "\n").encode()
+            while rest:
+                self._is_torn = True  # a full disk takes a part of a line, and that must not take the next one with it
+                rest = rest[os.write(file, rest) :]
+            self._is_torn = False
+        finally:
+            os.close(file)
+
+    def save(self) -> None:
+        """Try once more to write down what is in no file."""
+        lines, self.unwritten = self.unwritten, []
+        for line in lines:
+            self.append(Event.decode(line))
+
+
+class Reader:
+    """Reads the logs in a folder, each line once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        #: File -> the bytes of whole lines that were read of it.
+        self.read: dict[str, int] = {}
+
+    def lines(self, but: str = "") -> Iterator[tuple[str, bytes]]:
+        """What is new: (process, line).
+
+        :param but: the process whose own lines are left out.
+        """
+        for name in self._grown():
+            process = name.removesuffix(_SUFFIX).rpartition("-")[0]
+            if process != but:
+                with suppress(OSError), open(self.folder / name, "rb") as file:
+                    file.seek(self.read.get(name, 0))
+                    whole = file.read().rpartition(b"\n")[0]
+                    if whole:
+                        self.read[name] = self.read.get(name, 0) + len(whole) + 1
+                        yield from ((process, line) for line in whole.split(b"\n"))
+
+    def _grown(self) -> list[str]:
+        try:
+            with os.scandir(self.folder) as found:
+                logs = [one for one in found if one.name.endswith(_SUFFIX)]
+            return sorted(one.name for one in logs if one.stat().st_size > self.read.get(one.name, 0))
+        except OSError:
+            return []
+
+
+class Others:
+    """What the other workers of a run have made of problems, as far as their files tell.
+
+    :param process: the name of this one.
+    """
+
+    _OF_INTEREST = tuple(f'{{"kind":"{kind}","id":'.encode() for kind in (TUNED, FAILED, RACED))
+
+    def __init__(self, folder: Path, process: str) -> None:
+        self._reader = Reader(folder)
+        self._process = process
+        self._found: dict[str, bytes] = {}
+
+    def find(self, asked: Identity) -> Event | None:
+        """The first worker's search for a problem, or race of its choice; None where there is none yet."""
+        for _, line in self._reader.lines(but=self._process):
+            if line.startswith(self._OF_INTEREST):
+                self._found.setdefault(json.loads(line)["id"], line)
+        line = self._found.get(asked.digest, b"")
+        try:
+            return Event.decode(line) if line else None
+        except ValueError:
+            return None
+
+
+class RunFolder:
+    """The folder of one run among those of its project, held while the run lives.
+
+    A folder beside it that nobody holds is that of a run which was killed, or whose dump could not be written: where
+    both have the same dump path, this run holds it, too, and has its tunings.
+
+    :param base: for the runs of this project.
+    :param purpose: what is the same for runs that belong together, such as the absolute dump path.
+    :raises OSError: when the folder cannot be made.
+    """
+
+    def __init__(self, base: Path, purpose: str) -> None:
+        from filelock import FileLock, Timeout
+
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Nobody takes a folder for left that is being made.
+        self._beside = FileLock(base / _LOCK, timeout=_BESIDE_S)
+        runs = base / hashlib.sha256(purpose.encode()).hexdigest()[:16]
+        self.path = runs / f"{os.getpid()}-{os.urandom(4).hex()}"
+        self._held: dict[Path, FileLock] = {}
+        self._readers = {self.path: Reader(self.path)}
+        try:
+            with self._beside:
+                runs.mkdir(mode=0o700, exist_ok=True)
+                left = [path for path in sorted(runs.iterdir()) if path.is_dir() and not path.is_symlink()]
+                self.path.mkdir(mode=0o700)
+                for path in (self.path, *left):
+                    with suppress(Timeout, OSError):
+                        if path.stat().st_uid == os.getuid():
+                            lock = FileLock(path / _LOCK, timeout=0, thread_local=False)
+                            lock.acquire()
+                            self._held[path] = lock
+        except Timeout:
+            raise TimeoutError(f"{base / _LOCK}: held by another run") from None
+        self._readers.update((path, Reader(path)) for path in self._held)
+
+    def log(self, process: str) -> Log:
+        """The log of one process of this run."""
+        return Log(self.path, process)
+
+    def collect(self) -> tuple[list[tuple[str, Event]], int]:
+        """What the processes of this run did, (process, event), and how many lines nobody can read."""
+        return _events(self._readers[self.path])
+
+    @cached_property
+    def recovered(self) -> tuple[list[tuple[str, Event]], int]:
+        """What the processes of killed runs did, (process, event), and how many of their lines nobody can read."""
+        found = [_events(reader) for path, reader in self._readers.items() if path != self.path]
+        return [one for events, _ in found for one in events], sum(damaged for _, damaged in found)
+
+    def close(self, *, written: bool) -> None:
+        """Let go of the folders.
+
+        :param written: what was read of them is in a cache now, or not wanted: they are removed, but for files that
+            have grown since, as a worker may outlive its controller.
+        """
+        from filelock import Timeout
+
+        for path, lock in self._held.items():
+            if written or not any(name.endswith(_SUFFIX) for name in _names(path)):
+                _remove(path, self._readers[path].read)
+            lock.release()
+        self._held.clear()
+        with suppress(OSError, Timeout), self._beside:
+            self.path.parent.rmdir()  # where no other run has a folder there
+
+
+def _events(reader: Reader) -> tuple[list[tuple[str, Event]], int]:
+    found: list[tuple[str, Event]] = []
+    damaged = 0
+    for process, line in reader.lines():
+        try:
+            found.append((process, Event.decode(line)))
+        except ValueError:
+            damaged += 1
+    return found, damaged
+
+
+def _names(folder: Path) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(folder)
+    return []
+
+
+def _remove(folder: Path, read: Mapping[str, int]) -> None:
+    for name in _names(folder):
+        path = folder / name
+        with suppress(OSError):
+            if name == _LOCK or (name.endswith(_SUFFIX) and not _has_grown(path, read.get(name, 0))):
+                path.unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _has_grown(path: Path, read: int) -> bool:
+    with open(path, "rb") as file:
+        file.seek(read)
+        return b"\n" in file.read()  # a kill may have cut the last line off

@@ -1,0 +1,276 @@
+"""The log of a run: events as lines, what a kill leaves of them, and what the next run finds."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
+from pytest_autotune.run.encoding import ProcessFacts
+from pytest_autotune.run.ending import facts_of, lookups_of
+from pytest_autotune.run.events import RACED, Event, Log, Others, RunFolder, race_of
+from pytest_autotune.run.lookup import Lookup, Outcome
+
+
+def lookup(kernel: str = "k") -> Lookup:
+    key = (Value("M", 2**62), Value("flag", None), Value("scale", float("inf")), Value("dtype", "fp16", "dtype"))
+    problem = Problem("toy", kernel, key, Device("GPU", "arch", 1))
+    failed = Candidate(params=(Value("BLOCK", 32),), failed="out of\nmemory")
+    best = Candidate("id", (Value("BLOCK", 16),), 1.5, label="a label")
+    entry = Entry(
+        problem, (Value("source", "s", "digest"),), best, (best, failed), b"\x00\xff", "", 0.5, Versions.of("toy 1.0")
+    )
+    return Lookup(problem, entry.fingerprint, Outcome.MISS, "no entry", "test_é.py::test", "", entry, tuned=True)
+
+
+def asked_in(folder: RunFolder) -> list[tuple[str, Lookup]]:
+    return list(lookups_of(folder.collect()[0]))
+
+
+def recovered_in(folder: RunFolder) -> list[Lookup]:
+    return [found for _, found in lookups_of(folder.recovered[0])]
+
+
+@pytest.fixture
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., RunFolder]:
+    def make(purpose: str = "/cache.textproto") -> RunFolder:
+        folder = RunFolder(tmp_path, purpose)
+        request.addfinalizer(lambda: folder.close(written=False))
+        return folder
+
+    return make
+
+
+def test_a_lookup_comes_back_from_its_line_as_it_was() -> None:
+    line = lookup().event.encode()
+
+    assert Lookup.of(Event.decode(line)) == lookup()
+    assert "\n" not in line
+
+
+def test_what_a_process_reports_at_its_end_comes_back_as_it_was() -> None:
+    versions = (("triton", Versions.of("triton 3.6")),)
+    facts = ProcessFacts("gw1", 3, ("note",), ("triton:k",), (("triton", "why"),), versions, ("t:k",), 1.5)
+
+    assert ProcessFacts.of(Event.decode(facts.event.encode())) == facts
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "{", "[]", "null", "{}", '{"id": 1}', '{"kind": 1}', lookup().event.encode()[:-9], "[" * 10**5],
+    ids=["empty", "open", "list", "null", "nothing", "no kind", "a number", "torn", "deep"],
+)
+def test_a_broken_line_is_an_error_of_its_value(line: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        Event.decode(line)
+
+
+def test_a_line_of_json_that_is_no_lookup_or_no_end_is_passed_over() -> None:
+    asked = lookup().identity
+    wrong = [
+        Event("tuned", asked, lookup().entry, data={"outcome": "odd"}),
+        Event("hit", asked, lookup().entry, data={"unknown": 1}),
+        Event("hit", asked, lookup().entry, data={"verdict": 3}),
+        Event("end", data={"versions": 1}),
+    ]
+
+    assert list(lookups_of(("gw0", event) for event in wrong)) == []
+    assert list(facts_of(("gw0", event) for event in wrong)) == []
+
+
+def test_what_crosses_to_xdist_is_what_execnet_can_send() -> None:
+    execnet = pytest.importorskip("execnet")
+    from pytest_autotune.session.traffic import Task, receive_task, send_task
+
+    workerinput: dict[str, object] = {}
+    task = Task([("toy", "k", b"\x00")], ["toy:k"], "/folder", "host", "run", "/shared", 4)
+    send_task(workerinput, task)
+
+    assert receive_task(execnet.loads(execnet.dumps(workerinput))) == task
+    execnet.dumps([lookup().event.encode(), ProcessFacts().event.encode()])
+
+
+def test_a_line_that_a_kill_has_cut_off_loses_only_itself(run: Callable[..., RunFolder]) -> None:
+    folder = run()
+    log = folder.log("gw0")
+    log.append(lookup("one").event)
+    log.append(lookup("two").event)
+    (path,) = folder.path.glob("gw0-*.jsonl")
+    path.write_bytes(path.read_bytes()[:-20])
+
+    assert [found.problem.kernel for _, found in asked_in(folder)] == ["one"]
+
+
+def test_a_damaged_line_is_counted_and_the_others_are_read(run: Callable[..., RunFolder]) -> None:
+    folder = run()
+    folder.log("gw0").append(lookup("one").event)
+    (path,) = folder.path.glob("*.jsonl")
+    path.write_bytes(b'{"kind": 3}\n\xff\n' + path.read_bytes())
+
+    found, damaged = folder.collect()
+
+    assert ([event.test for _, event in found], damaged) == (["test_é.py::test"], 2)
+
+
+def test_a_run_that_lives_is_not_recovered(run: Callable[..., RunFolder]) -> None:
+    alive = run()
+    alive.log("gw0").append(lookup().event)
+
+    other = run()
+
+    assert recovered_in(other) == []
+    other.close(written=True)
+    assert asked_in(alive) == [("gw0", lookup())]
+
+
+def test_a_run_that_could_not_write_is_recovered_by_the_next_with_its_dump_path(run: Callable[..., RunFolder]) -> None:
+    failed = run()
+    failed.log("gw0").append(lookup().event)
+    failed.close(written=False)
+
+    assert recovered_in(run("/other.textproto")) == []
+    following = run()
+    assert recovered_in(following) == [lookup()]
+    following.close(written=True)
+    assert recovered_in(run()) == []
+
+
+def test_what_a_worker_writes_while_its_run_ends_is_recovered_by_the_next(run: Callable[..., RunFolder]) -> None:
+    ending = run()
+    worker = ending.log("gw0")
+    worker.append(lookup("read").event)
+    assert len(asked_in(ending)) == 1
+    worker.append(lookup("late").event)
+    ending.close(written=True)
+
+    assert "late" in [found.problem.kernel for found in recovered_in(run())]
+
+
+def test_what_a_run_wrote_is_removed_when_it_is_in_the_cache(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
+    folder = run()
+    folder.log("gw0").append(lookup().event)
+    folder.collect()
+
+    folder.close(written=True)
+
+    assert not folder.path.exists()
+
+
+def test_a_full_disk_takes_one_line_and_leaves_those_around_it(
+    run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run()
+    log = folder.log("gw0")
+    log.append(lookup("before").event)
+    write, room = os.write, [20]
+
+    def until_full(descriptor: int, text: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write(descriptor, text[: room[0]])
+        room[0] -= written
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", until_full)
+        log.append(lookup("torn").event)
+    log.append(lookup("after").event)
+
+    assert [found.problem.kernel for _, found in asked_in(folder)] == ["before", "after"]
+    assert (len(log.unwritten), log.error) == (1, "No space left on device")
+
+    log.save()
+
+    assert [found.problem.kernel for _, found in asked_in(folder)] == ["torn"]
+    assert log.unwritten == []
+
+
+def test_a_process_that_knows_no_folder_keeps_its_lines(tmp_path: Path) -> None:
+    log = Log(None, "gw0")
+    log.append(lookup().event)
+
+    assert log.unwritten == [lookup().event.encode()]
+
+
+def test_a_worker_on_another_host_has_a_file_for_those_beside_it_and_sends_all_lines(tmp_path: Path) -> None:
+    log = Log(tmp_path, "gw0", sends=True)
+    log.append(lookup().event)
+
+    assert Others(tmp_path, "gw1").find(lookup().identity) == lookup().event
+    assert log.unwritten == [lookup().event.encode()]
+
+
+def test_a_worker_finds_what_others_have_tuned_and_not_what_they_only_asked_for(run: Callable[..., RunFolder]) -> None:
+    folder = run()
+    mine = Others(folder.path, "gw0")
+    folder.log("gw0").append(lookup("own").event)
+    folder.log("gw1").append(Lookup(*lookup("asked").identity, outcome=Outcome.MISS).event)
+    folder.log("gw1").append(lookup("tuned").event)
+    assert mine.find(lookup("tuned").identity) == lookup("tuned").event
+    folder.log("gw2").append(lookup("later").event)
+
+    assert mine.find(lookup("later").identity) == lookup("later").event
+    assert mine.find(lookup("asked").identity) is None
+    assert mine.find(lookup("own").identity) is None
+
+
+def test_the_race_of_a_choice_is_found_by_other_workers_and_is_no_tuning(run: Callable[..., RunFolder]) -> None:
+    folder, asked = run(), lookup().identity
+    folder.log("gw1").append(Event(RACED, race_of(asked)))
+
+    others = Others(folder.path, "gw0")
+
+    assert others.find(asked) is None
+    assert others.find(race_of(asked)) == Event(RACED, race_of(asked))
+    assert asked_in(folder) == []
+
+
+def test_a_forked_child_writes_a_file_of_its_own_and_keeps_no_lock(run: Callable[..., RunFolder]) -> None:
+    killed = run()
+    log = killed.log("gw0")
+    log.append(lookup("parent").event)
+    read, write = os.pipe()
+
+    child = os.fork()
+    if child == 0:
+        log.append(lookup("child").event)
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    while len(list(killed.path.glob("*.jsonl"))) < 2:
+        pass
+    killed.close(written=False)  # as the system does it for a parent that was killed
+
+    assert sorted(found.problem.kernel for found in recovered_in(run())) == ["child", "parent"]
+    os.close(write)
+    os.waitpid(child, 0)
+
+
+def test_a_log_goes_on_where_another_run_has_cleared_the_cache_folder(run: Callable[..., RunFolder]) -> None:
+    folder = run()
+    log = folder.log("gw0")
+    log.append(lookup("before").event)
+    shutil.rmtree(folder.path)
+    log.append(lookup("after").event)
+
+    assert [found.problem.kernel for _, found in asked_in(folder)] == ["after"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+def test_the_folder_of_another_user_is_left_alone(run: Callable[..., RunFolder]) -> None:
+    theirs = run()
+    theirs.log("gw0").append(lookup("theirs").event)
+    theirs.close(written=False)
+    os.chown(theirs.path, 12345, 12345)
+
+    following = run()
+
+    assert recovered_in(following) == []
+    following.close(written=True)
+    assert list(theirs.path.glob("*.jsonl"))
