@@ -15,7 +15,7 @@ from pytest_autotune.cache.model import Device
 from pytest_autotune.cache.ties import NOISE, TIE, TIE_US, kept_within, noise_of, settle, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import HostClock, Launch, Runner, as_large_as_fits
 from pytest_autotune.tuners.measuring.launching import DeviceLostError, Result
-from pytest_autotune.tuners.measuring.race import HOPELESS, LEAST_LAPS, Limits, Race
+from pytest_autotune.tuners.measuring.race import HOPELESS, LEAST_ROUNDS, Limits, Race
 from pytest_autotune.tuners.measuring.times import measurement
 
 
@@ -87,7 +87,7 @@ def race(
     """The choice, the results, and how often each candidate was launched."""
     launched: list[int] = []
     running = Race(gpu, limits, seed=seed, now_s=lambda: gpu.now_s)
-    running.look(runners(times_us, launched))
+    running.probe(runners(times_us, launched))
     results = running.finish()
     return running.choice, results, Counter(launched)
 
@@ -104,7 +104,7 @@ def test_the_fastest_of_kernels_that_are_shorter_than_their_launch_is_found() ->
 def test_before_each_round_it_is_told_how_many_are_still_in_the_race() -> None:
     gpu, told = Gpu(), list[tuple[int, int, int]]()
     running = Race(gpu, now_s=lambda: gpu.now_s, told=lambda left, of: told.append((left, of, gpu.waits)))
-    running.look(runners([5.0, 5.1, 7.0, 50.0]))
+    running.probe(runners([5.0, 5.1, 7.0, 50.0]))
     running.finish()
 
     assert told[:2] == [(4, 4, 0), (3, 4, told[1][2])], "one has lost at the first look"
@@ -122,8 +122,8 @@ def test_of_candidates_with_the_same_code_the_first_is_launched_for_all_of_them(
     def runner(number: int) -> Runner:
         return Runner(lambda: times_us[number], lambda: launched.append(number), code=codes[number])
 
-    race.look(map(runner, range(3)))
-    later = race.look([runner(3)])
+    race.probe(map(runner, range(3)))
+    later = race.probe([runner(3)])
     results = race.finish()
 
     assert set(launched) == {0, 1, 2}
@@ -131,8 +131,6 @@ def test_of_candidates_with_the_same_code_the_first_is_launched_for_all_of_them(
     assert later[0].same_as == 1
     assert results[3].time_us == results[1].time_us
     assert race.choice == 1
-    assert not race.beats(3, 1)
-    assert race.beats(3, 0)
 
 
 def test_losers_drop_out_early_and_the_host_waits_once_for_many_launches() -> None:
@@ -195,7 +193,7 @@ def test_processes_in_which_each_candidate_is_a_little_faster_or_slower_agree_fo
     assert differ <= 2
 
 
-def test_a_host_that_is_late_for_some_launches_has_no_candidate_judged_by_the_few_laps_where_it_was_in_time() -> None:
+def test_a_host_that_is_late_for_some_launches_has_no_candidate_judged_by_the_few_rounds_where_it_was_in_time() -> None:
     late = random.Random(3)
     choices = []
     for seed in range(8):
@@ -225,7 +223,7 @@ def test_a_choice_is_not_clear_before_candidates_took_turns_for_a_while() -> Non
 
     _, _, launched = race(Gpu(noise=0.001, disturbs=slow_at_first), [5.0, 5.001, 5.002])
 
-    assert min(launched.values()) >= LEAST_LAPS
+    assert min(launched.values()) >= LEAST_ROUNDS
 
 
 def test_clocks_that_ramp_up_during_the_race_favour_nobody() -> None:
@@ -291,7 +289,7 @@ def test_a_candidate_that_fails_in_the_middle_is_out_and_the_others_go_on() -> N
 
     gpu = Gpu()
     running = Race(gpu, expected=(MemoryError,), now_s=lambda: gpu.now_s)
-    running.look([*runners([5.0, 6.0]), Runner(failing)])
+    running.probe([*runners([5.0, 6.0]), Runner(failing)])
     results = running.finish()
 
     assert launches == 7
@@ -304,7 +302,7 @@ def test_an_error_that_is_not_expected_ends_the_race_as_it_is() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Race(Gpu(), expected=(MemoryError,)).look([Runner(failing)])
+        Race(Gpu(), expected=(MemoryError,)).probe([Runner(failing)])
 
 
 def test_ctrl_c_ends_the_race() -> None:
@@ -312,7 +310,7 @@ def test_ctrl_c_ends_the_race() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Race(Gpu(), expected=(Exception,)).look([Runner(interrupted)])
+        Race(Gpu(), expected=(Exception,)).probe([Runner(interrupted)])
 
 
 def test_nothing_is_chosen_when_a_failure_leaves_the_device_broken() -> None:
@@ -323,7 +321,7 @@ def test_nothing_is_chosen_when_a_failure_leaves_the_device_broken() -> None:
         raise MemoryError("fault")
 
     with pytest.raises(DeviceLostError) as lost:
-        Race(gpu, expected=(MemoryError,)).look([*runners([1.0]), Runner(breaking)])
+        Race(gpu, expected=(MemoryError,)).probe([*runners([1.0]), Runner(breaking)])
 
     assert lost.value.number == 1
     assert "illegal memory access" in str(lost.value.__cause__)
@@ -334,7 +332,7 @@ def test_nothing_is_chosen_where_all_fail() -> None:
         raise MemoryError
 
     running = Race(Gpu(), expected=(MemoryError,))
-    running.look([Runner(failing), Runner(failing)])
+    running.probe([Runner(failing), Runner(failing)])
 
     assert [result.measured for result in running.finish()] == [None, None]
     with pytest.raises(LookupError):
@@ -367,7 +365,7 @@ def test_a_candidate_is_set_up_whenever_another_one_ran_before() -> None:
 
     gpu = Gpu()
     running = Race(gpu, now_s=lambda: gpu.now_s)
-    running.look(
+    running.probe(
         Runner(lambda n=n: run(n), set_up=lambda n=n: active.append(n))  # type: ignore[misc]
         for n in range(4)
     )
@@ -415,7 +413,7 @@ def test_on_the_host_a_call_is_not_beaten_by_one_of_twice_its_time() -> None:
 
     for _ in range(3):
         running = Race(HostClock(), Limits(least=5))
-        running.look([Runner(spin(268e-6)), Runner(spin(118e-6)), Runner(spin(240e-6))])
+        running.probe([Runner(spin(268e-6)), Runner(spin(118e-6)), Runner(spin(240e-6))])
         running.finish()
         assert running.choice == 1
 
@@ -475,17 +473,3 @@ def test_a_gpu_whose_memory_is_full_gets_a_smaller_buffer_to_flush_its_cache_wit
 
     assert [buffer(free << 20) for free in (300, 100, 40)] == [256 << 20, 64 << 20, 32 << 20]
     assert buffer(31 << 20) is None
-
-
-def test_a_candidate_beats_another_one_where_it_is_faster_for_certain_and_by_more_than_a_tie() -> None:
-    gpu = Gpu(noise=0.004)
-    running = Race(gpu, now_s=lambda: gpu.now_s)
-    running.look(runners([50.0, 50.1, 49.0, 40.0, 90.0]))
-    running.finish()
-
-    beaten = [[number for number in range(5) if running.beats(number, other)] for other in range(5)]
-    assert beaten[0][-1:] == beaten[1][-1:] == [3]
-    assert 1 not in beaten[0]
-    assert 0 not in beaten[1]
-    assert beaten[3] == []
-    assert beaten[4] == [0, 1, 2, 3]

@@ -123,7 +123,7 @@ def test_a_difference_that_a_second_race_does_not_find_is_not_told() -> None:
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
         def run(number: int) -> float:
-            return 40.0 if number or gpu.now_s > 0.03 else 48.0
+            return 40.0 if number or gpu.now_s > 0.004 else 48.0
 
         return {one: Runner(lambda number=one.params[0].value: run(number)) for one in some}  # type: ignore
 

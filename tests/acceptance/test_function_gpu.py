@@ -153,7 +153,7 @@ def copy_of(size: int, library: str) -> Callable[[], object]:
 
 def median_us(call: Callable[[], object], library: str, flush_l2: bool) -> float:
     race = Race(make_clock(library, True, flush_l2))
-    race.look([Runner(call), Runner(call)])
+    race.probe([Runner(call), Runner(call)])
     return race.finish()[0].time_us
 
 

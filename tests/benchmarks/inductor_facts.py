@@ -658,7 +658,7 @@ def _made(autotuner: Any, params: Mapping[str, Any]) -> Any:
 
 def _truth(clock: Any, runners: Sequence[Any], laps: int = 400) -> dict[int, tuple[float, float]]:
     """Time launches in turn: the mean of the middle half in microseconds, and by which share two halves differ."""
-    from pytest_autotune.tuners.measuring.times import midmean
+    from pytest_autotune.tuners.measuring.times import interquartile_mean
 
     shuffle = random.Random(1).shuffle
     times: dict[int, list[float]] = {number: [] for number in range(len(runners))}
@@ -685,8 +685,8 @@ def _truth(clock: Any, runners: Sequence[Any], laps: int = 400) -> dict[int, tup
     found = {}
     for number, own in times.items():
         if len(own) >= 8:
-            (first, _), (second, _) = midmean(own[::2]), midmean(own[1::2])
-            found[number] = midmean(own)[0], abs(first / second - 1)
+            (first, _), (second, _) = interquartile_mean(own[::2]), interquartile_mean(own[1::2])
+            found[number] = interquartile_mean(own)[0], abs(first / second - 1)
     return found
 
 

@@ -265,7 +265,7 @@ def _race(call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any
 
 def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
     """The mean of the middle half of many launches of each in turn; a rough time of those far from the best."""
-    from pytest_autotune.tuners.measuring.times import midmean
+    from pytest_autotune.tuners.measuring.times import interquartile_mean
     from pytest_autotune.tuners.triton import launches
 
     make_clock = launches.clock_for(call.autotuner)
@@ -305,9 +305,9 @@ def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
     for number in close:
         pooled.setdefault(runners[number].code or number, []).extend(times.get(number, []))
     times = {number: pooled[runners[number].code or number] for number in close if number in times}
-    means = {number: midmean(times[number])[0] for number in close if times.get(number)}
+    means = {number: interquartile_mean(times[number])[0] for number in close if times.get(number)}
     halves = [
-        abs(midmean(own[::2])[0] / midmean(own[1::2])[0] - 1)
+        abs(interquartile_mean(own[::2])[0] / interquartile_mean(own[1::2])[0] - 1)
         for own in (times[number] for number in means)
         if len(own) > 3
     ]

@@ -363,8 +363,8 @@ def _raced(autotuner: Any, runners: list[Any], truth: list[float], number: int) 
     raced = races(make_clock(), [runners[one] for one in order], WORTH, benchmark.expected_failures())
     return {
         "loss": truth[number] / min(truth) - 1,
-        "found": raced.challenge is not None and not raced.disturbed,
-        "told": raced.challenge.slower if raced.challenge else 0.0,
+        "found": raced.winner is not None and not raced.disturbed,
+        "told": raced.slower.slower if raced.slower else 0.0,
         "disturbed": raced.disturbed,
         "held_s": time.perf_counter() - started,
     }

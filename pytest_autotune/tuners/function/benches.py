@@ -17,8 +17,7 @@ from pytest_autotune.tuners.measuring.how import NoClockError, OwnClock, make_cl
 from pytest_autotune.tuners.measuring.launching import DeviceLostError, Result
 from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
-from pytest_autotune.tuners.shared.candidates import first_line
-from pytest_autotune.tuners.shared.frameless import without_frames
+from pytest_autotune.tuners.shared.candidates import clear_tracebacks, first_line
 
 
 def bench_of(
@@ -133,7 +132,7 @@ class Bench(ABC):
         except Exception as broken:
             raise _device_lost(configuration, error, broken) from error
         # What was compiled, and is held by whoever asked for it, holds the error.
-        without_frames(error)
+        clear_tracebacks(error)
         return Trial(configuration, failed=_reason(error), may_pass=_may_pass(error))
 
 
@@ -199,7 +198,7 @@ class _RaceBench(Bench):
         new = [number for number, trial in enumerate(self._trials) if number >= first and not trial.failed]
         self._racing += new
         with self._hold():
-            self._take(new, self._results(lambda: self._race.look([self.runner(self._trials[one]) for one in new])))
+            self._take(new, self._results(lambda: self._race.probe([self.runner(self._trials[one]) for one in new])))
         return self._trials[first:]
 
     def finish(self) -> Found:

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.ties import TIE
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
@@ -150,7 +149,7 @@ class Benchmarks:
 
         :returns: by launcher, in milliseconds; nothing where Inductor is to measure one after the other.
         """
-        race = self._raced(autotuner, launchers, args, kwargs, limits, Race.finish)
+        race = self._raced(autotuner, launchers, args, kwargs, limits)
         if race is None:
             return {}
         times_ms = {launcher: one.time_us / 1000 for launcher, one in zip(launchers, race.results, strict=True)}
@@ -169,14 +168,14 @@ class Benchmarks:
         :returns: by launcher without the first, in milliseconds; nothing where Inductor is to measure one after the
             other.
         """
-        race = self._raced(autotuner, launchers, args, kwargs, STEP, lambda race: race.challenge(TIE))
+        race = self._raced(autotuner, launchers, args, kwargs, STEP)
         if race is None:
             return {}
         first_us, *others_us = (one.time_us for one in race.results)
         times_ms = {}
         for number, (launcher, time_us) in enumerate(zip(launchers[1:], others_us, strict=True), 1):
             time_ms = first_ms * time_us / first_us
-            is_faster = race.beats(number, 0)
+            is_faster = number == race.choice
             times_ms[launcher] = min(time_ms, first_ms * _LEAST_STEP) if is_faster else max(time_ms, first_ms)
         return times_ms
 
@@ -187,7 +186,6 @@ class Benchmarks:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         limits: Limits | None,
-        run: Callable[[Race], object],
     ) -> Race | None:
         """The race between a kernel's configurations when it is over; None where there can be none."""
         if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
@@ -196,8 +194,8 @@ class Benchmarks:
         with self.held():
             try:
                 race = Race(self._clock_now(), limits, told=search.races)
-                race.look(runners(autotuner, launchers, args, kwargs))
-                run(race)
+                race.probe(runners(autotuner, launchers, args, kwargs))
+                race.finish()
             except Exception:  # one of them fails: Inductor knows what to do about it
                 return None
             if race.disturbed:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_autotune.tuners.inductor.configurations import Params, params_of
-from pytest_autotune.tuners.shared.frameless import without_frames
+from pytest_autotune.tuners.shared.candidates import clear_tracebacks
 
 _IN_ALL_DIRECTIONS = "coordinate_descent_check_all_directions"
 
@@ -65,7 +65,7 @@ class Descent:
         Inductor asks for what failed again, so the frames lead back to the error.
         """
         for error in self._failed.values():
-            without_frames(error)
+            clear_tracebacks(error)
 
     def _is_known(self, config: Any) -> bool:
         params = params_of(config)

@@ -16,9 +16,9 @@ from pytest_autotune.run.door import Tuning
 from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.measuring.laps import Challenge
+from pytest_autotune.tuners.measuring.comparing import Comparison
 from pytest_autotune.tuners.measuring.times import Measurement
-from pytest_autotune.tuners.measuring.verifying import report, slower
+from pytest_autotune.tuners.measuring.verifying import DISTURBED, report, slower
 
 _Benchmark = Callable[[Sequence[Any]], Mapping[Any, float]]
 
@@ -52,7 +52,7 @@ def verify_winner(
             return Verdict("it was not measured in this process")
         told = Verdict(raced=len(first), measured_seconds=held_s)
         if tuning.lookup.disturbed:
-            return Verdict("something else may have run on the device", len(first), measured_seconds=held_s)
+            return Verdict(DISTURBED, len(first), measured_seconds=held_s)
         if found is None or again is None or not again[0].is_slower(worth):
             return told
         times_ms = {choice: one.median_us / 1000 for choice, one in first.items()}
@@ -64,7 +64,7 @@ def verify_winner(
 
 def _challenge(
     measured: Mapping[Any, Measurement], choices: Sequence[Any], winner: Any
-) -> tuple[Any, Challenge] | None:
+) -> tuple[Any, Comparison] | None:
     """The fastest of the others, and how the winner compares with it."""
     others = [choice for choice in choices if choice in measured and choice is not winner]
     if winner not in measured or not others:
@@ -73,13 +73,13 @@ def _challenge(
     return best, _compared(measured[winner], measured[best])
 
 
-def _compared(own: Measurement, other: Measurement) -> Challenge:
+def _compared(own: Measurement, other: Measurement) -> Comparison:
     ratio = own.median_us / other.median_us
     error = ratio * math.hypot(own.error_us / own.median_us, other.error_us / other.median_us)
-    return Challenge(0, ratio - 1, error)
+    return Comparison(ratio - 1, error)
 
 
-def _again(timed: Benchmarks, benchmark: _Benchmark, winner: Any, best: Any) -> tuple[Challenge, float] | None:
+def _again(timed: Benchmarks, benchmark: _Benchmark, winner: Any, best: Any) -> tuple[Comparison, float] | None:
     """Both once more in either order: how they compare, and the time of the faster one in microseconds."""
     found = []
     for order in ([best, winner], [winner, best]):
@@ -89,4 +89,4 @@ def _again(timed: Benchmarks, benchmark: _Benchmark, winner: Any, best: Any) -> 
         found.append((_compared(measured[winner], measured[best]), measured[best].median_us))
     (one, one_us), (two, two_us) = found
     error = math.hypot(one.error, two.error, one.slower - two.slower) / 2
-    return Challenge(0, (one.slower + two.slower) / 2, error), (one_us + two_us) / 2
+    return Comparison((one.slower + two.slower) / 2, error), (one_us + two_us) / 2

@@ -57,7 +57,7 @@ def measurement(samples_us: Sequence[float]) -> Measurement:
     return Measurement(statistics.median(kept), (upper - lower) / 2, len(kept), len(ordered))
 
 
-def midmean(samples: Sequence[float]) -> tuple[float, float]:
+def interquartile_mean(samples: Sequence[float]) -> tuple[float, float]:
     """The mean of the middle half, and its standard error.
 
     A timer's ticks do not show in it as they do in a median: those of CUDA events are 0.032 us long, 0.7 % of a

@@ -1,8 +1,8 @@
 """A loaded choice is raced against the other candidates: is it still the fastest?
 
-What is compared was measured in one race. A choice is called slower where another candidate is faster by a share that
-counts (:data:`pytest_autotune.run.verify.WORTH`), and by more than three standard errors of the difference; and where
-a second race, of these two alone, says so too.
+It is a tuning in which the choice holds the ties: another candidate has to be faster by a share that counts
+(:data:`pytest_autotune.run.verify.WORTH`), and by more than three standard errors where these two race once more.
+What is compared was measured in one race.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_autotune.run.door import Tuning
 from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
-from pytest_autotune.tuners.measuring.laps import Challenge
+from pytest_autotune.tuners.measuring.comparing import Comparison
 from pytest_autotune.tuners.measuring.launching import Result
 from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.shared.candidates import error_line, rounded_us
@@ -30,20 +30,23 @@ LIMITS = Limits(each_us=50_000.0, all_us=300_000.0)
 AT_A_TIME = 16
 #: Nothing can be measured then.
 CAPTURED = Verdict("a CUDA graph was captured")
+DISTURBED = "something else may have run on the device"
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The outcome of both races.
+class Raced:
+    """What both races came to.
 
-    :param challenge: None where the choice is as good as any.
+    :param winner: the number of the candidate that beats the choice; None where the choice is as good as any.
     :param results: of all in the first race.
-    :param best_us: the time of the one that is faster, in microseconds.
+    :param slower: how the choice compares with the winner, in the second race.
+    :param best_us: the time of the winner there, in microseconds.
     """
 
-    challenge: Challenge | None
+    winner: int | None
     results: Sequence[Result]
     disturbed: bool
+    slower: Comparison | None = None
     best_us: float = 0.0
 
 
@@ -84,12 +87,12 @@ def report(tuning: Tuning, race: Callable[[Callable[[], bool]], Verdict], spent_
         started = time.perf_counter() - spent_s
         try:
             verdict = race(is_over)
-        except Exception as error:
+        except Exception as error:  # a candidate's own, which must not fail a test that does not launch it
             verdict = Verdict(error_line(error))
         tuning.verified(replace(verdict, seconds=significant(time.perf_counter() - started)))
 
 
-def slower(verdict: Verdict, challenge: Challenge, best_us: float, entry: Entry) -> Verdict:
+def slower(verdict: Verdict, found: Comparison, best_us: float, entry: Entry) -> Verdict:
     """The verdict on a choice that another candidate beats.
 
     :param verdict: what is known of the race already.
@@ -98,10 +101,10 @@ def slower(verdict: Verdict, challenge: Challenge, best_us: float, entry: Entry)
     """
     return replace(
         verdict,
-        slower=significant(challenge.slower),
-        choice_us=rounded_us(best_us * (1 + challenge.slower)),
+        slower=significant(found.slower),
+        choice_us=rounded_us(best_us * (1 + found.slower)),
         best_us=rounded_us(best_us),
-        error_us=significant(2 * challenge.error * best_us, 2),
+        error_us=significant(2 * found.error * best_us, 2),
         entry=entry,
     )
 
@@ -129,29 +132,21 @@ def _verdict(tuning: Tuning, contest: Contest, is_over: Callable[[], bool]) -> V
         raced = races(contest.make_clock(), list(runners.values()), worth, contest.expected)
         verdict = Verdict(raced=len(racing), measured_seconds=significant(time.perf_counter() - began))
     if raced.disturbed or tuning.lookup.disturbed:
-        return replace(verdict, reason="something else may have run on the device")
-    if raced.challenge is None:
+        return replace(verdict, reason=DISTURBED)
+    if raced.winner is None or raced.slower is None:
         return verdict
     timed = [_timed(candidate, result) for candidate, result in zip(racing, raced.results, strict=True)]
-    winner = raced.challenge.winner
-    best = timed[winner] = replace(racing[winner], time_us=rounded_us(raced.best_us))
-    return slower(verdict, raced.challenge, raced.best_us, _entry(tuning, best, timed))
+    best = timed[raced.winner] = replace(racing[raced.winner], time_us=rounded_us(raced.best_us))
+    problem, fingerprint = tuning.lookup.identity
+    # What the old choice was compiled for says nothing of this one.
+    new = replace(entry, problem=problem, fingerprint=fingerprint, choice=best, candidates=tuple(timed), compiled=())
+    return slower(verdict, raced.slower, raced.best_us, replace(new, versions=tuning.versions, raw=b""))
 
 
 def _timed(candidate: Candidate, result: Result) -> Candidate:
     if result.measured is not None:
         return replace(candidate, time_us=rounded_us(result.time_us))
     return replace(candidate, failed=error_line(result.failed) if result.failed is not None else "failed")
-
-
-def _entry(tuning: Tuning, best: Candidate, timed: Sequence[Candidate]) -> Entry:
-    """What a dump keeps where another candidate is faster."""
-    old = tuning.entry
-    assert old is not None
-    problem, fingerprint = tuning.lookup.identity
-    # What the old choice was compiled for says nothing of this one.
-    new = replace(old, problem=problem, fingerprint=fingerprint, choice=best, candidates=tuple(timed), compiled=())
-    return replace(new, versions=tuning.versions, raw=b"")
 
 
 def _is_choice(candidate: Candidate, entry: Entry) -> bool:
@@ -168,20 +163,23 @@ def _likeliest_first(contest: Contest, entry: Entry) -> list[Candidate]:
     return sorted(dict.fromkeys(contest.candidates), key=place)
 
 
-def races(
-    clock: Clock, runners: Sequence[Runner], worth: float, expected: tuple[type[BaseException], ...]
-) -> Comparison:
-    """Race a choice, which is the first of the runners, against the others; and again against the one that beats it."""
-    race = Race(clock, LIMITS, expected)
-    race.look(runners)
-    first = race.challenge(worth)
-    results = race.results
-    if first is None or not first.is_slower(worth):
-        return Comparison(None, results, race.disturbed)
-    again = Race(clock, LIMITS, expected, seed=1)
-    again.look([runners[0], runners[first.winner]])
-    second = again.challenge(worth)
-    if second is None or not second.is_slower(worth):
-        return Comparison(None, results, race.disturbed or again.disturbed)
-    challenge = replace(second, winner=first.winner)
-    return Comparison(challenge, results, race.disturbed or again.disturbed, again.results[1].time_us)
+def races(clock: Clock, runners: Sequence[Runner], worth: float, expected: tuple[type[BaseException], ...]) -> Raced:
+    """Race a choice, which is the first of the runners, against the others; and again against the one that beats it.
+
+    :raises Exception: what the choice failed with.
+    """
+    race = Race(clock, LIMITS, expected, worth=worth)
+    race.probe(runners)
+    results = race.finish()
+    if (failed := results[0].failed) is not None:
+        raise failed
+    if race.choice == 0:
+        return Raced(None, results, race.disturbed)
+    again = Race(clock, LIMITS, expected, seed=1, worth=worth)
+    again.probe([runners[0], runners[race.choice]])
+    _, best = again.finish()
+    disturbed = race.disturbed or again.disturbed
+    found = again.compared(0, 1)
+    if found is None or not found.is_slower(worth):
+        return Raced(None, results, disturbed)
+    return Raced(race.choice, results, disturbed, found, best.time_us)

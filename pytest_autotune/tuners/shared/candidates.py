@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from pytest_autotune.run.rounding import significant
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 #: Digits of a time that are kept: more are noise.
 DIGITS = 4
@@ -36,3 +40,20 @@ def first_line(text: str) -> str:
 def no_longer_compiles(error: str) -> str:
     """Why a loaded choice is rejected; ``error`` is one line."""
     return f"the choice no longer compiles: {error}"
+
+
+def clear_tracebacks(error: _Error) -> _Error:
+    """An error that has forgotten where it was raised, and so have those that led to it.
+
+    A frame holds what its function worked on, all tensors of a call, and leads to the frames of its callers. Where one
+    of them holds the error, that is a circle: all of it would stay until the garbage collector comes.
+    """
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            left += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+    return error

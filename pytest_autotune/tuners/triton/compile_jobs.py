@@ -22,8 +22,8 @@ from pytest_autotune.run.together.children import Bounds
 from pytest_autotune.run.together.forked_jobs import MOST, Ended, ForkedJobs, thread_may_fork
 from pytest_autotune.run.together.machine import FREE_MEMORY, free_memory
 from pytest_autotune.run.together.shared_work import Work
+from pytest_autotune.tuners.shared.candidates import clear_tracebacks
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
-from pytest_autotune.tuners.shared.frameless import without_frames
 from pytest_autotune.tuners.triton.internals import crashes, knobs
 
 #: After so many forks that hang in a run, threads compile: whatever has the first one hang is gone in the next one.
@@ -194,7 +194,7 @@ class CompileJobs(Executor):
         for job in self._jobs.values():
             error = job.result.exception() if job.result.done() else None
             if error is not None:
-                without_frames(error)
+                clear_tracebacks(error)
 
 
 def weight_of(config: Any) -> float:

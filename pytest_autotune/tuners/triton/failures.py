@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from pytest_autotune.tuners.shared.candidates import error_line
-from pytest_autotune.tuners.shared.frameless import without_frames
+from pytest_autotune.tuners.shared.candidates import clear_tracebacks, error_line
 from pytest_autotune.tuners.triton.internals import benchmark, compile_calls, crashes
 
 
@@ -41,7 +40,7 @@ def noted_failures(
     finally:
         autotuner.do_bench = original
     for error in failed.values():  # none of them is raised any more
-        without_frames(error)
+        clear_tracebacks(error)
 
 
 def fails_again(error: BaseException) -> bool:

@@ -52,7 +52,7 @@ def race(
     :raises Exception: what Triton's own benchmark does not take for a failure of one candidate.
     """
     running = Race(clock, expected=benchmark.expected_failures(), told=told)
-    running.look([runner(autotuner, args, kwargs, config, codes.get(config)) for config in configs])
+    running.probe([runner(autotuner, args, kwargs, config, codes.get(config)) for config in configs])
     results = running.finish()
     best = configs[running.choice] if any(result.measured for result in results) else None
     # Of one that is given twice the first is launched.
