@@ -137,7 +137,11 @@ class Race:
         """Race those that may win; returns what became of every candidate, in the order of the probes."""
         began_s = self._now_s()
         best_us = min((one.least_us for one in _running(self._candidates)), default=math.inf)
-        left = [one for one in _running(self._candidates) if one.least_us <= best_us * (1 + MAY_WIN)]
+        left = [
+            one
+            for one in _running(self._candidates)
+            if one.least_us <= best_us * (1 + MAY_WIN) or (self._worth is not None and one.number == 0)
+        ]
         self._warm_up(left)
         for launches, margin in STAGES:
             wanted = self._launches(left, launches, over=self._is_over(began_s))
