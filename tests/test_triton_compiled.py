@@ -469,15 +469,12 @@ def hooked_kernel(blocks: list[int], **options: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:warmup, rep, and use_cuda_graph:DeprecationWarning")
-@pytest.mark.parametrize("given", ["nothing", "the usual numbers", "the benchmark of a library"])
+@pytest.mark.parametrize("given", ["nothing", "the usual numbers"])
 def test_candidates_race_and_the_fastest_is_chosen_with_its_spread(run, absent_gpu, given: str) -> None:
     absent_gpu.times_us = {16: 5.2, 32: 4.1, 64: 9.0, 128: 900.0}
     lookups = run(dumping=True)
     options: dict[str, Any] = {"warmup": 25, "rep": 100} if given == "the usual numbers" else {}
-    if given == "the benchmark of a library":
-        options["do_bench"] = lambda kernel_call, quantiles: [1.0] * 3
     kernel = hooked_kernel([16, 32, 64, 128], **options)
-    kernel.benchmark_protocol = type("Protocol", (), {"cache_policy": "warm_l2"})()
 
     kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
 

@@ -169,14 +169,6 @@ def test_a_list_that_a_pruner_sorts_has_its_order_again() -> None:
     assert autotuner.configs == whole
 
 
-@pytest.mark.parametrize("listed", [[{"BLOCK": 16}], [SimpleNamespace(kwargs=None)], None])
-def test_what_a_library_has_in_the_place_of_candidates_is_pruned_as_without_us(listed: Any) -> None:
-    autotuner = SimpleNamespace(configs=listed, early_config_prune=abs)
-
-    assert pruned_alone(autotuner, lambda: [16]) == [16]
-    assert pruned_alone(SimpleNamespace(), lambda: [16]) == [16]
-
-
 def test_where_a_generator_leaves_nothing_the_error_is_tritons_and_none_of_ours(session) -> None:
     first = session(dumping=True)
 
@@ -200,46 +192,3 @@ def test_what_a_candidate_has_besides_its_params_is_kept_in_a_copy() -> None:
     assert (own.num_warps, own.note) == (4, "own")
     assert (left.num_warps, left.note, left.kwargs) == (1, "changed", {"BLOCK": 16})
     assert type(left) is type(own)
-
-
-def test_a_list_that_a_test_sets_decides_what_it_gets_in_any_order_and_alone(session) -> None:
-    def chosen(run: Any, order: tuple[int, ...]) -> list[int]:
-        one = kernel(None)
-        every, made = one.configs, []
-        for some in order:
-            run.run.begin_test(f"test_{some}")
-            one.configs = every[:some]
-            made.append(call(one))
-        return made
-
-    first = session(dumping=True)
-    assert chosen(first, (3, 2, 3)) == [64, 32, 64]
-
-    for order in ((2,), (3,), (2, 3)):
-        loaded = session(first.entries)
-        assert chosen(loaded, order) == [32 if some == 2 else 64 for some in order]
-        assert loaded.outcomes == ["hit"] * len(order)
-
-
-def test_within_a_test_and_for_an_equal_list_tritons_memory_answers_as_ever(session) -> None:
-    first = session(dumping=True)
-    one = kernel(None)
-    first.run.begin_test("test_a")
-    call(one)
-    one.configs = one.configs[:2]
-    assert call(one) == 64
-
-    first.run.begin_test("test_b")
-    assert call(one) == 32
-    first.run.begin_test("test_c")
-    one.configs = list(one.configs)
-    assert (call(one), len(first.lookups)) == (32, 2)
-
-
-def test_a_kernel_that_is_left_alone_forgets_nothing_when_its_list_is_set(session) -> None:
-    session(dumping=True, ignore=("triton:*copy",))
-    one = kernel(None)
-    call(one)
-    one.configs = one.configs[:2]
-
-    assert call(one) == 64

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.tuners.triton.internals import benchmark
+from pytest_autotune.tuners.triton.internals import benchmark, kernel_layers
+
+#: The functions of ``triton.heuristics``, by the name of the value that each makes.
+Heuristics = list[tuple[str, Callable[..., object]]]
 
 
 @dataclass(frozen=True)
@@ -18,16 +21,18 @@ class Call:
     tuning_key: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    #: What a class that makes keys of its own has in the place of arguments, by name, and has besides.
-    keyed: tuple[tuple[str, object], ...] = ()
+    heuristics: Heuristics
 
     @classmethod
-    def of(cls, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None]) -> Call:
+    def of(cls, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None], over: Iterable[Any]) -> Call:
         """The call that a benchmark function of Triton's is for.
 
+        :param over: the ``triton.heuristics`` over the autotuner.
         :raises LookupError: when it is not the function that Triton is known to pass.
         """
-        return cls(autotuner, tuning_key, *benchmark.arguments_of(bench_fn))
+        found = [*kernel_layers.heuristics_under(autotuner), *over]
+        heuristics = [pair for one in found for pair in one.values.items()]
+        return cls(autotuner, tuning_key, *benchmark.arguments_of(bench_fn), heuristics)
 
     @property
     def named(self) -> dict[str, Any]:

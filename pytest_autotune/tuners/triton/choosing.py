@@ -15,12 +15,13 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.policy import Refusal
 from pytest_autotune.run.together.shared_work import Work
 from pytest_autotune.tuners.shared.candidates import no_longer_compiles
 from pytest_autotune.tuners.shared.source.definitions import may_be_defined
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton import identity as identities
-from pytest_autotune.tuners.triton import interpreter, libtuner
+from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
@@ -33,78 +34,54 @@ from pytest_autotune.tuners.triton.identity import (
     made_of,
     versions,
 )
-from pytest_autotune.tuners.triton.internals import async_compile, autotuners, kernel_layers
-from pytest_autotune.tuners.triton.set_lists import SetLists
+from pytest_autotune.tuners.triton.internals import async_compile, kernel_layers
+from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
 from pytest_autotune.tuners.triton.tuning import tune
 from pytest_autotune.tuners.triton.verifying import verify_choice
-
-#: The ``check_disk_cache`` of a class: Triton's, or what a subclass has in its place.
-DiskCache = Callable[..., Any]
 
 
 class Choices:
     """Chooses for the calls of one process.
 
     :param compiled: notes what the choices are compiled for.
-    :param set_lists: gets to know what is chosen.
+    :param heuristics: those over autotuners.
+    :param disk_cache: Triton's own ``check_disk_cache``.
     """
 
-    def __init__(self, run: TuningRun, compiled: CompiledChoices, set_lists: SetLists) -> None:
+    def __init__(
+        self, run: TuningRun, compiled: CompiledChoices, heuristics: HeuristicsOver, disk_cache: Callable[..., Any]
+    ) -> None:
         self._run = run
         self._compiled = compiled
-        self._set_lists = set_lists
+        self._heuristics = heuristics
+        self._disk_cache = disk_cache
         self._devices: set[Device] = set()
 
-    def choose(
-        self,
-        autotuner: Any,
-        tuning_key: Any,
-        configs: Sequence[Any],
-        bench_fn: Callable[[], None],
-        disk_cache: DiskCache,
-    ) -> bool:
+    def choose(self, autotuner: Any, tuning_key: Any, configs: Sequence[Any], bench_fn: Callable[[], None]) -> bool:
         """Stand in for ``check_disk_cache``: put a choice into ``autotuner.cache``.
 
         :param configs: the candidates that pruning left.
         :param bench_fn: measures them as Triton does.
-        :param disk_cache: the ``check_disk_cache`` of the autotuner's class.
         :returns: True when the choice was not benchmarked in this call.
         """
         run = self._run
         function = python_function(autotuner)
         if run.paused or function is None or run.ignores(NAME, qualified_name(function)):
-            return self.leave_alone(autotuner, tuning_key, configs, bench_fn, disk_cache)
+            return self.leave_alone(autotuner, tuning_key, configs, bench_fn)
         try:
-            call = Call.of(autotuner, tuning_key, bench_fn)
+            call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.over(autotuner))
         except LookupError:
             run.note(f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was left alone")
-            return self.leave_alone(autotuner, tuning_key, configs, bench_fn, disk_cache)
-        with autotuners.forgets_refused_call(autotuner):
-            done = self._choose(call, function, configs, bench_fn, disk_cache)
-        return self.leave_alone(autotuner, tuning_key, configs, bench_fn, disk_cache) if done is None else done
-
-    def choose_one(self, call: Call, configs: Sequence[Any], bench_fn: Callable[[], None]) -> Any:
-        """What a call runs with whose autotuner searches by itself; None where it is to be left alone.
-
-        :param configs: the candidates that pruning left.
-        :param bench_fn: measures them as Triton does.
-        """
-        function = python_function(call.autotuner)
-        if self._run.paused or function is None or self._run.ignores(NAME, qualified_name(function)):
-            return None
-        with autotuners.forgets_refused_call(call.autotuner):
+            return self.leave_alone(autotuner, tuning_key, configs, bench_fn)
+        try:
             done = self._choose(call, function, configs, bench_fn)
-        if done is None:
-            return None
-        return call.autotuner.cache[call.tuning_key]
+        except Refusal:
+            autotuner.nargs = None  # Triton's run lets go of the arguments only where it returns
+            raise
+        return self.leave_alone(autotuner, tuning_key, configs, bench_fn) if done is None else done
 
     def _choose(
-        self,
-        call: Call,
-        function: FunctionType,
-        configs: Sequence[Any],
-        bench_fn: Callable[[], None],
-        disk_cache: DiskCache | None = None,
+        self, call: Call, function: FunctionType, configs: Sequence[Any], bench_fn: Callable[[], None]
     ) -> bool | None:
         """Put a choice into ``autotuner.cache``.
 
@@ -125,19 +102,17 @@ class Choices:
             if self._take(call, identity, tuning):
                 self._forget_before_the_next_test(call, tuning.lookup)
                 return True
-            if disk_cache is not None and not run.policy.dumping and _owner_uses_disk_cache(autotuner):
-                return _from_disk_cache(disk_cache, autotuner, call.tuning_key, configs, bench_fn)
-            tune(call, configs, bench_fn if _is_compiled(autotuner) else _as_it_is(bench_fn), tuning, run)
+            if not run.policy.dumping and _owner_uses_disk_cache(autotuner):
+                return bool(self._disk_cache(autotuner, call.tuning_key, configs, bench_fn))
+            tune(call, configs, bench_fn, tuning, run, is_compiled=_is_compiled(autotuner))
             self._note_tuned(call, tuning.lookup)
             self._forget_before_the_next_test(call, tuning.lookup)
             return False
 
-    def leave_alone(
-        self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None], disk_cache: DiskCache
-    ) -> bool:
-        """Do what the autotuner's class does without us."""
+    def leave_alone(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
+        """Do what Triton does without us."""
         if _owner_uses_disk_cache(autotuner):
-            return _from_disk_cache(disk_cache, autotuner, tuning_key, configs, bench_fn)
+            return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
         bench_fn()
         return False
 
@@ -227,33 +202,18 @@ class Choices:
         asked for by the tests that use it, too: else it would not be known.
         """
         autotuner, tuning_key = call.autotuner, call.tuning_key
-        self._set_lists.chosen(autotuner, tuning_key)
         is_pruned = getattr(autotuner, "early_config_prune", None) is not None and autotuner.perf_model is None
         is_nested = lookup is not None and lookup.inside
         if not (is_pruned or is_nested) and self._run.policy.sweep is None:
             return
         reference = weakref.ref(autotuner)
-        forget_launches = libtuner.forget_launches(autotuner)
 
         def forget() -> None:
-            forget_launches()
             cache = getattr(reference(), "cache", None)
             if type(cache) is dict:
                 cache.pop(tuning_key, None)
 
         self._run.at_next_test(forget)
-
-
-def _from_disk_cache(
-    disk_cache: DiskCache, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]
-) -> bool:
-    try:
-        return bool(disk_cache(autotuner, tuning_key, configs, bench_fn))
-    except TypeError:
-        # Triton writes the key as JSON after it has tuned, and fails for a dtype in it: the choice is there.
-        if tuning_key in autotuner.cache:
-            return False
-        raise
 
 
 def _compiled_kernel(call: Call, config: Any) -> Any:
@@ -273,15 +233,6 @@ def _is_compiled(autotuner: Any) -> bool:
         and kernel_layers.is_of_triton(autotuner)
         and not async_compile.collects_what_is_compiled()
     )
-
-
-def _as_it_is(bench_fn: Callable[[], None]) -> Callable[[], None]:
-    """A benchmark that leaves nothing to a race, and of which nothing is compiled ahead."""
-
-    def benchmark() -> None:
-        bench_fn()
-
-    return benchmark
 
 
 def _owner_uses_disk_cache(autotuner: Any) -> bool:

@@ -26,54 +26,75 @@ _OF_TRITON = ("grid", "warmup")
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What was chosen for one key of an autotuner."""
+    """What was chosen for one key of an autotuner.
+
+    :param options: arguments of its first call that are none of the kernel's.
+    :param words: of what that was compiled for.
+    """
 
     autotuner: weakref.ref[Any]
     entry: Entry
     config: Any
+    options: Mapping[str, Any]
+    words: Mapping[str, str]
 
 
 class CompiledChoices:
     """What the choices of one process are compiled for.
 
     The first call of a key comes by the door. A later one that differs in what no key has, such as an alignment, has
-    Triton compile again, and is seen there.
-
-    :param autotuner_class: Triton's.
+    Triton compile again, and is seen there: by the autotuner that launches then, and what that is known to run with.
     """
 
-    def __init__(self, run: TuningRun, autotuner_class: Any) -> None:
+    def __init__(self, run: TuningRun) -> None:
         self._run = run
-        self._class = autotuner_class
         self._chosen: dict[tuple[int, Any], _Chosen] = {}
+        #: The autotuners that look for a choice: what is compiled for them meanwhile may be any candidate.
+        self._choosing: set[int] = set()
 
     def forget(self, autotuner: Any, tuning_key: Any) -> None:
-        """A choice is looked for: what is compiled meanwhile may be any candidate."""
+        """A choice is looked for."""
         self._chosen.pop((id(autotuner), tuning_key), None)
+        self._choosing.add(id(autotuner))
 
     def chosen(self, call: Call, entry: Entry, config: Any, kernel: Any) -> None:
         """A choice was found, and compiled for this call.
 
         :param kernel: Triton's compiled kernel; None where it was not compiled, such as under the interpreter.
         """
-        known = _Chosen(weakref.ref(call.autotuner), entry, config)
-        self._chosen[id(call.autotuner), call.tuning_key] = known
-        if kernel is not None:
-            try:
-                self._note(known, call.autotuner, call.kwargs, compiled_kernels.source_of(kernel), kernel)
-            except Exception as error:  # the choice is there all the same
-                self._run.error("triton", "what a choice was compiled for", error)
+        autotuner = call.autotuner
+        self._choosing.discard(id(autotuner))
+        if kernel is None:
+            return
+        try:
+            source = compiled_kernels.source_of(kernel)
+            names = {*compiled_kernels.kinds_of(source), *_OF_TRITON}
+            options = {name: value for name, value in call.kwargs.items() if name not in names}
+            known = _Chosen(weakref.ref(autotuner), entry, config, options, words_of(source, ()))
+            self._chosen[id(autotuner), call.tuning_key] = known
+            self._note(known, autotuner, source, kernel)
+        except NoText:
+            pass
+        except Exception as error:  # the choice is there all the same
+            self._run.error("triton", "what a choice was compiled for", error)
 
     def compiled(self, source: Any, kernel: Any) -> None:
         """Something was compiled in this process."""
-        found = frames.launching_autotuner(self._class)
-        if found is not None:
-            autotuner, key, kwargs = found
-            known = self._chosen.get((id(autotuner), key))
-            if known is not None and known.autotuner() is autotuner:
-                self._note(known, autotuner, kwargs, source, kernel)
-        elif self._run.wants_plain_kernels(PLAIN):
+        launched = [known for known in list(self._chosen.values()) if self._may_launch(known, source)]
+        if launched:
+            with suppress(NoText):
+                words = words_of(source, ()).items()
+                nearest = max(launched, key=lambda known: len(words & known.words.items()))
+                self._note(nearest, nearest.autotuner(), source, kernel)
+        if self._run.wants_plain_kernels(PLAIN):
             self._note_plain(source)
+
+    def _may_launch(self, known: _Chosen, source: Any) -> bool:
+        """Whether a choice is launched now, as far as its autotuner shows: the key of the call is not among that."""
+        autotuner = known.autotuner()
+        if autotuner is None or id(autotuner) in self._choosing or autotuner.nargs is None:
+            return False
+        return autotuner.best_config is known.config and kernel_layers.jit_function(autotuner) is source.fn
 
     def _note_plain(self, source: Any) -> None:
         launched = frames.launched_function()
@@ -90,11 +111,10 @@ class CompiledChoices:
             device = on.name, on.arch, on.multiprocessors
             self._run.plain_kernels[PlainKernel(PLAIN, kernel, device, text, str(versions()))] = None
 
-    def _note(self, known: _Chosen, autotuner: Any, kwargs: Mapping[str, Any], source: Any, kernel: Any) -> None:
+    def _note(self, known: _Chosen, autotuner: Any, source: Any, kernel: Any) -> None:
         entry, config = known.entry, known.config
         names = list(compiled_kernels.kinds_of(source))
-        given = [name for name in kwargs if name not in _OF_TRITON]
-        options = {name: kwargs[name] for name in given if name not in names}
+        options = dict(known.options)
         for layer in kernel_layers.heuristics_under(autotuner):  # they may set options, too
             for name in layer.values:
                 if name not in names:
@@ -102,8 +122,8 @@ class CompiledChoices:
         held = [name for name in config.kwargs if name in names]
         with suppress(NoText):
             text = text_of(source, held, options)
-            key = group_of(words_of(source, ()), entry.problem.key)
             choice = entry.choice.params if entry.choice is not None else ()
             problem = entry.problem
-            parts = (problem.kernel, problem.device, before_pruning(entry.fingerprint), choice, key)
+            group = group_of(words_of(source, ()), problem.key)
+            parts = (problem.kernel, problem.device, before_pruning(entry.fingerprint), choice, group)
             self._run.was_compiled_for(entry, digest(repr(parts)), text)

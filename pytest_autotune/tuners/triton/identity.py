@@ -28,9 +28,9 @@ from pytest_autotune.tuners.shared.source.source_digest import FORM, source_dige
 from pytest_autotune.tuners.shared.values import callable_text, constant_text, refuse
 from pytest_autotune.tuners.shared.versions import versions_of
 from pytest_autotune.tuners.triton import interpreter
-from pytest_autotune.tuners.triton.call import Call
+from pytest_autotune.tuners.triton.call import Call, Heuristics
 from pytest_autotune.tuners.triton.internals import knobs, targets
-from pytest_autotune.tuners.triton.key import Heuristics, heuristics_of, key_value, key_values
+from pytest_autotune.tuners.triton.key import key_value, key_values
 from pytest_autotune.tuners.triton.params import distinct_params, has_names, search_text
 
 NAME = "triton"
@@ -72,14 +72,13 @@ def identity_of(
     autotuner = call.autotuner
     key: list[Value] = []
     try:
-        heuristics = heuristics_of(autotuner)
-        arguments = list(key_values(call, function, heuristics))
+        arguments = list(key_values(call, function))
         for name, value in arguments:
             key.append(key_value(name, value))
         offered: dict[tuple[Value, ...], Any] = {}
         for config, params in zip(configs, distinct_params(configs), strict=True):
             offered.setdefault(params, config)
-        fingerprint = _fingerprint(autotuner, heuristics, arguments)
+        fingerprint = _fingerprint(autotuner, call.heuristics, arguments)
     except UnportableError as error:
         raise UnportableProblem(Problem(NAME, qualified_name(function), tuple(key), on), str(error)) from None
     problem = Problem(NAME, qualified_name(function), tuple(key), on)
@@ -140,7 +139,7 @@ def made_of(call: Call, function: FunctionType, fingerprint: Iterable[Value], co
     for value in fingerprint:
         if value.name == "source" and value.type == FORM:
             parts = source_parts(autotuner.fn, constant_text, named=False)
-            for name, heuristic in heuristics_of(autotuner):
+            for name, heuristic in call.heuristics:
                 if python_function(heuristic) is not None:
                     parts.update(
                         {f"{name}.{part}": one for part, one in source_parts(heuristic, constant_text).items()}

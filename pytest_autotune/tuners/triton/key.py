@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
@@ -13,32 +13,20 @@ from pytest_autotune.tuners.shared.source.functions import closure_cells, python
 from pytest_autotune.tuners.shared.source.source_digest import is_code
 from pytest_autotune.tuners.shared.values import DtypeName, stable_value, unwrapped
 from pytest_autotune.tuners.triton.call import Call
-from pytest_autotune.tuners.triton.internals import frames, kernel_layers
 
-Heuristics = list[tuple[str, Callable[..., object]]]
 #: How values are named that are in no key of Triton's: they are compiled in as they are.
 _CELLS = ("closure.", "heuristics.")
 
 
-def heuristics_of(autotuner: Any) -> Heuristics:
-    """The functions of ``triton.heuristics`` under and over an autotuner, by the name of the value they make."""
-    found = [*kernel_layers.heuristics_under(autotuner), *frames.heuristics_over(autotuner)]
-    return [pair for heuristics in found for pair in heuristics.values.items()]
-
-
-def key_values(call: Call, function: FunctionType, heuristics: Heuristics) -> Iterator[tuple[str, object]]:
+def key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, object]]:
     """What a tuning depends on, by name: positions shift with defaults and keyword arguments."""
     autotuner = call.autotuner
     named = {name: value for name, value in call.named.items() if name in autotuner.arg_names}
-    keyed = dict(call.keyed)
-    for name in dict.fromkeys(autotuner.keys):
-        if name in named:
-            yield name, keyed.pop(name, named[name])
-    yield from keyed.items()
+    yield from ((name, named[name]) for name in dict.fromkeys(autotuner.keys) if name in named)
     for name, value in named.items():
         yield from _compiled_in(name, value, is_key=name in autotuner.keys)
     yield from _cells("closure", function)
-    for name, heuristic in heuristics:
+    for name, heuristic in call.heuristics:
         if (inner := python_function(heuristic)) is not None:
             yield from _cells(f"heuristics.{name}", inner)
 

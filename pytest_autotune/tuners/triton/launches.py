@@ -15,7 +15,6 @@ from typing import Any
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, triton_clock
 from pytest_autotune.tuners.measuring.launching import Result
 from pytest_autotune.tuners.measuring.race import Race
-from pytest_autotune.tuners.triton import libtuner
 from pytest_autotune.tuners.triton.internals import benchmark
 
 
@@ -31,9 +30,8 @@ class RaceOutcome:
 
 def clock_for(autotuner: Any) -> Callable[[], Clock] | None:
     """Makes the clock for the race; None where the kernel's own benchmark is to be used as it is."""
-    l2_is_cold = libtuner.l2_is_cold(autotuner)
-    driver = benchmark.driver_of(autotuner, is_known=l2_is_cold is not None)
-    return partial(triton_clock, driver, l2_is_cold is not False) if driver is not None else None
+    driver = benchmark.driver_of(autotuner)
+    return partial(triton_clock, driver) if driver is not None else None
 
 
 def race(

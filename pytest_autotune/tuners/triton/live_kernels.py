@@ -9,9 +9,9 @@ from typing import Any
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.tuners.shared.source.functions import layers
+from pytest_autotune.tuners.triton.call import Heuristics
 from pytest_autotune.tuners.triton.constants import NoText, named
 from pytest_autotune.tuners.triton.internals import kernel_layers, live_objects
-from pytest_autotune.tuners.triton.key import Heuristics
 
 
 def is_current(kernel: Any, function: FunctionType) -> bool:

@@ -7,63 +7,30 @@ that a test would not get in a suite what it gets alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 
-@dataclass(frozen=True)
-class _Held:
-    """What a candidate held before it was given to a pruner."""
-
-    config: Any
-    attributes: dict[str, Any]
-    params: dict[str, Any]
-
-    @classmethod
-    def by_all(cls, configs: Iterable[Any]) -> list[_Held]:
-        """What each holds; nothing of what a library has in the place of candidates."""
-        known = [config for config in configs if isinstance(getattr(config, "kwargs", None), dict)]
-        return [cls(config, dict(vars(config)), dict(config.kwargs)) for config in known if hasattr(config, "__dict__")]
-
-    @property
-    def is_changed(self) -> bool:
-        return bool(vars(self.config) != self.attributes or self.config.kwargs != self.params)
-
-    def put_back(self) -> Any:
-        """Let the candidate be what it was.
-
-        :returns: another one that is what it had become.
-        """
-        config = self.config
-        changed = object.__new__(type(config))
-        vars(changed).update(vars(config))
-        changed.kwargs = dict(config.kwargs)
-        vars(config).clear()
-        vars(config).update(self.attributes, kwargs=self.params)
-        return changed
-
-
 def pruned_alone(autotuner: Any, prune: Callable[[], Any]) -> Any:
-    """Prune for one call.
+    """Prune copies of the candidates of an autotuner.
 
     :param prune: the ``prune_configs`` of the autotuner's class.
-    :returns: the candidates that are left, in a list. Those that the pruner changed are copies, and the autotuner's own
-        are as they were.
+    :returns: the candidates that are left, in a list: the autotuner's own, but for those that the pruner changed.
     """
-    configs = getattr(autotuner, "configs", None)
-    if getattr(autotuner, "early_config_prune", None) is None or not isinstance(configs, (list, tuple)):
+    if getattr(autotuner, "early_config_prune", None) is None:
         return prune()
-    whole = list(configs)
-    before = _Held.by_all(whole)
-    changed: dict[int, Any] = {}
+    own = autotuner.configs
+    copies = [_copied(config) for config in own]
+    autotuner.configs = list(copies)
     try:
-        pruned = prune()
-        left = pruned if isinstance(pruned, list) and pruned is not configs else list(pruned)
+        left = list(prune())
     finally:
-        for held in before:
-            if held.is_changed:
-                changed.setdefault(id(held.config), held.put_back())
-        if isinstance(configs, list):
-            configs[:] = whole
-    return [changed.get(id(config), config) for config in left]
+        autotuner.configs = own
+    unchanged = {id(copy): config for copy, config in zip(copies, own, strict=True) if vars(copy) == vars(config)}
+    return [unchanged.get(id(config), config) for config in left]
+
+
+def _copied(config: Any) -> Any:
+    copy = object.__new__(type(config))
+    vars(copy).update(vars(config), kwargs=dict(config.kwargs))
+    return copy

@@ -19,18 +19,26 @@ from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_candidates, fetch_compiled, load_ahead
 from pytest_autotune.tuners.triton.failures import fails_again, failure_text, noted_failures
-from pytest_autotune.tuners.triton.internals import benchmark
 from pytest_autotune.tuners.triton.launches import RaceOutcome, clock_for, race
 from pytest_autotune.tuners.triton.params import distinct_params
 
 
-def tune(call: Call, configs: Sequence[Any], bench_fn: Callable[[], None], tuning: Tuning, run: TuningRun) -> None:
+def tune(
+    call: Call,
+    configs: Sequence[Any],
+    bench_fn: Callable[[], None],
+    tuning: Tuning,
+    run: TuningRun,
+    *,
+    is_compiled: bool,
+) -> None:
     """Search: compile, measure, and record what was chosen.
 
-    :param bench_fn: measures the candidates as Triton does, or those that a search of a subclass's own comes to.
+    :param bench_fn: measures the candidates as Triton does.
+    :param is_compiled: candidates can be compiled without a launch.
     """
     with ExitStack() as ending:  # children that compile take a while to end, and it is measured meanwhile
-        _tune(call, configs, bench_fn, tuning, run, ending)
+        _tune(call, configs, bench_fn, tuning, run, is_compiled, ending)
 
 
 def _tune(
@@ -39,19 +47,19 @@ def _tune(
     bench_fn: Callable[[], None],
     tuning: Tuning,
     run: TuningRun,
+    is_compiled: bool,
     ending: ExitStack,
 ) -> None:
     autotuner = call.autotuner
     codes: Mapping[Any, Hashable] = {}
-    measures_all = benchmark.measures_all(bench_fn)
-    if measures_all and not interpreter.interprets(autotuner):
+    if is_compiled:
         taken = compile_candidates(call, configs, run, tuning.work, tuning.tries, ending=ending)
         fetch_compiled(call, configs, run, tuning.work, taken, ending)
         codes = load_ahead(call, configs)
     failed: dict[Any, BaseException] = {}
     with tuning.measuring():
         try:
-            raced = _race(call, configs, codes, tuning) if measures_all else None
+            raced = _race(call, configs, codes, tuning) if is_compiled else None
             if raced is None:
                 with noted_failures(autotuner, failed, partial(tuning.tries, of=len(configs))):
                     bench_fn()
@@ -93,7 +101,7 @@ def _race(call: Call, configs: Sequence[Any], codes: Mapping[Any, Hashable], tun
     :returns: the outcome; None where the kernel's benchmark is not Triton's own and is to be used as it is.
     """
     autotuner = call.autotuner
-    make_clock = None if interpreter.interprets(autotuner) or stream_is_capturing() else clock_for(autotuner)
+    make_clock = None if stream_is_capturing() else clock_for(autotuner)
     if make_clock is None:
         return None
     started = time.time()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-from pytest_autotune.run.policy import Refusal
 from pytest_autotune.tuners.shared.signatures import known
-from pytest_autotune.tuners.shared.source.functions import names_in
+from pytest_autotune.tuners.shared.source.functions import layers
+from pytest_autotune.tuners.triton.internals import live_objects
 
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
 _PARAMETERS = {DISK_CACHE: ["self", "tuning_key", "configs", "bench_fn"], PRUNE: ["self", "kwargs"]}
-#: What Triton's ``run``, and those made after it, set in any call.
-_SET_BY_RUN = {"nargs", "best_config"}
 
 
 def disk_cache_check(autotuner_class: Any) -> Callable[..., Any]:
@@ -38,46 +37,56 @@ def _known(autotuner_class: Any, name: str, needed: str = "") -> Callable[..., A
     return known(found, f"Autotuner.{name}", "triton", _PARAMETERS[name], needed=needed)
 
 
-def in_the_place_of(cls: Any, name: str) -> Callable[..., Any] | None:
-    """What a subclass of Triton's autotuner has in the place of ``check_disk_cache`` or ``prune_configs``.
-
-    :returns: None where it has none, one that is called otherwise, or one that goes on to Triton's.
-    """
-    own = vars(cls).get(name)
-    if not inspect.isfunction(own) or list(inspect.signature(own).parameters) != _PARAMETERS[name]:
-        return None
-    return None if name in names_in(inspect.unwrap(own).__code__) else own
-
-
-@contextmanager
-def forgets_refused_call(autotuner: Any) -> Iterator[None]:
-    """Let go of the arguments of a call that a refusal ends: Triton's ``run`` does so only where it returns."""
-    try:
-        yield
-    except Refusal:
-        autotuner.nargs = None
-        raise
-
-
 def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
-    """Whether an autotuner holds a choice that some search made."""
-    if not holds_choices(autotuner):
+    """Whether an autotuner has launched what some search has chosen, and remembers it."""
+    held = vars(autotuner)
+    if held.get("cache") == {} or "best_config" not in held or len(autotuner.configs) < 2:
         return False
     # Triton >= 3.8 takes the only candidate left after pruning without asking: nothing was tuned.
-    return type(autotuner).run is not autotuner_class.run or hasattr(autotuner, "bench_time")
+    return "bench_time" in held or type(autotuner).run is not autotuner_class.run
 
 
-def holds_choices(autotuner: Any) -> bool:
-    """Whether an autotuner that was called holds choices, and not only what was read from a file for later calls."""
-    held = getattr(autotuner, "__dict__", {})  # a copy may have slots
-    if not held.keys() & _SET_BY_RUN and _SET_BY_RUN & _names_in_run(type(autotuner)):
-        return False
-    try:
-        return len(held.get("cache", ())) > 0
-    except TypeError:  # a memory of its own class's, which may be a file: has it chosen in this process?
-        return "best_config" in held
+class HeuristicsOver:
+    """The ``triton.heuristics`` over autotuners, which these know nothing of: noted where they are made.
 
+    :param module: ``triton.runtime.autotuner``.
+    :raises HookError: where they are made otherwise.
+    """
 
-def _names_in_run(cls: type) -> set[str]:
-    run = inspect.unwrap(getattr(cls, "run", None) or cls.__call__)
-    return set(names_in(run.__code__)) if inspect.isfunction(run) else set()
+    def __init__(self, module: ModuleType) -> None:
+        self._class: Any = module.Heuristics
+        self._original = known(
+            vars(self._class).get("__init__"), "Heuristics.__init__", "triton", ["self", "fn", "arg_names", "values"]
+        )
+        self._autotuner_class: Any = module.Autotuner
+        #: By the id of the autotuner.
+        self._over: defaultdict[int, list[weakref.ref[Any]]] = defaultdict(list)
+        for heuristics in live_objects.of_class(self._class):
+            self._note(heuristics)
+        original, note = self._original, self._note
+
+        def __init__(self: Any, fn: Any, arg_names: Any, values: Any) -> None:
+            original(self, fn, arg_names, values)
+            note(self)
+
+        self._class.__init__ = __init__
+
+    def unhook(self) -> None:
+        """Note no more."""
+        self._class.__init__ = self._original
+
+    def _note(self, heuristics: Any) -> None:
+        for layer in layers(getattr(heuristics, "fn", None)):
+            if isinstance(layer, self._autotuner_class):
+                self._over[id(layer)].append(weakref.ref(heuristics))
+
+    def over(self, autotuner: Any) -> list[Any]:
+        """Those over an autotuner, from the inside out; all of them, where several stand side by side."""
+        found = []
+        for reference in self._over.get(id(autotuner), ()):
+            heuristics = reference()
+            if heuristics is not None:
+                inner = list(layers(heuristics.fn))
+                if any(layer is autotuner for layer in inner):  # the id may have been another one's
+                    found.append((len(inner), heuristics))
+        return [heuristics for _, heuristics in sorted(found, key=lambda pair: pair[0])]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from pytest_autotune.tuners.shared.source.functions import closure_cells, names_in
+from pytest_autotune.tuners.shared.source.functions import closure_cells
 from pytest_autotune.tuners.triton.internals.modules import AUTOTUNER_MODULE, module
 from pytest_autotune.tuners.triton.internals.targets import triton_driver
 
@@ -34,42 +33,17 @@ def candidate_of(kernel_call: Callable[[], object]) -> Any:
     return closure_cells(kernel_call).get("config") if inspect.isfunction(kernel_call) else None
 
 
-def measures_all(bench_fn: Callable[[], None]) -> bool:
-    """Whether a benchmark function measures the candidates itself, as Triton's does, and leaves that to no search."""
-    return "_bench" in names_in(inspect.unwrap(bench_fn).__code__)
-
-
-def of_all(
-    autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], configs: Sequence[Any], take: Callable[[Any], object]
-) -> Callable[[], None]:
-    """What Triton's ``run`` does where it has no choice, as a benchmark function that :func:`measures_all`.
-
-    :param take: called with the fastest candidate.
-    """
-
-    def benchmark() -> None:
-        began = time.time()
-        timings = {config: autotuner._bench(*args, config=config, **kwargs) for config in configs}
-        autotuner.bench_time = time.time() - began
-        take(min(timings, key=timings.get))  # type: ignore[arg-type]
-        autotuner.configs_timings = timings
-
-    return benchmark
-
-
 def expected_failures() -> tuple[type[BaseException], ...]:
     """What Triton's own benchmark takes for a failure of one candidate."""
     errors, compiler = module("runtime.errors"), module("compiler.errors")
     return errors.OutOfResources, errors.PTXASError, compiler.CompileTimeAssertionFailure
 
 
-def driver_of(autotuner: Any, is_known: bool = False) -> Any:
+def driver_of(autotuner: Any) -> Any:
     """The active driver, with what Triton's own benchmark needs of it; None where another benchmark is to be used.
 
     That is one that a kernel's author brings, one with another ``warmup=`` or ``rep=`` than by itself or with
     ``use_cuda_graph=``, one that another package has put in its place, and that of a backend without events.
-
-    :param is_known: the benchmark is one that may be replaced, although it is not Triton's own.
     """
     bench = getattr(type(autotuner), "_bench", None)
     # What is put around Triton's by functools.wraps has its __module__.
@@ -77,7 +51,7 @@ def driver_of(autotuner: Any, is_known: bool = False) -> Any:
         return None
     if list(inspect.signature(type(autotuner)._bench).parameters) != _BENCH_PARAMETERS:
         return None
-    if not (is_known or _is_own_benchmark(autotuner)):
+    if not _is_own_benchmark(autotuner):
         return None
     driver = triton_driver().active
     return driver if all(hasattr(driver, name) for name in _BENCHMARK_NEEDS) else None
@@ -92,41 +66,3 @@ def _is_own_benchmark(autotuner: Any) -> bool:
     spelt_out = all(number in (None, usual) for number, usual in zip(given, (_WARMUP_MS, _REP_MS), strict=True))
     is_made_by_triton = named == (AUTOTUNER_MODULE, "Autotuner.__init__.<locals>.<lambda>")
     return spelt_out and is_made_by_triton and not getattr(autotuner, "use_cuda_graph", False)
-
-
-class _Answer:
-    """Answers with a known time where a search goes on to measure the one candidate that it was left with, once."""
-
-    def __init__(self, autotuner: Any, chosen: Any, timing: Any) -> None:
-        held = vars(autotuner)
-        self._autotuner, self._chosen, self._timing = autotuner, chosen, timing
-        self._call, self._before = id(autotuner.nargs), held.get("_bench")
-        held["_bench"] = self
-
-    def __call__(self, *args: Any, config: Any, **meta: Any) -> Any:
-        self.take_back()
-        if config is self._chosen and id(self._autotuner.nargs) == self._call:
-            return self._timing
-        return self._autotuner._bench(*args, config=config, **meta)
-
-    def take_back(self) -> None:
-        held = vars(self._autotuner)
-        if self._before is None:
-            held.pop("_bench", None)
-        else:
-            held["_bench"] = self._before
-
-
-def answer_once(autotuner: Any, chosen: Any, timing: Any) -> None:
-    """Let the search that is under way have a known time, where it goes on to measure the one candidate left to it.
-
-    :param timing: as ``Autotuner.configs_timings`` holds it.
-    """
-    _Answer(autotuner, chosen, timing)
-
-
-def take_back_answer(autotuner: Any) -> None:
-    """Take back a time that the search before did not ask for."""
-    answer = vars(autotuner).get("_bench")
-    if isinstance(answer, _Answer):
-        answer.take_back()

@@ -13,12 +13,9 @@ def is_heuristics(layer: Any) -> bool:
     values = vars(layer).get("values") if hasattr(layer, "__dict__") else None
     if not isinstance(values, dict):
         return False
-    return is_heuristics_class(type(layer)) or ("fn" in vars(layer) and all(map(callable, values.values())))
-
-
-def is_heuristics_class(cls: type) -> bool:
-    """Whether a class is that of ``triton.heuristics``, by its name."""
-    return any(base.__name__ == "Heuristics" for base in cls.__mro__)
+    return any(base.__name__ == "Heuristics" for base in type(layer).__mro__) or (
+        "fn" in vars(layer) and all(map(callable, values.values()))
+    )
 
 
 def is_interpreted(layer: Any) -> bool:

@@ -17,11 +17,6 @@ def module(name: str) -> Any:
     return sys.modules.get(f"triton.{name}")
 
 
-def is_flagtree() -> bool:
-    """Whether this Triton is FlagTree's, with what FlagGems' tuner uses of it."""
-    return module("flagtune") is not None
-
-
 def descriptor_class() -> Any:
     """``TensorDescriptor``; None where none is in use."""
     return getattr(module("tools.tensor_descriptor"), "TensorDescriptor", None)
