@@ -32,13 +32,11 @@ from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.inductor import Adapter as InductorAdapter
-from pytest_autotune.tuners.inductor import configurations, identity
+from pytest_autotune.tuners.inductor import candidates, identity
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.compile_children import CompileChildren
-from pytest_autotune.tuners.inductor.descriptions import _uncovered
-from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
+from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.inductor.kernels import Kernels, uncovered
 from pytest_autotune.tuners.inductor.padding import Paddings
-from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _no_longer_compiles, _Offered
 from pytest_autotune.tuners.protocol import HookError
@@ -848,10 +846,10 @@ def test_an_error_of_the_plugin_leaves_a_kernel_to_inductor(monkeypatch: pytest.
     module.CachingAutotuner, module.hash_configs = CachingAutotuner, str
     module.torch = SimpleNamespace(_inductor=SimpleNamespace(config=None))
     run = run_with(None, [])
-    part = KernelConfigs(lambda name: ("", ""), Benchmarks(), CompileChildren())
+    part = Kernels(lambda name: ("", ""), Benchmarks())
     part.hook(module, run, Patches(run, part.tuner))
-    monkeypatch.setattr(KernelConfigs, "_acts_on", lambda self, autotuner: True)
-    monkeypatch.setattr(KernelConfigs, "_search", None)
+    monkeypatch.setattr(Kernels, "_acts_on", lambda self, autotuner: True)
+    monkeypatch.setattr(Kernels, "_search", None)
 
     assert CachingAutotuner().precompile() == "compiled"
 
@@ -934,9 +932,9 @@ def test_under_other_versions_a_call_of_a_library_has_nothing_to_compile(cpu_run
 def test_what_is_tuned_in_ways_that_are_not_covered_is_told() -> None:
     import torch._inductor.config as config
 
-    assert _uncovered(config) == []
+    assert uncovered(config) == []
     with config.patch({"triton.multi_kernel": 1, "pipeline_max_autotune_gemm": True}):
-        assert _uncovered(config) == ["multi-kernel choices", "pipelined template choices"]
+        assert uncovered(config) == ["multi-kernel choices", "pipelined template choices"]
 
 
 def config_of(**values: Any) -> Any:
@@ -979,17 +977,17 @@ def autotuner_of(kind: str = "POINTWISE", size_hints: dict[str, int] | None = No
 def test_a_choice_outside_of_the_list_is_one_that_the_search_can_reach(
     chosen: dict[str, Any], autotuner: Callable[[], Any], is_reached: bool
 ) -> None:
-    params = configurations.params_of(config_of(**chosen))
+    params = candidates.params_of(config_of(**chosen))
 
-    assert configurations.is_reached(autotuner(), config_of(XBLOCK=256), params) is is_reached
+    assert candidates.is_reached(autotuner(), config_of(XBLOCK=256), params) is is_reached
 
 
 @pytest.mark.parametrize(("block", "is_reached"), [(1024, True), (512, False), (4096, False)])
 def test_the_block_of_a_reduction_is_halved_once_without_coordinate_descent(block: int, is_reached: bool) -> None:
     autotuner = autotuner_of("REDUCTION", {"x": 64, "r0_": 4096}, coordinate_descent_tuning=False)
-    params = configurations.params_of(config_of(XBLOCK=1, R0_BLOCK=block))
+    params = candidates.params_of(config_of(XBLOCK=1, R0_BLOCK=block))
 
-    assert configurations.is_reached(autotuner, config_of(XBLOCK=1, R0_BLOCK=2048), params) is is_reached
+    assert candidates.is_reached(autotuner, config_of(XBLOCK=1, R0_BLOCK=2048), params) is is_reached
 
 
 def combined(*blocks: int) -> Any:
@@ -1019,10 +1017,10 @@ def test_a_combined_kernel_has_the_same_key_in_every_process() -> None:
 def test_the_parts_of_a_combined_kernel_reach_what_is_in_their_own_lists(
     chosen: dict[str, Any], is_reached: bool
 ) -> None:
-    params = configurations.params_of(config_of(**chosen))
+    params = candidates.params_of(config_of(**chosen))
     start = config_of(XBLOCK_0=64, XBLOCK_1=64)
 
-    assert configurations.is_reached(combined(64, 128), start, params) is is_reached
+    assert candidates.is_reached(combined(64, 128), start, params) is is_reached
 
 
 def test_a_kernel_of_the_user_that_is_launched_otherwise_is_another_problem() -> None:

@@ -13,7 +13,7 @@ import pytest
 from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.tuners.inductor.benchmarks import ALONE, Benchmarks
-from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import time_alone
 from tests.test_race import Gpu

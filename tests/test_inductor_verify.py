@@ -16,9 +16,8 @@ from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.run.verify import Share, Verdict, Verification
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.compile_children import CompileChildren
-from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
-from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.templates import Templates
 from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
@@ -55,13 +54,13 @@ class Spilling(Kernel):
 
 def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that_inductor_refuses() -> None:
     entry = Entry(Problem("inductor.config", "k", (), GPU), (), Candidate(params=params(64)))
-    part = KernelConfigs(lambda name: ("", ""), Benchmarks(lambda: Gpu()), CompileChildren())
-    search: Any = SimpleNamespace(compiled_s=1.5)
+    part = Kernels(lambda name: ("", ""), Benchmarks(lambda: Gpu()))
     verdicts = []
     for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
         run, lookups = a_run(entry)
         with run.tuning(entry.problem, (), lambda entry: True) as tuning:
-            part._verify(Spilling(times_us, spills), search, tuning, ("x",), {"stream": 0})
+            search: Any = SimpleNamespace(compiled_s=1.5, autotuner=Spilling(times_us, spills))
+            part._verify(search, tuning, Candidate(params=params(64)), ("x",), {"stream": 0})
         verdicts.append(lookups[0].verdict)
 
     slower, good = verdicts
@@ -79,9 +78,8 @@ def test_a_kernel_on_the_cpu_is_not_raced_and_that_is_told() -> None:
     kernel = Spilling({64: 5.0, 16: 4.0})
     kernel.device_props = SimpleNamespace(type="cpu")
     with run.tuning(entry.problem, (), lambda entry: True) as tuning:
-        KernelConfigs(lambda name: ("", ""), Benchmarks(), CompileChildren())._verify(
-            kernel, SimpleNamespace(compiled_s=0.0), tuning, (), {}
-        )  # type: ignore
+        search: Any = SimpleNamespace(compiled_s=0.0, autotuner=kernel)
+        Kernels(lambda kernel: ("", ""), Benchmarks())._verify(search, tuning, Candidate(params=params(64)), (), {})
 
     assert lookups[0].verdict == Verdict("it is not on a GPU")
 
@@ -116,8 +114,9 @@ def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_sa
     timed = Benchmarks(lambda: Gpu())
     timed.hook(inductor, run, Patches(run, "inductor"))
     part = Templates(timed)
-    part._run = run
-    monkeypatch.setattr(part, "_problem", lambda *asked: entry.problem)
+    part._run, part._torch = run, None
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *asked: GPU)
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._no_longer_compiles", lambda *asked: "")
     asked: list[int] = []
 
@@ -125,8 +124,8 @@ def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_sa
         asked.append(len(some))
         return {one: inductor.benchmarker.benchmark(lambda one=one: times_us[one.name]) for one in some}
 
-    compiled_first = part._lookup(dict, choices, "mm", "inputs", None, None)
-    used = part._lookup(dict, choices, "mm", "inputs", benchmark, None)
+    compiled_first = part._lookup(dict, None, choices, "mm", "inputs", None, None)
+    used = part._lookup(dict, None, choices, "mm", "inputs", benchmark, None)
 
     assert compiled_first == {}  # so that Inductor compiles them
     assert used == dict(zip(choices, (0.01, 0.02, 0.03), strict=True))
@@ -148,10 +147,11 @@ def test_templates_that_are_measured_in_another_process_are_not_raced_and_that_i
     run, lookups = a_run(entry)
     part = Templates(Benchmarks(lambda: Gpu()))
     part._run = run
-    monkeypatch.setattr(part, "_problem", lambda *asked: entry.problem)
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *asked: GPU)
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._no_longer_compiles", lambda *asked: "")
 
-    part._lookup(dict, choices, "mm", "inputs", lambda some: dict.fromkeys(some, 1.0), None)
+    part._lookup(dict, None, choices, "mm", "inputs", lambda some: dict.fromkeys(some, 1.0), None)
 
     assert lookups[0].verdict is not None
     assert lookups[0].verdict.reason == "it was not measured in this process"

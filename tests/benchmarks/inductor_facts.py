@@ -155,18 +155,14 @@ def _time() -> None:
     for name in ("look", "finish", "challenge", "alone"):
         _timed(Race, name, f"race: {name}")
     with suppress(ImportError, AttributeError):
-        from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
-        from pytest_autotune.tuners.inductor.kernel_measuring import KernelMeasuring
+        from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+        from pytest_autotune.tuners.inductor.kernels import Kernels
         from pytest_autotune.tuners.inductor.templates import Templates
 
-        _timed(KernelConfigs, "_tune", "kernels: all")
-        _timed(KernelMeasuring, "_race", "kernels: race of a list")
-        _timed(KernelMeasuring, "_look_ahead", "kernels: descent, compiling and racing ahead")
-        _timed(KernelMeasuring, "_compile_side_by_side", "kernels: compiling neighbours")
+        _timed(Kernels, "_tune", "kernels: all")
+        _timed(Benchmarks, "raced_ms", "kernels: race of a list")
         _timed(Templates, "_measure", "templates: measuring")
-        _noted(KernelMeasuring, "_race", "racing a list")
-        _noted(KernelMeasuring, "_compile_side_by_side", "compiling neighbours", lambda args: f"{len(args[2])}")
-        _noted(KernelMeasuring, "_look_ahead", "what a descent may try next", least_s=0.1)
+        _noted(Benchmarks, "raced_ms", "racing a list")
         _noted(Templates, "_measure", "measuring templates")
     measuring: Any = Tuning.measuring
 

@@ -1,6 +1,6 @@
 """The adapter for torch.compile: what Inductor tunes, in four parts, each in a module of its own.
 
-- :mod:`.kernel_configs`: block sizes and warps of generated Triton kernels
+- :mod:`.kernels`: block sizes and warps of generated Triton kernels
 - :mod:`.templates`: which template or library call computes a matrix product
 - :mod:`.fusion`: measurements that decide whether to fuse
 - :mod:`.padding`: whether to pad the operands of a matrix product
@@ -17,14 +17,12 @@ from types import ModuleType
 
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.compile_children import CompileChildren
-from pytest_autotune.tuners.inductor.descriptions import Descriptions
+from pytest_autotune.tuners.inductor.compiling import CompileWorkers
 from pytest_autotune.tuners.inductor.fusion import Fusions
 from pytest_autotune.tuners.inductor.graph_caches import GraphCaches
-from pytest_autotune.tuners.inductor.kernel_configs import KernelConfigs
+from pytest_autotune.tuners.inductor.hooking import Part, Patches
+from pytest_autotune.tuners.inductor.kernels import Descriptions, Kernels
 from pytest_autotune.tuners.inductor.padding import Paddings
-from pytest_autotune.tuners.inductor.part import Part
-from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.tuners.protocol import HookError
 
@@ -40,10 +38,18 @@ class Adapter:
     def __init__(self) -> None:
         self._run: TuningRun | None = None
         self._caches = GraphCaches()
-        self._descriptions = Descriptions()
-        self._benchmarks = Benchmarks()
-        self._children = CompileChildren()
-        self._configs = KernelConfigs(self._descriptions, self._benchmarks, self._children)
+        self._workers = CompileWorkers()
+        describe, timed = Descriptions(), Benchmarks()
+        self._kernels = Kernels(describe, timed)
+        self._parts: list[Part] = [
+            describe,
+            timed,
+            self._workers,
+            self._kernels,
+            Templates(timed),
+            Fusions(timed),
+            Paddings(timed),
+        ]
         self._patches: list[Patches] = []
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
@@ -56,17 +62,7 @@ class Adapter:
 
         self._run = run
         self._caches.keep_apart(module, run)
-        timed = self._benchmarks
-        parts: list[Part] = [
-            self._descriptions,
-            timed,
-            self._children,
-            self._configs,
-            Templates(timed),
-            Fusions(timed),
-            Paddings(timed),
-        ]
-        for part in parts:
+        for part in self._parts:
             wrapt.register_post_import_hook(_hook_of(weakref.ref(self), part), part.module)
 
     def hook_part(self, part: Part, module: ModuleType) -> None:
@@ -89,7 +85,7 @@ class Adapter:
         for patches in reversed(self._patches):
             patches.undo()
         self._patches.clear()
-        self._children.end()
+        self._workers.end()
         self._caches.change_back()
 
     @contextmanager
@@ -103,7 +99,7 @@ class Adapter:
 
     def unseen(self) -> list[str]:
         """Kernels that were measured outside the first call, where the run's door is."""
-        return sorted(self._configs.unseen)
+        return sorted(self._kernels.unseen)
 
 
 def _hook_of(adapter: weakref.ref[Adapter], part: Part) -> Callable[[ModuleType], None]:

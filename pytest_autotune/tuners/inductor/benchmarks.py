@@ -1,9 +1,8 @@
 """How Inductor's measurements are timed: by the clocks and the race of this package.
 
 ``InductorBenchmarker.benchmark_gpu`` is replaced: Inductor asks it for the time of one template, library call, fused
-kernel or configuration after the other. And for the list of one kernel's configurations, which can take turns,
-``CachingAutotuner.benchmark_all_configs`` gets the times of a race. Both only while one of the parts measures; a
-benchmarker that somebody else has put in place of Inductor's is used as it is.
+kernel or configuration after the other. The list of one kernel's configurations, which can take turns, races. Both
+only while one of the parts measures; a benchmarker that somebody else has put in place of Inductor's is used as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.run.door import Tuning, TuningRun
-from pytest_autotune.tuners.inductor.patches import Patches
+from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits, Race, time_alone
 from pytest_autotune.tuners.measuring.times import Measurement
@@ -25,10 +24,6 @@ from pytest_autotune.tuners.protocol import HookError
 ALONE = Limits(each_us=25_000, least=2, most=30)
 #: The same where a loaded decision is measured again.
 AGAIN = Limits(each_us=6_000, least=3, most=30)
-#: What a step of coordinate descent is raced for, and the list before it: the next step races again.
-STEP = Limits(each_us=50_000, all_us=400_000, most=60)
-#: What Inductor takes for faster is less than 0.999 of its best so far.
-_LEAST_STEP = 0.998
 _OWNER = "torch._inductor.runtime.benchmarking"
 #: Arguments of Inductor's benchmark that only say for how long.
 _HOW_LONG = {"warmup", "rep", "estimation_iters", "memory_warmup_iters", "benchmark_iters", "max_benchmark_duration"}
@@ -55,23 +50,17 @@ class Benchmarks:
         self._searches: list[Tuning] = []
 
     def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
-        """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
-        part = self
+        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._module = module
-
-        def make_benchmark(original: Any) -> Any:
-            def benchmark_gpu(self: Any, _callable: Any, *args: Any, **kwargs: Any) -> Any:
-                time_ms = None if args else part._time_ms(_callable, kwargs)
-                return original(self, _callable, *args, **kwargs) if time_ms is None else time_ms
-
-            return benchmark_gpu
-
         try:
-            patches.replace(
-                module.InductorBenchmarker, "benchmark_gpu", ["self", "_callable"], make_benchmark, and_others=True
-            )
+            asked = ["self", "_callable"]
+            patches.replace(module.InductorBenchmarker, "benchmark_gpu", asked, self._benchmark, and_others=True)
         except (AttributeError, HookError):
             run.note("inductor: this torch measures in another way than those known here; it measures by itself")
+
+    def _benchmark(self, original: Any, benchmarker: Any, _callable: Any, *args: Any, **kwargs: Any) -> Any:
+        time_ms = None if args else self._time_ms(_callable, kwargs)
+        return original(benchmarker, _callable, *args, **kwargs) if time_ms is None else time_ms
 
     @contextmanager
     def during(self, tuning: Tuning) -> Iterator[None]:
@@ -86,7 +75,9 @@ class Benchmarks:
         try:
             yield
         finally:
-            self._end()
+            self._searches.pop()
+            if not self._searches:
+                self._clock = None  # and its buffer
 
     def held(self) -> AbstractContextManager[None]:
         """Have the device to oneself for a measurement of the search that goes on."""
@@ -104,11 +95,6 @@ class Benchmarks:
         by_time = {one.median_us / 1000: one for one in taken}
         return {choice: by_time[time_ms] for choice, time_ms in times_ms.items() if time_ms in by_time}
 
-    def _end(self) -> None:
-        self._searches.pop()
-        if not self._searches:
-            self._clock = None  # and its buffer
-
     def clock(self) -> Clock:
         """A clock for a race outside of a search."""
         return self._make_clock()
@@ -120,7 +106,7 @@ class Benchmarks:
         if not self._searches or module is None:
             return False
         inside = [getattr(type(module.benchmarker), name, None) for name in ("benchmark", "benchmark_gpu")]
-        return all(getattr(function, "__module__", "") in (_OWNER, __name__) for function in inside)
+        return all(getattr(function, "__module__", "") in (_OWNER, Patches.__module__) for function in inside)
 
     def _time_ms(self, call: Callable[[], object], settings: dict[str, Any]) -> float | None:
         """The time of a call; None where Inductor is to time it itself, or to meet the error that it ends with."""
@@ -138,69 +124,28 @@ class Benchmarks:
         return found.median_us / 1000
 
     def raced_ms(
-        self,
-        autotuner: Any,
-        launchers: Sequence[Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        limits: Limits | None = None,
+        self, autotuner: Any, launchers: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[Any, float]:
         """The times of a kernel's configurations by a race.
 
         :returns: by launcher, in milliseconds; nothing where Inductor is to measure one after the other.
         """
-        race = self._raced(autotuner, launchers, args, kwargs, limits)
-        if race is None:
+        if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
             return {}
+        search = self._searches[-1]
+        with self.held():
+            try:
+                race = Race(self._clock_now(), told=search.races)
+                race.probe(runners(autotuner, launchers, args, kwargs))
+                race.finish()
+            except Exception:  # one of them fails: Inductor knows what to do about it
+                return {}
+        if race.disturbed:
+            search.was_disturbed()
         times_ms = {launcher: one.time_us / 1000 for launcher, one in zip(launchers, race.results, strict=True)}
         # Inductor takes the lowest time: of those that are as good, that has to be the first.
         times_ms[launchers[race.choice]] = min(times_ms.values())
         return times_ms
-
-    def steps_ms(
-        self, autotuner: Any, launchers: Sequence[Any], first_ms: float, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[Any, float]:
-        """The times of launchers that were raced against the first of them, as shares of its time.
-
-        Inductor goes on from whatever takes 0.1 % less than its best so far, which no measurement tells. One whose
-        time is lower here is faster for certain, and by more than a tie.
-
-        :returns: by launcher without the first, in milliseconds; nothing where Inductor is to measure one after the
-            other.
-        """
-        race = self._raced(autotuner, launchers, args, kwargs, STEP)
-        if race is None:
-            return {}
-        first_us, *others_us = (one.time_us for one in race.results)
-        times_ms = {}
-        for number, (launcher, time_us) in enumerate(zip(launchers[1:], others_us, strict=True), 1):
-            time_ms = first_ms * time_us / first_us
-            is_faster = number == race.choice
-            times_ms[launcher] = min(time_ms, first_ms * _LEAST_STEP) if is_faster else max(time_ms, first_ms)
-        return times_ms
-
-    def _raced(
-        self,
-        autotuner: Any,
-        launchers: Sequence[Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        limits: Limits | None,
-    ) -> Race | None:
-        """The race between a kernel's configurations when it is over; None where there can be none."""
-        if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
-            return None
-        search = self._searches[-1]
-        with self.held():
-            try:
-                race = Race(self._clock_now(), limits, told=search.races)
-                race.probe(runners(autotuner, launchers, args, kwargs))
-                race.finish()
-            except Exception:  # one of them fails: Inductor knows what to do about it
-                return None
-            if race.disturbed:
-                search.was_disturbed()
-            return race
 
     def _clock_now(self) -> Clock:
         if self._clock is None:
@@ -215,40 +160,28 @@ def runners(
 
     :raises AttributeError: where this torch has other functions for that.
     """
-    around = _Around(autotuner, args, kwargs)
-    return map(around.runner, launchers)
+    copy, clone, reset, restore = (getattr(autotuner, name) for name in _AROUND)
+    interface = autotuner.get_device_interface()
+    stream = interface.get_raw_stream(interface.current_device())
+    copies = copy(*args, **kwargs)
 
-
-class _Around:
-    """What Inductor does around each launch of a kernel.
-
-    :raises AttributeError: where this torch has other functions for that.
-    """
-
-    def __init__(self, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        copy, self._clone, self._reset, self._restore = (getattr(autotuner, name) for name in _AROUND)
-        interface = autotuner.get_device_interface()
-        self._stream = interface.get_raw_stream(interface.current_device())
-        self._args = args
-        self._kwargs = kwargs
-        self._copies = copy(*args, **kwargs)
-
-    def runner(self, launcher: Any) -> Runner:
-        """The launches of one configuration."""
-        usual: tuple[Sequence[Any], dict[str, Any]] = self._args, self._kwargs
+    def runner(launcher: Any) -> Runner:
+        usual: tuple[Sequence[Any], dict[str, Any]] = args, kwargs
         given = usual
 
         def before() -> None:
             nonlocal given
-            given = self._clone(self._copies, *self._args, **self._kwargs)
-            self._reset(*self._args, **self._kwargs)
+            given = clone(copies, *args, **kwargs)
+            reset(*args, **kwargs)
 
         def run() -> object:
-            return launcher(*given[0], **given[1], stream=self._stream)
+            return launcher(*given[0], **given[1], stream=stream)
 
         def after(error: Exception | None) -> None:
             nonlocal given
             given = usual
-            self._restore(self._copies)
+            restore(copies)
 
         return Runner(run, before, after)
+
+    return map(runner, launchers)

@@ -17,8 +17,8 @@ from typing import Any
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions
-from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.templates import DIGITS
 from pytest_autotune.tuners.shared.candidates import rounded_us
 from pytest_autotune.tuners.shared.digest import digest
@@ -33,54 +33,39 @@ class Fusions:
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
         self._run: TuningRun | None = None
-        self._current_device: Callable[[], Any] = lambda: None
-        #: Digest of a generated module's text -> the name that the kernel would have in a graph; what it computes.
-        self._names: dict[str, str] = {}
-        self._computed: dict[str, str] = {}
+        self._module: Any = None
+        #: Digest of a generated module's text -> the name that the kernel would have in a graph, and what it computes.
+        self._said: dict[str, tuple[str, str]] = {}
 
     def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
-        """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
-        part = self
+        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._run = run
-        self._current_device = lambda: module.V.graph.get_current_device_or_throw()
-
-        def make_benchmark(original: Any) -> Any:
-            def benchmark_codegened_module(
-                self: Any, mod: Any, n_spills_threshold: int = 8, *args: Any, **kwargs: Any
-            ) -> Any:
-                def measure(mod: Any) -> Any:
-                    return original(self, mod, n_spills_threshold, *args, **kwargs)
-
-                return part._benchmark(measure, mod, n_spills_threshold)
-
-            return benchmark_codegened_module
-
-        def make_generate(original: Any) -> Any:
-            def generate_kernel_code_from_nodes(self: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
-                source = original(self, nodes, *args, **kwargs)
-                with suppress(Exception):  # a description is only a label
-                    module_digest = digest(source.strip())
-                    part._names[module_digest] = _name(module, nodes)
-                    part._computed[module_digest] = _computed(nodes)
-                return source
-
-            return generate_kernel_code_from_nodes
-
+        self._module = module
         owner = module.TritonScheduling
         measured = ["self", "mod", "n_spills_threshold", "node_names"]
-        patches.replace(owner, "benchmark_codegened_module", measured, make_benchmark, and_others=True)
+        patches.replace(owner, "benchmark_codegened_module", measured, self._benchmark, and_others=True)
         base = next(cls for cls in owner.__mro__ if "generate_kernel_code_from_nodes" in vars(cls))
         generated = ["self", "nodes", "benchmark_kernel", "hint_override"]
-        patches.replace(base, "generate_kernel_code_from_nodes", generated, make_generate, and_others=True)
+        patches.replace(base, "generate_kernel_code_from_nodes", generated, self._generate, and_others=True)
 
-    def _benchmark(self, measure: Callable[[Any], Any], mod: Any, n_spills_threshold: int) -> Any:
+    def _generate(self, original: Any, scheduling: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
+        source = original(scheduling, nodes, *args, **kwargs)
+        with suppress(Exception):  # a description is only a label
+            self._said[digest(source.strip())] = _name(self._module, nodes), _computed(nodes)
+        return source
+
+    def _benchmark(
+        self, original: Any, scheduling: Any, mod: Any, n_spills_threshold: int = 8, *args: Any, **kwargs: Any
+    ) -> Any:
+        def measure(mod: Any) -> Any:
+            return original(scheduling, mod, n_spills_threshold, *args, **kwargs)
+
         run = self._run
         assert run is not None
         source = Path(mod.__file__).read_text(encoding="utf-8")
-        module_digest = digest(source.strip())
-        name = self._names.get(module_digest, "triton_fused")
-        label = "; ".join(filter(None, [self._computed.get(module_digest), "whether to fuse"]))
-        on = self._current_device()
+        name, computed = self._said.get(digest(source.strip()), ("triton_fused", ""))
+        label = "; ".join(filter(None, [computed, "whether to fuse"]))
+        on = self._module.V.graph.get_current_device_or_throw()
         # A kernel that spills more registers counts as infinitely slow.
         key = (Value("code", measured_module_digest(f"{source}\n{n_spills_threshold = }\n"), "digest"),)
         problem = Problem(self.tuner, name, key, device_of(on.type, on.index))
@@ -122,7 +107,8 @@ def _name(module: Any, nodes: Any) -> str:
     fused: str = module.get_fused_kernel_name(nodes, module.config.triton.descriptive_names)
     if any(node.is_template() for node in nodes):
         return f"triton_tem_{fused}"
-    return f"triton_red_{fused}" if _reduces(nodes) else f"triton_poi_{fused}"
+    reduces = any(node.is_reduction() for node in nodes)
+    return f"triton_red_{fused}" if reduces else f"triton_poi_{fused}"
 
 
 def _computed(nodes: Any) -> str:
@@ -133,7 +119,3 @@ def _computed(nodes: Any) -> str:
     operations = [origin.meta["original_aten"] for origin in origins if "original_aten" in origin.meta]
     names = dict.fromkeys(str(getattr(operation, "overloadpacket", operation)) for operation in operations)
     return "; ".join([result, ", ".join(names)])
-
-
-def _reduces(nodes: Any) -> bool:
-    return any(node.is_reduction() for node in nodes)

@@ -14,12 +14,10 @@ from typing import Any
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.identity import device_of, versions
-from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import product_settings
 from pytest_autotune.tuners.shared.candidates import rounded_us
-
-_OPERANDS = ["match", "mat1", "mat2", "op", "input"]
 
 
 @dataclass
@@ -49,63 +47,43 @@ class Paddings:
         self._torch: Any = None
 
     def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
-        """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
-        part = self
+        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._run = run
         self._torch = module.torch
+        times = ["key", "ori_time", "pad_time"]
+        patches.replace(module, "should_pad", ["match", "mat1", "mat2", "op", "input"], self._should_pad)
+        patches.replace(module, "get_cached_should_pad", ["key"], self._get)
+        patches.replace(module, "set_cached_should_pad", ["key", "value"], self._set)
+        patches.replace(module, "get_cached_base_mm_benchmark_time", ["key"], self._get_base)
+        patches.replace(module, "set_cached_base_mm_benchmark_time", ["key", "value"], self._set_base)
+        patches.replace(module, "is_padded_faster", times, self._is_padded_faster)
 
-        def make_should_pad(original: Any) -> Any:
-            def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
-                if run.paused or run.ignores(part.tuner, str(op)):
-                    return original(match, mat1, mat2, op, input)
-                with ExitStack() as held:
-                    part._open.append(_Decision(str(op), mat1.device, _measured_sizes(mat1, mat2, input), held))
-                    held.callback(part._open.pop)
-                    return original(match, mat1, mat2, op, input)
+    def _should_pad(self, original: Any, match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
+        run = self._run
+        assert run is not None
+        if run.paused or run.ignores(self.tuner, str(op)):
+            return original(match, mat1, mat2, op, input)
+        with ExitStack() as held:
+            self._open.append(_Decision(str(op), mat1.device, _measured_sizes(mat1, mat2, input), held))
+            held.callback(self._open.pop)
+            return original(match, mat1, mat2, op, input)
 
-            return should_pad
+    def _get(self, original: Any, key: str) -> Any:
+        return self._look_up(self._open[-1], key) if self._open else original(key)
 
-        def make_get(original: Any) -> Any:
-            def get_cached_should_pad(key: str) -> Any:
-                return part._look_up(part._open[-1], key) if part._open else original(key)
+    def _set(self, original: Any, key: str, value: bool) -> Any:
+        return self._record(self._open[-1], value) if self._open else original(key, value)
 
-            return get_cached_should_pad
+    def _get_base(self, original: Any, key: str) -> Any:
+        return self._base_times_ms.get(key) if self._open else original(key)
 
-        def make_set(original: Any) -> Any:
-            def set_cached_should_pad(key: str, value: bool) -> Any:
-                return part._record(part._open[-1], value) if part._open else original(key, value)
+    def _set_base(self, original: Any, key: str, value: float) -> Any:
+        return self._base_times_ms.update({key: value}) if self._open else original(key, value)
 
-            return set_cached_should_pad
-
-        def make_get_base(original: Any) -> Any:
-            def get_cached_base_mm_benchmark_time(key: str) -> Any:
-                return part._base_times_ms.get(key) if part._open else original(key)
-
-            return get_cached_base_mm_benchmark_time
-
-        def make_set_base(original: Any) -> Any:
-            def set_cached_base_mm_benchmark_time(key: str, value: float) -> Any:
-                if not part._open:
-                    return original(key, value)
-                part._base_times_ms[key] = value
-                return None
-
-            return set_cached_base_mm_benchmark_time
-
-        def make_is_faster(original: Any) -> Any:
-            def is_padded_faster(key: str, ori_time: float, pad_time: float) -> Any:
-                if part._open:
-                    part._open[-1].times_ms = {False: ori_time, True: pad_time}
-                return original(key, ori_time, pad_time)
-
-            return is_padded_faster
-
-        patches.replace(module, "should_pad", _OPERANDS, make_should_pad)
-        patches.replace(module, "get_cached_should_pad", ["key"], make_get)
-        patches.replace(module, "set_cached_should_pad", ["key", "value"], make_set)
-        patches.replace(module, "get_cached_base_mm_benchmark_time", ["key"], make_get_base)
-        patches.replace(module, "set_cached_base_mm_benchmark_time", ["key", "value"], make_set_base)
-        patches.replace(module, "is_padded_faster", ["key", "ori_time", "pad_time"], make_is_faster)
+    def _is_padded_faster(self, original: Any, key: str, ori_time: float, pad_time: float) -> Any:
+        if self._open:
+            self._open[-1].times_ms = {False: ori_time, True: pad_time}
+        return original(key, ori_time, pad_time)
 
     def _look_up(self, decision: _Decision, key: str) -> bool | None:
         run = self._run

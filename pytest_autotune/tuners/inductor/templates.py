@@ -23,8 +23,8 @@ from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
+from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.identity import device_of, versions
-from pytest_autotune.tuners.inductor.patches import Patches
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
 from pytest_autotune.tuners.inductor.template_race import verify_winner
 from pytest_autotune.tuners.shared.candidates import (
@@ -37,6 +37,7 @@ from pytest_autotune.tuners.shared.candidates import (
 #: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
 DIGITS = 6
 _NUMBER = re.compile(r"_\d+$")
+_Benchmark = Callable[[Sequence[Any]], Mapping[Any, float]]
 
 
 class Templates:
@@ -51,41 +52,31 @@ class Templates:
         self._torch: Any = None
 
     def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
-        """See :class:`~pytest_autotune.tuners.inductor.part.Part`."""
-        part = self
+        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._run = run
         self._torch = module.torch
-
-        def make_lookup(original: Any) -> Any:
-            def lookup(self: Any, choices: Any, op: str, inputs: str, benchmark: Any, hint_override: Any = None) -> Any:
-                def as_ever() -> Any:
-                    return original(self, choices, op, inputs, benchmark, hint_override=hint_override)
-
-                return part._lookup(as_ever, choices, op, inputs, benchmark, hint_override)
-
-            return lookup
-
-        owner = module.AlgorithmSelectorCache
-        base = next(cls for cls in owner.__mro__ if "lookup" in vars(cls))
+        base = next(cls for cls in module.AlgorithmSelectorCache.__mro__ if "lookup" in vars(cls))
         parameters = ["self", "choices", "op", "inputs", "benchmark", "hint_override"]
-        patches.replace(base, "lookup", parameters, make_lookup)
+        patches.replace(base, "lookup", parameters, self._lookup)
 
     def _lookup(
         self,
-        as_ever: Callable[[], Any],
+        original: Any,
+        cache: Any,
         choices: Sequence[Any],
         op: str,
         inputs: str,
-        benchmark: Callable[[Sequence[Any]], Mapping[Any, float]] | None,
-        hint: int | None,
+        benchmark: _Benchmark | None,
+        hint_override: int | None = None,
     ) -> Any:
         run = self._run
         assert run is not None
         if run.paused or run.ignores(self.tuner, op) or not choices:
-            return as_ever()
+            return original(cache, choices, op, inputs, benchmark, hint_override=hint_override)
         offered = _Offered(choices)
-        problem = self._problem(choices, op, inputs, hint)
-        label = f"{len(choices)} candidates"
+        on = choices[0].layout.device
+        key = template_key(self._torch, choices, op, inputs, hint_override)
+        problem = Problem(self.tuner, op, key, device_of(on.type, on.index))
         if run.policy.sweep is not None:  # the next test asks again what it runs with
             run.at_next_test(forget_compiled)
         if benchmark is None and run.may_verify(problem):
@@ -95,7 +86,7 @@ class Templates:
             (),
             lambda entry: offered.winner(entry) is not None,
             versions(),
-            label,
+            f"{len(choices)} candidates",
             Abilities(offered.candidates),
         ) as tuning:
             while tuning.entry is not None:
@@ -111,7 +102,7 @@ class Templates:
     def _verify(
         self,
         choices: Sequence[Any],
-        benchmark: Callable[[Sequence[Any]], Mapping[Any, float]] | None,
+        benchmark: _Benchmark | None,
         offered: _Offered,
         tuning: Tuning,
     ) -> None:
@@ -136,7 +127,7 @@ class Templates:
     def _measure(
         self,
         choices: Sequence[Any],
-        benchmark: Callable[[Sequence[Any]], Mapping[Any, float]],
+        benchmark: _Benchmark,
         offered: _Offered,
         tuning: Tuning,
     ) -> Mapping[Any, float]:
@@ -151,11 +142,6 @@ class Templates:
             return times_ms
         candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
         return offered.times_ms(tuning.record(None, candidates))
-
-    def _problem(self, choices: Sequence[Any], op: str, inputs: str, hint: int | None) -> Problem:
-        on = choices[0].layout.device
-        key = template_key(self._torch, choices, op, inputs, hint)
-        return Problem(self.tuner, op, key, device_of(on.type, on.index))
 
 
 class _Offered:

@@ -1,17 +1,21 @@
-"""Configurations of kernels as params, and which of them Inductor's search could come to."""
+"""The candidates of one kernel: as params, which of them Inductor's search could come to, which its autotuner has."""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_autotune.cache.model import Candidate, Value, plain_value
+from pytest_autotune.cache.model import Candidate, Entry, Problem, Value, plain_value
 from pytest_autotune.tuners.shared.candidates import rounded_us
 
 Params = tuple[Value, ...]
 #: Attributes of a configuration that are noted only where they differ from this.
 DEFAULTS = {"num_ctas": 1, "maxnreg": None, "num_consumer_groups": 0, "num_buffers_warp_spec": 0}
+#: So many spilled registers Inductor puts up with where it says no number.
+_SPILLED = 16
 _NO_DESCENT = ("TEMPLATE", "USER_AUTOTUNE", "FIXED")
 _REDUCTIONS = ("REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN")
 #: Fields that the search moves by one. Inductor knows no maximum of them; Triton's own kernels use five at most.
@@ -111,9 +115,9 @@ def _combined(autotuner: Any) -> dict[str, set[int]]:
     values: dict[str, set[int]] = {}
     for group in autotuner.inductor_meta.get("combo_tuning_groups") or ():
         for config in group["configs"]:
-            for field, value in config.kwargs.items():
+            for name, value in config.kwargs.items():
                 for number in group["member_indices"]:
-                    values.setdefault(f"{field}_{number}", set()).add(value)
+                    values.setdefault(f"{name}_{number}", set()).add(value)
     for warps, stages in autotuner.inductor_meta.get("combo_warp_stage_candidates") or ():
         values.setdefault("num_warps", set()).add(warps)
         values.setdefault("num_stages", set()).add(stages)
@@ -126,3 +130,95 @@ def _has_passed(start: int, value: int) -> bool:
     while start and start // (start & -start) != odd:
         start //= 2
     return start > 0
+
+
+@dataclass
+class Search:
+    """The search for one kernel, from its compilation to its first call.
+
+    :param configs: the candidates of the list, as Inductor had them.
+    :param results: what a compile worker has made of them; empty if nothing.
+    :param autotuner: whose search it is.
+    :param rejected: the choice that could not be used, and why.
+    """
+
+    autotuner: Any
+    problem: Problem
+    configs: tuple[Any, ...]
+    results: tuple[Any, ...]
+    label: str
+    narrowed: bool = False
+    #: All candidates are compiled though there may be a choice: it is raced again.
+    compiles_all: bool = False
+    compiled_s: float = 0.0
+    rejected: dict[Params, str] = field(default_factory=dict)
+
+    def offers(self, entry: Entry) -> bool:
+        """Whether an entry's choice is in the list, or one that the search could have reached from there."""
+        if entry.choice is None:
+            return False
+        params = entry.choice.params
+        return any(params == params_of(config) or is_reached(self.autotuner, config, params) for config in self.configs)
+
+    def candidates(self) -> list[Candidate]:
+        """Those of the list."""
+        return [Candidate(params=params_of(config)) for config in self.configs]
+
+    def _config(self, choice: Candidate) -> Any:
+        """The candidate that is the choice, or one made of it."""
+        found = next((config for config in self.configs if params_of(config) == choice.params), None)
+        return found if found is not None else made_of(self.configs[0], choice.params)
+
+    def narrow(self, choice: Candidate) -> None:
+        """Leave one candidate to compile, or the one that a compile worker has compiled."""
+        self.narrowed = True
+        compiled = [result for result in self.results if params_of(result.config) == choice.params]
+        self._hand_over(compiled, None if compiled else [self._config(choice)])
+        if not compiled:
+            self._load_function()
+
+    def widen(self) -> None:
+        """Give all candidates back."""
+        if self.narrowed:
+            self.narrowed = False
+            self._hand_over(list(self.results), list(self.configs))
+
+    def _hand_over(self, results: list[Any], configs: list[Any] | None) -> None:
+        autotuner = self.autotuner
+        autotuner.launchers, autotuner.compile_results = [], results
+        autotuner.configs = autotuner.configs if configs is None else configs
+
+    def _load_function(self) -> None:
+        """Load the kernel's function, which stays behind in the compile worker."""
+        if self.autotuner.fn.fn is None:
+            self.autotuner.fn = self.autotuner._reload_kernel().fn
+
+    def settle(self, choice: Candidate) -> None:
+        """Leave the launcher of the choice alone, as after a search.
+
+        :raises LookupError: when it is not there.
+        """
+        autotuner = self.autotuner
+        found = [one for one in autotuner.launchers if params_of(one.config) == choice.params]
+        if not found:
+            raise LookupError("Inductor compiled it in another way")
+        autotuner.launchers = found[:1]
+        results = [result for result in autotuner.compile_results if params_of(result.config) == choice.params]
+        autotuner.compile_results = results or autotuner.compile_results
+        for one in (found[0], *results):
+            one.config.found_by_coordesc = one.config.found_by_combo_autotune = True
+
+    def compile_too(self, choice: Candidate) -> None:
+        """Compile a choice beside the candidates that are, where it is none of these."""
+        autotuner = self.autotuner
+        if not any(params_of(launcher.config) == choice.params for launcher in autotuner.launchers):
+            self._load_function()
+            result = autotuner._precompile_config(self._config(choice))
+            autotuner.compile_results.append(result)
+            autotuner.launchers.append(result.make_launcher())
+
+
+def may_win(autotuner: Any, launchers: Sequence[Any]) -> list[Any]:
+    """Those launchers that Inductor would measure: it refuses those that spill many registers, without a launch."""
+    limit = autotuner.inductor_meta.get("spill_threshold", _SPILLED)
+    return [one for one in launchers if autotuner.custom_kernel or (one.n_spills or 0) <= limit]

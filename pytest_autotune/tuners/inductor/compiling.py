@@ -1,0 +1,414 @@
+"""What compiles Inductor's kernels: threads in a run that only loads, forked children in one that dumps.
+
+A hit leaves one candidate of each kernel. A graph has many kernels, and Inductor compiles them one after the other
+where it has no pool of processes, which take longer to start than a few candidates take to compile. So the candidate
+is handed to a thread as soon as its code is there, and waited for at the kernel's first call.
+
+In a dump there is a pool. Inductor starts a process for its workers, which imports torch first: until that is done, 3
+to 5 s after the first call of a compiled function, it compiles in threads of the test process, most of whose time goes
+by waiting for Python's lock. A child that is forked has imported everything.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from types import ModuleType
+from typing import Any
+
+from pytest_autotune.run.door import TuningRun
+from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.compile_pool import CompilePool
+
+#: Jobs of Inductor that children can do.
+_COMPILES = "_worker_compile_triton"
+_READY = "_get_ready"
+#: A child that takes so long for one configuration hangs, in seconds; the operating system ends it.
+HANGS_S = 90.0
+#: So often a child looks whether its parent is still there, in seconds.
+_LOOK_S = 5.0
+#: Where it is compiled to, and by what. By another ptxas a kernel is another one for Triton's cache.
+_PASSED_ON = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH")
+#: What a child says: its job is done, or failed; others may compile its configurations; it comes to one of these.
+_DONE, _FAILED, _SHARES, _NEXT = range(4)
+#: All configurations of a job.
+_WHOLE = -1
+
+
+class CompileThreads:
+    """Threads that compile for one process.
+
+    :param run: decides whether, and on how many cores.
+    :param config: ``torch._inductor.config``.
+    """
+
+    def __init__(self, run: TuningRun, config: Any) -> None:
+        self._run = run
+        self._config = config
+        self._pool: CompilePool | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether kernels that are compiled now may be compiled in threads.
+
+        Not where the user says how Inductor compiles, and not where a kernel has to
+        be there when its graph is: for a cache of graphs and for code without Python.
+        """
+        policy = self._run.policy
+        return (
+            bool(self._run.indexes)
+            and not policy.dumping
+            and policy.compile_threads > 1
+            and "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ
+            and self._config.compile_threads == 1
+            and not self._config.fx_graph_cache
+            and not self._config.cpp_wrapper
+        )
+
+    def start(self, compile: Callable[[], object]) -> Callable[[], None]:
+        """Begin to compile in a thread; what is returned waits for it.
+
+        What fails in the thread is not raised: it fails again where the caller compiles
+        what is missing. A forked child, which has no such thread, does not wait.
+        """
+        if self._pool is None:
+            self._pool = CompilePool(self._run.policy.compile_threads)
+        # Inductor's settings hold in the context of the thread that asks.
+        future: Future[object] = self._pool.submit(contextvars.copy_context().run, compile)
+        process = os.getpid()
+
+        def wait() -> None:
+            if os.getpid() == process:
+                futures.wait([future])
+
+        return wait
+
+
+class CompileWorkers:
+    """The part of the adapter for Inductor's pool of compile workers."""
+
+    tuner = "inductor"
+    module = "torch._inductor.async_compile"
+
+    def __init__(self) -> None:
+        self._module: Any = None
+        self._pools: list[ForkedPool] = []
+
+    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
+        failed: Any = getattr(module, "SubprocException", None)
+        if failed is None or not _may_fork(run):
+            return
+        pools = self._pools
+        try:
+            original = patches.known(module, "SubprocPool", ["nprocs", "pickler", "kind", "quiesce"])
+        except HookError:  # another version's own pool does everything: no choice depends on it
+            return
+        # Inductor does so wherever it compiles a kernel, and not before: what it generates tells of ptxas.
+        before = getattr(module, "_set_triton_ptxas_path", lambda: None)
+
+        class Pool(ForkedPool):  # a class, since Inductor asks whether its pool is one
+            def __init__(self, nprocs: int, *args: Any, **kwargs: Any) -> None:
+                super().__init__(nprocs, lambda: original(nprocs, *args, **kwargs), failed, before)
+                pools.append(self)
+
+        self._module = module
+        self._module.SubprocPool = Pool
+
+    def end(self) -> None:
+        """End all children; what Inductor compiles from now on, its own workers do."""
+        for pool in self._pools:
+            pool.shutdown()
+            with suppress(AttributeError):  # in a version that keeps its pools otherwise
+                self._module._pool_set.discard(pool)
+                self._module.AsyncCompile.process_pool.cache_clear()
+                self._module.AsyncCompile._ready_future = None
+        self._pools.clear()
+
+
+def _may_fork(run: TuningRun) -> bool:
+    # Workers compile all candidates of a kernel, which is a waste where its choice is loaded.
+    is_loaded = any("inductor.config" in index.tuners() for index in run.indexes)
+    is_possible = sys.platform.startswith("linux") and "TORCHINDUCTOR_WORKER_START" not in os.environ
+    return run.policy.dumping and not is_loaded and is_possible
+
+
+class ForkedPool:
+    """Takes the place of Inductor's ``SubprocPool``: children of this process, each with a thread here that asks it.
+
+    All of them share the configurations of a kernel: who has its job goes through them in their order, and meanwhile
+    others do those that it has not come to.
+
+    :param workers: how many.
+    :param make_own: makes Inductor's own pool, which does what no child can, and what one has died of.
+    :param failed: makes the error that Inductor expects of the text of one.
+    :param before: called here before each kernel is handed to a child.
+    :param prepare: called in the child that the others are forked from.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        make_own: Callable[[], Any],
+        failed: Callable[[str], Exception],
+        before: Callable[[], object] = lambda: None,
+        prepare: Callable[[Worker], object] | None = None,
+    ) -> None:
+        self._make_own = make_own
+        self._failed = failed
+        self._before = before
+        self._own: Any = None
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._is_shut = False
+        self._ends: list[socket.socket] = []
+        self._idle: SimpleQueue[Connection] = SimpleQueue()
+        self._threads = ThreadPoolExecutor(workers, "pytest-autotune-inductor")
+        with suppress(OSError):  # no memory, descriptor or process is left
+            self._fork(workers if workers > 1 else 0, prepare or _prepare)
+
+    def _fork(self, workers: int, prepare: Callable[[Worker], object]) -> None:
+        if not workers:
+            return
+        pairs = [socket.socketpair() for _ in range(workers)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python 3.12 warns where there are threads: theirs are not needed here
+            child = os.fork()
+        if child == 0:
+            try:
+                os.setsid()  # Ctrl-C is for the tests
+                if os.fork() == 0:  # none of them is a child of the tests, whose os.wait() is their own
+                    _lead([theirs for _, theirs in pairs], self._process, prepare)
+            finally:
+                os._exit(0)
+        for mine, theirs in pairs:
+            theirs.close()
+            self._ends.append(mine)
+            self._idle.put(Connection(mine.dup().detach()))
+        with suppress(ChildProcessError):  # a handler of the tests has done it
+            os.waitpid(child, 0)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there are children that compile."""
+        return bool(self._ends) and not self._is_shut and self._process == os.getpid()
+
+    def submit(self, job: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+        """As Inductor asks its own pool."""
+        name = getattr(job, "__name__", "")
+        whole = partial(job, *args, **kwargs)
+        if self.is_alive and name == _READY:
+            ready: Future[Any] = Future()
+            ready.set_result(whole())
+            return ready
+        if self.is_alive and name == _COMPILES:
+            self._before()
+            environment = {name: os.environ.get(name) for name in _PASSED_ON}
+            with suppress(pickle.PicklingError, AttributeError, TypeError):
+                return self._threads.submit(self._in_child, pickle.dumps((environment, whole)), whole)
+        return self._by_own(whole)
+
+    def _in_child(self, data: bytes, whole: Callable[[], Any] | None, part: int = _WHOLE) -> Any:
+        """Have a child do a job.
+
+        :param whole: what Inductor's own pool does instead where the child dies.
+        :param part: the only configuration that is wanted.
+        """
+        connection = self._idle.get()  # there are as many as threads
+        parts: dict[int, Future[Any]] = {}
+        try:
+            connection.send((part, data))
+            while True:
+                said, what = connection.recv()
+                if said == _SHARES:
+                    last_first = reversed(range(1, what))
+                    parts = {one: self._threads.submit(self._in_child, data, None, one) for one in last_first}
+                elif said == _NEXT:
+                    if not parts[what].cancel():  # another one is at it
+                        futures.wait([parts[what]])
+                    connection.send(None)
+                elif said == _FAILED:
+                    raise self._failed(pickle.loads(what))
+                else:
+                    return pickle.loads(what)
+        except (EOFError, ConnectionError):  # the child has died
+            if whole is None or self._is_shut:
+                raise
+            return self._by_own(whole).result()
+        finally:
+            for one in parts.values():
+                one.cancel()
+            self._idle.put(connection)
+
+    def _by_own(self, job: Callable[[], Any]) -> Future[Any]:
+        with self._lock:
+            if self._own is None:
+                self._own = self._make_own()
+        found: Future[Any] = self._own.submit(job)
+        return found
+
+    def wakeup(self) -> None:
+        """As Inductor asks its own pool; these are awake."""
+
+    quiesce = wakeup
+
+    def shutdown(self, *args: Any, **kwargs: Any) -> None:
+        """End the children; one that is compiling ends when that is done."""
+        if self._process != os.getpid() or self._is_shut:
+            return
+        self._is_shut = True
+        for end in self._ends:
+            with suppress(OSError):  # it has died
+                end.shutdown(socket.SHUT_RDWR)
+        self._threads.shutdown(cancel_futures=True)
+        for end in self._ends:
+            end.close()
+            self._idle.get().close()
+        if self._own is not None:
+            self._own.shutdown()
+
+
+class Worker:
+    """A forked child: compiles one kernel after the other, as Inductor's own workers do.
+
+    :param process: for whom.
+    """
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._connection: Any = None
+        self._shared: Sequence[Any] = ()
+        #: Which configuration of its kernel it was asked for.
+        self.part = _WHOLE
+
+    def serve(self, connection: Connection) -> None:
+        """Do jobs until the parent has gone."""
+        self._connection = connection
+        while self._is_asked():
+            self.part, data = connection.recv()
+            self._shared = ()
+            _end_unless_done(HANGS_S)
+            connection.send(_result(data))
+            _end_unless_done(0)
+
+    def _is_asked(self) -> bool:
+        while not self._connection.poll(_LOOK_S):
+            try:
+                os.kill(self._process, 0)
+            except ProcessLookupError:  # another child of it may keep the connection open
+                return False
+        return True
+
+    def share(self, configs: Sequence[Any]) -> None:
+        """Let others compile the configurations that this one will come to."""
+        self._shared = configs
+        self._connection.send((_SHARES, len(configs)))
+
+    def comes_to(self, config: Any) -> None:
+        """Wait until no other one is compiling a configuration; what one has done is in Triton's cache on disk."""
+        for number, one in enumerate(self._shared):
+            if one is config and number:
+                _end_unless_done(0)
+                self._connection.send((_NEXT, number))
+                self._connection.recv()
+                _end_unless_done(HANGS_S)
+
+
+def _end_unless_done(seconds: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _lead(ends: Sequence[socket.socket], process: int, prepare: Callable[[Worker], object]) -> None:
+    """Fork the workers, one for each connection, and wait for them."""
+    _leave_alone_what_is_open([end.fileno() for end in ends])
+    sys.settrace(None)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    _end_unless_done(HANGS_S)  # by a lock that a thread held when this was forked
+    worker = Worker(process)
+    prepare(worker)
+    _end_unless_done(0)
+    gc.freeze()
+    for number, end in enumerate(ends):
+        if os.fork() == 0:
+            for other in ends[number + 1 :]:
+                other.close()
+            worker.serve(Connection(end.detach()))
+            return
+        end.close()
+    for _ in ends:
+        os.wait()
+
+
+def _leave_alone_what_is_open(keep: Collection[int]) -> None:
+    """Let all that is open lead nowhere. It stays open, so that nothing else gets a number that something writes to."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor not in keep and descriptor != nowhere:
+            with suppress(OSError):
+                os.dup2(nowhere, descriptor, inheritable=descriptor < 3)
+    sys.stdin = sys.stdout = sys.stderr = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
+
+
+def _result(data: bytes) -> tuple[int, bytes]:
+    """Do a job; what came of it."""
+    environment, job = pickle.loads(data)
+    for name, value in environment.items():
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+    try:
+        return _DONE, pickle.dumps(job())
+    except Exception:
+        return _FAILED, pickle.dumps(traceback.format_exc())
+
+
+def _prepare(worker: Worker) -> None:
+    """Import what each worker would, and have no GPU."""
+    heuristics: Any = import_module("torch._inductor.runtime.triton_heuristics")
+    codecache = import_module("torch._inductor.codecache")
+    tasks: Any = import_module("torch._inductor.runtime.compile_tasks")
+    utils: Any = import_module("torch._inductor.compile_worker.utils")
+    utils._IN_TOPLEVEL_PROCESS = False
+    codecache.PyCodeCache.cache_clear()  # what the parent has loaded is in use there
+    heuristics.triton_helpers.set_driver_to_gpu = lambda: None  # it asks CUDA, which is not to be asked after a fork
+    share_configurations(heuristics.CachingAutotuner, worker)
+    tasks._set_triton_ptxas_path = lambda: None  # the parent says which one it takes
+    with suppress(Exception):  # what keys are made of takes a while, and is the same for all of them
+        codecache.torch_key()
+        import_module("torch._inductor.runtime.triton_compat").triton_key()
+
+
+def share_configurations(autotuner: Any, worker: Worker) -> None:
+    """Have a worker do its part of a kernel alone, or let others do theirs."""
+    compile_one, compile_all = autotuner._precompile_config, autotuner._precompile_worker
+
+    def _precompile_config(self: Any, cfg: Any) -> Any:
+        worker.comes_to(cfg)
+        return compile_one(self, cfg)
+
+    def _precompile_worker(self: Any) -> None:
+        configs = self.configs or ()
+        if worker.part != _WHOLE:
+            compile_one(self, configs[worker.part])
+            raise LookupError  # what is handed back is the whole
+        if not self.compile_results and len(configs) > 1:
+            worker.share(configs)
+        compile_all(self)
+
+    autotuner._precompile_config, autotuner._precompile_worker = _precompile_config, _precompile_worker

@@ -1,0 +1,378 @@
+"""``inductor.config``: block sizes and warps of the Triton kernels that Inductor generates.
+
+``CachingAutotuner.precompile``, which compiles the candidates, is replaced, so that on a
+hit only the choice is compiled. A kernel for which a search is still to be made gets its
+``run`` wrapped, in the instance, for one call: Inductor tunes inside the first one. Later
+launches are its own. In a search its list of candidates races; what else it measures, as in
+a descent by coordinates, is only noted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pytest_autotune.cache.model import Candidate, Problem, UnportableError
+from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.run.abilities import Abilities
+from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.run.verify import Verdict
+from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, runners
+from pytest_autotune.tuners.inductor.candidates import (
+    Params,
+    Search,
+    candidate,
+    descends,
+    may_be_scaled,
+    may_win,
+    params_of,
+)
+from pytest_autotune.tuners.inductor.compiling import CompileThreads
+from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
+from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.inductor.identity import (
+    device_of,
+    dtypes,
+    fused,
+    is_placeholder,
+    kernel_key,
+    kernel_name,
+    versions,
+)
+from pytest_autotune.tuners.measuring.clocks import Runner
+from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
+from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, error_line, no_longer_compiles
+
+#: Arguments of a kernel's ``run`` that are none of the kernel's.
+_OF_RUN = ("stream", "benchmark_run")
+#: Settings of Inductor under which it tunes in ways that do not come here -> what they do.
+_UNCOVERED = {
+    "triton.multi_kernel": "multi-kernel choices",
+    "benchmark_combo_kernel": "benchmarks of combo kernels",
+    "pipeline_max_autotune_gemm": "pipelined template choices",
+    "distributed_max_autotune_gemm": "distributed template choices",
+}
+
+
+class Descriptions:
+    """The part of the adapter that reads the comments above generated kernels: what they fuse."""
+
+    tuner = "inductor"
+    module = "torch._inductor.codegen.wrapper"
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[str, str]] = {}
+        self._run: TuningRun | None = None
+        self._config: Any = None
+
+    def __call__(self, autotuner: Any) -> tuple[str, str]:
+        """What is known of a kernel of the graph compiled last: in short, and in full."""
+        return self._of.get(str(autotuner.inductor_meta.get("kernel_name")), ("", ""))
+
+    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
+        self._run = run
+        self._config = module.config
+        parameters = ["self", "kernel_name", "kernel_body", "metadata"]
+        owner = module.PythonWrapperCodegen
+        patches.replace(owner, "define_kernel", parameters, self._define_kernel, and_others=True)
+
+    def _define_kernel(
+        self,
+        original: Any,
+        wrapper: Any,
+        kernel_name: str,
+        kernel_body: str,
+        metadata: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        assert self._run is not None
+        self._of[kernel_name] = fused(metadata or "")
+        for what in uncovered(self._config):
+            self._run.note(f"inductor: {what} are not covered: they are tuned in every run")
+        return original(wrapper, kernel_name, kernel_body, metadata, *args, **kwargs)
+
+
+def uncovered(config: Any) -> list[str]:
+    """What is tuned, under these settings of Inductor, in ways that are not covered."""
+    found = []
+    for name, what in _UNCOVERED.items():
+        value: Any = config
+        for part in name.split("."):
+            value = getattr(value, part, None)
+        if value:
+            found.append(what)
+    return found
+
+
+class Kernels:
+    """The part of the adapter for configurations of kernels.
+
+    :param describe: what a kernel fuses: in short, and in full.
+    """
+
+    tuner = "inductor.config"
+    module = "torch._inductor.runtime.triton_heuristics"
+
+    def __init__(self, describe: Callable[[Any], tuple[str, str]], timed: Benchmarks) -> None:
+        self._describe = describe
+        self._timed = timed
+        self._run: TuningRun | None = None
+        self._hash_configs: Callable[[Sequence[Any]], str] = str
+        self._threads: CompileThreads | None = None
+        #: What the search for an autotuner is known by: once it is narrowed to the choice, its list is gone.
+        self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        #: What is measured now of each autotuner that is searched for, in milliseconds.
+        self._times_ms: dict[int, dict[Params, float]] = {}
+        #: What a race has found of the launchers that Inductor asks for now, in milliseconds.
+        self._raced_ms: dict[Any, float] = {}
+        #: Kernels that were measured without passing the door.
+        self.unseen: set[str] = set()
+
+    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
+        self._run = run
+        self._hash_configs = module.hash_configs
+        self._threads = CompileThreads(run, module.torch._inductor.config)
+        owner = module.CachingAutotuner
+        compiled = ["self", "warm_cache_only", "reload_kernel", "static_triton_bundle_key"]
+        patches.replace(owner, "precompile", compiled, self._precompile)
+        patches.replace(owner, "bench", ["self", "launcher", "args", "with_profiler", "kwargs"], self._bench)
+        with suppress(HookError):  # then each is measured alone
+            patches.replace(owner, "benchmark_all_configs", ["self", "args", "kwargs"], self._benchmark_all)
+
+    def _acts_on(self, autotuner: Any) -> bool:
+        run = self._run
+        assert run is not None
+        return not (run.paused or is_placeholder(autotuner) or run.ignores(self.tuner, kernel_name(autotuner)))
+
+    # Before the first call: what is compiled.
+
+    def _precompile(
+        self,
+        original: Any,
+        autotuner: Any,
+        warm_cache_only: bool = False,
+        reload_kernel: Any = None,
+        static_triton_bundle_key: Any = None,
+    ) -> Any:
+        """Stand in for ``precompile``: compile the choice alone, where there is one."""
+        compile = partial(original, autotuner, warm_cache_only, reload_kernel, static_triton_bundle_key)
+        if warm_cache_only or not self._acts_on(autotuner):
+            return compile()
+        if "run" in vars(autotuner) or (autotuner in self._list_digests and autotuner.launchers):
+            return None  # another graph has the same kernel, and its choice is made or will be
+        search = self._search(autotuner, reload_kernel)
+        if search is None:
+            if not self._is_compiled_ahead(original, autotuner, self._first_run_of_one, compile):
+                compile()
+            return None
+        assert self._run is not None
+        if self._run.may_verify(search.problem):  # its first call races all candidates
+            search.compiles_all = True
+        elif len(search.configs) > 1 or descends(autotuner):
+            with self._door(search) as tuning:
+                while tuning.entry is not None and tuning.entry.choice is not None:
+                    choice = tuning.entry.choice
+                    try:
+                        search.narrow(choice)
+                        first_run = partial(self._first_run_of_choice, search, choice)
+                        if not self._is_compiled_ahead(original, autotuner, first_run, compile):
+                            compile()
+                            search.settle(choice)
+                        return None
+                    except Exception as error:
+                        self._reject(search, tuning, choice, error)
+        search.widen()
+        began = time.perf_counter()
+        compile()
+        search.compiled_s = time.perf_counter() - began
+        if search.compiles_all or len(autotuner.launchers) > 1 or descends(autotuner):
+            autotuner.run = partial(self._first_run, search)
+        return None
+
+    def _is_compiled_ahead(
+        self, original: Any, autotuner: Any, first_run: Callable[..., Any], compile: Callable[[], Any]
+    ) -> bool:
+        """Whether a thread compiles now what is left; if so, ``first_run`` stands in for the first ``run``."""
+        if self._threads is None or not self._threads.is_wanted or autotuner.compile_results:
+            return False
+        wait = self._threads.start(partial(original, autotuner, True))
+
+        def compiled() -> None:
+            wait()
+            compile()
+
+        autotuner.run = partial(first_run, autotuner, compiled)
+        return True
+
+    def _search(self, autotuner: Any, reload: Callable[[], Any] | None) -> Search | None:
+        """The search for this kernel; None where Inductor has nothing to choose."""
+        assert self._run is not None
+        if reload is not None:
+            autotuner._reload_kernel = reload
+        info = autotuner.autotune_cache_info or {}
+        if info.get("autotune_cache_state") == "hit" and reload is not None:
+            # A compile worker has taken a choice from Inductor's own cache: ask for all candidates.
+            autotuner.fn, fresh = (again := reload()).fn, again.configs
+            autotuner.configs, autotuner.compile_results, autotuner.autotune_cache_info = fresh, [], {}
+        results = tuple(autotuner.compile_results)
+        configs = tuple(result.config for result in results) or tuple(autotuner.configs or ())
+        if not configs or getattr(autotuner.heuristic_type, "name", "") in ("TEMPLATE", "FIXED"):
+            return None
+        if len(configs) == 1 and not descends(autotuner) and not may_be_scaled(autotuner):
+            return None
+        # What Inductor's own cache knows of the list is of the whole one; compile workers drop what fails.
+        own_cache = getattr(autotuner.save_cache_hook, "__self__", None)
+        list_digest = self._list_digests.get(autotuner) or getattr(own_cache, "configs_hash", None)
+        list_digest = self._list_digests[autotuner] = list_digest or self._hash_configs(configs)
+        autotuner.save_cache_hook = None
+        on = device_of(autotuner.device_props.type, autotuner.device_props.index)
+        problem = Problem(self.tuner, kernel_name(autotuner), kernel_key(autotuner, list_digest), on)
+        label = "; ".join(filter(None, [dtypes(autotuner), self._describe(autotuner)[0]]))
+        try:
+            for config in configs:
+                params_of(config)
+        except UnportableError as error:
+            self._run.unportable(problem, str(error))
+            return None
+        return Search(autotuner, problem, configs, results, label)
+
+    def _door(self, search: Search) -> Any:
+        assert self._run is not None
+        if self._run.policy.sweep is not None:  # the next test asks again what it runs with
+            self._run.at_next_test(forget_compiled)
+        return self._run.tuning(
+            search.problem, (), search.offers, versions(), search.label, Abilities(search.candidates)
+        )
+
+    def _reject(self, search: Search, tuning: Tuning, choice: Candidate, error: Exception) -> None:
+        reason = search.rejected[choice.params] = no_longer_compiles(error_line(error))
+        tuning.reject(reason)
+
+    # The first call.
+
+    def _first_run_of_one(self, autotuner: Any, compiled: Callable[[], None], *args: Any, **kwargs: Any) -> Any:
+        """Stand in for the first ``run`` of a kernel that has one candidate, which a thread compiles."""
+        vars(autotuner).pop("run", None)
+        compiled()
+        return autotuner.run(*args, **kwargs)
+
+    def _first_run_of_choice(
+        self, search: Search, choice: Candidate, autotuner: Any, compiled: Callable[[], None], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Stand in for the first ``run`` of a kernel whose choice a thread compiles."""
+        vars(autotuner).pop("run", None)
+        try:
+            compiled()
+            search.settle(choice)
+        except Exception as error:
+            search.rejected[choice.params] = no_longer_compiles(error_line(error))
+            search.widen()
+            compiled()
+            return self._first_run(search, *args, **kwargs)
+        return autotuner.run(*args, **kwargs)
+
+    def _first_run(self, search: Search, *args: Any, **kwargs: Any) -> Any:
+        """Stand in for the first ``run``, in which Inductor tunes."""
+        autotuner = search.autotuner
+        vars(autotuner).pop("run", None)
+        is_settled = len(autotuner.launchers) == 1 and not search.compiles_all
+        if is_settled and getattr(autotuner.launchers[0].config, "found_by_coordesc", False):
+            return autotuner.run(*args, **kwargs)
+        if not self._acts_on(autotuner):
+            return autotuner.run(*args, **kwargs)
+        with self._door(search) as tuning:
+            while tuning.entry is not None and tuning.entry.choice is not None:
+                choice = tuning.entry.choice
+                if choice.params in search.rejected:
+                    tuning.reject(search.rejected[choice.params])
+                    continue
+                try:
+                    search.compile_too(choice)
+                    self._verify(search, tuning, choice, args, kwargs)
+                    search.settle(choice)
+                    break
+                except Exception as error:
+                    self._reject(search, tuning, choice, error)
+            else:
+                return self._tune(autotuner, tuning, args, kwargs)
+        return autotuner.run(*args, **kwargs)
+
+    def _verify(
+        self, search: Search, tuning: Tuning, choice: Candidate, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Race the loaded choice, whose launcher is there, where it is its turn."""
+        autotuner = search.autotuner
+        if not tuning.to_verify:
+            return
+        if autotuner.device_props.type != "cuda":
+            tuning.verified(Verdict("it is not on a GPU"))
+            return
+        if stream_is_capturing():
+            tuning.verified(CAPTURED)
+            return
+        given = {name: value for name, value in kwargs.items() if name not in _OF_RUN}
+        own = [one for one in autotuner.launchers if params_of(one.config) == choice.params]
+        launchers = {params_of(one.config): one for one in [*own, *may_win(autotuner, autotuner.launchers)]}
+
+        def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
+            some = [launchers[one.params] for one in candidates]
+            return dict(zip(candidates, runners(autotuner, some, args, given), strict=True))
+
+        candidates = [Candidate(params=params) for params in launchers]
+        verify(tuning, Contest(candidates, ready, self._timed.clock, spent_s=search.compiled_s))
+
+    def _tune(self, autotuner: Any, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        times_ms = self._times_ms[id(autotuner)] = {}
+        try:
+            with self._timed.searching(tuning):
+                result = autotuner.run(*args, **kwargs)
+        finally:
+            del self._times_ms[id(autotuner)]
+        if not times_ms:  # one launcher was left, and Inductor had nothing to measure
+            return result
+        chosen = params_of(autotuner.launchers[0].config)
+        time_ms = times_ms.get(chosen, math.inf)
+        if not math.isfinite(time_ms):
+            tuning.not_recorded(EVERY_CANDIDATE_FAILED)
+            return result
+        candidates = [candidate(params, time) for params, time in times_ms.items()]
+        label = "; ".join(filter(None, [dtypes(autotuner), self._describe(autotuner)[1]]))
+        tuning.record(candidate(chosen, time_ms), candidates, label=label)
+        return result
+
+    # What Inductor measures inside.
+
+    def _benchmark_all(self, original: Any, autotuner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Stand in for the measurement of a list: in a search, it races."""
+        if id(autotuner) in self._times_ms:
+            launchers = may_win(autotuner, autotuner.launchers)
+            self._raced_ms.update(self._timed.raced_ms(autotuner, launchers, args, kwargs))
+        try:
+            return original(autotuner, *args, **kwargs)
+        finally:
+            self._raced_ms.clear()
+
+    def _bench(
+        self, original: Any, autotuner: Any, launcher: Any, *args: Any, with_profiler: bool = False, **kwargs: Any
+    ) -> Any:
+        """Stand in for the measurement of one launcher: hand over what a race has found, and note what it takes."""
+        times_ms = self._times_ms.get(id(autotuner))
+        time_ms = self._raced_ms.pop(launcher, None)
+        if time_ms is None:
+            with self._timed.held() if times_ms is not None else nullcontext():
+                time_ms = original(autotuner, launcher, *args, with_profiler=with_profiler, **kwargs)
+        if times_ms is not None:
+            times_ms[params_of(launcher.config)] = float(time_ms)
+        elif len(autotuner.launchers) > 1 and self._acts_on(autotuner):
+            self.unseen.add(kernel_name(autotuner))
+        return time_ms
