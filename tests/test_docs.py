@@ -130,19 +130,6 @@ def test_each_dependency_has_its_reason() -> None:
     assert {re.split(r"[<>=]", one)[0].lower() for one in declared} <= words
 
 
-def rooms() -> str:
-    """The tree of the package as it is drawn."""
-    return next(
-        example for _, example in _FENCED.findall(read(ROOT / "docs/how-it-works.md")) if "plugin.py" in example
-    )
-
-
-def test_the_tree_of_rooms_is_the_one_that_is_there() -> None:
-    told = {line.split()[0].rstrip("/") for line in rooms().splitlines() if re.match(r"  \w", line)}
-    there = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-    assert told == there - {"__init__.py"}
-
-
 def test_each_module_that_a_page_names_is_there() -> None:
     for page in (ROOT / "docs/how-it-works.md", ROOT / "CONTRIBUTING.md"):
         for named in re.findall(r"`((?:run|session|report|cache|tuners|cli|devices)/[\w/.]*)`", prose_of(page)):
