@@ -64,7 +64,7 @@ class TuningRun(Notes):
         progress: Progress | None = None,
         log: Log | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(policy.debug)
         self.policy = policy
         self.current_test = ""
         self.paused = False
@@ -238,18 +238,14 @@ class TuningRun(Notes):
         if candidates is None:
             self.note(f"{problem.tuner} does not say what its candidates are: in a sweep, too, it chose by itself")
             return ()
-        try:
+        with self.guard(problem.tuner, "candidates()"):
             return swept(sweep, problem, candidates())
-        except Exception as error:
-            self.error(problem.tuner, "candidates()", error)
-            return ()
+        return ()
 
     def _noted(self, tuner: str, made_of: MadeOf) -> tuple[str, ...]:
-        try:
+        with self.guard(tuner, "made_of()"):
             return tuple(map(one_line, made_of()))
-        except Exception as error:
-            self.error(tuner, "made_of()", error)
-            return ()
+        return ()
 
     def _close(self, tuning: Tuning) -> None:
         self.progress.end(tuning.lookup.problem)

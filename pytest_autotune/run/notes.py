@@ -1,9 +1,17 @@
-"""What a process has to say to the user, and the guard that makes a line of an error of ours."""
+"""What a process has to say to the user, and the guard: an error of ours costs a line of it, never a test.
+
+The ini value ``autotune_debug`` has the guard write the traceback of each error to standard error, too.
+"""
 
 from __future__ import annotations
 
+import inspect
+import os
+import signal
+import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import CodeType, FunctionType, MethodType
 from typing import TypeVar
 
 from pytest_autotune.cache.foreign_text import words_of
@@ -12,25 +20,31 @@ _T = TypeVar("_T")
 
 
 class Notes:
-    """The lines of one process for the summary, each once."""
+    """The lines of one process for the summary, each once.
 
-    def __init__(self) -> None:
+    :param debug: write the tracebacks of errors, to standard error as it is now: pytest captures it during tests.
+    """
+
+    def __init__(self, debug: bool = False) -> None:
         self.notes: list[str] = []
         #: tuner -> why it could not be hooked, or which error of ours left a call of it alone.
         self.unhooked: dict[str, str] = {}
+        self._debug_to = os.dup(2) if debug else None
 
     def note(self, text: str) -> None:
         """Show the user something, once, in the summary."""
         if text not in self.notes:
             self.notes.append(text)
 
-    def left_alone(self, tuner: str, reason: str) -> None:
+    def left_alone(self, tuner: str, reason: str, error: BaseException | None = None) -> None:
         """Note for the user that a tuner, or a part of one, could not be hooked."""
+        self._debug(error)
         self.unhooked[tuner] = reason
         self.note(f"{tuner} was left alone: {reason}")
 
     def error(self, tuner: str, where: str, error: BaseException) -> None:
         """Note an error of ours in one line: it must never fail a test, or the run."""
+        self._debug(error)
         self.note(f"{tuner}: {_words(where, error)}")
 
     def went_wrong(self, tuner: str, where: str, error: BaseException) -> None:
@@ -43,29 +57,65 @@ class Notes:
 
         :returns: the error in words.
         """
+        self._debug(error)
         words = _words(where, error)
         self.note(f"{tuner}: {words}; that call was left to {tuner}, and not recorded")
         self.unhooked.setdefault(tuner, words)
         return words
 
     @contextmanager
+    def guard(self, tuner: str, where: str) -> Iterator[None]:
+        """Note an error of ours that is raised inside, and go on after it.
+
+        :param where: names what is done inside, for the line.
+        :raises BaseException: what ends the test or the run: Ctrl-C, a time-out.
+        """
+        try:
+            yield
+        except BaseException as error:  # an adapter may exit, or skip
+            if is_from_outside(error):
+                raise
+            self.error(tuner, where, error)
+
+    @contextmanager
     def guarded(self, tuner: str, held: AbstractContextManager[_T], otherwise: _T) -> Iterator[_T]:
         """Hold something of ours; ``otherwise`` is given where it cannot be had. What is raised inside passes."""
-        with ExitStack() as exits:
-            try:
-                value = held.__enter__()
-            except Exception as error:
-                self.error(tuner, "the door", error)
-                value = otherwise
-            else:
-                exits.callback(self._let_go, tuner, held)
-            yield value
-
-    def _let_go(self, tuner: str, held: AbstractContextManager[object]) -> None:
+        value, exits = otherwise, ExitStack()
+        with self.guard(tuner, "the door"):
+            value = exits.enter_context(held)
         try:
-            held.__exit__(None, None, None)
-        except Exception as error:
-            self.error(tuner, "the door", error)
+            yield value
+        finally:
+            with self.guard(tuner, "the door"):
+                exits.close()
+
+    def _debug(self, error: BaseException | None) -> None:
+        if self._debug_to is not None and error is not None:
+            os.write(self._debug_to, "".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
+
+
+def is_from_outside(error: BaseException) -> bool:
+    """Whether an error that came through an adapter is none of its own: Ctrl-C, or what a handler of a signal raised.
+
+    pytest-timeout's handler raises ``pytest.fail``, wherever the test is.
+    """
+    handlers = {code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return isinstance(error, KeyboardInterrupt) or any(code in handlers for code, _ in frames_of(error))
+
+
+def frames_of(error: BaseException) -> Iterator[tuple[CodeType, str]]:
+    """Where an error came through below the function that caught it: code, and name of its module."""
+    found = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    while found is not None:
+        yield found.tb_frame.f_code, str(found.tb_frame.f_globals.get("__name__", ""))
+        found = found.tb_next
+
+
+def code_of(value: object) -> CodeType | None:
+    """The code of a function; None for anything else."""
+    # Not isinstance: it asks proxies for their class, which may run code of theirs.
+    function = value.__func__ if type(value) is MethodType else value
+    return inspect.unwrap(function).__code__ if type(function) is FunctionType else None
 
 
 def in_words(error: BaseException) -> str:

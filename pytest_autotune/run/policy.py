@@ -54,6 +54,7 @@ class Policy:
     :param cores: the cores of this machine, of which :meth:`TuningRun.core` gives one at a time.
     :param sweep: says which candidate each problem runs with; then nothing is loaded or measured.
     :param verify: whose loaded choice is raced again; None where none is.
+    :param debug: show the tracebacks of errors that cost no test.
     :param plain_kernels: note what kernels without a tuner are compiled for, too.
     :param known_tuners: those that the caches of this run have entries of: what is loaded, and the dump path.
     """
@@ -68,6 +69,7 @@ class Policy:
     cores: int = 1
     sweep: Sweep | None = None
     verify: Verification | None = None
+    debug: bool = False
     plain_kernels: bool = False
     known_tuners: frozenset[str] = frozenset()
 

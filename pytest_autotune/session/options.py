@@ -213,6 +213,13 @@ OPTIONS = (
         action="",
         ini_type="bool",
     ),
+    Option(
+        "debug",
+        "switch",
+        "Write the tracebacks of errors that cost no test, but a line of the summary, to standard error",
+        action="",
+        ini_type="bool",
+    ),
 )
 
 #: Flags that there were, by the names of their values, and what to write now.

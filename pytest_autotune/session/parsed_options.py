@@ -227,6 +227,7 @@ class Options:
     compile_ahead: str
     verify_seconds: float
     spread_gpus: bool
+    debug: bool
 
     @property
     def active(self) -> bool:

@@ -70,6 +70,7 @@ class TestProcess:
             cores=devices.cpu().multiprocessors,
             sweep=options.sweep,
             verify=options.verification,
+            debug=options.debug,
             known_tuners=frozenset(kernel.partition(":")[0] for kernel in around.known_kernels),
         )
         #: What was looked up in the current test.
@@ -131,10 +132,8 @@ class TestProcess:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         place = self._around.prepares_in
         if place is not None:
-            try:
+            with self.run.guard("session", "prepare()"):
                 self._preparing = prepare(session, self._options, place, self.hooks, self._deselected)
-            except Exception as error:
-                self.run.error("session", "prepare()", error)
 
     def _end_preparing(self) -> None:
         if self._preparing is not None and os.getpid() == self._process_id:

@@ -12,9 +12,10 @@ from types import ModuleType
 from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.notes import is_from_outside
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError, Prepares, Suite
-from pytest_autotune.tuners.shared.guard import Replaced, is_from_outside
+from pytest_autotune.tuners.shared.guard import Replaced
 
 
 def _built_in(module: str) -> Callable[[], Adapter]:
@@ -79,7 +80,7 @@ class Hooks:
     def _leave_alone(self, name: str, error: BaseException, where: str = "") -> None:
         words = words_of(error)
         reason = where + (words if isinstance(error, HookError) else f"{type(error).__name__}: {words}")
-        self._run.left_alone(name, " ".join(reason.split()))
+        self._run.left_alone(name, " ".join(reason.split()), error)
 
     def _hook_when_imported(self, name: str, module: str) -> None:
         import wrapt
@@ -114,14 +115,14 @@ class Hooks:
     def prepare(self, suite: Suite) -> None:
         """Let the adapters that do so prepare something beside the tests, until :meth:`finish`."""
         for name, adapter in self._adapters.items():
-            with self._noting(name, "prepare()"):
+            with self._run.guard(name, "prepare()"):
                 if isinstance(adapter, Prepares):
                     adapter.prepare(suite)
 
     def finish(self) -> None:
         """The tests are over."""
         for name, adapter in self._adapters.items():
-            with self._noting(name, "finish()"):
+            with self._run.guard(name, "finish()"):
                 if isinstance(adapter, Prepares):
                     adapter.finish()
 
@@ -132,20 +133,10 @@ class Hooks:
         self._adapters.clear()
 
     def _unhook(self, name: str, adapter: Adapter) -> None:
-        with self._noting(name, "unhook()"):
+        with self._run.guard(name, "unhook()"):
             adapter.unhook()
         if (replaced := self._replaced.pop(name, None)) is not None:
             replaced.put_back()
-
-    @contextmanager
-    def _noting(self, name: str, method: str) -> Iterator[None]:
-        """Turn an error of an adapter into one line."""
-        try:
-            yield
-        except BaseException as error:
-            if is_from_outside(error):
-                raise
-            self._run.error(name, method, error)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -160,19 +151,19 @@ class Hooks:
                 self._isolation = None
 
     def _swap_out(self, name: str, adapter: Adapter, stack: ExitStack) -> None:
-        with self._noting(name, "isolated()"):
+        with self._run.guard(name, "isolated()"):
             swapped = adapter.isolated()
             swapped.__enter__()
             stack.callback(self._swap_back, name, swapped)
 
     def _swap_back(self, name: str, swapped: AbstractContextManager[None]) -> None:
-        with self._noting(name, "isolated()"):
+        with self._run.guard(name, "isolated()"):
             swapped.__exit__(None, None, None)
 
     def unseen(self) -> list[str]:
         """``tuner:kernel`` of what was tuned without passing the run's door."""
         found: list[str] = []
         for name, adapter in self._adapters.items():
-            with self._noting(name, "unseen()"):
+            with self._run.guard(name, "unseen()"):
                 found += [f"{name}:{kernel}" for kernel in adapter.unseen()]
         return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import signal
 from collections.abc import Callable, Iterator
 from functools import wraps
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.notes import code_of, frames_of
 from pytest_autotune.run.policy import Refusal
 
 _Attribute = tuple[Any, str]
@@ -42,8 +42,8 @@ def guarded(
         except Refusal:
             raise
         except Exception as error:
-            frames = list(_frames(error))
-            theirs = {_code(function) for function in (original, *args, *kwargs.values())} - {None}
+            frames = list(frames_of(error))
+            theirs = {code_of(function) for function in (original, *args, *kwargs.values())} - {None}
             if any(code in theirs for code, _ in frames):
                 raise
             modules = {module for _, module in frames} - {own}
@@ -54,29 +54,6 @@ def guarded(
 
     setattr(call, _IS_GUARDED, True)
     return call
-
-
-def _frames(error: BaseException) -> Iterator[tuple[CodeType, str]]:
-    """Where an error came through below the function that caught it: code, and name of its module."""
-    traceback = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    while traceback is not None:
-        yield traceback.tb_frame.f_code, str(traceback.tb_frame.f_globals.get("__name__", ""))
-        traceback = traceback.tb_next
-
-
-def _code(value: object) -> CodeType | None:
-    # Not isinstance: it asks proxies for their class, which may run code of theirs.
-    function = value.__func__ if type(value) is MethodType else value
-    return inspect.unwrap(function).__code__ if type(function) is FunctionType else None
-
-
-def is_from_outside(error: BaseException) -> bool:
-    """Whether an error that came through an adapter is none of its own: Ctrl-C, or what a handler of a signal raised.
-
-    pytest-timeout's handler raises ``pytest.fail``, wherever the test is.
-    """
-    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    return isinstance(error, KeyboardInterrupt) or any(code in handlers for code, _ in _frames(error))
 
 
 class Replaced:
