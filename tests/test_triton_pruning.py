@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,6 @@ pytest.importorskip("triton")
 import torch
 import triton
 
-from pytest_autotune.cache.model import PRUNED, Value
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.tuners.triton.pruning import pruned_alone
 from tests.test_triton import call, configs, copy_kernel, grid, interpreter, session
@@ -74,20 +72,6 @@ def test_a_choice_of_the_whole_list_is_stale_for_candidates_made_anew_though_it_
     again = session((*first.entries, *loaded.entries))
     assert [call(kernel(more)), call(kernel(None))] == [128, 64]
     assert again.outcomes == ["hit", "hit"]
-
-
-def without_saying_so(value: Value) -> Value:
-    return replace(value, type="digest") if value.name == PRUNED else value
-
-
-def test_an_entry_for_candidates_made_anew_that_does_not_say_so_stays_a_hit(session) -> None:
-    first = session(dumping=True)
-    call(kernel(at_most_n), 8)
-    older = [replace(entry, fingerprint=tuple(map(without_saying_so, entry.fingerprint))) for entry in first.entries]
-
-    loaded = session(older)
-    assert call(kernel(at_most_n), 8) == 8
-    assert loaded.outcomes == ["hit"]
 
 
 def test_a_choice_of_the_whole_list_serves_a_part_of_it_made_anew(session) -> None:

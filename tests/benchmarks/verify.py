@@ -325,7 +325,7 @@ def _plant(autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -
         function, device = python_function(autotuner), current_gpu()
         assert function is not None
         assert device is not None
-        identity = identity_of(call, function, configs, device, [])
+        identity = identity_of(call, function, configs, device)
         record = {
             "kernel": identity.problem.kernel,
             "key": {value.name: value.value for value in identity.problem.key},

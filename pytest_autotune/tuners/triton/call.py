@@ -1,16 +1,26 @@
-"""One call of an autotuned kernel."""
+"""One call of an autotuned kernel, and what selects its problem: arguments by name, dtypes, closure cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import enum
+import numbers
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
+from pytest_autotune.cache.model import Value, plain_value
 from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function
+from pytest_autotune.tuners.shared.source.source_digest import is_code
+from pytest_autotune.tuners.shared.values import DtypeName, stable_value, unwrapped
 from pytest_autotune.tuners.triton.internals import benchmark, kernel_layers
 
 #: The functions of ``triton.heuristics``, by the name of the value that each makes.
 Heuristics = list[tuple[str, Callable[..., object]]]
+
+#: How values are named that are in no key of Triton's: they are compiled in as they are.
+_CELLS = ("closure.", "heuristics.")
 
 
 @dataclass(frozen=True)
@@ -24,7 +34,7 @@ class Call:
     heuristics: Heuristics
 
     @classmethod
-    def of(cls, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None], over: Iterable[Any]) -> Call:
+    def of(cls, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None], over: Iterable[Any] = ()) -> Call:
         """The call that a benchmark function of Triton's is for.
 
         :param over: the ``triton.heuristics`` over the autotuner.
@@ -50,3 +60,48 @@ class Call:
         self.autotuner.bench_time = 0.0
         if not stream_is_capturing():
             self.autotuner.pre_hook(self.arguments(config), reset_only=True)
+
+
+def key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, object]]:
+    """What a tuning depends on, by name: positions shift with defaults and keyword arguments."""
+    autotuner = call.autotuner
+    named = {name: value for name, value in call.named.items() if name in autotuner.arg_names}
+    yield from ((name, named[name]) for name in dict.fromkeys(autotuner.keys) if name in named)
+    for name, value in named.items():
+        yield from _compiled_in(name, value, is_key=name in autotuner.keys)
+    yield from _cells("closure", function)
+    for name, heuristic in call.heuristics:
+        if (inner := python_function(heuristic)) is not None:
+            yield from _cells(f"heuristics.{name}", inner)
+
+
+def _compiled_in(name: str, value: Any, is_key: bool) -> Iterator[tuple[str, object]]:
+    """The dtypes of an argument, in tuples and descriptors too, and functions that the key does not name."""
+    if hasattr(value, "dtype"):
+        yield f"{name}.dtype", DtypeName(str(value.dtype))
+    elif isinstance(value, tuple):
+        for position, part in enumerate(value):
+            yield from _compiled_in(f"{name}.{position}", part, is_key)
+    elif hasattr(getattr(value, "base", None), "dtype"):
+        yield f"{name}.base.dtype", DtypeName(str(value.base.dtype))
+    elif not is_key and python_function(unwrapped(value)) is not None:
+        yield name, value
+
+
+def _cells(prefix: str, function: FunctionType) -> Iterator[tuple[str, object]]:
+    for name, value in closure_cells(function).items():
+        if not is_code(value):
+            yield f"{prefix}.{name}", value
+
+
+def key_value(name: str, value: object) -> Value:
+    """Encode a part of a key as Triton compares it: True, 1 and 1.0 are one key there; in a closure they are three."""
+    value = unwrapped(value)
+    if name.startswith(_CELLS):
+        return stable_value(name, value, dtype_apart=True)
+    if isinstance(value, numbers.Integral) and not isinstance(value, enum.Enum):
+        return plain_value(name, int(value))
+    if isinstance(value, numbers.Real):
+        number = float(value)
+        return plain_value(name, int(number) if number.is_integer() else number)
+    return stable_value(name, value, dtype_apart=not isinstance(value, DtypeName))

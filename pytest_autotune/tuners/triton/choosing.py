@@ -123,7 +123,7 @@ class Choices:
         except RuntimeError:  # there is no GPU, or it is broken: the launch says which
             return None
         try:
-            return identity_of(call, function, configs, device, self._run.indexes)
+            return identity_of(call, function, configs, device)
         except UnportableProblem as unportable:
             self._run.unportable(unportable.problem, unportable.reason)
             return None

@@ -9,7 +9,6 @@ from types import FunctionType
 from typing import Any
 
 from pytest_autotune import devices
-from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.made_of import of_candidates, of_parts
 from pytest_autotune.cache.model import (
     MADE_ANEW,
@@ -28,9 +27,8 @@ from pytest_autotune.tuners.shared.source.source_digest import FORM, source_dige
 from pytest_autotune.tuners.shared.values import callable_text, constant_text, refuse
 from pytest_autotune.tuners.shared.versions import versions_of
 from pytest_autotune.tuners.triton import interpreter
-from pytest_autotune.tuners.triton.call import Call, Heuristics
+from pytest_autotune.tuners.triton.call import Call, Heuristics, key_value, key_values
 from pytest_autotune.tuners.triton.internals import knobs, targets
-from pytest_autotune.tuners.triton.key import key_value, key_values
 from pytest_autotune.tuners.triton.params import distinct_params, has_names, search_text
 
 NAME = "triton"
@@ -59,17 +57,13 @@ class CallIdentity:
     offered: Mapping[tuple[Value, ...], Any]
 
 
-def identity_of(
-    call: Call, function: FunctionType, configs: Sequence[Any], on: Device, indexes: Iterable[EntryIndex]
-) -> CallIdentity:
+def identity_of(call: Call, function: FunctionType, configs: Sequence[Any], on: Device) -> CallIdentity:
     """The problem of a call, what its choice rests on, and the candidates.
 
     :param function: the kernel's.
     :param configs: the candidates that pruning left.
-    :param indexes: the loaded entries, one of which may hold a digest of this very list.
     :raises UnportableProblem: when a part of it has no stable form.
     """
-    autotuner = call.autotuner
     key: list[Value] = []
     try:
         arguments = list(key_values(call, function))
@@ -78,12 +72,10 @@ def identity_of(
         offered: dict[tuple[Value, ...], Any] = {}
         for config, params in zip(configs, distinct_params(configs), strict=True):
             offered.setdefault(params, config)
-        fingerprint = _fingerprint(autotuner, call.heuristics, arguments)
+        fingerprint = (*_fingerprint(call.autotuner, call.heuristics, arguments), *_pruned(call.autotuner, configs))
     except UnportableError as error:
         raise UnportableProblem(Problem(NAME, qualified_name(function), tuple(key), on), str(error)) from None
-    problem = Problem(NAME, qualified_name(function), tuple(key), on)
-    loaded = [entry.fingerprint for index in indexes for entry in index.same_key(problem)]
-    return CallIdentity(problem, (*fingerprint, *_pruned(autotuner, configs, fingerprint, loaded)), offered)
+    return CallIdentity(Problem(NAME, qualified_name(function), tuple(key), on), fingerprint, offered)
 
 
 def holds(entry: Entry, autotuner: Any, function: FunctionType, heuristics: Heuristics) -> bool:
@@ -95,7 +87,7 @@ def holds(entry: Entry, autotuner: Any, function: FunctionType, heuristics: Heur
         now = _fingerprint(autotuner, heuristics, ())
     except UnportableError:
         return False
-    return before_pruning(entry.fingerprint) == _sorted(now)
+    return before_pruning(entry.fingerprint) == tuple(sorted(now, key=operator.attrgetter("name")))
 
 
 def _fingerprint(autotuner: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> tuple[Value, ...]:
@@ -108,11 +100,6 @@ def _fingerprint(autotuner: Any, heuristics: Heuristics, arguments: Sequence[tup
         Value("search", _list_digest(autotuner.configs), "digest"),
         *settings(autotuner),
     )
-
-
-def _sorted(fingerprint: Iterable[Value]) -> tuple[Value, ...]:
-    """A fingerprint as entries hold it."""
-    return tuple(sorted(fingerprint, key=operator.attrgetter("name")))
 
 
 def _list_digest(configs: Iterable[Any]) -> str:
@@ -150,19 +137,13 @@ def made_of(call: Call, function: FunctionType, fingerprint: Iterable[Value], co
             yield of_candidates(value.name, str(value.value), distinct_params(chosen))
 
 
-def _pruned(
-    autotuner: Any, configs: Sequence[Any], before: tuple[Value, ...], loaded: Sequence[tuple[Value, ...]]
-) -> list[Value]:
+def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
     """What pruning left, where that is not all: it may depend on arguments that are in no key.
 
     Pruners also make candidates anew, as many as there were.
 
     Where a performance model chooses, only that: what it leaves may be another list each time. It differs
     from the whole all the same, since the best of a part is not the best of all.
-
-    :param before: the fingerprint without it.
-    :param loaded: the fingerprints of entries with the same key: one for exactly this list, which an older rule wrote
-        without saying that it is no part, stays right.
     """
     whole = autotuner.configs
     if configs is whole or (len(configs) == len(whole) and all(map(operator.is_, configs, whole))):
@@ -172,9 +153,8 @@ def _pruned(
         return []
     if autotuner.perf_model is not None:
         return [Value(PRUNED, "by a performance model")]
-    as_part = Value(PRUNED, left, "digest")
     is_part = set(map(search_text, configs)) <= set(map(search_text, whole))
-    return [as_part if is_part or _sorted((*before, as_part)) in loaded else Value(PRUNED, left, MADE_ANEW)]
+    return [Value(PRUNED, left, "digest" if is_part else MADE_ANEW)]
 
 
 def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> str:
