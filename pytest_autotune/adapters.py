@@ -10,7 +10,17 @@ from collections.abc import Callable
 from types import FunctionType
 
 from pytest_autotune.cache.made_of import of_candidates, of_parts
-from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, UnportableError, Value, Versions, plain_value
+from pytest_autotune.cache.model import (
+    Candidate,
+    Device,
+    Digest,
+    Entry,
+    Problem,
+    UnportableError,
+    Value,
+    Versions,
+    plain_value,
+)
 from pytest_autotune.devices import cpu, current_gpu
 from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import Tuning, TuningRun
@@ -33,6 +43,7 @@ __all__ = [
     "Clock",
     "Contest",
     "Device",
+    "Digest",
     "Entry",
     "HookError",
     "HostClock",

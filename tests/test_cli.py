@@ -328,16 +328,6 @@ def test_merge_refuses_in_one_line_what_would_lose_something(run: Run, arguments
     assert not Path("out.textproto").exists()
 
 
-def test_merge_into_a_binary_file_keeps_the_fields_of_a_newer_version(run: Run) -> None:
-    write("1.pb", entry(1))
-    write("newer.pb", entry(2))
-    with open("newer.pb", "ab") as stream:
-        stream.write(b"\xfa\x01\x01x")
-
-    assert run("merge", "1.pb", "newer.pb", "-o", "out.pb")[0] == 0
-    assert stores.read("out.pb").unknown == (("", b"\xfa\x01\x01x"),)
-
-
 # check
 
 

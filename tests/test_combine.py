@@ -97,9 +97,3 @@ def test_both_sides_with_the_same_change_are_no_conflict() -> None:
     combined = of_two(cache(entry(block=64)), cache(entry(block=64)), ancestor=cache(entry()))
 
     assert (held(combined), combined.conflicts) == ({entry(block=64)}, ())
-
-
-def test_fields_of_a_newer_version_are_kept_from_all_sides() -> None:
-    combined = of_two(replace(cache(), unknown=(("", b"1"),)), replace(cache(), unknown=(("", b"1"), ("x", b"2"))))
-
-    assert combined.cache.unknown == (("", b"1"), ("x", b"2"))

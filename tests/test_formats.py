@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -26,9 +27,9 @@ H200 = Device("NVIDIA H200", "sm_90", 132)
 MI300 = Device("AMD Instinct MI300X", "gfx942", 304)
 
 MATMUL = Entry(
-    Problem("triton", "lib.ops.matmul", (Value("M", 1024), Value("a_ptr.dtype", "fp16", "dtype")), H200),
+    Problem("triton", "lib.ops.matmul", (Value("M", 1024), Value("dtype", "fp16", "dtype")), H200),
     (Value("source", "5f2c91d0a7b3", "digest"), Value("search", "c0ffee123456", "digest")),
-    Candidate(params=(Value("BLOCK_M", 64), Value("num_warps", 4)), time_us=10.4),
+    Candidate(params=(Value("BLOCK", 64), Value("warps", 4)), time_us=10.4),
     tuning_seconds=5.3,
     versions=Versions.of("triton 3.6.0, torch 2.11.0, cuda 13.0"),
 )
@@ -52,11 +53,11 @@ entries {
   tuner: "triton"
   kernel: "lib.ops.matmul"
   key { name: "M" int: 1024 }
-  key { name: "a_ptr.dtype" text: "fp16" type: "dtype" }
+  key { name: "dtype" text: "fp16" type: "dtype" }
   device: "nvidia-h200-sm90-132"
   fingerprint { name: "search" text: "c0ffee123456" type: "digest" }
   fingerprint { name: "source" text: "5f2c91d0a7b3" type: "digest" }
-  choice { params { name: "BLOCK_M" int: 64 } params { name: "num_warps" int: 4 } time_us: 10.4 }
+  choice { params { name: "BLOCK" int: 64 } params { name: "warps" int: 4 } time_us: 10.4 }  # matmul M=1024 dtype=fp16
   tuning_seconds: 5.3
   environment: "triton 3.6.0, torch 2.11.0, cuda 13.0"
 }
@@ -70,15 +71,15 @@ entries:
   kernel: "lib.ops.matmul"
   key:
   - {name: "M", int: 1024}
-  - {name: "a_ptr.dtype", text: "fp16", type: "dtype"}
+  - {name: "dtype", text: "fp16", type: "dtype"}
   device: "nvidia-h200-sm90-132"
   fingerprint:
   - {name: "search", text: "c0ffee123456", type: "digest"}
   - {name: "source", text: "5f2c91d0a7b3", type: "digest"}
   choice:
     params:
-    - {name: "BLOCK_M", int: 64}
-    - {name: "num_warps", int: 4}
+    - {name: "BLOCK", int: 64}
+    - {name: "warps", int: 4}
     time_us: 10.4
   tuning_seconds: 5.3
   environment: "triton 3.6.0, torch 2.11.0, cuda 13.0"
@@ -120,7 +121,7 @@ def test_json_mirrors_the_protocol_buffer():
     assert list(plain) == ["format_version", "devices", "entries"]
     assert plain["entries"][0]["key"] == [
         {"name": "M", "int": 1024},
-        {"name": "a_ptr.dtype", "text": "fp16", "type": "dtype"},
+        {"name": "dtype", "text": "fp16", "type": "dtype"},
     ]
     assert encode(Cache((MATMUL,)), Format.JSON).endswith(b"}\n")
 
@@ -192,8 +193,8 @@ def test_where_text_cannot_be_encoded_the_error_shows_what_stands_before_it(form
 
 @every_format
 def test_of_two_entries_for_one_problem_the_faster_stays(format):
-    slower = replace(MATMUL, choice=Candidate(params=(Value("BLOCK_M", 32),), time_us=11.0))
-    untimed = replace(MATMUL, choice=Candidate(params=(Value("BLOCK_M", 16),)))
+    slower = replace(MATMUL, choice=Candidate(params=(Value("BLOCK", 32),), time_us=11.0))
+    untimed = replace(MATMUL, choice=Candidate(params=(Value("BLOCK", 16),)))
     assert decode(encode(Cache((slower, MATMUL, untimed)), format), format, "cache").entries == (MATMUL,)
 
 
@@ -217,7 +218,7 @@ def test_of_two_entries_in_a_merged_file_the_faster_stays_in_any_order():
         lambda text: text.split("\n", 2)[2],
         lambda text: text.replace('"lib.ops.matmul"', "'lib.ops' '.matmul'"),
         lambda text: text.replace("key {", "key: <").replace("1024 }", "0x400 >").replace('"dtype" }', '"dtype" >'),
-        lambda text: text.replace("\n", " ").replace("# proto-file", "\n# proto-file").replace(" format", "\nformat"),
+        lambda text: re.sub("#.*", "", text).replace("\n", " "),
     ],
     ids=["crlf", "comments", "no header", "other quotes", "other brackets", "one line"],
 )
@@ -318,25 +319,20 @@ def test_unknown_fields_make_a_cache_that_must_not_be_rewritten(data, format):
     assert cache.entries == (MATMUL,)
 
 
-def test_binary_keeps_unknown_fields_of_the_file_its_devices_and_its_entries():
-    unknown = b"\xa2\x06\x03new"  # field 100, text
+def test_a_binary_file_with_unknown_fields_anywhere_must_not_be_rewritten():
     from pytest_autotune.cache import autotune_cache_pb2 as pb2
 
-    message = pb2.AutotuneCache.FromString(encode(Cache((MATMUL, TEMPLATE)), Format.BINARY))
-    message.MergeFromString(unknown)
-    message.devices[1].MergeFromString(unknown)
-    message.entries[1].choice.params[0].MergeFromString(unknown)
-    data = message.SerializeToString(deterministic=True)
+    def places(message):
+        return message, message.devices[0], message.entries[0].choice.params[0]
 
-    cache = decode(data, Format.BINARY, "cache")
-    assert not cache.lossy
-    assert [id for id, _ in cache.unknown] == ["", "nvidia-h200-sm90-132"]
-    assert encode(cache, Format.BINARY) == data
-    assert encode(cache, Format.BINARY).count(b"new") == 3
-
-    retuned = replace(cache.entries[1], tuning_seconds=1.0)
-    again = encode(replace(cache, entries=(cache.entries[0], retuned)), Format.BINARY)
-    assert decode(again, Format.BINARY, "cache").entries[1].tuning_seconds == 1.0
+    data = encode(Cache((MATMUL,)), Format.BINARY)
+    for place in range(3):
+        message = pb2.AutotuneCache.FromString(data)
+        places(message)[place].MergeFromString(b"\xa2\x06\x03new")  # field 100, text
+        cache = decode(message.SerializeToString(), Format.BINARY, "cache")
+        assert cache.entries == (MATMUL,)
+        told = "cache: has fields that this version does not know (upgrade pytest-autotune)"
+        assert str(CacheError(*cache.lossy)) == told
 
 
 # What is refused
@@ -383,7 +379,7 @@ def test_a_merge_conflict_is_called_one(format):
         ('device: "nv', 'device: "xx', 'entries[0].device: no device has the id "xxidia-h200-sm90-132"'),
         ('tuner: "triton"', 'tuner: ""', "entries[0].tuner is empty"),
         ('kernel: "lib.ops.matmul"', "", "entries[0].kernel is empty"),
-        ("a_ptr.dtype", "M", 'entries[0].key: the name "M" is used twice'),
+        ("dtype", "M", 'entries[0].key: the name "M" is used twice'),
         ("devices {", "devices { id: 'nvidia-h200-sm90-132' }\ndevices {", '"nvidia-h200-sm90-132" is used twice'),
         ('id: "nvidia-h200-sm90-132"', "", "devices[0] has no id"),
     ],
@@ -425,8 +421,8 @@ def test_a_mapping_that_breaks_the_model_is_refused_with_its_path(fields, expect
         ("- 1", "a list where a mapping belongs"),
         ("1: 2", "a name that is not text"),
         ("format_version: 1\nentries: [{tuner: 2024-01-01}]", "entries[0].device"),
-        ("[" * 100_000, "a list in a list"),
-        ("- " * 100_000, "a list in a list"),
+        ("[" * 100_000, "nested too deeply"),
+        ("- " * 100_000, "nested too deeply"),
         ("{a: " * 100_000, "nested too deeply"),
         ("a: \x07", "is not YAML"),
     ],
@@ -442,7 +438,7 @@ def test_yaml_is_data_and_only_that(data, expected):
         ('{"format_version": 1, "format_version": 1}', "stands twice"),
         ('{"format_version": NaN}', "NaN is not JSON"),
         ('{"format_version": ' + "9" * 5000 + "}", "cache"),
-        ('{"format_version": 1, "entries": "\\ud800"}', "half a character"),
+        ('{"format_version": 1, "devices": [{"id": "\\ud800"}]}', "half a character"),
         ("[" * 100_000, "nested too deeply"),
         ("[]", "a list where a mapping belongs"),
     ],

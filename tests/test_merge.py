@@ -135,12 +135,6 @@ def test_a_used_entry_of_another_file_is_added_or_replaces_the_one_there() -> No
     assert merge(Cache((there,)), used=[used]).cache.entries == (used,)
 
 
-def test_a_used_entry_that_is_there_keeps_the_fields_of_a_newer_version() -> None:
-    there = replace(kept(entry()), raw=b"with a field of a newer version")
-
-    assert merge(Cache((there,)), used=[kept(entry())]).cache.entries[0].raw == there.raw
-
-
 def test_a_choice_that_another_minor_version_confirms_is_of_that_version_and_stays_as_it_was_besides() -> None:
     there, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
 
@@ -205,10 +199,6 @@ def test_the_same_records_in_any_order_give_the_same_bytes() -> None:
         results.add((encode(merged.cache, Format.TEXT), merged.disagreements))
 
     assert len(results) == 1
-
-
-def test_fields_of_a_newer_version_outside_the_entries_survive() -> None:
-    assert merge(Cache(unknown=(("", b"new"),)), [Measured(entry())]).cache.unknown == (("", b"new"),)
 
 
 @pytest.mark.parametrize("keep", [True, False])

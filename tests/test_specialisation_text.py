@@ -11,7 +11,6 @@ import pytest
 
 from pytest_autotune.cache.combine import combine
 from pytest_autotune.cache.formats import Format, decode, encode
-from pytest_autotune.cache.formats.binary import to_bytes
 from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.ties import Measured
@@ -188,23 +187,6 @@ def test_a_list_of_anything_but_text_is_refused(format: Format) -> None:
 
 def test_it_is_noted_and_never_compared() -> None:
     assert entry("k", 64, "a") == entry("k", 64, "b")
-
-
-def test_fields_of_a_newer_version_stay_where_only_this_one_changed() -> None:
-    from pytest_autotune.cache import autotune_cache_pb2
-
-    message: Any = autotune_cache_pb2
-    file = message.AutotuneCache.FromString(to_bytes([entry("k", 64, "a")]))
-    raw = file.entries[0].SerializeToString() + b"\xfa\x07\x03new"  # field 127
-    data = b"\x08\x01" + b"".join(b"\x12" + bytes([len(d)]) + d for d in (file.devices[0].SerializeToString(),))
-    data += b"\x1a" + bytes([len(raw) & 127 | 128, len(raw) >> 7]) + raw
-    held = decode(data, Format.BINARY, "x")
-
-    merged = merge(held, used=[entry("k", 64, "b")]).cache
-
-    written = encode(merged, Format.BINARY)
-    assert b"\xfa\x07\x03new" in written
-    assert decode(written, Format.BINARY, "x").entries[0].compiled == ("a", "b")
 
 
 def test_a_merge_unites_what_one_choice_was_compiled_for_in_any_order() -> None:

@@ -32,7 +32,7 @@ def adding(*entries: Entry):
 
     def change(cache: Cache) -> Cache:
         problems = {entry.problem: entry for entry in (*cache.entries, *entries)}
-        return Cache(tuple(problems.values()), cache.lossy, cache.unknown)
+        return Cache(tuple(problems.values()), cache.lossy)
 
     return change
 
@@ -232,16 +232,6 @@ def test_without_the_lock_the_cache_is_written_beside(tmp_path):
     assert read(path).entries == (entry("add"),)
     assert set(updated.cache.entries) == {entry("add"), entry("mul")}
     assert litter(tmp_path) == []
-
-
-def test_unknown_fields_of_a_binary_file_outlive_an_update(tmp_path):
-    path = tmp_path / "c.pb"
-    update(path, adding(entry("add")))
-    path.write_bytes(path.read_bytes() + b"\xa2\x06\x03new")
-    check_writable(path)
-    update(path, adding(entry("mul")))
-    assert b"\xa2\x06\x03new" in path.read_bytes()
-    assert len(read(path).entries) == 2
 
 
 # Being writable

@@ -140,11 +140,11 @@ def test_a_stale_kernel_names_which_candidates_came_and_went(session) -> None:
     dumped = session(dumping=True)
     call(copy_kernel(Bench()))
     (entry,) = dumped.entries
-    assert [text.partition(" ")[0] for text in entry.made_of] == ["search", "source"]
+    assert {digest.id for digest in entry.digests} == {part.value for part in entry.fingerprint}
     blocks = [*CONFIGS[1:], 2 * CONFIGS[-1]]
     changed = f"search changed (BLOCK={blocks[-1]} came; BLOCK={CONFIGS[0]} went)"
 
-    for known, said in ((entry, changed), (replace(entry, made_of=()), "search changed")):
+    for known, said in ((entry, changed), (replace(entry, digests=()), "search changed")):
         loaded = session((known,))
         call(copy_kernel(Bench(), blocks))
 

@@ -14,21 +14,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*pytest_autotune/cache/autotune_cache.proto\x12\x0fpytest_autotune\"z\n\rAutotuneCache\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12(\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x17.pytest_autotune.Device\x12\'\n\x07\x65ntries\x18\x03 \x03(\x0b\x32\x16.pytest_autotune.Entry\"I\n\x06\x44\x65vice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04\x61rch\x18\x03 \x01(\t\x12\x17\n\x0fmultiprocessors\x18\x04 \x01(\r\"l\n\x05Value\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x04\x62ool\x18\x02 \x01(\x08H\x00\x12\r\n\x03int\x18\x03 \x01(\x03H\x00\x12\x0f\n\x05\x66loat\x18\x04 \x01(\x01H\x00\x12\x0e\n\x04text\x18\x05 \x01(\tH\x00\x12\x0c\n\x04type\x18\x06 \x01(\tB\x07\n\x05value\"\x80\x01\n\tCandidate\x12\n\n\x02id\x18\x01 \x01(\t\x12&\n\x06params\x18\x02 \x03(\x0b\x32\x16.pytest_autotune.Value\x12\x14\n\x07time_us\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\t\x12\r\n\x05label\x18\x05 \x01(\tB\n\n\x08_time_us\"\xd3\x02\n\x05\x45ntry\x12\r\n\x05tuner\x18\x01 \x01(\t\x12\x0e\n\x06kernel\x18\x02 \x01(\t\x12#\n\x03key\x18\x03 \x03(\x0b\x32\x16.pytest_autotune.Value\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12+\n\x0b\x66ingerprint\x18\x05 \x03(\x0b\x32\x16.pytest_autotune.Value\x12*\n\x06\x63hoice\x18\x06 \x01(\x0b\x32\x1a.pytest_autotune.Candidate\x12.\n\ncandidates\x18\x07 \x03(\x0b\x32\x1a.pytest_autotune.Candidate\x12\x0e\n\x06native\x18\x08 \x01(\x0c\x12\r\n\x05label\x18\t \x01(\t\x12\x16\n\x0etuning_seconds\x18\n \x01(\x01\x12\x13\n\x0b\x65nvironment\x18\x0b \x01(\t\x12\x10\n\x08\x63ompiled\x18\x0c \x03(\t\x12\x0f\n\x07made_of\x18\r \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*pytest_autotune/cache/autotune_cache.proto\x12\x0fpytest_autotune\"\xa4\x01\n\rAutotuneCache\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12(\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x17.pytest_autotune.Device\x12\'\n\x07\x65ntries\x18\x03 \x03(\x0b\x32\x16.pytest_autotune.Entry\x12(\n\x07\x64igests\x18\x04 \x03(\x0b\x32\x17.pytest_autotune.Digest\"I\n\x06\x44\x65vice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04\x61rch\x18\x03 \x01(\t\x12\x17\n\x0fmultiprocessors\x18\x04 \x01(\r\"#\n\x06\x44igest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05parts\x18\x02 \x03(\t\"l\n\x05Value\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x04\x62ool\x18\x02 \x01(\x08H\x00\x12\r\n\x03int\x18\x03 \x01(\x03H\x00\x12\x0f\n\x05\x66loat\x18\x04 \x01(\x01H\x00\x12\x0e\n\x04text\x18\x05 \x01(\tH\x00\x12\x0c\n\x04type\x18\x06 \x01(\tB\x07\n\x05value\"\x80\x01\n\tCandidate\x12\n\n\x02id\x18\x01 \x01(\t\x12&\n\x06params\x18\x02 \x03(\x0b\x32\x16.pytest_autotune.Value\x12\x14\n\x07time_us\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\t\x12\r\n\x05label\x18\x05 \x01(\tB\n\n\x08_time_us\"\xc2\x02\n\x05\x45ntry\x12\r\n\x05tuner\x18\x01 \x01(\t\x12\x0e\n\x06kernel\x18\x02 \x01(\t\x12#\n\x03key\x18\x03 \x03(\x0b\x32\x16.pytest_autotune.Value\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12+\n\x0b\x66ingerprint\x18\x05 \x03(\x0b\x32\x16.pytest_autotune.Value\x12*\n\x06\x63hoice\x18\x06 \x01(\x0b\x32\x1a.pytest_autotune.Candidate\x12.\n\ncandidates\x18\x07 \x03(\x0b\x32\x1a.pytest_autotune.Candidate\x12\x0e\n\x06native\x18\x08 \x01(\x0c\x12\r\n\x05label\x18\t \x01(\t\x12\x16\n\x0etuning_seconds\x18\n \x01(\x01\x12\x13\n\x0b\x65nvironment\x18\x0b \x01(\t\x12\x10\n\x08\x63ompiled\x18\x0c \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pytest_autotune.cache.autotune_cache_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AUTOTUNECACHE']._serialized_start=63
-  _globals['_AUTOTUNECACHE']._serialized_end=185
-  _globals['_DEVICE']._serialized_start=187
-  _globals['_DEVICE']._serialized_end=260
-  _globals['_VALUE']._serialized_start=262
-  _globals['_VALUE']._serialized_end=370
-  _globals['_CANDIDATE']._serialized_start=373
-  _globals['_CANDIDATE']._serialized_end=501
-  _globals['_ENTRY']._serialized_start=504
-  _globals['_ENTRY']._serialized_end=843
+  _globals['_AUTOTUNECACHE']._serialized_start=64
+  _globals['_AUTOTUNECACHE']._serialized_end=228
+  _globals['_DEVICE']._serialized_start=230
+  _globals['_DEVICE']._serialized_end=303
+  _globals['_DIGEST']._serialized_start=305
+  _globals['_DIGEST']._serialized_end=340
+  _globals['_VALUE']._serialized_start=342
+  _globals['_VALUE']._serialized_end=450
+  _globals['_CANDIDATE']._serialized_start=453
+  _globals['_CANDIDATE']._serialized_end=581
+  _globals['_ENTRY']._serialized_start=584
+  _globals['_ENTRY']._serialized_end=906
 # @@protoc_insertion_point(module_scope)

@@ -66,11 +66,7 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
             conflicts.append(Conflict(best.entry, tuple(changed.items())))
         kept.append(united(best.entry, rivals.values()))
     return Combined(
-        Cache(
-            tuple(kept),
-            next((side.lossy for side in sides.values() if side.lossy), ()),
-            tuple(sorted({fields for side in sides.values() for fields in side.unknown})),
-        ),
+        Cache(tuple(kept), next((side.lossy for side in sides.values() if side.lossy), ())),
         tuple(sorted(conflicts, key=lambda conflict: conflict.kept.sort_key)),
         tuple(sorted(removed, key=lambda entry: entry.sort_key)),
     )

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 
-from pytest_autotune.cache.made_of import by_digest
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
 
 _Key = tuple[Value, ...]
@@ -27,13 +26,13 @@ class _Kernel:
     def entries(self) -> tuple[Entry, ...]:
         from pytest_autotune.cache.formats import binary  # protobuf is imported at the first question
 
-        return tuple(binary.entries_of(self._encoded, self._name) if self._encoded else self._entries)
+        return binary.decode(self._encoded, self._name).entries if self._encoded else tuple(self._entries)
 
     @cached_property
     def encoded(self) -> bytes:
         from pytest_autotune.cache.formats import binary
 
-        return self._encoded or binary.to_bytes(self._entries)
+        return self._encoded or binary.encode(self._entries)
 
     @cached_property
     def by_key(self) -> Mapping[_Key, Sequence[Entry]]:
@@ -45,10 +44,6 @@ class _Kernel:
     @cached_property
     def by_fingerprint(self) -> frozenset[_Key]:
         return frozenset(entry.fingerprint for entry in self.entries)
-
-    @cached_property
-    def made_of(self) -> Mapping[str, str]:
-        return by_digest(text for entry in self.entries for text in entry.made_of)
 
 
 class EntryIndex:
@@ -93,11 +88,6 @@ class EntryIndex:
         """The kernels of this tuner that have an entry with this fingerprint, which is not empty."""
         kernels = [(name, kernel) for (of, name), kernel in self._kernels.items() if of == tuner and fingerprint]
         return [name for name, kernel in kernels if fingerprint in kernel.by_fingerprint]
-
-    def made_of(self, tuner: str, kernel: str) -> Mapping[str, str]:
-        """What the entries of a kernel say about the digests of their fingerprints, by :func:`by_digest`."""
-        found = self._kernels.get((tuner, kernel))
-        return found.made_of if found else {}
 
     def tuners(self) -> frozenset[str]:
         """The tuners that there are entries of."""

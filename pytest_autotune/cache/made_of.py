@@ -1,17 +1,17 @@
-"""What digests of fingerprints stand for, in short: so that a stale entry can say what has changed.
+"""What digests of fingerprints are made of, in short: so that a stale entry can say what has changed.
 
-A text belongs to one digest. ``source 5f2c91d0a7b3: relu 3f2a, helper 81cc`` names functions and constants, each with
-four digits of a digest of its own. ``search c0ffee123456: BLOCK num_warps | 64 4 | 128 8`` lists the candidates, or,
-where they are many, ``search c0ffee123456: BLOCK=64,128 num_warps=4,8``. It is noted, no choice depends on it. Pure.
+The parts of a digest of source, ``relu 3f2a`` and ``helper 81cc``, name functions and constants, each with four digits
+of a digest of its own. Those of a list of candidates are the names of their params and then each by its values,
+``BLOCK num_warps``, ``64 4`` and ``128 8``, or, where they are many, each param with its values: ``BLOCK=64,128`` and
+``num_warps=4,8``. They are told, no choice depends on them. Pure.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
-from pytest_autotune.cache.model import Entry, Value
+from pytest_autotune.cache.model import Digest, Entry, Value
 
 #: A list of candidates is kept whole up to this many characters.
 MOST = 1200
@@ -19,39 +19,44 @@ MOST = 1200
 SAID = 3
 #: and so many characters of each.
 LONGEST = 100
-_LIST = " | "
+_CUT = "..."
 _PLAIN = re.compile(r"[\s|,=]+")
 
 
-def of_parts(name: str, digest: str, parts: Mapping[str, str]) -> str:
-    """What a digest of source stands for.
+def of_parts(digest: str, parts: Mapping[str, str]) -> Digest:
+    """What a digest of source is made of.
 
     :param parts: the name of each function and constant -> a digest of that alone.
     """
-    return f"{name} {digest}: {', '.join(f'{_plain(part)} {parts[part][:4]}' for part in sorted(parts))}"
+    return Digest(digest, tuple(f"{_plain(part)} {parts[part][:4]}" for part in sorted(parts)))
 
 
-def of_candidates(name: str, digest: str, candidates: Iterable[Iterable[Value]]) -> str:
-    """What a digest of candidates stands for: each by its params; in any order, the same text."""
+def of_candidates(digest: str, candidates: Iterable[Iterable[Value]]) -> Digest:
+    """What a digest of candidates is made of: each by its params; in any order, the same."""
     rows = [{value.name: _plain(value.words) for value in params} for params in candidates]
     names = sorted({one for row in rows for one in row})
     listed = sorted({" ".join(row.get(one, "-") for one in names) for row in rows})
-    text = _LIST.join([" ".join(map(_plain, names)), *listed])
-    if len(text) > MOST:
+    parts = [" ".join(map(_plain, names)), *listed]
+    if sum(map(len, parts)) > MOST:
         axes = {one: sorted({row[one] for row in rows if one in row}, key=_order) for one in names}
-        text = " ".join(f"{_plain(one)}={','.join(values)}" for one, values in axes.items())
-    return f"{name} {digest}: {text if len(text) <= MOST else f'{text[:MOST]}...'}"
+        parts = [f"{_plain(one)}={','.join(values)}" for one, values in axes.items()]
+    while sum(map(len, parts)) > MOST:
+        parts[-2:] = [_CUT]
+    return Digest(digest, tuple(parts))
 
 
-def difference(before: str, now: str) -> str:
-    """What is another in the texts of two digests, in words; empty where they do not say."""
-    (name, _, old), (_, _, new) = (text.partition(": ") for text in (before, now))
-    if name.partition(" ")[0] == "source":
+def difference(name: str, before: Digest, now: Digest) -> str:
+    """What is another in two digests of a part of a fingerprint, in words; empty where they do not say."""
+    old, new = before.parts, now.parts
+    if name == "source":
         return _of_sources(_pairs(old), _pairs(new))
-    if _LIST in old and _LIST in new:
-        return _of_lists(old.split(_LIST), new.split(_LIST))
-    if _LIST not in old and _LIST not in new and not (old + new).count("..."):
-        values = [{f"{axis}={value}" for axis, each in _axes(text) for value in each} for text in (old, new)]
+    if not old or not new or _CUT in (*old, *new):
+        return ""
+    are_axes = [all("=" in part for part in parts) for parts in (old, new)]
+    if not any(are_axes):
+        return _of_lists(old, new)
+    if all(are_axes):
+        values = [{f"{axis}={value}" for axis, each in _axes(parts) for value in each} for parts in (old, new)]
         return _came_and_went(values[1] - values[0], values[0] - values[1])
     return ""
 
@@ -91,13 +96,13 @@ def _some(words: Sequence[str]) -> str:
     return ", ".join(word[:LONGEST] for word in words[:SAID]) + more
 
 
-def _pairs(text: str) -> dict[str, str]:
-    pairs = (part.rpartition(" ") for part in text.split(", "))
+def _pairs(parts: Iterable[str]) -> dict[str, str]:
+    pairs = (part.rpartition(" ") for part in parts)
     return {name: digest for name, _, digest in pairs if name}
 
 
-def _axes(text: str) -> list[tuple[str, list[str]]]:
-    return [(name, values.split(",")) for name, _, values in (part.partition("=") for part in text.split(" "))]
+def _axes(parts: Iterable[str]) -> list[tuple[str, list[str]]]:
+    return [(name, values.split(",")) for name, _, values in (part.partition("=") for part in parts)]
 
 
 def _order(text: str) -> list[tuple[int, str]]:
@@ -111,44 +116,19 @@ def _plain(text: str) -> str:
     return _PLAIN.sub("_", text) or "-"
 
 
-def said_once(entries: Sequence[Entry], before: Iterable[Entry], known: Iterable[Entry]) -> list[Entry]:
-    """The entries, of which one of each kernel says what a digest is made of: one that did before, else the first.
-
-    :param before: the entries as they were.
-    :param known: whose texts are known, too.
-    """
-    texts: dict[tuple[str, str, str], str] = {}
-    for entry in (*before, *known, *entries):
-        for text in entry.made_of:
-            texts.setdefault((entry.problem.tuner, entry.problem.kernel, text.partition(":")[0]), text)
-    if not texts:
-        return list(entries)
-    said_before = {(entry.identity, text.partition(":")[0]) for entry in before for text in entry.made_of}
-    says: dict[tuple[str, str, str], int] = {}
-    wanted: list[list[tuple[str, str, str]]] = []
-
-    def has_said(number: int, digest: str) -> bool:
-        return (entries[number].identity, digest) in said_before
-
-    for number, entry in enumerate(entries):
-        problem = entry.problem
-        keys = [(problem.tuner, problem.kernel, digest_of(part)) for part in entry.fingerprint]
-        wanted.append([key for key in keys if key in texts])
-        for key in wanted[-1]:
-            if key not in says or (has_said(number, key[2]) and not has_said(says[key], key[2])):
-                says[key] = number
-    found = []
-    for number, entry in enumerate(entries):
-        made_of = tuple(sorted(texts[key] for key in wanted[number] if says[key] == number))
-        found.append(entry if made_of == entry.made_of else replace(entry, made_of=made_of))
+def known_digests(entries: Iterable[Entry]) -> dict[str, Digest]:
+    """What entries say of digests, by the digest; where they do not say the same, the one that is lower."""
+    found: dict[str, Digest] = {}
+    for entry in entries:
+        for digest in entry.digests:
+            other = found.setdefault(digest.id, digest)
+            if digest.parts < other.parts:
+                found[digest.id] = digest
     return found
 
 
-def digest_of(part: Value) -> str:
-    """What the text of a part of a fingerprint begins with: ``source 5f2c91d0a7b3``."""
-    return f"{part.name} {part.value}"
-
-
-def by_digest(texts: Iterable[str]) -> dict[str, str]:
-    """Texts by what each is of (:func:`digest_of`)."""
-    return {text.partition(":")[0]: text for text in texts}
+def digests_of(fingerprint: Iterable[Value], known: Mapping[str, Digest]) -> tuple[Digest, ...]:
+    """Of what is known of digests, what a fingerprint holds."""
+    if not known:
+        return ()
+    return tuple([known[value.value] for value in fingerprint if type(value.value) is str and value.value in known])

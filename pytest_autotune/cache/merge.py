@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
-from pytest_autotune.cache.made_of import said_once
-from pytest_autotune.cache.model import Cache, Candidate, Entry, Identity, Problem, before_pruning, united
+from pytest_autotune.cache.made_of import digests_of, known_digests
+from pytest_autotune.cache.model import Cache, Candidate, Digest, Entry, Identity, Problem, before_pruning, united
 from pytest_autotune.cache.ties import Measured, keeps, ranked
 
 
@@ -91,7 +91,8 @@ def merge(
         learned[identity] = _of_tuned(measurements[0].entry, known, before.get(identity), rules)
     after = _staying(before, learned, {problem for problem, _ in rivals}, drop, rules) | learned
     measured_now = [one.entry for each in rivals.values() for one in each]
-    entries = said_once(sorted(after.values(), key=attrgetter("sort_key")), base.entries, measured_now)
+    digests = known_digests([*measured_now, *after.values()]) | known_digests(base.entries)
+    entries = [_with_digests(entry, digests) for entry in sorted(after.values(), key=attrgetter("sort_key"))]
     common = before.keys() & after.keys()
     changed = sum(before[identity] != after[identity] for identity in common)
     return Merged(
@@ -103,6 +104,11 @@ def merge(
         removed=len(before.keys() - after.keys()),
         best={identity: measurements[0].entry for identity, measurements in rivals.items()},
     )
+
+
+def _with_digests(entry: Entry, known: Mapping[str, Digest]) -> Entry:
+    digests = digests_of(entry.fingerprint, known)
+    return entry if digests == entry.digests else replace(entry, digests=digests)
 
 
 def _rivals(measured: Iterable[Measured]) -> dict[Identity, list[Measured]]:
@@ -121,7 +127,6 @@ def _of_used(used: Iterable[Entry], before: Mapping[Identity, Entry], rules: Rul
         identity = entry.identity
         old = before.get(identity)
         known = [entry, *([found[identity]] if identity in found else [])]
-        # The file's own may have fields that this version does not know.
         found[identity] = _with_compiled(old if old is not None and old == entry else entry, known, old, rules)
     return found
 

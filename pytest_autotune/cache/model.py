@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -320,6 +319,17 @@ NO_VERSIONS = Versions()
 
 
 @dataclass(frozen=True, slots=True)
+class Digest:
+    """What a digest of a fingerprint is made of, in short; told, never compared. See :mod:`~.cache.made_of`.
+
+    :param id: the digest itself, as it is the value of a part of a fingerprint.
+    """
+
+    id: str
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A problem, what its choice rests on, the result, and what is noted about it.
 
@@ -329,10 +339,8 @@ class Entry:
 
     :param compiled: what the choice was compiled for, one text for each specialisation, sorted; noted, and not even
         a part of what makes entries equal.
-    :param made_of: what digests of fingerprints stand for (:mod:`pytest_autotune.cache.made_of`), sorted; noted, and
-        not a part of what makes entries equal either. In a file one entry of a kernel says it for all.
-    :param raw: the entry as a binary file held it, kept only where it has fields
-        that this version does not know, so that they are written back unchanged.
+    :param digests: what digests of the fingerprint are made of, where it is known; told, and not a part of what makes
+        entries equal either. In a file they stand once for all entries.
     """
 
     problem: Problem
@@ -344,13 +352,11 @@ class Entry:
     tuning_seconds: float = 0.0
     versions: Versions = NO_VERSIONS
     compiled: tuple[str, ...] = field(default=(), compare=False)
-    made_of: tuple[str, ...] = field(default=(), compare=False)
-    raw: bytes = field(default=b"", compare=False, repr=False)
+    digests: tuple[Digest, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fingerprint", tuple(sorted(self.fingerprint, key=_BY_NAME)))
         object.__setattr__(self, "compiled", tuple(sorted(set(self.compiled))))
-        object.__setattr__(self, "made_of", tuple(sorted(set(self.made_of))))
 
     @property
     def identity(self) -> Identity:
@@ -394,54 +400,17 @@ def before_pruning(fingerprint: tuple[Value, ...]) -> tuple[Value, ...]:
     return tuple(value for value in fingerprint if value.name != PRUNED)
 
 
-class AsRead:
-    """Entries by the bytes that binary files hold of them.
-
-    Files that are read with the same one share the entries that are equal to the byte, which are then known by the
-    object; and where one of them is written, its bytes are copied. It is worth its memory to whoever reads and writes.
-    """
-
-    def __init__(self) -> None:
-        self._devices: dict[str, Device] = {}
-        #: Each with a number, which is the same for entries of one problem and fingerprint.
-        self.entries: dict[bytes, tuple[Entry, int]] = {}
-
-    def adds_devices(self, devices: Mapping[str, Device]) -> bool:
-        """Whether the devices of one more file have the same ids as those of the files before: entries name the id."""
-        both = {**self._devices, **devices}
-        if not self._devices.items() <= both.items() or len(set(both.values())) < len(both):
-            return False
-        self._devices = both
-        return True
-
-    def known_bytes(self, entries: Sequence[Entry], ids: Mapping[Device, str]) -> Iterable[bytes | None]:
-        """The bytes of each of the entries; None for one that is not known here.
-
-        :param ids: of the devices in the file that is written; where one has another id here, no bytes are known.
-        """
-        if any(ids.get(device, id) != id for id, device in self._devices.items()):
-            return repeat(None, len(entries))
-        by_object = {id(entry): data for data, (entry, _) in self.entries.items()}
-        return map(by_object.get, map(id, entries))
-
-
 @dataclass(frozen=True, slots=True)
 class Cache:
     """A set of entries, at most one for each problem and fingerprint.
 
     :param lossy: it was read from a file with a field that this version does not
-        know and its format cannot keep, so that file must not be rewritten: the
-        place, the field and what to do, as of a :class:`CacheError`. Else empty.
-    :param unknown: fields of a newer version that a binary file held outside its
-        entries, as (device id, or "" for the file itself; serialised fields).
-    :param as_read: of what it was read with, where it was read with one; a binary file is written in a fraction of the
-        time with it, and is the same.
+        know, so that file must not be rewritten: the place, the field and what to
+        do, as of a :class:`CacheError`. Else empty.
     """
 
     entries: tuple[Entry, ...] = ()
     lossy: tuple[str, ...] = ()
-    unknown: tuple[tuple[str, bytes], ...] = ()
-    as_read: AsRead | None = field(default=None, compare=False, repr=False)
 
     @property
     def devices(self) -> tuple[Device, ...]:

@@ -64,7 +64,7 @@ def _read_whole(path: str, output: str) -> Cache:
         if _is_of_xla(path):
             raise CacheError(path, "is a file of XLA's, not a cache", "add --from=xla") from None
         raise
-    check_whole([(path, cache)], output)
+    check_whole([cache])
     return cache
 
 

@@ -32,7 +32,7 @@ def command(ancestor: str, ours: str, theirs: str, path: str) -> int:
     try:
         sides = {name: _read(side, format, path) for name, side in (("ours", ours), ("theirs", theirs))}
         before = _read(ancestor, format, path)
-        check_whole(sides.items(), path)
+        check_whole(sides.values())
         combined = combine(sides, before)
         data = encode(combined.cache, format)
     except CacheError as error:

@@ -13,7 +13,6 @@ import click
 
 from pytest_autotune import __version__
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats.schema import uncollected
 from pytest_autotune.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK
 
 PROGRAM = "pytest-autotune"
@@ -91,8 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     :returns: its exit status.
     """
     try:
-        with uncollected():
-            status = commands.main(arguments, PROGRAM, standalone_mode=False)
+        status = commands.main(arguments, PROGRAM, standalone_mode=False)
         if sys.stdout is not None:  # it was closed before we began
             sys.stdout.flush()
         return status if isinstance(status, int) else OK

@@ -37,7 +37,7 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
         raise CacheError(next(path for path in files if files.count(path) > 1), "is named twice")
     sides = {path: stores.read(path) for path in files}
     ancestor = stores.read(base) if base is not None else None
-    check_whole(sides.items(), output)
+    check_whole(sides.values())
     combined = combine(sides, ancestor)
     written_to = _write(output, combined.cache)
     print_lines(

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pytest_autotune.cache.model import Candidate
+from pytest_autotune.cache.model import Candidate, Digest
 from pytest_autotune.run.together.shared_work import Work
 
-#: Says what the digests of a fingerprint stand for, a text for each (:mod:`pytest_autotune.cache.made_of`).
-MadeOf = Callable[[], Iterable[str]]
+#: Says what the digests of a fingerprint are made of (:mod:`pytest_autotune.cache.made_of`).
+MadeOf = Callable[[], Iterable[Digest]]
 #: Says whether there may be a kernel of some name in this process.
 Exists = Callable[[str], bool]
 
 
-def nothing_noted() -> Iterable[str]:
+def nothing_noted() -> Iterable[Digest]:
     """Says nothing about any digest."""
     return ()
 

@@ -15,6 +15,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import (
     NO_VERSIONS,
     Candidate,
+    Digest,
     Entry,
     Identity,
     Problem,
@@ -242,9 +243,9 @@ class TuningRun(Notes):
             return swept(sweep, problem, candidates())
         return ()
 
-    def _noted(self, tuner: str, made_of: MadeOf) -> tuple[str, ...]:
+    def _noted(self, tuner: str, made_of: MadeOf) -> tuple[Digest, ...]:
         with self.guard(tuner, "made_of()"):
-            return tuple(map(one_line, made_of()))
+            return tuple(Digest(one_line(digest.id), tuple(map(one_line, digest.parts))) for digest in made_of())
         return ()
 
     def _close(self, tuning: Tuning) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.made_of import LONGEST, by_digest, difference, digest_of
+from pytest_autotune.cache.made_of import LONGEST, difference
 from pytest_autotune.cache.model import Entry, Identity, Problem, Value, before_pruning, is_part
 from pytest_autotune.run.abilities import Exists, MadeOf, nothing_noted
 from pytest_autotune.run.lookup import NO_ENTRY, Outcome
@@ -81,7 +81,7 @@ def find(
         alias = other if own else ""
     if own:
         hit = _hit(own, fingerprint, offered, alias)
-        return _stale(own, fingerprint, offered, alias, caches, made_of) if hit is None else hit
+        return _stale(own, fingerprint, offered, alias, made_of) if hit is None else hit
     if exists is not None and (moved := _moved(caches, identity, offered, exists)) is not None:
         return moved
     if same_key:
@@ -112,7 +112,6 @@ def _stale(
     fingerprint: tuple[Value, ...],
     offered: Callable[[Entry], bool],
     alias: str,
-    caches: Caches,
     made_of: MadeOf,
 ) -> Judged:
     """What entries come to of which none is a hit: the nearest one, and why it is none."""
@@ -125,7 +124,7 @@ def _stale(
     reason = f"{', '.join(changed)} changed"
     if not is_part(fingerprint) and nearest.fingerprint == before_pruning(fingerprint):
         reason = "pruning makes candidates that are not in the list, which were not measured"
-    elif words := _differences(nearest, fingerprint, caches, made_of):
+    elif words := _differences(nearest, fingerprint, made_of):
         said = [words[name] if len(changed) == 1 else f"{name}: {words[name]}" for name in changed if name in words]
         reason += f" ({'; '.join(said)})"
     if usable is None and not nearest.every_failed:
@@ -153,19 +152,17 @@ def _moved(caches: Caches, identity: Identity, offered: Callable[[Entry], bool],
     return Judged(Outcome.HIT, f"moved from {found[0].problem.kernel}", found[0], usable=True)
 
 
-def _differences(entry: Entry, fingerprint: tuple[Value, ...], caches: Caches, made_of: MadeOf) -> dict[str, str]:
+def _differences(entry: Entry, fingerprint: tuple[Value, ...], made_of: MadeOf) -> dict[str, str]:
     """What changed in the parts of a fingerprint since an entry was made, in words, as far as both sides say."""
-    noted: dict[str, str] = {}
-    for index in caches.indexes:
-        noted.update(index.made_of(entry.problem.tuner, entry.problem.kernel))
+    noted = {digest.id: digest for digest in entry.digests}
     old, now = ({part.name: part for part in parts} for parts in (entry.fingerprint, fingerprint))
     differing = [name for name in old.keys() | now.keys() if old.get(name) != now.get(name)]
     found = {name: words for name in differing if (words := _in_plain(old.get(name), now.get(name)))}
     changed = [part for part in entry.fingerprint if part.name in now and part != now[part.name]]
-    noted_now = by_digest(made_of()) if any(digest_of(part) in noted for part in changed) else {}
+    noted_now = {digest.id: digest for digest in made_of()} if any(part.value in noted for part in changed) else {}
     for part in changed:
-        before, after = noted.get(digest_of(part)), noted_now.get(digest_of(now[part.name]))
-        if before and after and (words := difference(before, after)):
+        before, after = noted.get(str(part.value)), noted_now.get(str(now[part.name].value))
+        if before and after and (words := difference(part.name, before, after)):
             found[part.name] = words
     return found
 

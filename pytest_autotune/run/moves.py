@@ -38,7 +38,7 @@ def settled(lookups: Sequence[Lookup]) -> list[Lookup]:
 def renamed(lookups: Iterable[Lookup]) -> list[tuple[Lookup, Entry]]:
     """Each lookup that was served with the entry of another kernel, with that entry under its own name."""
     return [
-        (lookup, replace(entry, problem=lookup.problem, raw=b""))
+        (lookup, replace(entry, problem=lookup.problem))
         for lookup in lookups
         if (entry := old_entry(lookup)) is not None
     ]

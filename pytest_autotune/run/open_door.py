@@ -226,7 +226,7 @@ class Tuning:
             label or self.lookup.label,
             significant(seconds),
             self._asked.versions,
-            made_of=tuple(self._asked.made_of()),
+            digests=tuple(self._asked.made_of()),
         )
         if known_to_fail and entry.every_failed:
             assert self.lookup.entry is not None

@@ -1,7 +1,6 @@
 """What files cost that someone made to be expensive: ``python tests/benchmarks/hostile_files.py [--megabytes N]``.
 
-Each is read in a process of its own, which may take 20 times the file's size and
-what the imports take; reading twice as much must not take more than thrice as long.
+Each is read in a process of its own; reading twice as much must not take more than thrice as long.
 With ``--limit-gb`` that process gets no more address space, half a file is left out,
 and what ends in anything but a cache or a line of error is told as CRASHED.
 """
@@ -22,7 +21,6 @@ from pathlib import Path
 
 from pytest_autotune.cache.formats import Format, encode
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.cache.packed_texts import packed
 
 HEAD = 'format_version: 1\ndevices { id: "d" }\n'
 ENTRY = 'entries { tuner: "t" kernel: "k" device: "d" '
@@ -78,19 +76,6 @@ def _words(size: int) -> Iterator[str]:
     return map("".join, islice(product(letters, repeat=4), size // 6))
 
 
-def _packed_fields(size: int) -> Iterator[list[str]]:
-    """Of each entry what it was compiled for, quoted: as much as may be packed, all different."""
-    tail = " ".join([*["*fp32:16"] * 6, *["i32:16"] * 6])
-    texts = [f"k000000 {tail} v{place:02d}" for place in range(40)]
-    field = json.dumps(packed(texts)[0])
-    for entry in range(size // len(field) // 60):
-        yield [field.replace("k000000", f"k{entry * 60 + place:06d}") for place in range(60)]
-
-
-def _packed(head: str, entry: Callable[[int, list[str]], str], end: str, size: int) -> str:
-    return head + "".join(entry(*row) for row in enumerate(_packed_fields(size))) + end
-
-
 #: name with its suffix -> the file of about so many bytes.
 FILES: dict[str, Callable[[int], str | bytes]] = {
     "names.textproto": lambda size: HEAD + ENTRY + _numbered('key { name: "%d" } ', size) + "}",
@@ -135,49 +120,10 @@ FILES: dict[str, Callable[[int], str | bytes]] = {
     "words.json": lambda size: JSON + f'"compiled": [{",".join(json.dumps(word) for word in _words(size))}]}}]}}',
     "words.yaml": lambda size: YAML + f"compiled: [{','.join(_words(size))}]}}\n",
     "words.pb": lambda size: _binary(repeat=(b"".join(_field(12, word.encode()) for word in _words(size)), 1)),
-    "packed.textproto": lambda size: _packed(
-        HEAD, lambda n, fields: f'entries{{tuner:"t"kernel:"{n}"device:"d"compiled:[{",".join(fields)}]}}', "", size
-    ),
-    "packed-lines.textproto": lambda size: _packed(
-        HEAD,
-        lambda n, fields: (
-            f'entries {{\n  tuner: "t"\n  kernel: "{n}"\n  device: "d"\n'
-            + "".join(f"  compiled: {field}\n" for field in fields)
-            + "}\n"
-        ),
-        "",
-        size,
-    ),
-    "packed.json": lambda size: _packed(
-        '{"format_version": 1, "devices": [{"id": "d"}], "entries": [',
-        lambda n, fields: f'{{"tuner":"t","kernel":"{n}","device":"d","compiled":[{",".join(fields)}]}},',
-        '{"tuner": "t", "kernel": "k", "device": "d"}]}',
-        size,
-    ),
-    "packed.yaml": lambda size: _packed(
-        'format_version: 1\ndevices: [{id: "d"}]\nentries:\n',
-        lambda n, fields: f'- {{tuner: "t", kernel: "{n}", device: "d", compiled: [{",".join(fields)}]}}\n',
-        "",
-        size,
-    ),
-    "packed.pb": lambda size: (
-        b"\x08\x01"
-        + _field(2, _field(1, b"d"))
-        + b"".join(
-            _field(
-                3,
-                _field(1, b"t")
-                + _field(2, b"%d" % number)
-                + _field(4, b"d")
-                + b"".join(_field(12, field[1:-1].encode()) for field in fields),
-            )
-            for number, fields in enumerate(_packed_fields(size))
-        )
-    ),
     "unknown.pb": lambda size: b"\x08\x01" + b"\xa0\x06\x01" * (size // 3),
 }
-#: More of the file's size than this, or of the time for half of it, is too much.
-MOST_MEMORY, MOST_TIME = 20, 3
+#: More of the time for half of a file is too much.
+MOST_TIME = 3
 
 READ = """if True:
     import re, sys, time
@@ -228,7 +174,7 @@ def main() -> None:
                 half, _, _ = read(name, int(options.megabytes * 5e5), Path(folder))
             whole, memory, told = read(name, int(options.megabytes * 1e6), Path(folder), options.limit_gb)
             times = memory / options.megabytes
-            bad = times > MOST_MEMORY or whole > max(half, 0.05) * MOST_TIME
+            bad = whole > max(half, 0.05) * MOST_TIME
             print(f"| {name} | {whole:.2f} | {half:.2f} | {times:.1f} | {told} |{' TOO MUCH' * bad}", flush=True)
 
 

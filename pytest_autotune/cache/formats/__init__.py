@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
 from pytest_autotune.cache.formats import binary, json_text, text, text_reader, yaml_text
-from pytest_autotune.cache.formats.mapping import entry_to_mapping
-from pytest_autotune.cache.formats.mapping_reader import entry_from_mapping
-from pytest_autotune.cache.formats.schema import FORMAT_VERSION, Format, check_not_empty
-from pytest_autotune.cache.model import AsRead, Cache
+from pytest_autotune.cache.formats.mapping import entry_from_mapping, entry_to_mapping
+from pytest_autotune.cache.formats.schema import FORMAT_VERSION, Format, in_order, one_of_each
+from pytest_autotune.cache.model import Cache, Entry
 
 __all__ = [
     "FORMAT_VERSION",
@@ -23,7 +22,6 @@ __all__ = [
     "entry_from_mapping",
     "entry_to_mapping",
     "format_of",
-    "keeps_unknown_fields",
 ]
 
 
@@ -32,18 +30,15 @@ class _Row:
     """A format.
 
     :param suffixes: those of its files; the first is the one that is recommended.
-    :param read: text or bytes, and where they are from, to a cache; raises CacheError. That of bytes takes what was
-        read before as well, see :class:`AsRead`.
-    :param write: a cache to text or bytes; raises CacheError.
+    :param read: text or bytes, and where they are from, to a cache; raises CacheError.
+    :param write: entries in order to text or bytes; raises CacheError.
     :param start: how a file of it starts, or starts its first device or entry; None where it cannot be seen.
-    :param keeps_unknown_fields: whether fields of newer versions are written back.
     """
 
     suffixes: tuple[str, ...]
     read: Callable[..., Cache]
-    write: Callable[[Cache], str | bytes]
+    write: Callable[[Sequence[Entry]], str | bytes]
     start: re.Pattern[str] | None
-    keeps_unknown_fields: bool = False
 
 
 # To add a format: a member of Format, and a row here. JSON stands first: how it starts is the most distinctive.
@@ -55,7 +50,7 @@ _FORMATS = {
         text.encode,
         re.compile(r"(?:.*\n){0,99}?[ \t]*(?:entries|devices)[ \t]*:?[ \t]*[{<]"),
     ),
-    Format.BINARY: _Row((".pb", ".binpb"), binary.decode, binary.encode, None, keeps_unknown_fields=True),
+    Format.BINARY: _Row((".pb", ".binpb"), binary.decode, binary.encode, None),
     Format.YAML: _Row(
         (".yaml", ".yml"),
         yaml_text.decode,
@@ -64,11 +59,6 @@ _FORMATS = {
     ),
 }
 _SUFFIXES = {suffix: format for format in Format for suffix in _FORMATS[format].suffixes}
-
-
-def keeps_unknown_fields(format: Format) -> bool:
-    """Whether a file of the format keeps fields of newer versions when it is written again."""
-    return _FORMATS[format].keeps_unknown_fields
 
 
 def format_of(path: PurePath, where: str = "") -> Format:
@@ -91,43 +81,57 @@ def encode(cache: Cache, format: Format) -> bytes:
     :raises CacheError: for an entry that a reader would not take back.
     """
     try:
-        written = _FORMATS[format].write(cache)
+        written = _FORMATS[format].write(in_order(cache.entries))
         return written if isinstance(written, bytes) else written.encode()
     except UnicodeEncodeError as error:
         around = re.split(r"[{}\n]", error.object[max(error.start - 60, 0) : error.end])[-1].strip()
         raise CacheError(around.encode(errors="replace").decode(), "UTF-8 cannot encode this") from None
 
 
-def decode(data: bytes, format: Format, where: str, as_read: AsRead | None = None) -> Cache:
+def decode(data: bytes, format: Format, where: str) -> Cache:
     """The cache that the bytes hold.
 
     :param where: the path, for the error.
-    :param as_read: used and filled where the format is binary.
     :raises CacheError: where they hold none, and nothing else, whatever the bytes.
     """
     if data.startswith(_LFS_POINTER):
         raise CacheError(where, "is a pointer of Git LFS, not the file itself", "git lfs pull")
-    if format is Format.BINARY:
-        try:
-            return _FORMATS[format].read(data, where, as_read)
-        except CacheError as error:
-            _check_what_it_is(data.decode(errors="replace") if binary.may_be_text(data) else "", format, where)
-            raise _damaged(error) from None
-    check_not_empty(data, where)
+    if not data or data.isspace():
+        raise CacheError(where, "is empty", "remove it, or restore it from version control")
+    words = ""
     try:
-        words = data.decode("utf-8-sig")  # some editors begin a file with a mark of its encoding
-        if "\0" in words or data[0] < 9:
-            raise CacheError(where, f"holds binary data, not {format.value}", "is it a .pb file?")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise CacheError(
-            f"{where}:{line}", f"is not {format.value}: not encoded in UTF-8", "is it a .pb file?"
-        ) from None
-    try:
-        return _FORMATS[format].read(words, where)
+        if format is Format.BINARY:
+            words = data.decode(errors="replace") if _may_be_text(data) else ""
+            cache = binary.decode(data, where)
+        else:
+            words = _words(data, format, where)
+            cache = _FORMATS[format].read(words, where)
     except CacheError as error:
         _check_what_it_is(words, format, where)
+        if format is Format.BINARY and words:
+            raise CacheError(where, "holds text, not binary data", "name it .textproto, .yaml or .json") from None
         raise _damaged(error) from None
+    return replace(cache, entries=one_of_each(cache.entries))
+
+
+def _may_be_text(data: bytes) -> bool:
+    return all(byte >= 32 or byte in b"\t\n\r" for byte in data[:200])
+
+
+def _words(data: bytes, format: Format, where: str) -> str:
+    """The data as text.
+
+    :raises CacheError: where it is none.
+    """
+    try:
+        words = data.decode("utf-8-sig")  # some editors begin a file with a mark of its encoding
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        found = f"is not {format.value}: not encoded in UTF-8"
+        raise CacheError(f"{where}:{line}", found, "is it a .pb file?") from None
+    if "\0" in words or data[0] < 9:
+        raise CacheError(where, f"holds binary data, not {format.value}", "is it a .pb file?")
+    return words
 
 
 def _damaged(error: CacheError) -> CacheError:

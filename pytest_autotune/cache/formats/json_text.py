@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import NoReturn
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats.mapping import to_mapping
-from pytest_autotune.cache.formats.mapping_reader import MOST_NAMES, Object, Objects, cache_from
-from pytest_autotune.cache.formats.schema import check_lists, twice
-from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.formats.mapping import Plain, for_json, from_mapping, to_mapping
+from pytest_autotune.cache.formats.schema import twice
+from pytest_autotune.cache.model import Cache, Entry
 
 #: How a JSON report of a run begins, which has a version, too, and fields of other names.
 _REPORT = re.compile(r'\s*\{\s*"format_version":\s*\d+,\s*"complete":')
@@ -21,12 +21,9 @@ def is_report(text: str) -> bool:
     return _REPORT.match(text) is not None
 
 
-def encode(cache: Cache) -> str:
-    """The cache as JSON.
-
-    :raises CacheError: for an entry that a reader would not take back.
-    """
-    return json.dumps(to_mapping(cache), indent=1, ensure_ascii=False) + "\n"
+def encode(entries: Sequence[Entry]) -> str:
+    """A cache of these entries as JSON, in the order given."""
+    return json.dumps(for_json(to_mapping(entries)), indent=1, ensure_ascii=False) + "\n"
 
 
 def decode(text: str, where: str) -> Cache:
@@ -34,18 +31,14 @@ def decode(text: str, where: str) -> Cache:
 
     :raises CacheError: where it holds none, with line and column where it is no JSON.
     """
-
     if is_report(text):
         raise CacheError(where, "is the report of a run, not a cache", "name the cache that the run loaded or dumped")
-    objects = Objects()
-    check_lists(text, where)
 
-    def once(pairs: list[tuple[str, object]]) -> Object:
-        if len(pairs) > MOST_NAMES:
-            raise CacheError(where, f"has an object of {len(pairs)} names: not a cache")
-        if len({name for name, _ in pairs}) < len(pairs):
+    def once(pairs: list[tuple[str, object]]) -> Plain:
+        plain = dict(pairs)
+        if len(plain) < len(pairs):
             raise CacheError(where, f'the name "{twice(name for name, _ in pairs)}" stands twice in one object')
-        return objects.of(pairs)
+        return plain
 
     def no_constant(constant: str) -> NoReturn:
         raise CacheError(where, f"{constant} is not JSON", 'write "inf", "-inf" or "nan"')
@@ -58,4 +51,4 @@ def decode(text: str, where: str) -> Cache:
         raise CacheError(where, "is nested too deeply for a cache") from None
     except ValueError as error:  # an integer of thousands of digits
         raise CacheError(where, f"is not a cache: {error}") from None
-    return cache_from(plain, objects, text, where)
+    return from_mapping(plain, where, text)

@@ -1,381 +1,264 @@
-"""Reads the text format: fast what our printer writes, and field by field what is laid out otherwise (``any_text``).
+"""Reads protobuf's text format however it is laid out: one pass, errors with their line and column.
 
-An entry is read the fast way only if printing it again gives that very text.
+Not protobuf's own parser: that one takes ten times as long, and warns about what it then refuses.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import pairwise, repeat
-from operator import attrgetter
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats.any_text import Fields, TextParser, unescaped
-from pytest_autotune.cache.formats.schema import (
-    KnownVersions,
-    add_device,
-    check_entry,
-    check_version,
-    many,
-    one_of_each,
-    uncollected,
-)
-from pytest_autotune.cache.formats.text import print_value, quote, quote_bytes
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value
-from pytest_autotune.cache.packed_texts import unpacked
+from pytest_autotune.cache.formats.mapping import Plain, from_mapping
+from pytest_autotune.cache.formats.schema import INT64, MESSAGES, UINT32
+from pytest_autotune.cache.model import Cache
 
-# Unrolled: with one repetition for each character, a long string costs a hundred times its size.
-_STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
-_VALUE = re.compile(
-    rf"\{{ (?:name: ({_STRING}) )?(?:(bool|int|float): ([^ ]+) |text: ({_STRING}) )?(?:type: ({_STRING}) )?\}}"
+_DEEPEST = 100
+_SPACE = re.compile(r"\s*")
+_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ \t]*(:?)[ \t]*")
+_ATOM = re.compile(r"-?[A-Za-z0-9_.][A-Za-z0-9_.+\-]*")
+# What our printer writes, and most files hold: a text without escapes and another text after it; a short message.
+_SIMPLE_TEXT = re.compile(r""""([^"\\\n]*)"(?=[ \n]+[a-z}])""")
+_SIMPLE_MESSAGE = re.compile(r"""\{[^{}<>"'#\\\n]{,200}(?:"[^"\\\n]{,200}"[^{}<>"'#\\\n]{,200}){,3}\}""")
+
+_INT = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,19})")
+_FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fF]?")
+_NON_FINITE = re.compile(r"(-?(?:inf(?:inity)?|nan))f?", re.IGNORECASE)
+_BOOLS = {**dict.fromkeys(("true", "True", "t", "1"), True), **dict.fromkeys(("false", "False", "f", "0"), False)}
+
+_STOP = {quote: re.compile(rf"[{quote}\\\n]") for quote in "\"'"}
+_ESCAPE = re.compile(
+    r"\\(?:([abfnrtv\\'\"])|([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})"
+    r"|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|.?)",
+    re.DOTALL,
 )
-_ANY_VALUE = rf"\{{ (?:name: {_STRING} )?(?:(?:bool|int|float): [^ ]+ |text: {_STRING} )?(?:type: {_STRING} )?\}}"
-_CONFIGURATION = re.compile(rf"(?:id: ({_STRING}) )?((?:params {_ANY_VALUE} )*)")
-_CANDIDATE = re.compile(
-    rf"((?:id: {_STRING} )?(?:params {_ANY_VALUE} )*)"
-    rf"(?:time_us: ([^ ]+) )?(?:failed: ({_STRING}) )?(?:label: ({_STRING}) )?"
-)
-# Entries are read by columns, these many at a time: it spares a call for each field, and memory.
-_AT_ONCE = 1000
-_NAME = attrgetter("name")
-_ENTRY = re.compile(
-    r"entries \{\n"
-    r'(  tuner: (".*")\n'
-    r'  kernel: (".*")\n'
-    r"((?:  key \{ .*\n)*)"
-    r'  device: (".*")\n'
-    r"((?:  fingerprint \{ .*\n)*))"
-    r"(?:  choice \{ (.*)\}\n)?"
-    r"((?:  candidates \{ .*\n)*)"
-    r'(?:  native: (".*")\n)?'
-    r'(?:  label: (".*")\n)?'
-    r"(?:  tuning_seconds: (.+)\n)?"
-    r'(?:  environment: (".*")\n)?'
-    r'((?:  compiled: ".*"\n)*)'
-    r'((?:  made_of: ".*"\n)*)'
-    r"\}\n"
-)
+_SIMPLE = dict(zip("abfnrtv\\'\"", "\a\b\f\n\r\t\v\\'\"", strict=True))
+# A byte as surrogateescape spells it.
+_BYTES = [chr(byte) if byte < 0x80 else chr(0xDC00 + byte) for byte in range(256)]
 
 
 def decode(text: str, where: str) -> Cache:
     """The cache that the text holds.
 
-    :raises CacheError: where it holds none, with line and column.
+    :raises CacheError: where it holds none, with line and column where it is no text of protobuf's.
     """
-    with uncollected():
-        # Within quotes no line ends, so these are white space wherever they stand.
-        return _Reader(text.replace("\r\n", "\n"), where).cache()
+    return from_mapping(_Parser(text, where).message("cache", 0, "")[0], where, text)
 
 
-class _UnfamiliarError(Exception):
-    """This is not as the printer writes it."""
+class _Parser:
+    """Makes a plain mapping of a text; every method that reads something returns where that ends, too.
 
-
-# One group of every match: text, or None where the group took no part.
-Column: TypeAlias = "tuple[Any, ...]"
-
-
-class _Reader:
-    """Reads what the printer writes, many entries at a time, and every line once however often the file repeats it.
-
-    What is not familiar is handed to the parser of any text, one field of the file after the other.
+    :param where: the path, for errors.
     """
 
     def __init__(self, text: str, where: str) -> None:
         self._text = text
         self._where = where
-        self._parser = TextParser(text, where)
-        self._strings = _Strings({None: ""})
-        self._versions = KnownVersions()
-        self._compiled = _Compiled({"": ()})
-        self._lines = _Lines()
-        self._configurations = _Configurations(self._lines)
-        self._fingerprints: dict[str, tuple[Value, ...]] = {}
-        self._sorted_names: set[tuple[str, ...]] = set()
-        self._devices: dict[str, Device] = {}
-        self._quoted_devices: dict[str, Device] = {}
-        self._found: list[Entry | None] = []
-        # Entries that stand before their devices, or are to be refused when it is known of what version they are.
-        self._late: list[tuple[int, Fields]] = []
-        self._identities: set[int] = set()
-        self._top: Fields = {}
+        # Of equal values, which are many, one object.
+        self._values: dict[str, Plain] = {}
 
-    def cache(self) -> Cache:
-        """The cache that the text holds."""
-        position, end = 0, len(self._text)
-        while position < end:
-            some: list[re.Match[str]] = []
-            start = position
-            while len(some) < _AT_ONCE and (entry := _ENTRY.match(self._text, position)):
-                some.append(entry)
-                position = entry.end()
-            if not some:
-                position = self._field(position)
-                continue
-            columns = list(zip(*[entry.groups() for entry in some], strict=True))
-            try:
-                self._found += self._entries(columns[1:])
-                self._identities.update(map(hash, columns[0]))
-            except _UnfamiliarError:
-                entries_end, position = position, start
-                while position < entries_end:
-                    position = self._field(position)
-        check_version(self._top.get("format_version", 0), self._where)
-        try:
-            for index, fields in self._late:
-                self._found[index] = self._entry(fields, index)
-        except CacheError:
-            if self._parser.unknown is not None and self._parser.unknown.meant:
-                raise self._parser.unknown.as_error(self._where) from None
-            raise
-        lossy = self._parser.unknown.as_error(self._where).args if self._parser.unknown else ()
-        entries = tuple([entry for entry in self._found if entry is not None])
-        if len(self._identities) < len(entries) or len(set(self._devices.values())) < len(self._devices):
-            entries = one_of_each(entries)
-        return Cache(entries, lossy=lossy)
+    def message(self, kind: str, position: int, close: str) -> tuple[Plain, int]:
+        """The fields of a message from behind its bracket on; that of the whole text has none."""
+        text, found = self._text, Plain()
+        position = self._gap(position)
+        while not text.startswith(close, position) if close else position < len(text):
+            position = self._gap(self._field(kind, position, found))
+            if text.startswith((",", ";"), position):
+                position = self._gap(position + 1)
+        return found, position + len(close)
 
-    def _field(self, position: int) -> int:
-        """Read a field of the file, or what stands before it, however it is laid out; where it ends."""
-        if (after := self._parser.gap(position)) > position:
+    def _field(self, kind: str, position: int, found: Plain) -> int:
+        text = self._text
+        match = _NAME.match(text, position)
+        if match is None:
+            self._fail(position, f"a field of {_article(kind)} belongs here, not {self._shown(position)}")
+        name, colon = match.groups()
+        after = self._gap(match.end())
+        if not colon and text.startswith(":", after):
+            colon, after = ":", self._gap(after + 1)
+        field = MESSAGES[kind].get(name)
+        if field is None:
+            found[name] = None
+            return self._skip(after, bool(colon))
+        if field.kind not in MESSAGES and not colon:
+            self._fail(after, f'a ":" belongs after "{name}", not {self._shown(after)}')
+        if not field.repeated:
+            if name in found:
+                self._fail(position, f'"{name}" is one value too many in {_article(kind)}')
+            found[name], after = self._one(field.kind, name, after)
             return after
-        version = self._top.get("format_version")
-        found = self._top if version is None else {"format_version": version}
-        position = self._parser.top_field(position, found)
-        if version is None and "format_version" in found:
-            check_version(found["format_version"], self._where)
-        for id, device in found.pop("devices", ()):
-            add_device(self._devices, id, device, self._where)
-            self._quoted_devices[quote(id)] = device
-        for fields in found.pop("entries", ()):
-            if fields.get("tuner") and fields.get("kernel") and fields.get("device") in self._devices:
-                self._found.append(self._entry(fields, len(self._found)))
+        items = found.setdefault(name, [])
+        if not text.startswith("[", after):
+            one, after = self._one(field.kind, name, after)
+            items.append(one)
+            return after
+        return self._list(field.kind, name, after, items)
+
+    def _list(self, kind: str, name: str, position: int, items: list[Any]) -> int:
+        text = self._text
+        position = self._gap(position + 1)
+        while not text.startswith("]", position):
+            one, position = self._one(kind, name, position)
+            items.append(one)
+            position = self._gap(position)
+            if text.startswith(",", position):
+                position = self._gap(position + 1)
+                if text.startswith("]", position):
+                    self._fail(position, "a list ends with a comma")
+            elif not text.startswith("]", position):
+                self._fail(position, f'"," or "]" belongs here, not {self._shown(position)}')
+        return position + 1
+
+    def _one(self, kind: str, name: str, position: int) -> tuple[Any, int]:
+        """One message or scalar."""
+        text = self._text
+        if kind == "text" or kind == "bytes":
+            simple = _SIMPLE_TEXT.match(text, position) if kind == "text" else None
+            return (simple[1], simple.end()) if simple else self._string(position, kind == "text", name)
+        if kind not in MESSAGES:
+            return self._number(kind, name, position)
+        if not text.startswith(("{", "<"), position):
+            self._fail(position, f'{_article(kind)} in "{{ }}" belongs here, not {self._shown(position)}')
+        simple = _SIMPLE_MESSAGE.match(text, position) if kind == "value" else None
+        if simple is not None:
+            value = self._values.get(simple[0])
+            if value is None:
+                value = self._values[simple[0]] = self.message(kind, position + 1, "}")[0]
+            return value, simple.end()
+        return self.message(kind, position + 1, "}" if text[position] == "{" else ">")
+
+    def _number(self, kind: str, name: str, position: int) -> tuple[Any, int]:
+        atom = _ATOM.match(self._text, position)
+        word = atom[0] if atom and atom.end() - position <= 400 else ""
+        read = _NUMBERS[kind](word)
+        if atom is None or read is None:
+            wanted = {"bool": "true or false", "float": "a number"}.get(kind, f"an integer of {kind[-2:]} bits")
+            self._fail(position, f'{wanted} belongs after "{name}:", not {self._shown(position)}')
+        return read, atom.end()
+
+    def _string(self, position: int, is_text: bool, name: str) -> tuple[str | bytes, int]:
+        start, after, parts = position, position, []
+        while (quote := self._text[position : position + 1]) in ('"', "'") and quote:
+            after = self._string_end(position, quote)
+            parts.append(self._text[position + 1 : after - 1])
+            position = self._gap(after)
+        if not parts:
+            self._fail(position, f'text in quotes belongs after "{name}:", not {self._shown(position)}')
+        try:
+            data = b"".join(_ESCAPE.sub(_plain, part).encode("utf-8", "surrogateescape") for part in parts)
+            return (data.decode() if is_text else data), after
+        except UnicodeDecodeError:
+            self._fail(start, f'"{name}" is not encoded in UTF-8')
+        except ValueError as error:
+            self._fail(start, f'"{name}" has the escape {str(error)!r}, which there is none of')
+
+    def _string_end(self, position: int, quote: str) -> int:
+        start, position = position, position + 1
+        while (stop := _STOP[quote].search(self._text, position)) and stop[0] != "\n":
+            if stop[0] == quote:
+                return stop.end()
+            position = stop.end() + 1
+        self._fail(start, "a text without an end")
+
+    def _skip(self, position: int, colon: bool) -> int:
+        """Where the value of an unknown field ends."""
+        text, open_brackets = self._text, [""]
+        while True:
+            char = text[position : position + 1]
+            if char and char in "{<[":
+                open_brackets.append({"{": "}", "<": ">", "[": "]"}[char])
+                if len(open_brackets) > _DEEPEST:
+                    raise CacheError(self._where, "is nested too deeply for a cache")
+                position += 1
+            elif char and char == open_brackets[-1]:
+                open_brackets.pop()
+                position += 1
+            elif char and char in "\"'":
+                position = self._string_end(position, char)
+                if text.startswith(('"', "'"), self._gap(position)):
+                    position = self._gap(position)
+                    continue
+            elif char and char in ":,;" and len(open_brackets) > 1:
+                position += 1
+            elif (atom := _ATOM.match(text, position)) and (colon or len(open_brackets) > 1):
+                position = atom.end()
             else:
-                self._late.append((len(self._found), fields))
-                self._found.append(None)
-        return position
+                self._fail(position, f"a value belongs here, not {self._shown(position)}")
+            if len(open_brackets) == 1:
+                return position
+            position = self._gap(position)
 
-    def _entry(self, fields: Fields, index: int) -> Entry:
-        path = f"entries[{index}]"
-        for name in ("tuner", "kernel"):
-            if not fields.get(name):
-                raise CacheError(self._where, f"{path}.{name} is empty")
-        id = fields.get("device", "")
-        if id not in self._devices:
-            raise CacheError(self._where, f'{path}.device: no device has the id "{id}"')
-        entry = Entry(
-            Problem(fields["tuner"], fields["kernel"], tuple(fields.get("key", ())), self._devices[id]),
-            tuple(fields.get("fingerprint", ())),
-            fields.get("choice"),
-            tuple(fields.get("candidates", ())),
-            fields.get("native", b""),
-            fields.get("label", ""),
-            fields.get("tuning_seconds", 0.0),
-            self._versions[fields.get("environment", "")],
-            unpacked(fields.get("compiled", ())),
-            tuple(fields.get("made_of", ())),
-        )
-        return check_entry(entry, lambda: path, self._where)
+    def _gap(self, position: int) -> int:
+        """Where white space and comments end."""
+        text = self._text
+        while True:
+            space = _SPACE.match(text, position)
+            position = space.end() if space else position
+            if not text.startswith("#", position):
+                return position
+            end = text.find("\n", position)
+            position = len(text) if end < 0 else end + 1
 
-    def _entries(self, columns: Sequence[Column]) -> list[Entry]:
-        """The entries in columns of what was matched, in the order of the groups of :data:`_ENTRY`."""
-        tuner, kernel, key, device, fingerprint, choice, candidates, *rest = columns
-        native, label, tuning_seconds, environment, compiled, made_of = rest
-        devices = self._quoted_devices
-        if not devices.keys() >= set(device) or '""' in tuner or '""' in kernel:
-            raise _UnfamiliarError  # what is wrong is found when the entry is read field by field
-        known = self._strings.__getitem__
-        return many(
-            Entry,
-            many(
-                Problem,
-                list(map(known, tuner)),
-                map(known, kernel),
-                map(self._values, key),
-                map(devices.__getitem__, device),
-            ),
-            map(self._fingerprint, fingerprint),
-            self._choices(choice),
-            map(self._candidates, candidates),
-            [_unquoted_bytes(quoted) if quoted else b"" for quoted in native],
-            [_unquoted(quoted) if quoted else "" for quoted in label],
-            _floats([seconds or "0.0" for seconds in tuning_seconds]),
-            map(self._versions.__getitem__, map(known, environment)),
-            map(self._compiled.__getitem__, compiled),
-            map(self._texts, made_of),
-            repeat(b""),
-        )
+    def _shown(self, position: int) -> str:
+        if position >= len(self._text):
+            return "the end of the file"
+        atom = _ATOM.match(self._text, position, position + 40)
+        return f'"{atom[0] if atom else self._text[position]}"'
 
-    def _values(self, lines: str) -> tuple[Value, ...]:
-        values = tuple(map(self._lines.__getitem__, lines.split("\n")[:-1]))
-        names = tuple(map(_NAME, values))
-        if names not in self._sorted_names:
-            if any(one >= following for one, following in pairwise(names)):
-                raise _UnfamiliarError
-            self._sorted_names.add(names)
-        return values
+    def _fail(self, position: int, found: str) -> NoReturn:
+        """Refuse the text.
 
-    def _fingerprint(self, lines: str) -> tuple[Value, ...]:
-        values = self._fingerprints.get(lines)
-        if values is None:
-            values = self._fingerprints[lines] = self._values(lines)
-        return values
-
-    def _texts(self, lines: str) -> tuple[str, ...]:
-        if not lines:
-            return ()
-        return _in_order(tuple([self._strings[quoted] for quoted in _quoted_in(lines)]))
-
-    def _choices(self, column: Column) -> list[Candidate | None]:
-        try:
-            return self._measured(column)
-        except _UnfamiliarError:  # not all of them are only a configuration and a time
-            return [None if fields is None else self._candidate(fields) for fields in column]
-
-    def _measured(self, column: Column) -> list[Candidate | None]:
-        if None in column:
-            raise _UnfamiliarError
-        parts = [fields.rpartition("time_us: ") for fields in column if fields is not None]
-        if not all(part[2].endswith(" ") for part in parts):
-            raise _UnfamiliarError
-        known = [self._configurations[part[0]] for part in parts]
-        return many(
-            Candidate,
-            [id for id, _ in known],
-            [params for _, params in known],
-            _floats([part[2][:-1] for part in parts]),
-            repeat(""),
-            repeat(""),
-        )
-
-    def _candidates(self, lines: str) -> tuple[Candidate, ...]:
-        if not lines:
-            return ()
-        start = len("  candidates { ")
-        rows = lines.split("\n")[:-1]
-        if not all(row.endswith("}") for row in rows):
-            raise _UnfamiliarError
-        return tuple([self._candidate(row[start:-1]) for row in rows])
-
-    def _candidate(self, fields: str) -> Candidate:
-        match = _CANDIDATE.fullmatch(fields)
-        if match is None:
-            raise _UnfamiliarError
-        configuration, time_us, failed, label = match.groups()
-        id, params = self._configurations[configuration]
-        return Candidate(
-            id,
-            params,
-            _floats([time_us])[0] if time_us else None,
-            _unquoted(failed) if failed else "",
-            _unquoted(label) if label else "",
-        )
+        :raises CacheError: with line and column of the position.
+        """
+        line = self._text.count("\n", 0, position) + 1
+        column = position - self._text.rfind("\n", 0, position)
+        raise CacheError(f"{self._where}:{line}:{column}", found)
 
 
-class _Strings(dict["str | None", str]):
-    """Text by how it stands in the file."""
-
-    def __missing__(self, quoted: str) -> str:
-        text = self[quoted] = _unquoted(quoted)
-        return text
+def _article(kind: str) -> str:
+    return f"{'an' if kind == 'entry' else 'a'} {kind}"
 
 
-class _Compiled(dict[str, tuple[str, ...]]):
-    """What choices were compiled for, by the lines that hold it."""
+def _integer(allowed: range) -> Callable[[str], int | None]:
+    def read(word: str) -> int | None:
+        if not _INT.fullmatch(word):
+            return None
+        digits = word.lstrip("-")
+        number = int(word, 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10)
+        return number if number in allowed else None
 
-    def __missing__(self, lines: str) -> tuple[str, ...]:
-        texts = self[lines] = _in_order(unpacked(map(_unquoted, _quoted_in(lines))))
-        return texts
-
-
-def _quoted_in(lines: str) -> list[str]:
-    start = lines.index('"')
-    return [line[start:] for line in lines.split("\n")[:-1]]
+    return read
 
 
-def _in_order(texts: tuple[str, ...]) -> tuple[str, ...]:
-    if any(one >= following for one, following in pairwise(texts)):
-        raise _UnfamiliarError
-    return texts
+def _float(word: str) -> float | None:
+    if _FLOAT.fullmatch(word):
+        return float(word.rstrip("fF"))
+    non_finite = _NON_FINITE.fullmatch(word)
+    return float(non_finite[1]) if non_finite else None
 
 
-class _Lines(dict[str, Value]):
-    """Values by the line that holds them."""
-
-    def __missing__(self, line: str) -> Value:
-        value = self[line] = _read_value(line[line.index("{") :])
-        return value
-
-
-class _Configurations(dict[str, "tuple[str, tuple[Value, ...]]"]):
-    """A candidate's id and params by how they stand in the file."""
-
-    def __init__(self, values: dict[str, Value]) -> None:
-        super().__init__()
-        self._values = values
-
-    def __missing__(self, fields: str) -> tuple[str, tuple[Value, ...]]:
-        match = _CONFIGURATION.fullmatch(fields)
-        if match is None:
-            raise _UnfamiliarError
-        id, params = match.groups()
-        values = tuple([self._values[param] for param in re.findall(_ANY_VALUE, params)])
-        configuration = self[fields] = (_unquoted(id) if id else "", values)
-        return configuration
+_NUMBERS: dict[str, Callable[[str], Any]] = {
+    "uint32": _integer(UINT32),
+    "int64": _integer(INT64),
+    "float": _float,
+    "bool": _BOOLS.get,
+}
 
 
-def _floats(texts: list[str]) -> list[float]:
-    try:
-        numbers = list(map(float, texts))
-    except ValueError:
-        raise _UnfamiliarError from None
-    if list(map(repr, numbers)) != texts:
-        raise _UnfamiliarError
-    return numbers
+def _plain(match: re.Match[str]) -> str:
+    """What an escape stands for.
 
-
-def _read_value(fields: str) -> Value:
-    match = _VALUE.fullmatch(fields)
-    if match is None:
-        raise _UnfamiliarError
-    name, kind, number, text, type = match.groups()
-    scalar: Scalar = None
-    try:
-        if kind == "bool":
-            scalar = number == "true"
-        elif kind == "int":
-            scalar = int(number[:21])
-        elif kind == "float":
-            scalar = float(number)
-        elif text:
-            scalar = _unquoted(text)
-        value = Value(_unquoted(name) if name else "", scalar, _unquoted(type) if type else "")
-        same = print_value(value) == fields
-    except (ValueError, CacheError):
-        raise _UnfamiliarError from None
-    if not same:
-        raise _UnfamiliarError
-    return value
-
-
-def _unquoted(quoted: str) -> str:
-    inner = quoted[1:-1]
-    if "\\" in inner:
-        try:
-            inner = unescaped([inner]).decode()
-        except ValueError:
-            raise _UnfamiliarError from None
-    if quote(inner) != quoted:
-        raise _UnfamiliarError
-    return inner
-
-
-def _unquoted_bytes(quoted: str) -> bytes:
-    try:
-        data = unescaped([quoted[1:-1]])
-    except ValueError:
-        raise _UnfamiliarError from None
-    if quote_bytes(data) != quoted:
-        raise _UnfamiliarError
-    return data
+    :raises ValueError: for one that there is none of, which is the message.
+    """
+    simple, octal, byte, *codes = match.groups()
+    if simple:
+        return _SIMPLE[simple]
+    if octal and int(octal, 8) < 256:
+        return _BYTES[int(octal, 8)]
+    if byte:
+        return _BYTES[int(byte, 16)]
+    code = int(codes[0] or codes[1] or "d800", 16)
+    if 0xD800 <= code < 0xE000:
+        raise ValueError(match[0])
+    return chr(code)

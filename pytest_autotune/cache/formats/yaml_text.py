@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats.mapping import Plain, to_mapping
-from pytest_autotune.cache.formats.mapping_reader import MOST_NAMES, MOST_VALUES, Objects, cache_from
-from pytest_autotune.cache.formats.schema import check_lists
-from pytest_autotune.cache.model import Cache, Scalar
+from pytest_autotune.cache.formats.mapping import Plain, for_json, from_mapping, to_mapping
+from pytest_autotune.cache.model import Cache, Entry, Scalar
 
 # What YAML does not take literally, or takes for the end of a line.
 _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
-def encode(cache: Cache) -> str:
-    """The cache as YAML: a line for each device and value, every text in quotes.
-
-    :raises CacheError: for an entry that a reader would not take back.
-    """
-    plain = to_mapping(cache)
-    lines = [f"format_version: {plain['format_version']}"]
-    for name in ("devices", "entries"):
-        lines += _yaml_field(name, plain[name], "")
+def encode(entries: Sequence[Entry]) -> str:
+    """A cache of these entries as YAML, in the order given: a line for each device and value, every text in quotes."""
+    lines: list[str] = []
+    for name, field in for_json(to_mapping(entries)).items():
+        lines += _yaml_field(name, field, "")
     return "\n".join(lines) + "\n"
 
 
@@ -65,27 +59,19 @@ def decode(text: str, where: str) -> Cache:
     """
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", None)
-    if loader is None:
-        if len(text) > _MOST_YAML_WITHOUT_C:
-            raise CacheError(where, "takes minutes to read without libyaml", "use .textproto or .json")
-        loader = yaml.SafeLoader
-    check_lists(text, where)
-    objects = Objects()
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        plain = _Events(yaml.parse(text, loader), where, objects).document()
+        plain = _Events(yaml.parse(text, loader), where).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
         raise CacheError(at, f"is not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise CacheError(where, f"is not YAML: {error}") from None
-    return cache_from(plain, objects, text, where)
+    return from_mapping(plain, where, text)
 
 
 _DEEPEST = 20
-# PyYAML's own parser takes a minute for so many characters.
-_MOST_YAML_WITHOUT_C = 4_000_000
 _PLAIN_INT = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
 _PLAIN_FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
 _PLAIN_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
@@ -99,23 +85,19 @@ class _Events:
     number, true, false, null or text: YAML 1.1 sees dates, octals and "yes".
     """
 
-    def __init__(self, events: Iterator[Any], where: str, objects: Objects) -> None:
+    def __init__(self, events: Iterator[Any], where: str) -> None:
         self._events = events
         self._where = where
-        self._objects = objects
-        self._words: dict[str, str] = {}
 
     def document(self) -> object:
         """The one document of the stream."""
-        plain: object = None
-        documents = 0
+        documents: list[object] = []
         for event in self._events:
             if type(event).__name__ == "DocumentStartEvent":
-                documents += 1
-                if documents > 1:
+                if documents:
                     self._refuse(event, "a second YAML document")
-                plain = self._node(next(self._events), 0)
-        return plain
+                documents.append(self._node(next(self._events), 0))
+        return documents[0] if documents else None
 
     def _node(self, event: Any, depth: int) -> object:
         kind = type(event).__name__
@@ -126,10 +108,9 @@ class _Events:
         if event.tag is not None:
             self._refuse(event, f"the tag {event.tag} of YAML: caches have none")
         if kind == "ScalarEvent":
-            word = self._shared(event.value)
-            return _plain_scalar(word) if event.implicit[0] else word
+            return _plain_scalar(event.value) if event.implicit[0] else event.value
         if kind == "SequenceStartEvent":
-            return self._list(event, depth)
+            return [self._node(item, depth + 1) for item in self._until("SequenceEndEvent")]
         plain: Plain = {}
         for name_event in self._until("MappingEndEvent"):
             name = self._node(name_event, depth + 1)
@@ -137,24 +118,8 @@ class _Events:
                 self._refuse(name_event, "a name that is not text")
             if name in plain:
                 self._refuse(name_event, f'the name "{name}" stands twice in one mapping')
-            if len(plain) >= MOST_NAMES:
-                self._refuse(name_event, f"a mapping of more than {MOST_NAMES} names: not a cache")
-            if name not in self._objects.known:
-                self._objects.saw(name, name_event.start_mark.line + 1)
             plain[name] = self._node(next(self._events), depth + 1)
-        return self._objects.of(plain.items())
-
-    def _list(self, event: Any, depth: int) -> list[object]:
-        items: list[object] = []
-        for item in self._until("SequenceEndEvent"):
-            if type(item).__name__ == "SequenceStartEvent":
-                self._refuse(event, "a list in a list: caches have none")
-            items.append(self._node(item, depth + 1))
-        return items
-
-    def _shared(self, word: str) -> str:
-        """The word, as one object for all that are equal; parsers make each anew."""
-        return self._words.setdefault(word, word) if len(self._words) < MOST_VALUES else word
+        return plain
 
     def _until(self, end: str) -> Iterator[Any]:
         for event in self._events:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_autotune.cache.made_of import of_candidates, of_parts
-from pytest_autotune.cache.model import Value
+from pytest_autotune.cache.model import Digest, Value
 from pytest_autotune.tuners.function.source_text import immutable_text, parts_of, source_text
 from pytest_autotune.tuners.function.space import Space, listed
 from pytest_autotune.tuners.function.strategies import Exhaustive, Optuna, Strategy
@@ -30,14 +30,14 @@ class Fingerprint:
     label: str = ""
     sources: tuple[object, ...] = ()
 
-    def made_of(self, space: Space) -> Iterator[str]:
+    def made_of(self, space: Space) -> Iterator[Digest]:
         """What the digests stand for."""
         for value in self.values:
             if value.name == "space":
-                yield of_candidates(value.name, str(value.value), listed(space))
+                yield of_candidates(str(value.value), listed(space))
             elif value.name == "source":
                 parts = [part for source in self.sources for part in parts_of(source).items()]
-                yield of_parts(value.name, str(value.value), dict(parts))
+                yield of_parts(str(value.value), dict(parts))
 
 
 def fingerprint(

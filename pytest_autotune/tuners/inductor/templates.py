@@ -120,7 +120,7 @@ class Templates:
             candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
             problem, fingerprint = tuning.lookup.identity
             new = replace(entry, problem=problem, fingerprint=fingerprint, candidates=tuple(candidates))
-            return replace(new, versions=versions(), raw=b"")
+            return replace(new, versions=versions())
 
         verify_winner(tuning, self._timed, choices, offered.winner(entry), benchmark, entry_of)
 

@@ -140,7 +140,7 @@ def _verdict(tuning: Tuning, contest: Contest, is_over: Callable[[], bool]) -> V
     problem, fingerprint = tuning.lookup.identity
     # What the old choice was compiled for says nothing of this one.
     new = replace(entry, problem=problem, fingerprint=fingerprint, choice=best, candidates=tuple(timed), compiled=())
-    return slower(verdict, raced.slower, raced.best_us, replace(new, versions=tuning.versions, raw=b""))
+    return slower(verdict, raced.slower, raced.best_us, replace(new, versions=tuning.versions))
 
 
 def _timed(candidate: Candidate, result: Result) -> Candidate:

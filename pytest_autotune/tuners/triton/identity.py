@@ -14,6 +14,7 @@ from pytest_autotune.cache.model import (
     MADE_ANEW,
     PRUNED,
     Device,
+    Digest,
     Entry,
     Problem,
     UnportableError,
@@ -117,7 +118,9 @@ def target_device() -> Device:
     return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), targets.arch_of(target))
 
 
-def made_of(call: Call, function: FunctionType, fingerprint: Iterable[Value], configs: Sequence[Any]) -> Iterator[str]:
+def made_of(
+    call: Call, function: FunctionType, fingerprint: Iterable[Value], configs: Sequence[Any]
+) -> Iterator[Digest]:
     """What the digests of a fingerprint stand for.
 
     :param configs: the candidates that pruning left.
@@ -131,10 +134,10 @@ def made_of(call: Call, function: FunctionType, fingerprint: Iterable[Value], co
                     parts.update(
                         {f"{name}.{part}": one for part, one in source_parts(heuristic, constant_text).items()}
                     )
-            yield of_parts(value.name, str(value.value), parts)
+            yield of_parts(str(value.value), parts)
         elif value.name in ("search", PRUNED) and value.type in ("digest", MADE_ANEW):
             chosen = autotuner.configs if value.name == "search" else configs
-            yield of_candidates(value.name, str(value.value), distinct_params(chosen))
+            yield of_candidates(str(value.value), distinct_params(chosen))
 
 
 def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
