@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -139,6 +140,7 @@ class _WrongError(Exception):
 
 
 _SHOWN = {dict: "a mapping", list: "a list", str: "text", bytes: "bytes", type(None): "null"}
+_HALF_CHARACTER = re.compile(r"\\[uU]0*[dD][89a-fA-F]")
 _NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -148,18 +150,11 @@ def _refuse(found: object, wanted: str, *path: str) -> NoReturn:
 
 def _text(plain: Plain, name: str) -> str:
     found = plain.get(name, "")
-    return found if type(found) is str and found.isascii() else _any_text(found, name)
+    return found if type(found) is str else _any_text(found, name)
 
 
-def _any_text(found: object, name: str = "") -> str:
-    path = [name] if name else []
-    if type(found) is not str:
-        _refuse(found, "text in quotes", *path)
-    try:
-        found.encode()
-    except UnicodeEncodeError:
-        raise _WrongError(": an escape stands for half a character", *path) from None
-    return found
+def _any_text(found: object, *path: str) -> str:
+    return found if type(found) is str else _refuse(found, "text in quotes", *path)
 
 
 def _integer(plain: Plain, name: str, allowed: range) -> int:
@@ -341,6 +336,11 @@ def from_mapping(plain: object, where: str, text: str = "") -> Cache:
     :param text: of the file, in which an unknown field is looked for; empty for a binary one.
     :raises CacheError: where it is none.
     """
+    if _HALF_CHARACTER.search(text):
+        try:
+            json.dumps(for_json(plain), ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise CacheError(where, "an escape stands for half a character") from None
     reader = _Reader()
     try:
         cache = reader.cache(plain, where)
