@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_autotune.cache.model import Device as Device
-    from pytest_autotune.tuners.function.compiling import Compiling as Compiling
     from pytest_autotune.tuners.function.decorator import tuned as tuned
     from pytest_autotune.tuners.function.errors import InvalidConfiguration as InvalidConfiguration
     from pytest_autotune.tuners.function.errors import TuningError as TuningError
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_autotune.tuners.function.keys import power_of_two as power_of_two
     from pytest_autotune.tuners.function.space import product as product
     from pytest_autotune.tuners.function.strategies import Optuna as Optuna
+    from pytest_autotune.tuners.function.strategies import Random as Random
     from pytest_autotune.tuners.function.tuner import loss as loss
     from pytest_autotune.tuners.function.tuner import tune as tune
     from pytest_autotune.tuners.measuring.how import Measuring as Measuring
@@ -26,11 +26,11 @@ __version__ = "0.1.0"
 
 _FUNCTION = "pytest_autotune.tuners.function"
 _PUBLIC = {
-    "Compiling": f"{_FUNCTION}.compiling",
     "Device": "pytest_autotune.cache.model",
     "InvalidConfiguration": f"{_FUNCTION}.errors",
     "Measuring": "pytest_autotune.tuners.measuring.how",
     "Optuna": f"{_FUNCTION}.strategies",
+    "Random": f"{_FUNCTION}.strategies",
     "TuningError": f"{_FUNCTION}.errors",
     "loss": f"{_FUNCTION}.tuner",
     "multiple_of": f"{_FUNCTION}.keys",

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import pytest_autotune
-from pytest_autotune import Compiling, Measuring
+from pytest_autotune import Measuring
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.report.json_report import to_mapping
 from pytest_autotune.report.rows import Row
@@ -103,9 +103,6 @@ def test_how_to_measure_and_compile_is_told_with_its_defaults() -> None:
         values = defaults.replace("`", "").split(", ")
         told.update(zip(code_in(fields), map(ast.literal_eval, values), strict=True))
     assert told == asdict(Measuring())
-    assert {name for row in rows_below(page, "Compiling ahead") for name in code_in(row[0])} - {"Compiling"} == set(
-        asdict(Compiling())
-    )
 
 
 def test_the_reference_shows_the_messages_of_a_cache() -> None:

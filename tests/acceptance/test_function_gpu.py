@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.tuner import FunctionTuner
 from pytest_autotune.tuners.measuring.clocks import Runner
@@ -112,7 +111,6 @@ def test_cupy_events_compilers_in_threads_and_wrong_results(tuner: FunctionTuner
         # The fast ones that do not scale by 1 are wrong.
         verify=lambda config, _: bool((y[0] == 1.0) | (config["rounds"] > 0)),
         measuring=Measuring(clock="cupy", flush_l2=True),
-        compiling=Compiling(workers=4),
     )
 
     assert chosen == {"step": 1, "rounds": 0}

@@ -1,4 +1,4 @@
-"""A hand-written tuner: a call that has its choice, and how far compiling and measuring overlap.
+"""A hand-written tuner: a call that has its choice, and how long candidates take that are compiled ahead.
 
     python tests/benchmarks/function_tuner.py
 
@@ -13,20 +13,15 @@ from typing import Any
 
 from common import machine, median, table
 
-from pytest_autotune.devices import cpu
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.together.coordination import Alone, GpuLock
-from pytest_autotune.tuners.function.compiling import Compiling
 from pytest_autotune.tuners.function.space import product
 from pytest_autotune.tuners.function.tuner import FunctionTuner
 from pytest_autotune.tuners.measuring.how import Measuring
 
 REPEATS = 21
 CALLS = 500
-CANDIDATES = 12
-COMPILE_S = 0.1
-MEASURE_S = 0.05
 AXES = {"BLOCK_M": [32, 64, 128], "BLOCK_N": [32, 64, 128], "BLOCK_K": [32, 64], "num_warps": [4, 8]}
 KEY = {"m": 4096, "n": 4096, "k": 4096, "dtype": "fp16"}
 
@@ -88,47 +83,13 @@ def cached_calls() -> list[tuple[str, str]]:
     return rows
 
 
-def overlap() -> list[tuple[str, str]]:
-    """Compilers and kernels that only wait, so that the figures are those of the tuner and not of a machine."""
-
-    def compile(config: int) -> int:
-        time.sleep(COMPILE_S)
-        return config
-
-    def wait(call: Callable[[], object]) -> float:
-        time.sleep(MEASURE_S)
-        return float(call())  # type: ignore[arg-type]
-
-    def seconds(workers: int, overlap: bool) -> float:
-        started = time.perf_counter()
-        FunctionTuner().tune(
-            "k",
-            space=[1000 * (1 + number) for number in range(CANDIDATES)],
-            run=lambda config, compiled: compiled,
-            compile=compile,
-            measuring=Measuring(clock=wait),
-            compiling=Compiling(workers=workers, overlap=overlap),
-            device=cpu(),
-        )
-        return time.perf_counter() - started
-
-    one_by_one = CANDIDATES * (COMPILE_S + MEASURE_S)
-    rows = [("one after the other (computed)", f"{one_by_one:.2f}")]
-    for workers in (1, 4):
-        for overlapped in (False, True):
-            told = "measured meanwhile" if overlapped else "measured afterwards"
-            found = median([seconds(workers, overlapped) for _ in range(3)])
-            rows.append((f"{workers} compiling, {told}", f"{found:.2f}"))
-    return rows
-
-
 def on_the_gpu() -> list[tuple[str, str]]:
     import cupy
 
     x, y = cupy.ones(1 << 24, dtype=cupy.float32), cupy.zeros(1 << 24, dtype=cupy.float32)
     salt = time.time_ns()  # CuPy keeps what it has compiled
 
-    def seconds(workers: int, overlap: bool) -> float:
+    def seconds() -> float:
         nonlocal salt
         salt += 1
         source = CUDA.replace("SALT", str(salt))
@@ -148,26 +109,20 @@ def on_the_gpu() -> list[tuple[str, str]]:
             run=launch,
             compile=compile,
             measuring=Measuring(clock="cupy"),
-            compiling=Compiling(workers=workers, overlap=overlap),
             device="cuda",
         )
         return time.perf_counter() - started
 
-    seconds(1, False)
-    rows = []
-    for workers in (1, 4):
-        for overlapped in (False, True):
-            told = "measured meanwhile" if overlapped else "measured afterwards"
-            found = median([seconds(workers, overlapped) for _ in range(3)])
-            rows.append((f"24 CUDA kernels, {workers} compiling, {told}", f"{found:.2f}"))
-    return rows
+    seconds()
+    return [
+        ("24 CUDA kernels, compiled in threads and measured meanwhile", f"{median([seconds() for _ in range(3)]):.2f}")
+    ]
 
 
 def main() -> None:
     print(machine("cupy-cuda13x", "torch"))
     table(("a call that has its choice", "us"), cached_calls())
     print()
-    table((f"{CANDIDATES} candidates: {COMPILE_S} s to compile, {MEASURE_S} s to measure", "s"), overlap())
     try:
         import cupy
 

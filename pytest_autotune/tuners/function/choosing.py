@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -12,21 +12,26 @@ from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, Ver
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, how_measured, how_searched
 from pytest_autotune.tuners.function.keys import key_values
 from pytest_autotune.tuners.function.plan import Found, Hold, Plan
-from pytest_autotune.tuners.function.processors import Processor
-from pytest_autotune.tuners.function.randomness import random_state_kept
-from pytest_autotune.tuners.function.search import search, why_unusable
+from pytest_autotune.tuners.function.search import random_state_kept, runners, search, why_unusable
 from pytest_autotune.tuners.function.source_text import sources_of
-from pytest_autotune.tuners.function.space import Configuration, sample
-from pytest_autotune.tuners.function.verifying import verify_choice
+from pytest_autotune.tuners.function.space import Configuration
+from pytest_autotune.tuners.function.strategies import Exhaustive
+from pytest_autotune.tuners.measuring.clocks import Clock, Runner
+from pytest_autotune.tuners.measuring.how import CallersClock, make_clock
+from pytest_autotune.tuners.measuring.times import UnusableTimesError
+from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
 from pytest_autotune.tuners.shared.versions import version_of, versions_of
 
 NAME = "function"
 #: So many configurations of a space that is too large to be listed are candidates of a sweep.
 SWEPT = 1000
+#: A larger space is not raced as a whole.
+MOST_RACED = 1000
 #: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
 _LIBRARIES = ("torch", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
 
@@ -37,21 +42,18 @@ class Request:
 
     problem: Problem
     fingerprint: Fingerprint
-    processor: Processor
     plan: Plan
 
     @classmethod
-    def of(
-        cls, kernel: str, key: Mapping[str, object], plan: Plan, processor: Processor, version: object, source: object
-    ) -> Request:
+    def of(cls, kernel: str, key: object, plan: Plan, version: object, source: object) -> Request:
         """What a call of ``tune()`` with these arguments asks for.
 
         :raises UnportableError: when a part of it has no stable form.
         """
-        problem = Problem(NAME, kernel, key_values(key), processor.device)
-        searched = (*how_measured(plan.measuring, processor.on_gpu), *how_searched(plan.strategy, plan.space))
+        problem = Problem(NAME, kernel, key_values(key), plan.processor.device)
+        searched = (*how_measured(plan.measuring, plan.processor.on_gpu), *how_searched(plan.strategy, plan.space))
         sources = sources_of(source, plan.callbacks.run, plan.callbacks.compile)
-        return cls(problem, fingerprint(plan.space, version, sources, searched), processor, plan)
+        return cls(problem, fingerprint(plan.space, version, sources, searched), plan)
 
     @property
     def identity(self) -> Identity:
@@ -72,7 +74,7 @@ def choose(run: TuningRun | None, request: Request, forget: Callable[[], object]
     """
     problem = request.problem
     if run is None or run.paused or run.ignores(NAME, problem.kernel):
-        return _search(request.plan, request.processor, problem, workers_of(run)).best.configuration
+        return _search(request.plan, problem, workers_of(run)).best.configuration
     values = request.fingerprint.values
     with run.tuning(
         problem,
@@ -99,7 +101,7 @@ def _taken(run: TuningRun, request: Request, tuning: Tuning, forget: Callable[[]
         if run.policy.sweep is not None:  # it asks again what it runs with
             run.at_next_test(forget)
         elif not tuning.lookup.untuned:
-            verify_choice(request.plan, request.processor, tuning, workers_of(run))
+            _verify(request.plan, tuning, workers_of(run))
             return found
         if not (why := _why_unusable(request, found)):
             return found
@@ -108,9 +110,9 @@ def _taken(run: TuningRun, request: Request, tuning: Tuning, forget: Callable[[]
 
 
 def _tuned(run: TuningRun, request: Request, tuning: Tuning) -> Configuration:
-    hold = partial(tuning.measuring, request.processor.lock)
+    hold = partial(tuning.measuring, request.plan.processor.lock)
     try:
-        outcome = _search(request.plan, request.processor, request.problem, workers_of(run), hold, tuning)
+        outcome = _search(request.plan, request.problem, workers_of(run), hold, tuning)
     except TuningError as error:
         if error.reasons:
             tuning.record_failure(error.reasons)
@@ -121,9 +123,37 @@ def _tuned(run: TuningRun, request: Request, tuning: Tuning) -> Configuration:
     return outcome.best.configuration
 
 
-def choose_unportable(
-    run: TuningRun | None, plan: Plan, processor: Processor, problem: Problem, reason: str
-) -> Configuration:
+def _verify(plan: Plan, tuning: Tuning, workers: int) -> None:
+    """Race the loaded choice where it is its turn.
+
+    :param workers: how many configurations may be compiled at a time.
+    """
+    entry = tuning.entry
+    if not tuning.to_verify or entry is None:
+        return
+    if stream_is_capturing():
+        tuning.verified(CAPTURED)
+        return
+    if not isinstance(plan.strategy, Exhaustive) or plan.space.size > MOST_RACED:
+        tuning.verified(Verdict("its space is too large to be raced as a whole"))
+        return
+    candidates = [Candidate(params=one.params) for one in plan.space]
+
+    def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
+        configurations = [found for one in some if (found := plan.space.find(one.params)) is not None]
+        by_params = runners(plan, configurations, workers)
+        return {one: by_params[one.params] for one in some if one.params in by_params}
+
+    def clock() -> Clock:
+        own, how = plan.measuring.clock, plan.measuring
+        return CallersClock(own) if callable(own) else make_clock(own, plan.processor.on_gpu, how.flush_l2)
+
+    expected = (*plan.callbacks.expected, UnusableTimesError)
+    with random_state_kept():
+        verify(tuning, Contest(candidates, ready, clock, expected, plan.processor.lock))
+
+
+def choose_unportable(run: TuningRun | None, plan: Plan, problem: Problem, reason: str) -> Configuration:
     """Search for a problem that cannot be kept.
 
     :param reason: which part of it has no stable form.
@@ -132,36 +162,31 @@ def choose_unportable(
     hold: Hold = nullcontext
     if run is not None and not run.paused and not run.ignores(NAME, problem.kernel):
         run.unportable(problem, reason)
-        hold = partial(run.measuring, processor.lock)
-    return _search(plan, processor, problem, workers_of(run), hold).best.configuration
+        hold = partial(run.measuring, plan.processor.lock)
+    return _search(plan, problem, workers_of(run), hold).best.configuration
 
 
 def _candidates(request: Request) -> list[Candidate]:
     """All configurations; of a space that is too large to be listed some, the same in every run."""
-    return [Candidate(params=one.params) for one in sample(request.plan.space, SWEPT, request.problem.digest)]
+    return [Candidate(params=one.params) for one in request.plan.space.sample(SWEPT, request.problem.digest)]
 
 
 def _why_unusable(request: Request, configuration: Configuration) -> str:
     if stream_is_capturing():
         return ""
     with random_state_kept():
-        return why_unusable(request.plan, configuration, request.processor.on_gpu)
+        return why_unusable(request.plan, configuration)
 
 
 def _search(
-    plan: Plan,
-    processor: Processor,
-    problem: Problem,
-    workers: int,
-    hold: Hold = nullcontext,
-    tuning: Tuning | None = None,
+    plan: Plan, problem: Problem, workers: int, hold: Hold = nullcontext, tuning: Tuning | None = None
 ) -> Found:
     if stream_is_capturing():
         raise TuningError(f"{problem}: nothing can be tuned while a CUDA graph is captured (call it once before)")
     with random_state_kept():
         try:
             told = () if tuning is None else (tuning.tries, tuning.races)
-            return search(plan, processor.on_gpu, workers, hold, *told)
+            return search(plan, workers, hold, *told)
         except TuningError as error:
             raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from pytest_autotune.cache.made_of import of_candidates, of_parts
 from pytest_autotune.cache.model import Digest, Value
 from pytest_autotune.tuners.function.source_text import immutable_text, parts_of, source_text
-from pytest_autotune.tuners.function.space import Space, listed
-from pytest_autotune.tuners.function.strategies import Exhaustive, Optuna, Strategy
+from pytest_autotune.tuners.function.space import Space
+from pytest_autotune.tuners.function.strategies import Exhaustive, Optuna, Random, Strategy
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function
@@ -34,7 +34,7 @@ class Fingerprint:
         """What the digests stand for."""
         for value in self.values:
             if value.name == "space":
-                yield of_candidates(str(value.value), listed(space))
+                yield of_candidates(str(value.value), space.listed())
             elif value.name == "source":
                 parts = [part for source in self.sources for part in parts_of(source).items()]
                 yield of_parts(str(value.value), dict(parts))
@@ -84,11 +84,10 @@ def how_searched(strategy: Strategy, space: Space) -> Iterator[Value]:
     """Which part of a space is measured, where it is not all of it."""
     if isinstance(strategy, Exhaustive):
         return
-    if not isinstance(strategy, Optuna):
+    if not isinstance(strategy, (Optuna, Random)):
         yield Value("strategy", _own_text(strategy), "function")
     elif space.size > strategy.trials:
-        sampler = "" if strategy.sampler is None else f", {type(strategy.sampler).__qualname__}"
-        yield Value("strategy", f"optuna: {strategy.trials} trials, seed {strategy.seed}{sampler}")
+        yield Value("strategy", str(strategy))
 
 
 def _own_text(own: object) -> str:

@@ -37,29 +37,16 @@ class KeyArgumentError(TypeError):
     """A caller's key is none, or looking at a part of it fails."""
 
 
-def as_key(key: object) -> dict[str, object]:
-    """A caller's ``key=``; nothing of it but its names is looked at.
+def key_values(key: object) -> tuple[Value, ...]:
+    """A caller's ``key=``, sorted by name.
 
-    :raises KeyArgumentError: when it is no mapping from names, or cannot be read.
-    """
-    if key is None:
-        return {}
-    try:
-        parts = dict(key) if isinstance(key, Mapping) else None
-    except Exception as error:
-        raise KeyArgumentError(f"key= cannot be read: {_cause(error)}") from None
-    if parts is None or not all(isinstance(name, str) for name in parts):
-        raise KeyArgumentError(f"key= takes a mapping of names to values, not {_shown(key)}")
-    return {str.__str__(name): value for name, value in parts.items()}
-
-
-def key_values(key: Mapping[str, object]) -> tuple[Value, ...]:
-    """A caller's key, sorted by name.
-
-    :raises KeyArgumentError: when a value fails as it is looked at; in one line, whatever it is.
+    :raises KeyArgumentError: when it is no mapping from names, or a value fails as it is looked at.
     :raises UnportableError: when a value has no stable form.
     """
-    return tuple(_value(name, key[name]) for name in sorted(key))
+    parts = {} if key is None else key
+    if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
+        raise KeyArgumentError(f"key= takes a mapping of names to values, not a {type(key).__name__}")
+    return tuple(_value(name, parts[name]) for name in sorted(parts))
 
 
 def _value(name: str, value: object) -> Value:
@@ -67,18 +54,6 @@ def _value(name: str, value: object) -> Value:
         return stable_value(name, value, function_digest=function_digest)
     except UnportableError:
         raise
-    except RecursionError:
-        raise KeyArgumentError(f"key={{{_shown(name)}: …}} is nested too deep, or holds itself") from None
     except Exception as error:
-        raise KeyArgumentError(f"key={{{_shown(name)}: …}} cannot be encoded: {_cause(error)}") from None
-
-
-def _cause(error: BaseException) -> str:
-    return one_line(f"{type(error).__name__}: {words_of(error)}", _LONGEST)
-
-
-def _shown(value: object) -> str:
-    try:
-        return one_line(repr(value), _LONGEST)
-    except Exception:
-        return f"a {type(value).__name__}"
+        words = one_line(f"{type(error).__name__}: {words_of(error)}", _LONGEST)
+        raise KeyArgumentError(f"key={{{name!r}: …}} cannot be encoded: {words}") from None

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_autotune.cache.model import Candidate
-from pytest_autotune.tuners.function.compiling import Compiling
-from pytest_autotune.tuners.function.errors import InvalidConfiguration
+from pytest_autotune import devices
+from pytest_autotune.cache.model import Candidate, Device
+from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.space import Configuration, Space
 from pytest_autotune.tuners.function.strategies import Strategy
 from pytest_autotune.tuners.measuring.how import Measuring
@@ -18,6 +18,46 @@ from pytest_autotune.tuners.shared.candidates import rounded_us
 
 #: Has a measurement hold the device.
 Hold = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A device, and what a measurement holds to have it to itself.
+
+    :param lock: the processor's name; empty for the current GPU.
+    """
+
+    device: Device
+    lock: str = ""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it is a GPU that torch or CuPy may time."""
+        return not self.lock
+
+
+def processor_of(device: object) -> Processor:
+    """What a caller passed as ``device=``.
+
+    :param device: a :class:`Device`; ``"cpu"``, or ``"cuda"`` for the current GPU, also as a
+        ``torch.device``; None for the current GPU where the process uses one, else the CPU.
+    :raises TuningError: when the process uses no GPU, and that was asked for.
+    """
+    name = None if device is None or isinstance(device, Device) else str(device)
+    if name == "cpu":
+        return Processor(devices.cpu(), "cpu")
+    gpu = devices.current_gpu()
+    if isinstance(device, Device):
+        if device == gpu:
+            return Processor(device)
+        return Processor(device, "cpu" if device == devices.cpu() else device.id)
+    if name not in (None, "cuda"):
+        raise TypeError(f"device= takes 'cpu', 'cuda' or a pytest_autotune.Device, not {device!r}")
+    if gpu is not None:
+        return Processor(gpu)
+    if name == "cuda":
+        raise TuningError("device='cuda': no library of this process uses a GPU yet (allocate the inputs first)")
+    return Processor(devices.cpu(), "cpu")
 
 
 @dataclass(frozen=True)
@@ -53,8 +93,8 @@ class Plan:
     space: Space
     callbacks: Callbacks
     measuring: Measuring
-    compiling: Compiling
     strategy: Strategy
+    processor: Processor
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ def source_text(source: object) -> str | None:
     if isinstance(source, str):
         return digest(source)
     if isinstance(source, Path):
-        status = source.stat()
-        return _file_digest(source, status.st_mtime_ns, status.st_size)
+        # Line ends are a setting of a checkout, not of the source.
+        return digest(source.read_bytes().replace(b"\r\n", b"\n").decode("utf-8", "surrogateescape"))
     if isinstance(source, ModuleType):
         return _module_digest(source)
     kernel = _kernel_of(source)
@@ -137,12 +137,6 @@ def _kernel_of(source: object) -> object:
     if inspect.ismethod(source):
         source = source.__func__
     return type(source).__call__ if python_function(source) is None and callable(source) else source
-
-
-@lru_cache(maxsize=256)
-def _file_digest(path: Path, modified_ns: int, size: int) -> str:
-    # Line ends are a setting of a checkout, not of the source.
-    return digest(path.read_bytes().replace(b"\r\n", b"\n").decode("utf-8", "surrogateescape"))
 
 
 @lru_cache(maxsize=256)

@@ -54,19 +54,19 @@ class Space(ABC):
         """The values that each param may take; not every combination need be a configuration."""
 
     @property
-    @abstractmethod
-    def why_empty(self) -> str:
-        """Why there is no configuration, where there is none."""
-
-    @property
-    @abstractmethod
-    def digest(self) -> str:
-        """Equal for spaces of the same configurations, in any order."""
-
-    @property
     def size(self) -> int:
         """How many combinations of the axes' values there are: the number of configurations, or more."""
         return math.prod(map(len, self.axes.values()))
+
+    @property
+    def can_be_listed(self) -> bool:
+        """Whether it is small enough for all its configurations to be looked at."""
+        return self.size <= ENUMERABLE
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for spaces of the same configurations, in any order."""
+        return digest("\n".join(sorted(_text(configuration.params) for configuration in self)))
 
     @cached_property
     def only(self) -> Configuration | None:
@@ -76,8 +76,31 @@ class Space(ABC):
         """
         first = list(itertools.islice(self, 2))
         if not first:
-            raise SpaceError(f"the space of configurations is empty: {self.why_empty}")
+            raise SpaceError("the space of configurations is empty: none is listed, or where= allows none")
         return first[0] if len(first) == 1 else None
+
+    def sample(self, number: int, seed: str) -> list[Configuration]:
+        """Every configuration; of a space that is too large to be listed ``number`` of them, or fewer.
+
+        :param seed: the same one gives the same ones, in every process.
+        """
+        if self.can_be_listed:
+            return list(self)
+        chance = random.Random(seed)
+        found: dict[tuple[Value, ...], Configuration] = {}
+        for _ in range(ENUMERABLE):
+            one = self.find(tuple(chance.choice(values) for values in self.axes.values()))
+            if one is not None:
+                found[one.params] = one
+            if len(found) == number:
+                break
+        return list(found.values())
+
+    def listed(self) -> list[tuple[Value, ...]]:
+        """The params of every configuration; of a large space, one for each value of an axis."""
+        if self.can_be_listed:
+            return [configuration.params for configuration in self]
+        return [(value,) for values in self.axes.values() for value in values]
 
 
 class ListedSpace(Space):
@@ -98,8 +121,8 @@ class ListedSpace(Space):
         return self._by_params.get(params)
 
     @property
-    def why_empty(self) -> str:
-        return "nothing was listed"
+    def can_be_listed(self) -> bool:
+        return True
 
     @cached_property
     def axes(self) -> Mapping[str, tuple[Value, ...]]:
@@ -108,10 +131,6 @@ class ListedSpace(Space):
             for value in params:
                 values.setdefault(value.name, {})[value] = None
         return {name: tuple(values[name]) for name in sorted(values)}
-
-    @cached_property
-    def digest(self) -> str:
-        return _digest_of(self._by_params)
 
 
 class ProductSpace(Space):
@@ -149,24 +168,16 @@ class ProductSpace(Space):
             said = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise SpaceError(f"where= of product() failed for {named}: {said}") from error
 
-    @property
-    def why_empty(self) -> str:
-        without = [name for name, values in self._values.items() if not values]
-        if without:
-            return f"{', '.join(without)} has no values"
-        return f"where= allows none of {self.size} combinations of {', '.join(self._values)}"
-
     @cached_property
     def axes(self) -> Mapping[str, tuple[Value, ...]]:
         return {name: tuple(self._values[name]) for name in sorted(self._values)}
 
     @cached_property
     def digest(self) -> str:
-        if self.size <= ENUMERABLE:
-            return _digest_of(configuration.params for configuration in self)
-        texts = [_text(values) for values in self.axes.values()]
+        if self.can_be_listed:
+            return super().digest
         constraint = None if self._where is None else source_text(self._where)
-        return digest("\n".join([*texts, constraint or ""]))
+        return digest("\n".join([*map(_text, self.axes.values()), constraint or ""]))
 
 
 def product(*, where: Callable[[dict[str, Any]], object] | None = None, **axes: Iterable[object]) -> Space:
@@ -182,31 +193,6 @@ def product(*, where: Callable[[dict[str, Any]], object] | None = None, **axes: 
         if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
             raise TypeError(f"product(): the axis {name} takes several values, not {values!r}")
     return ProductSpace({name: tuple(values) for name, values in axes.items()}, where)
-
-
-def sample(space: Space, number: int, seed: str) -> list[Configuration]:
-    """Every configuration; of a space with more than :data:`ENUMERABLE` combinations ``number`` of them, or fewer.
-
-    :param seed: the same one gives the same ones, in every process.
-    """
-    if isinstance(space, ListedSpace) or space.size <= ENUMERABLE:
-        return list(space)
-    chance = random.Random(seed)
-    found: dict[tuple[Value, ...], Configuration] = {}
-    for _ in range(ENUMERABLE):
-        one = space.find(tuple(chance.choice(values) for values in space.axes.values()))
-        if one is not None:
-            found[one.params] = one
-        if len(found) == number:
-            break
-    return list(found.values())
-
-
-def listed(space: Space) -> list[tuple[Value, ...]]:
-    """The params of every configuration; of a large space, one for each value of an axis."""
-    if isinstance(space, ListedSpace) or space.size <= ENUMERABLE:
-        return [configuration.params for configuration in space]
-    return [(value,) for values in space.axes.values() for value in values]
 
 
 def as_space(space: object) -> Space:
@@ -248,7 +234,3 @@ def _value(name: str, value: object) -> Value:
 
 def _text(params: Iterable[Value]) -> str:
     return repr([value.encoded for value in params])
-
-
-def _digest_of(configurations: Iterable[tuple[Value, ...]]) -> str:
-    return digest("\n".join(sorted(map(_text, configurations))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -11,13 +11,10 @@ from typing import Any, Protocol
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.function.errors import TuningError
-from pytest_autotune.tuners.function.space import ENUMERABLE, Configuration, ListedSpace, Space
+from pytest_autotune.tuners.function.space import Configuration, Space
 
-#: How often a search asks for a configuration, for each that it may measure, before it gives up
-#: finding new ones: a strict constraint makes most combinations useless.
+#: How often Optuna is asked for each candidate of a batch: a strict constraint makes most combinations useless.
 ASKED_FOR_EACH = 20
-#: So often in a row a search may ask for what it cannot use; then it gets one that nobody asked for.
-USELESS_IN_A_ROW = 3
 
 Batches = Generator[Sequence[Configuration], Sequence[float | None], None]
 
@@ -42,6 +39,23 @@ class Exhaustive:
 
 
 @dataclass(frozen=True)
+class Random:
+    """Some configurations, drawn at random: the same ones in every run.
+
+    :param trials: how many are measured at most.
+    """
+
+    trials: int = 100
+    seed: int = 0
+
+    def batches(self, space: Space, at_a_time: int) -> Batches:
+        yield _drawn(space, self.trials, self.seed)
+
+    def __str__(self) -> str:
+        return f"random: {self.trials} trials, seed {self.seed}"
+
+
+@dataclass(frozen=True)
 class Optuna:
     """A search by Optuna, for spaces that are too large to measure as a whole.
 
@@ -62,9 +76,9 @@ class Optuna:
             raise ValueError(f"Optuna(trials={self.trials}): expected one or more")
 
     def batches(self, space: Space, at_a_time: int) -> Batches:
-        rest = self._to_choose_from(space)
-        if rest is not None and len(rest) <= self.trials:
-            yield rest
+        rest = _drawn(space, self.trials + 1, self.seed)
+        if len(rest) <= self.trials:
+            yield list(space) if space.can_be_listed else rest
             return
         try:
             optuna: Any = import_module("optuna")
@@ -73,41 +87,69 @@ class Optuna:
             raise TuningError(message) from None
         with _quiet(optuna):
             study = optuna.create_study(sampler=self.sampler or optuna.samplers.TPESampler(seed=self.seed))
-        random.Random(self.seed).shuffle(rest or [])
-        numbers = {name: {value: number for number, value in enumerate(values)} for name, values in space.axes.items()}
-        choices = {name: dict(enumerate(values)) for name, values in space.axes.items()}
-        distributions = {name: optuna.distributions.CategoricalDistribution(list(own)) for name, own in choices.items()}
-        failed = optuna.trial.TrialState.FAIL
+        asking = _Asking(optuna, study, space, rest)
         times: dict[tuple[Value, ...], float | None] = {}
-        asked = useless = 0
-        while len(times) < min(self.trials, space.size) and asked < self.trials * ASKED_FOR_EACH:
+        while len(times) < self.trials:
             batch: dict[tuple[Value, ...], tuple[Any, Configuration]] = {}
-            while len(batch) < min(at_a_time, self.trials - len(times)) and asked < self.trials * ASKED_FOR_EACH:
-                asked += 1
-                if useless >= USELESS_IN_A_ROW and rest:
-                    given = next(one for one in iter(rest.pop, None) if one.params not in {**times, **batch})
-                    study.enqueue_trial({value.name: numbers[value.name][value] for value in given.params})
-                trial = study.ask(distributions)
-                params = tuple(choices[name][trial.params[name]] for name in choices)
-                configuration = space.find(params)
-                useless += 1
-                if params in times and times[params] is not None:
-                    study.tell(trial, times[params])
-                elif configuration is None or params in times or params in batch:
-                    study.tell(trial, state=failed)
-                else:
-                    batch[params] = trial, configuration
-                    useless = 0
+            while len(batch) < min(at_a_time, self.trials - len(times)):
+                asked = asking.one(times, batch)
+                if asked is None:
+                    break
+                batch[asked[1].params] = asked
             if not batch:
                 return
             measured = yield [configuration for _, configuration in batch.values()]
             for (params, (trial, _)), time_us in zip(batch.items(), measured, strict=True):
                 times[params] = time_us
-                study.tell(trial, time_us, state=failed if time_us is None else None)
+                asking.tell(trial, time_us)
 
-    def _to_choose_from(self, space: Space) -> list[Configuration] | None:
-        """The whole space; None where it is too large to be listed."""
-        return list(space) if isinstance(space, ListedSpace) or space.size <= ENUMERABLE else None
+    def __str__(self) -> str:
+        sampler = "" if self.sampler is None else f", {type(self.sampler).__qualname__}"
+        return f"optuna: {self.trials} trials, seed {self.seed}{sampler}"
+
+
+class _Asking:
+    """Optuna's study of a space.
+
+    :param rest: configurations that it gets where it asks for none that can be used.
+    """
+
+    def __init__(self, optuna: Any, study: Any, space: Space, rest: list[Configuration]) -> None:
+        self._study = study
+        self._space = space
+        self._rest = rest
+        self._failed = optuna.trial.TrialState.FAIL
+        categorical = optuna.distributions.CategoricalDistribution
+        self._distributions = {name: categorical(range(len(values))) for name, values in space.axes.items()}
+
+    def one(
+        self, times: Mapping[tuple[Value, ...], float | None], batch: Collection[tuple[Value, ...]]
+    ) -> tuple[Any, Configuration] | None:
+        """A configuration that was neither measured before nor is in the batch, as a trial; None where none is left."""
+        for _ in range(ASKED_FOR_EACH):
+            trial = self._study.ask(self._distributions)
+            params = tuple(values[trial.params[name]] for name, values in self._space.axes.items())
+            configuration = self._space.find(params)
+            if configuration is not None and params not in times and params not in batch:
+                return trial, configuration
+            self.tell(trial, times.get(params))
+        while self._rest:
+            given = self._rest.pop()
+            if given.params not in times and given.params not in batch:
+                axes = self._space.axes
+                self._study.enqueue_trial({value.name: axes[value.name].index(value) for value in given.params})
+                return self._study.ask(self._distributions), given
+        return None
+
+    def tell(self, trial: Any, time_us: float | None) -> None:
+        """How long what was asked for took; None where it failed."""
+        self._study.tell(trial, time_us, state=self._failed if time_us is None else None)
+
+
+def _drawn(space: Space, number: int, seed: int) -> list[Configuration]:
+    """So many configurations of a space, or all, in an order that the seed says."""
+    found = space.sample(number, str(seed))
+    return random.Random(seed).sample(found, min(number, len(found)))
 
 
 @contextmanager
@@ -121,7 +163,7 @@ def _quiet(optuna: Any) -> Iterator[None]:
         optuna.logging.set_verbosity(verbosity)
 
 
-_NAMED: dict[str, Strategy] = {"exhaustive": Exhaustive(), "optuna": Optuna()}
+_NAMED: dict[str, Strategy] = {"exhaustive": Exhaustive(), "random": Random(), "optuna": Optuna()}
 
 
 def as_strategy(strategy: object) -> Strategy:
@@ -134,4 +176,4 @@ def as_strategy(strategy: object) -> Strategy:
     if hasattr(strategy, "batches"):
         found: Strategy = strategy
         return found
-    raise TypeError(f"strategy= takes 'exhaustive', 'optuna' or an Optuna(…), not {strategy!r}")
+    raise TypeError(f"strategy= takes 'exhaustive', 'random', 'optuna', a Random(…) or an Optuna(…), not {strategy!r}")

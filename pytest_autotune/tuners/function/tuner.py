@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -13,12 +12,9 @@ from typing import Any
 from pytest_autotune.cache.model import Identity, Problem, UnportableError, check_name
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_unportable, workers_of
-from pytest_autotune.tuners.function.compiling import Compiling
-from pytest_autotune.tuners.function.keys import KeyArgumentError, as_key
-from pytest_autotune.tuners.function.plan import Callbacks, Hold, Loss, Plan
-from pytest_autotune.tuners.function.processors import Processor, processor_of
-from pytest_autotune.tuners.function.randomness import random_state_kept
-from pytest_autotune.tuners.function.search import compare
+from pytest_autotune.tuners.function.keys import KeyArgumentError
+from pytest_autotune.tuners.function.plan import Callbacks, Hold, Loss, Plan, processor_of
+from pytest_autotune.tuners.function.search import compare, random_state_kept
 from pytest_autotune.tuners.function.space import Configuration, SpaceError, as_space
 from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.measuring.how import Measuring
@@ -34,9 +30,7 @@ class Memory:
     run: TuningRun | None = None
     chosen: dict[Identity, Configuration] = field(default_factory=dict)
     #: A lock for each problem that is being tuned, so that another thread waits for it.
-    searches: dict[tuple[int, Identity], threading.RLock] = field(default_factory=dict)
-    #: Where each kernel whose caller did not say it was first tuned.
-    default_processors: dict[str, Processor] = field(default_factory=dict)
+    searches: dict[Identity, threading.RLock] = field(default_factory=dict)
     #: Kernels that were tuned before the run began.
     unseen: set[str] = field(default_factory=set)
 
@@ -81,7 +75,6 @@ class FunctionTuner:
         strict: bool = True,
         strategy: object = "exhaustive",
         measuring: Measuring | None = None,
-        compiling: Compiling | None = None,
         version: object = None,
         source: object = None,
         device: object = None,
@@ -98,7 +91,7 @@ class FunctionTuner:
             A configuration is a mapping, a dataclass, a named tuple or a plain value.
         :param run: runs the kernel once with a configuration; this is measured. With ``compile`` it
             also gets what that returned.
-        :param compile: compiles the kernel for a configuration; called in a pool, ahead of measuring.
+        :param compile: compiles the kernel for a configuration; called in threads, ahead of measuring.
         :param setup: called with a configuration before it is tried.
         :param reset: called with a configuration before each run and not timed: for kernels that
             change their inputs.
@@ -107,9 +100,9 @@ class FunctionTuner:
         :param invalid: errors of your callbacks that mean that a configuration cannot be used.
             :class:`InvalidConfiguration` always does.
         :param strict: False takes any error for one of the configuration alone.
-        :param strategy: ``"exhaustive"``, ``"optuna"``, or an :class:`Optuna` with its own settings.
+        :param strategy: ``"exhaustive"``, ``"random"``, ``"optuna"``, or a :class:`Random` or :class:`Optuna` with
+            settings of its own.
         :param measuring: how to measure; times are in microseconds.
-        :param compiling: how ``compile`` is called.
         :param version: changes when choices made before are no longer good: a number, text, or a tuple.
         :param source: what the choice rests on: a function, text, the path of a file, a module, or
             several. Left out, it is ``run`` and ``compile`` where they are functions with a name.
@@ -120,68 +113,37 @@ class FunctionTuner:
         :raises ValueError: for an empty space, or one whose ``where`` fails; it names the kernel and the cause.
         :raises TypeError: for an argument that makes no sense; for a key, it names the kernel and the cause.
         """
-        callbacks = Callbacks(run, compile, setup, reset, verify, _classes(invalid), strict)
-        plan = Plan(
-            as_space(space), callbacks, measuring or Measuring(), compiling or Compiling(), as_strategy(strategy)
-        )
+        plan = _plan(space, run, compile, setup, reset, verify, invalid, strict, strategy, measuring, device)
         name = _kernel_name(kernel)
         with _said_of(name):
             if plan.space.only is not None:
                 return plan.space.only.config
-            processor = processor_of(device)
-            if device is None:
-                self._note_two_devices(name, processor)
             try:
-                request = Request.of(name, as_key(key), plan, processor, version, source)
+                request = Request.of(name, key, plan, version, source)
             except UnportableError as error:
-                problem = Problem(NAME, name, (), processor.device)
-                return choose_unportable(self.memory.run, plan, processor, problem, str(error)).config
+                problem = Problem(NAME, name, (), plan.processor.device)
+                return choose_unportable(self.memory.run, plan, problem, str(error)).config
             # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
             found = plan.space.find(self._chosen(request).params)
             assert found is not None
             return found.config
 
-    def loss(
-        self,
-        config: object,
-        *,
-        space: Iterable[Any],
-        run: Callable[..., object],
-        compile: Callable[[Any], object] | None = None,
-        setup: Callable[[Any], object] | None = None,
-        reset: Callable[[Any], object] | None = None,
-        verify: Callable[[Any, Any], object] | None = None,
-        invalid: type[BaseException] | tuple[type[BaseException], ...] = (),
-        strict: bool = True,
-        strategy: object = "exhaustive",
-        measuring: Measuring | None = None,
-        compiling: Compiling | None = None,
-        device: object = None,
-    ) -> Loss:
+    def loss(self, config: object, **request: Any) -> Loss:
         """How much slower a configuration is than the best one for the problem at hand.
 
         For keys that are coarser than the sizes: tune with the coarse key, then ask what its choice costs
         at the exact size. Nothing is remembered or kept.
 
-        :param config: what :meth:`tune` returned for the coarser key. The other arguments are those of
-            :meth:`tune`; ``run`` and ``verify`` work at the exact size.
+        :param config: what :meth:`tune` returned for the coarser key.
+        :param request: the arguments of :meth:`tune` without ``key``, ``version`` and ``source``; ``run`` and
+            ``verify`` work at the exact size.
         :raises TuningError: when the configuration fails at this size, or its result is wrong.
         :raises ValueError: when it is not in the space.
         """
-        callbacks = Callbacks(run, compile, setup, reset, verify, _classes(invalid), strict)
-        plan = Plan(
-            as_space(space), callbacks, measuring or Measuring(), compiling or Compiling(), as_strategy(strategy)
-        )
-        processor, active = processor_of(device), self.memory.run
-        hold: Hold = nullcontext if active is None else partial(active.measuring, processor.lock)
+        plan, active = _plan(**request), self.memory.run
+        hold: Hold = nullcontext if active is None else partial(active.measuring, plan.processor.lock)
         with random_state_kept():
-            return compare(plan, config, processor.on_gpu, workers_of(active), hold)
-
-    def _note_two_devices(self, kernel: str, processor: Processor) -> None:
-        memory = self.memory
-        before = memory.default_processors.setdefault(kernel, processor)
-        if memory.run is not None and before.on_gpu != processor.on_gpu:
-            memory.run.note(f"{NAME}:{kernel} was tuned for the CPU and for a GPU in one process: say device=")
+            return compare(plan, config, workers_of(active), hold)
 
     def _chosen(self, request: Request) -> Configuration:
         memory, identity = self.memory, request.identity
@@ -198,16 +160,32 @@ class FunctionTuner:
 @contextmanager
 def _one_at_a_time(memory: Memory, identity: Identity) -> Iterator[None]:
     """Let other threads that ask for the same problem wait for the first one, but not for ever."""
-    # A forked child has none of the threads that its parent's locks belong to.
-    search = os.getpid(), identity
-    lock = memory.searches.setdefault(search, threading.RLock())
+    lock = memory.searches.setdefault(identity, threading.RLock())
     acquired = lock.acquire(timeout=WAIT_S)
     try:
         yield
     finally:
         if acquired:
             lock.release()
-        memory.searches.pop(search, None)
+        memory.searches.pop(identity, None)
+
+
+def _plan(
+    space: object,
+    run: Callable[..., object],
+    compile: Callable[[Any], object] | None = None,
+    setup: Callable[[Any], object] | None = None,
+    reset: Callable[[Any], object] | None = None,
+    verify: Callable[[Any, Any], object] | None = None,
+    invalid: object = (),
+    strict: bool = True,
+    strategy: object = "exhaustive",
+    measuring: Measuring | None = None,
+    device: object = None,
+) -> Plan:
+    """What is asked for by the arguments of ``tune()`` and ``loss()`` that say how to search."""
+    callbacks = Callbacks(run, compile, setup, reset, verify, _classes(invalid), strict)
+    return Plan(as_space(space), callbacks, measuring or Measuring(), as_strategy(strategy), processor_of(device))
 
 
 @contextmanager

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from multiprocessing import get_context
 from types import TracebackType
 from typing import Any
 
@@ -16,29 +14,19 @@ THREAD_NAME = "pytest-autotune-compile"
 
 
 class CompilePool(Executor):
-    """Threads or processes that compile; an executor that a compiler may be handed.
+    """Threads that compile; an executor that a compiler may be handed.
 
-    Leaving it waits for what was submitted. Leaving it by an error, or Ctrl-C, drops what has not begun and ends its
-    processes.
+    Leaving it waits for what was submitted. Leaving it by an error, or Ctrl-C, drops what has not begun.
 
     :param workers: how many compile at a time.
     :param begin_thread: called first in each thread: a new one has no current device, or another one.
-    :param in_processes: in processes: what is submitted and what it returns cross by ``pickle``.
     """
 
-    def __init__(
-        self, workers: int, begin_thread: Callable[[], object] | None = None, *, in_processes: bool = False
-    ) -> None:
+    def __init__(self, workers: int, begin_thread: Callable[[], object] | None = None) -> None:
         #: What the next submission holds until it is compiled, or dropped.
         self.held_for_next = ExitStack()
         self._entered = ExitStack()
-        self._executor: ThreadPoolExecutor | ProcessPoolExecutor
-        if in_processes:
-            # A forked child would inherit a CUDA context that does not work there.
-            spawn = get_context("spawn")
-            self._executor = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_ignore_interrupts)
-        else:
-            self._executor = ThreadPoolExecutor(workers, THREAD_NAME, initializer=begin_thread)
+        self._executor = ThreadPoolExecutor(workers, THREAD_NAME, initializer=begin_thread)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See :meth:`concurrent.futures.Executor.submit`."""
@@ -61,16 +49,5 @@ class CompilePool(Executor):
         with self._entered:
             if error is None:
                 self.shutdown()
-                return
-            # Python 3.14 has terminate_workers(), which does the same.
-            processes = dict(getattr(self._executor, "_processes", None) or {})
-            self.shutdown(wait=False, cancel_futures=True)
-            for process in processes.values():
-                process.terminate()
-            for process in processes.values():
-                process.join()
-
-
-def _ignore_interrupts() -> None:
-    # Ctrl-C reaches every process of a terminal; the parent ends these.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+            else:
+                self.shutdown(wait=False, cancel_futures=True)
