@@ -9,13 +9,9 @@ from pytest_autotune.tuners.triton.internals.modules import JIT_MODULE
 
 
 def is_heuristics(layer: Any) -> bool:
-    """Whether a decorator of a kernel is ``triton.heuristics``, or a copy of it, whatever its name."""
-    values = vars(layer).get("values") if hasattr(layer, "__dict__") else None
-    if not isinstance(values, dict):
-        return False
-    return any(base.__name__ == "Heuristics" for base in type(layer).__mro__) or (
-        "fn" in vars(layer) and all(map(callable, values.values()))
-    )
+    """Whether a decorator of a kernel is ``triton.heuristics``, or a copy of it."""
+    is_named_so = any(base.__name__ == "Heuristics" for base in type(layer).__mro__)
+    return is_named_so and isinstance(getattr(layer, "values", None), dict)
 
 
 def is_interpreted(layer: Any) -> bool:
