@@ -330,7 +330,7 @@ def _plant(folder: Path) -> dict[Path, bytes]:
     planted = [precious / name for name in ("module.py", "gw0-1.jsonl", "lock")]
     for path in planted:
         path.write_text("precious")
-    for runs in (folder / ".pytest_cache/d/autotune").iterdir():
+    for runs in filter(Path.is_dir, (folder / ".pytest_cache/d/autotune").iterdir()):
         (runs / "1-deadbeef").symlink_to("../../../../precious")
         journals = list(runs.glob("*-*/*.jsonl"))
         if os.geteuid() == 0 and journals:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,11 +15,9 @@ from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.run.events import Log
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.progress import Stage
-from pytest_autotune.run.together import folders
 from pytest_autotune.run.together.folders import (
     Membership,
     SharedFolder,
-    identity,
     remove_run_folders,
     shared_folder,
     standard_folder,
@@ -68,15 +65,11 @@ def test_what_stands_in_place_of_the_folder_is_left_alone_and_told(base: Path, f
 
     shared = shared_folder()
 
-    assert shared.path is not None
-    assert shared.of_this_run
-    assert shared.path.stat().st_mode & 0o077 == 0
+    assert shared.path is None
     assert str(place) in shared.note
     assert "\n" not in shared.note
     assert place.lstat() == before
     assert list(elsewhere.iterdir()) == []
-    remove_run_folders(shared)
-    assert not shared.path.exists()
 
 
 def test_a_folder_of_another_user_is_not_used(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,41 +119,6 @@ def test_where_python_takes_the_current_folder_for_temporary_files_there_is_no_f
     assert shared.path is None
     assert "no folder for temporary files can be written" in shared.note
     assert os.listdir(base) == []
-
-
-def test_a_folder_that_the_others_cannot_be_told_of_is_not_made(base: Path) -> None:
-    (base / name()).write_text("")
-
-    assert shared_folder(agreed=False).path is None
-    assert os.listdir(base) == [name()]
-
-
-def test_the_folder_of_one_run_alone_goes_once_all_its_processes_are_dead(base: Path) -> None:
-    (base / name()).write_text("")
-    killed, alive, other = shared_folder(), shared_folder(), shared_folder()
-    assert killed.path is not None
-    assert alive.path is not None
-    for shared in (killed, alive):
-        assert shared.path is not None
-        (shared.path / f"gpu-{'0' * 16}.lock").touch()
-    worker = Membership(run_folder(killed))
-    assert killed.member is not None
-    killed.member.end()  # as the system does for a process that is killed
-    precious = base / "pytest-autotune-run-precious"
-    (base / "elsewhere").mkdir()
-    precious.symlink_to(base / "elsewhere")
-
-    remove_run_folders(other)
-    assert list(killed.path.glob("gpu-*"))
-
-    worker.end()
-    remove_run_folders(SharedFolder(None))
-
-    assert sorted(path.name for path in base.iterdir()) == sorted(
-        [name(), "elsewhere", "pytest-autotune-run-precious", alive.path.name]
-    )
-    remove_run_folders(alive)
-    assert not alive.path.exists()
 
 
 @pytest.mark.parametrize("worker", ["gw0", "GPU_B-1"])
@@ -226,38 +184,16 @@ def test_a_link_among_the_folders_of_runs_is_not_followed(tmp_path: Path) -> Non
     assert (foreign / f"{'a' * 32}.lock").read_text() == "precious"
 
 
-def test_what_is_not_ours_in_the_folder_of_a_run_stays(tmp_path: Path) -> None:
+def test_what_is_no_folder_of_a_run_stays(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     Membership(folder).end()
-    (folder / "notes.txt").write_text("precious")
     (tmp_path / "precious").write_text("precious")
     (folder / f"{'b' * 32}.lock").symlink_to(tmp_path / "precious")
-    (folder / f"{'a' * 32}.lock").touch()
     (tmp_path / "run-by-hand").mkdir()
 
     remove_run_folders(shared)
 
-    assert sorted(path.name for path in folder.iterdir()) == [f"{'b' * 32}.lock", "notes.txt"]
+    assert not folder.exists()
     assert (tmp_path / "precious").read_text() == "precious"
     assert (tmp_path / "run-by-hand").exists()
-
-
-def test_a_folder_that_is_made_again_in_the_same_place_is_another_one(tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    before = identity(folder)
-    (folder / "test_a.py").touch()
-    assert identity(folder) == before
-
-    shutil.rmtree(folder)
-    folder.mkdir()
-
-    assert identity(folder) != before
-
-
-def test_where_the_file_system_does_not_say_when_a_folder_was_made_its_number_tells_it(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(folders.ctypes, "CDLL", lambda name: object())
-
-    assert identity(tmp_path) == identity(tmp_path)
-    assert identity(tmp_path) != identity(tmp_path.parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
@@ -11,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.run.together.gpu_lock import GpuLock, ProcessLock, State
+from pytest_autotune.run.together.gpu_lock import GpuLock
 from pytest_autotune.run.together.locks import HeldLock
-from pytest_autotune.run.together.waiting import Waits
 
 SOON_S = 10.0
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "gpu.lock"
+    """The lock file of the GPU."""
+    return tmp_path / f"gpu-{hashlib.sha256(b'gpu').hexdigest()[:16]}.lock"
 
 
 @pytest.fixture
@@ -53,46 +54,41 @@ def is_free(path: Path) -> bool:
     return True
 
 
-def test_a_lock_is_free_then_held_then_free(path: Path) -> None:
-    lock = ProcessLock(path, Waits(1))
-    assert (lock.state, is_free(path)) == (State.FREE, True)
-
-    assert lock.enter()
-
-    assert (lock.state, is_free(path)) == (State.HELD, False)
-    lock.leave()
-    assert (lock.state, is_free(path)) == (State.FREE, True)
+@pytest.fixture
+def lock(tmp_path: Path) -> GpuLock:
+    return GpuLock(SOON_S, lambda: "gpu", lambda: tmp_path)
 
 
-def test_a_second_thread_does_not_enter_while_the_first_still_waits(path: Path, in_thread) -> None:
+def test_a_second_thread_does_not_enter_while_the_first_still_waits(lock: GpuLock, path: Path, in_thread) -> None:
     other_process = HeldLock(path)
-    lock, entered = ProcessLock(path, Waits(SOON_S)), []
-    in_thread(lambda: entered.append(lock.enter()))
-    until(lambda: lock.state is State.WAITING)
+    entered: list[bool] = []
 
-    in_thread(lambda: entered.append(lock.enter()))
+    def measure() -> None:
+        with lock.measuring() as held:
+            entered.append(held)
+
+    in_thread(measure)
+    until(lambda: lock.held)
+    in_thread(measure)
     time.sleep(0.1)
 
     assert entered == []
     other_process.release()
-    until(lambda: len(entered) == 2)
-    assert entered == [True, True]
-    assert lock.state is State.HELD
-    lock.leave()
-    lock.leave()
+    until(lambda: entered == [True, True])
+    until(lambda: not lock.held)
+    assert is_free(path)
 
 
 @pytest.mark.parametrize("leaves_first", ["the first", "the second"])
-def test_the_lock_is_held_until_the_last_thread_leaves(path: Path, in_thread, leaves_first: str) -> None:
-    lock = ProcessLock(path, Waits(1))
+def test_the_lock_is_held_until_the_last_thread_leaves(lock: GpuLock, path: Path, in_thread, leaves_first: str) -> None:
     may_leave = {name: threading.Event() for name in ("the first", "the second")}
     inside: list[str] = []
 
     def measure(name: str) -> None:
-        assert lock.enter()
-        inside.append(name)
-        may_leave[name].wait(SOON_S)
-        lock.leave()
+        with lock.measuring() as held:
+            assert held
+            inside.append(name)
+            may_leave[name].wait(SOON_S)
         inside.remove(name)
 
     for number, name in enumerate(may_leave, 1):
@@ -102,76 +98,45 @@ def test_the_lock_is_held_until_the_last_thread_leaves(path: Path, in_thread, le
     may_leave.pop(leaves_first).set()
     until(lambda: len(inside) == 1)
 
-    assert (lock.state, is_free(path)) == (State.HELD, False)
+    assert not is_free(path)
     may_leave.popitem()[1].set()
     until(lambda: not inside)
-    assert (lock.state, is_free(path)) == (State.FREE, True)
+    assert is_free(path)
 
 
-def test_after_a_time_out_a_nested_measurement_is_disturbed_too(path: Path) -> None:
+def test_after_a_time_out_a_nested_measurement_is_disturbed_too(tmp_path: Path, path: Path) -> None:
     other_process = HeldLock(path)
-    lock = ProcessLock(path, Waits(0.05))
+    lock = GpuLock(0.05, lambda: "gpu", lambda: tmp_path)
 
-    assert not lock.enter()
-    assert lock.state is State.GIVEN_UP
-    other_process.release()
-    assert not lock.enter(), "what is outside of it has begun without the lock"
-
-    lock.leave()
-    lock.leave()
-    assert lock.state is State.FREE
-    assert lock.enter()
-    lock.leave()
+    with lock.measuring() as held:
+        other_process.release()
+        with lock.measuring() as nested:
+            assert not held
+            assert not nested, "what is outside of it has begun without the lock"
+    with lock.measuring() as held:
+        assert held
 
 
-def test_a_thread_that_waits_for_another_ones_wait_gives_up_in_its_own_time(path: Path, in_thread) -> None:
+def test_a_thread_that_waits_for_another_ones_wait_gives_up_in_its_own_time(
+    lock: GpuLock, path: Path, in_thread
+) -> None:
     other_process = HeldLock(path)
-    waits = Waits(SOON_S)
-    lock, entered = ProcessLock(path, waits), []
-    in_thread(lambda: entered.append(lock.enter()))
-    until(lambda: lock.state is State.WAITING)
+    entered: list[bool] = []
 
-    with waits.one_tuning(0.05):
-        assert not lock.enter()
-        assert lock.state is State.WAITING
-        lock.leave()
+    def measure() -> None:
+        with lock.measuring() as held:
+            entered.append(held)
+
+    in_thread(measure)
+    until(lambda: lock.held)
+
+    with lock.waits.one_tuning(0.05), lock.measuring() as held:
+        assert not held
 
     assert entered == []
     other_process.release()
     until(lambda: entered == [True])
-    assert lock.state is State.HELD
-    lock.leave()
-    assert is_free(path)
-
-
-def test_who_is_interrupted_while_it_waits_leaves_the_lock_to_the_next_thread(path: Path, in_thread) -> None:
-    other_process = HeldLock(path)
-
-    class Interrupted(Waits):
-        def acquire(self, *args: object, **kwargs: object) -> HeldLock | None:
-            if not entered:
-                entered.append(False)
-                until(lambda: waiting.is_set())
-                raise KeyboardInterrupt
-            return super().acquire(*args, **kwargs)  # type: ignore[arg-type]
-
-    entered: list[bool] = []
-    waiting = threading.Event()
-    lock = ProcessLock(path, Interrupted(SOON_S))
-
-    def interrupted() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            lock.enter()
-
-    in_thread(interrupted)
-    until(lambda: lock.state is State.WAITING)
-    in_thread(lambda: entered.append(lock.enter()))
-    waiting.set()
-    other_process.release()
-
-    until(lambda: entered == [False, True])
-    assert lock.state is State.HELD
-    lock.leave()
+    until(lambda: not lock.held)
     assert is_free(path)
 
 

@@ -55,7 +55,7 @@ def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]
     task, worker = receive_task(workerinput), workerinput["workerid"]
     shared = SharedFolder(Path(task.shared_folder) if task.shared_folder else None)
     if not task.is_local:
-        shared = shared_folder(agreed=False)
+        shared = shared_folder()
     gpu = GpuLock(options.wait_timeout, folder=shared.locks)
     if shared.note:
         gpu.waits.note(shared.note)

@@ -79,15 +79,6 @@ def test_what_others_put_in_place_of_the_shared_folder_costs_one_line(
         assert [path.name for path in place.iterdir()] == ["journals"]
 
 
-def test_workers_that_meet_in_a_folder_of_their_own_still_tune_each_problem_once(suite: Suite, place: Path) -> None:
-    place.write_text("")
-    as_user(suite, test_many=MANY)
-
-    suite.dump()
-
-    assert suite.tunings == ["lib.many [('M', 1)]", "lib.many [('M', 2)]"]
-
-
 @pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="needs the right to mount")
 def test_a_shared_folder_without_a_free_inode_costs_one_line(suite: Suite, section, place: Path) -> None:
     place.mkdir(mode=0o700)

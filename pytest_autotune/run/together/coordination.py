@@ -207,7 +207,6 @@ class AmongWorkers:
             except OSError as error:
                 self._waits.note(f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings")
                 return False
-            self._waits.share_in(self._folder)
         return True
 
     def core(self) -> AbstractContextManager[None]:

@@ -7,12 +7,29 @@ killed never leaves another one waiting.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 POLL_S = 0.02
+
+
+def in_forked_children(renew: Callable[[], None]) -> None:
+    """Call a method in every child that is forked from now on, before anything else, while its object lives.
+
+    A child must not keep the locks of threads that it does not have.
+
+    :param renew: a bound method.
+    """
+    reference = weakref.WeakMethod(renew)
+
+    def call() -> None:
+        method = reference()
+        if method is not None:
+            method()
+
+    os.register_at_fork(after_in_child=call)
 
 
 class HeldLock:
@@ -35,26 +52,11 @@ class HeldLock:
             self._lock.acquire()
         except Timeout:
             raise BlockingIOError(path) from None
-        # Written down so that others know whether it is the same holder for all of the time that they wait.
-        with suppress(OSError):
-            descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.write(descriptor, f"{self._process} {time.monotonic_ns()}".encode())
-            finally:
-                os.close(descriptor)
 
     def release(self) -> None:
         """Let go; in a forked child, which never had the lock, nothing is done."""
         if os.getpid() == self._process:
             self._lock.release()
-
-
-def holder_of(path: Path) -> str:
-    """Who held a lock last, ``PROCESS TIME``, each time another text; empty where it is not known."""
-    try:
-        return path.read_text(encoding="ascii")
-    except (OSError, ValueError):
-        return ""
 
 
 @contextmanager

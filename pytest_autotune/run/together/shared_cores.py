@@ -17,8 +17,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from pytest_autotune import devices
-from pytest_autotune.run.together.forks import in_forked_children
-from pytest_autotune.run.together.locks import POLL_S, locked_at_once
+from pytest_autotune.run.together.locks import POLL_S, in_forked_children, locked_at_once
 
 
 class SharedCores:

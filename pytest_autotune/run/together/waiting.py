@@ -1,16 +1,15 @@
-"""How long a process waits for others: a bounded time for each tuning, and for one that hangs only once."""
+"""How long a process waits for others: a bounded time for each tuning."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_autotune.run.together.forks import in_forked_children
-from pytest_autotune.run.together.locks import POLL_S, HeldLock, holder_of
+from pytest_autotune.run.together.locks import POLL_S, HeldLock, in_forked_children
 
 
 @dataclass(eq=False)
@@ -32,9 +31,6 @@ class Waits:
         self._may_wait = True
         self._of_thread = threading.local()
         self._tunings: set[_Budget] = set()
-        #: Processes that were waited for in vain.
-        self._hung: dict[str, _Hung] = {}
-        self._shared_in: Path | None = None
         #: Lines for the summary.
         self.notes: list[str] = []
         in_forked_children(self._begin_child)
@@ -48,10 +44,6 @@ class Waits:
     def never(self) -> None:
         """Wait for nobody: what a child's parent holds may be held until the child is done."""
         self._may_wait = False
-
-    def share_in(self, folder: Path) -> None:
-        """Let the run's other workers know which processes hang, and learn it from them, in a folder of theirs."""
-        self._shared_in = folder
 
     @contextmanager
     def one_tuning(self, timeout_s: float | None = None) -> Iterator[None]:
@@ -98,21 +90,13 @@ class Waits:
         def ended(left_s: float) -> bool:
             nonlocal lock
             give_up_at = time.monotonic() + left_s
-            first_seen = None
             while True:
                 try:
                     lock = HeldLock(path)
                     return True
                 except BlockingIOError:
-                    pass
-                holder = holder_of(path)
-                first_seen = holder if first_seen is None else first_seen
-                if not wait or unless() or self._hangs(holder, path):
-                    return False
-                if time.monotonic() >= give_up_at:
-                    if holder == first_seen:
-                        self._remember(path, holder)
-                    return False
+                    if not wait or unless() or time.monotonic() >= give_up_at:
+                        return False
                 time.sleep(min(POLL_S, max(give_up_at - time.monotonic(), 0)))
 
         try:
@@ -125,54 +109,3 @@ class Waits:
         """Show the user something, once, in the summary."""
         if text not in self.notes:
             self.notes.append(text)
-
-    def _remember(self, lock: Path, holder: str) -> None:
-        process, hung = _process(holder, lock), _Hung(lock, holder, time.monotonic_ns())
-        self._hung[process] = hung
-        if self._shared_in is not None:
-            with suppress(OSError):
-                (self._shared_in / f"hung-{process}").write_text(hung.text, encoding="utf-8")
-
-    def _hangs(self, holder: str, lock: Path) -> bool:
-        """Whether the holder of a lock was waited for in vain before, and has shown no sign of life since then."""
-        process = _process(holder, lock)
-        known = self._hung.get(process)
-        if known is None and self._shared_in is not None:
-            with suppress(OSError, ValueError):
-                known = _Hung.of((self._shared_in / f"hung-{process}").read_text(encoding="utf-8"))
-        if known is None or holder_of(known.lock) != known.holder:
-            return False
-        taken_ns = holder.partition(" ")[2]
-        return not (taken_ns.isdigit() and int(taken_ns) > known.since_ns)
-
-
-@dataclass(frozen=True)
-class _Hung:
-    """A process that was waited for in vain.
-
-    :param lock: what it held for all of that time.
-    :param holder: the holder's text in that lock.
-    :param since_ns: when it was given up, by the clock of the locks, in nanoseconds.
-    """
-
-    lock: Path
-    holder: str
-    since_ns: int
-
-    @property
-    def text(self) -> str:
-        return f"{self.since_ns}\n{self.holder}\n{self.lock}"
-
-    @staticmethod
-    def of(text: str) -> _Hung:
-        """The reverse of ``text``.
-
-        :raises ValueError: for text that is none.
-        """
-        since_ns, holder, lock = text.split("\n", 2)
-        return _Hung(Path(lock), holder, int(since_ns))
-
-
-def _process(holder: str, lock: Path) -> str:
-    """The process that holds a lock; where the lock does not say it, the lock stands for it."""
-    return holder.partition(" ")[0] or lock.stem
