@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -345,38 +346,38 @@ def blocks(path: str) -> tuple[str, list[str]]:
     return head, entries
 
 
-def test_check_tells_where_a_file_is_not_sorted_and_can_sort_it(run: Run) -> None:
+def test_check_tells_where_a_file_is_not_as_it_is_written_and_can_write_it_again(run: Run) -> None:
     write("a.textproto", entry(1), entry(2), entry(3))
     before = Path("a.textproto").read_text()
     head, (one, two, three) = blocks("a.textproto")
-    Path("a.textproto").write_text(head + one + three + two)
-    line = (head + one).count("\n") + 1
+    line = (head + one).count("\n") + 3
+    what = "is not as pytest-autotune writes it: not sorted, laid out otherwise, or with something twice"
 
-    status, lines, _ = run("check", "a.textproto")
+    for other in (head + one + three + two, head + one + one.replace("10.0", "19.0") + two + three):
+        Path("a.textproto").write_text(other)
+        status, lines, _ = run("check", "a.textproto")
 
-    assert status == 1
-    assert lines[0] == (
-        f"a.textproto:{line}: is not sorted: triton:lib.add (M=3, a.dtype=fp16) stands where "
-        "triton:lib.add (M=2, a.dtype=fp16) belongs (--fix sorts)"
-    )
-    assert lines[-1] == "1 cache, 3 entries: 1 to mend"
-    assert run("check", "--fix", "a.textproto")[0] == 0
-    assert Path("a.textproto").read_text() == before
+        assert status == 1
+        assert re.match(rf"a.textproto:({line}|{line + 1}): {what}", lines[0]), lines
+        assert lines[-1] == "1 cache, 3 entries: 1 to mend"
+        assert run("check", "--fix", "a.textproto")[0] == 0
+        assert Path("a.textproto").read_text() == before
 
 
-def test_check_tells_where_something_stands_twice(run: Run) -> None:
+def test_a_fix_keeps_what_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.textproto", entry(1), entry(2))
     head, (one, two) = blocks("a.textproto")
-    Path("a.textproto").write_text(head + one + two + one.replace("10.0", "9.0"))
-    first, again = head.count("\n") + 1, (head + one + two).count("\n") + 1
+    Path("a.textproto").write_text(head + two + one)
+    check_writable = stores.check_writable
 
-    status, lines, _ = run("check", "a.textproto")
+    def dump_meanwhile(path: str) -> Cache:
+        stores.update(path, lambda now: replace(now, entries=(*now.entries, entry(3))))
+        return check_writable(path)
 
-    assert status == 1
-    assert lines[0] == (
-        f"a.textproto:{again}: the problem and fingerprint of line {first} once more: only the faster one is used "
-        "(--fix drops the other)"
-    )
+    monkeypatch.setattr(stores, "check_writable", dump_meanwhile)
+
+    assert run("check", "--fix", "a.textproto")[0] == 0
+    assert held("a.textproto") == {entry(1), entry(2), entry(3)}
 
 
 def test_check_tells_what_cannot_be_read_with_line_and_column(run: Run) -> None:
@@ -391,20 +392,12 @@ def test_check_tells_what_cannot_be_read_with_line_and_column(run: Run) -> None:
     assert status == 1
     assert lines[0].startswith('a.textproto:7: the field "kernell" is unknown')
     assert lines[1].startswith("b.textproto:1: an unresolved merge conflict")
-    assert lines[2].startswith("c.textproto:5: entries[0].kernel is empty (mend it, ")
+    assert "entries[0].kernel is empty (mend it, " in lines[2]
     assert lines[3].startswith("gone.pb: no such file")
 
 
-def test_check_tells_a_file_that_was_laid_out_by_hand(run: Run) -> None:
-    write("a.textproto", entry())
-    text = Path("a.textproto").read_text()
-    Path("a.textproto").write_text(text.replace("format_version", "\nformat_version"))
-
-    assert run("check", "a.textproto")[1][0].startswith("a.textproto:3: is not laid out as pytest-autotune writes it")
-
-
 @pytest.mark.parametrize("path", ["a.pb", "a.json"])
-def test_check_sees_order_and_duplicates_in_files_without_lines(run: Run, path: str) -> None:
+def test_check_sees_duplicates_in_other_files(run: Run, path: str) -> None:
     write("two" + path, entry(1), entry(2))
     if path == "a.pb":
         message = AutotuneCache.FromString(Path("twoa.pb").read_bytes())
@@ -418,7 +411,7 @@ def test_check_sees_order_and_duplicates_in_files_without_lines(run: Run, path: 
     status, lines, _ = run("check", path)
 
     assert status == 1
-    assert "has something twice" in lines[0]
+    assert "with something twice" in lines[0]
     assert run("check", "--fix", path)[0] == 0
 
 
@@ -632,7 +625,7 @@ def test_where_nobody_reads_the_status_is_not_the_one_of_a_check_that_failed(
     )
     os.close(write)
 
-    assert (done.returncode, done.stderr) == (141, b"")
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")  # 141 in a shell
 
 
 def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_no_error(tmp_path: Path) -> None:
@@ -644,14 +637,6 @@ def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_n
 
     assert (full.returncode, full.stderr) == (4, "pytest-autotune: standard output: No space left on device\n")
     assert (closed.returncode, closed.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_complete_it(run: Run, shell: str) -> None:
-    status, lines, _ = run("completion", shell)
-
-    assert status == 0
-    assert f"_PYTEST_AUTOTUNE_COMPLETE={shell}_complete" in "\n".join(lines)
 
 
 def test_a_completion_knows_commands_options_and_files(tmp_path: Path) -> None:
@@ -673,8 +658,8 @@ def test_a_completion_knows_commands_options_and_files(tmp_path: Path) -> None:
 
 def test_every_command_has_help_and_none_imports_a_library_that_tunes() -> None:
     code = (
-        "import sys\nfrom pytest_autotune.cli import main\nfrom pytest_autotune.cli.main import COMMANDS\n"
-        "assert not [main([name, '--help']) for name in COMMANDS if main([name, '--help'])]\n"
+        "import sys\nfrom pytest_autotune.cli import main\nfrom pytest_autotune.cli.main import commands\n"
+        "assert not [main([name, '--help']) for name in commands.commands if main([name, '--help'])]\n"
         "names = ('torch', 'triton', 'jax', 'pytest', 'numpy', 'yaml', 'google.protobuf')\n"
         "print([name for name in names if name in sys.modules])"
     )

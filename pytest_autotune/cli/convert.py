@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -10,8 +11,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.cli.arguments import PATH, check_whole
-from pytest_autotune.cli.output import print_lines, safe
+from pytest_autotune.cli.output import PATH, print_lines, safe, whole
 
 _XLA = "xla"
 
@@ -40,13 +40,13 @@ def command(
     if xla_format is not None and to is None:
         raise CacheError("--xla-format", "says what to write for XLA", "add --to=xla")
     on = _device(device) if device is not None else None
-    cache = _read_xla(input, on) if from_ else _read_whole(input, output)
+    cache = _read_xla(input, on) if from_ else _read_whole(input)
     if to:
         print_lines([safe(_write_xla(cache, input, output, xla_format))])
         return
     stores.check_writable(output)
     updated = stores.update(output, lambda now: cache)
-    print_lines([f"{counted(len(cache.entries), 'entry')} written to {safe(str(updated.written_to))}"])
+    print_lines([f"{counted(len(cache.entries), 'entry')} written to {safe(updated.written_to)}"])
 
 
 def _device(text: str) -> Device:
@@ -56,33 +56,28 @@ def _device(text: str) -> Device:
     return Device(parts[0], parts[1], int(parts[2]))
 
 
-def _read_whole(path: str, output: str) -> Cache:
-    """A cache of ours; not one of which the output would hold only a part."""
+def _read_whole(path: str) -> Cache:
+    """A cache of ours."""
     try:
-        cache = stores.read(path)
+        return whole(stores.read(path))
     except CacheError:
         if _is_of_xla(path):
             raise CacheError(path, "is a file of XLA's, not a cache", "add --from=xla") from None
         raise
-    check_whole([cache])
-    return cache
 
 
 def _is_of_xla(path: str) -> bool:
-    from pytest_autotune.tuners.xla import files
-
     try:
-        files.read(stores.file_bytes(path), files.is_text(Path(path)), path)
+        _read_xla(path)
     except CacheError:
         return False
     return True
 
 
-def _read_xla(path: str, device: Device | None) -> Cache:
+def _read_xla(path: str, device: Device | None = None) -> Cache:
     from pytest_autotune.tuners.xla import entries, files
 
-    data = stores.file_bytes(path)
-    return entries.to_cache(files.read(data, files.is_text(Path(path)), path), device)
+    return entries.to_cache(files.read(stores.file_bytes(path), files.is_text(Path(path)), path), device)
 
 
 def _write_xla(cache: Cache, input: str, output: str, wanted: str | None) -> str:
@@ -97,15 +92,9 @@ def _write_xla(cache: Cache, input: str, output: str, wanted: str | None) -> str
         raise CacheError(input, f"holds no entries of XLA{f' in its {wanted} format' if wanted else ''}")
     if wanted is None and len(found) > 1:
         raise CacheError(input, "holds entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy")
-    _check_replaceable(output)
-    data = files.write(chosen, layout, files.is_text(Path(output)))
-    stores.replace_file(output, data)
+    if os.path.exists(output) and stores.file_bytes(output) and not _is_of_xla(output):
+        raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")
+    stores.replace_file(output, files.write(chosen, layout, files.is_text(Path(output))))
     left_out = len(cache.entries) - len(chosen)
     rest = f"; {counted(left_out, 'other')} left out" if left_out else ""
     return f"{counted(len(chosen), 'entry')} written to {output} in XLA's {layout.value} format{rest}"
-
-
-def _check_replaceable(output: str) -> None:
-    """Replace a file of XLA, but nothing else."""
-    if Path(output).exists() and stores.file_bytes(output) and not _is_of_xla(output):
-        raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.diff import Change, ChangeKind, Diff, diff, winner
-from pytest_autotune.cache.model import Cache, Device, Entry
-from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.output import choice_text, columns, heading, print_lines, problem_text, safe, time_text
-from pytest_autotune.cli.status import FOUND, OK
+from pytest_autotune.cache.diff import Change, ChangeKind, Diff, diff
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cli.output import FOUND, OK, PATH, choice_text, print_lines, problem_text, safe, table, time_text
 
 
 @click.command("diff", short_help="how two caches differ")
@@ -25,59 +23,41 @@ def command(old: str, new: str, exit_code: bool, choices: bool) -> int:
 
     As git's difftool: git difftool --extcmd="pytest-autotune diff" -- FILE
     """
-    found = diff(_side(old), _side(new))
+    # So git names a side that has no such file.
+    found = diff(*(Cache() if path == os.devnull else stores.read(path) for path in (old, new)))
     shown = [change for change in found.changes if not (choices and change.kind is ChangeKind.TIME)]
     print_lines(_lines(found, shown))
     return FOUND if exit_code and shown else OK
 
 
-def _side(path: str) -> Cache:
-    # So git names a side that has no such file.
-    return Cache() if path == os.devnull else stores.read(path)
-
-
 def _lines(found: Diff, shown: list[Change]) -> Iterator[str]:
     yield str(found)
-    main = found.device
     devices = {change.entry.problem.device for change in shown}
-    for device in sorted(devices, key=lambda device: (device != main, device.sort_key)):
+    for device in sorted(devices, key=lambda device: (device != found.device, device.sort_key)):
         yield ""
-        yield from _of_device(device, [change for change in shown if change.entry.problem.device == device])
-
-
-def _of_device(device: Device, changes: list[Change]) -> Iterator[str]:
-    yield heading(safe(str(device)))
-    yield from (f"  {line}" for line in columns([_row(change) for change in changes], frozenset([3])))
+        rows = [_row(change) for change in shown if change.entry.problem.device == device]
+        yield from table(str(device), rows, right=[3])
 
 
 def _row(change: Change) -> list[str]:
-    old, new = change.old, change.new
     return [
         change.kind.value,
         problem_text(change.entry.problem),
-        _arrow(_choice(old), _choice(new)),
-        _arrow(_time(old), _time(new)),
-        _fingerprint(old, new),
+        _arrow(change, choice_text),
+        _arrow(change, time_text),
+        _fingerprint(change.old, change.new),
     ]
 
 
-def _arrow(old: str, new: str) -> str:
-    return f"{old} -> {new}" if old and new and old != new else new or old
-
-
-def _choice(entry: Entry | None) -> str:
-    return choice_text(entry, winner(entry)) if entry else ""
-
-
-def _time(entry: Entry | None) -> str:
-    return time_text(winner(entry)) if entry else ""
+def _arrow(change: Change, text: Callable[[Entry], str]) -> str:
+    """What was, and what is where that is something else."""
+    words = [text(entry) for entry in (change.old, change.new) if entry is not None]
+    return " -> ".join(dict.fromkeys(filter(None, words)))
 
 
 def _fingerprint(old: Entry | None, new: Entry | None) -> str:
     """Which digests differ."""
     if old is None or new is None or old.fingerprint == new.fingerprint:
         return ""
-    before = {value.name: value for value in old.fingerprint}
-    after = {value.name: value for value in new.fingerprint}
-    names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    names = sorted({value.name for value in set(old.fingerprint) ^ set(new.fingerprint)})
     return f"{safe(', '.join(names))} changed"

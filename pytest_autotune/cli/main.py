@@ -1,71 +1,23 @@
-"""Finds the command that was asked for, and turns what went wrong into one line and an exit status."""
+"""The command and its parts, and how what went wrong becomes one line and an exit status."""
 
 from __future__ import annotations
 
-import importlib
 import os
+import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
 from pytest_autotune import __version__
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK
+from pytest_autotune.cli import check, convert, diff, git, merge, prune, show
+from pytest_autotune.cli.output import FAILED, INTERRUPTED, OK
 
 PROGRAM = "pytest-autotune"
 
-#: Commands and their modules. Each is imported when it is asked for: a merge or a completion does not wait for others.
-COMMANDS = {
-    "show": "show",
-    "diff": "diff",
-    "merge": "merge",
-    "check": "check",
-    "prune": "prune",
-    "convert": "convert",
-    "git-setup": "git_setup",
-    "git-merge": "git_merge",
-    "git-textconv": "git_textconv",
-    "completion": "completion",
-}
-
-
-class _NobodyReads(Exception):
-    """The reader, such as `head`, has had enough. Click would make status 1 of it, which says that a check failed."""
-
-
-@contextmanager
-def _unseen_by_click() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError as error:
-        raise _NobodyReads from error
-
-
-class _Commands(click.Group):
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _unseen_by_click():  # --help and --version
-            return super().make_context(*args, **kwargs)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _unseen_by_click():
-            return super().invoke(ctx)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command = importlib.import_module(f"pytest_autotune.cli.{COMMANDS[cmd_name]}").command
-        assert isinstance(command, click.Command)
-        return command
-
 
 @click.group(
-    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit status: 0; 1 where check, --exit-code or git-merge found something; 4, with one line, "
     "where arguments make no sense or a file cannot be read or written.",
@@ -75,6 +27,13 @@ class _Commands(click.Group):
 def commands(context: click.Context) -> None:
     """Work with autotuning caches: files in any of their formats, and folders with a / at the end."""
     context.color = _wants_color()
+
+
+for command in (
+    *(module.command for module in (show, diff, merge, check, prune, convert)),
+    *(git.setup, git.merge, git.textconv),
+):
+    commands.add_command(command)
 
 
 def _wants_color() -> bool | None:
@@ -87,8 +46,11 @@ def _wants_color() -> bool | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
+    :param arguments: None for those of this process, which then is the command's own.
     :returns: its exit status.
     """
+    if arguments is None:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has had enough, such as `head`, is no error
     try:
         status = commands.main(arguments, PROGRAM, standalone_mode=False)
         if sys.stdout is not None:  # it was closed before we began
@@ -101,15 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{path}: {error.format_message().removesuffix('.')} (see {path} --help)", file=sys.stderr)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except (BrokenPipeError, _NobodyReads):
-        _write_no_more()
-        return BROKEN_PIPE
     except OSError as error:  # those of caches say what to do
-        _write_no_more()
+        # What is still to be written would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"{PROGRAM}: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
     return FAILED
-
-
-def _write_no_more() -> None:
-    """What is still to be written would fail again when Python ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.combine import Combined, Conflict, combine
+from pytest_autotune.cache.combine import Combined, combine
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
 from pytest_autotune.cache.formats import encode, format_of
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cli.arguments import PATH, check_whole
-from pytest_autotune.cli.output import choice_text, on_device, print_lines, safe, time_text
+from pytest_autotune.cli.output import PATH, choice_and_time, on_device, print_lines, safe, whole
 
 
 @click.command("merge", short_help="several caches as one")
@@ -35,49 +33,37 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     """
     if len(set(files)) < len(files):
         raise CacheError(next(path for path in files if files.count(path) > 1), "is named twice")
-    sides = {path: stores.read(path) for path in files}
+    sides = {path: whole(stores.read(path)) for path in files}
     ancestor = stores.read(base) if base is not None else None
-    check_whole(sides.values())
     combined = combine(sides, ancestor)
-    written_to = _write(output, combined.cache)
-    print_lines(
-        [
-            f"{counted(len(combined.cache.entries), 'entry')} of {counted(len(files), 'cache')} "
-            f"written to {safe(written_to)}",
-            *settled(combined),
-        ]
-    )
 
+    def change(now: Cache) -> Cache:
+        nonlocal combined
+        if output in sides:  # a dump may have written to it meanwhile
+            combined = combine({**sides, output: now}, ancestor)
+        return combined.cache
 
-def _write(output: str, cache: Cache) -> str:
     try:
         stores.check_writable(output)
+        output = stores.update(output, change).written_to
     except UnresolvedConflictError:
         if os.path.isdir(output):
             raise
         # The FILEs are its sides, and git has them, too.
-        stores.replace_file(output, encode(cache, format_of(Path(output), output)))
-        return output
-    return str(stores.update(output, lambda now: cache).written_to)
+        stores.replace_file(output, encode(combined.cache, format_of(Path(output), output)))
+    written = f"{counted(len(combined.cache.entries), 'entry')} of {counted(len(files), 'cache')}"
+    print_lines([f"{written} written to {safe(output)}", *settled(combined)])
 
 
 def settled(combined: Combined) -> Iterator[str]:
     """What a reader may want to look at again: what was removed, and which of several entries stayed."""
     if combined.removed:
         yield f"{counted(len(combined.removed), 'entry')} left out, which one side removed:"
-        yield from (f"  {on_device(entry.problem)}" for entry in combined.removed)
+        yield from (on_device(entry.problem) for entry in combined.removed)
     if combined.conflicts:
         several = counted(len(combined.conflicts), "problem")
         yield f"{several} with several entries, the fastest of which stays:"
-        for conflict in combined.conflicts:
-            yield from _conflict(conflict)
-
-
-def _conflict(conflict: Conflict) -> Sequence[str]:
-    lines = [f"  {on_device(conflict.kept.problem)}"]
-    for origin, entry in conflict.rivals:
-        best = winner(entry)
-        word = "kept" if origin == conflict.origin else "dropped"
-        time = time_text(best)
-        lines.append(f"    {word} {safe(origin)}: {choice_text(entry, best)}{f', {time}' if time else ''}")
-    return lines
+    for conflict in combined.conflicts:
+        yield on_device(conflict.kept.problem)
+        for origin, entry in conflict.rivals:
+            yield f"    {'kept' if origin == conflict.origin else 'dropped'} {safe(origin)}: {choice_and_time(entry)}"

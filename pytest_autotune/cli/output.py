@@ -1,63 +1,49 @@
-"""How commands print: aligned columns, colour where it is wanted, and foreign text made safe."""
+"""What the commands share: their exit statuses, how they print, and entries as words, with foreign text made safe."""
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import click
 
+from pytest_autotune.cache.diff import winner
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Candidate, Entry, Problem
+from pytest_autotune.cache.model import Cache, Candidate, Entry, Problem
 
-_GAP = "  "
+#: Nothing is wrong.
+OK = 0
+#: What was looked for is there: a defect for ``check``, a difference with ``diff --exit-code``, a conflict of git.
+FOUND = 1
+#: Arguments that make no sense, an input that cannot be read, an output that cannot be written: as pytest's own.
+FAILED = 4
+#: Ctrl-C, as shells report it.
+INTERRUPTED = 130
 
+#: A path that shells complete; whether it can be read is for the one who reads it to say.
+PATH = click.Path(readable=False)
 #: Text of a cache as a part of a line; a file repeats its texts.
-safe = lru_cache(maxsize=100_000)(one_line)
+safe = lru_cache(maxsize=10_000)(one_line)
 
 
-def print_lines(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str], err: bool = False) -> None:
     """Print lines at once: a call for each would take longer than all the rest."""
     text = "\n".join(lines)
     if text:
-        click.echo(text)
+        click.echo(text, err=err)
 
 
-def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> Iterator[str]:
-    """The rows with aligned columns.
-
-    Not a library's table: rich takes 50 s for 100,000 rows.
+def table(title: str, rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
+    """A title with lines of aligned columns below it, indented.
 
     :param right: the numbers of the columns that are aligned to the right.
     """
-    if not rows:
-        return
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
-    ascii_form = _GAP.join(
-        f"{{:{'>' if number in right else '<'}{width}}}" for number, width in enumerate(widths)
-    ).format
-    for row in rows:
-        if all(map(str.isascii, row)):
-            yield ascii_form(*row).rstrip()
-        else:
-            padded = [
-                " " * (width - _width(cell)) + cell if number in right else cell + " " * (width - _width(cell))
-                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            yield _GAP.join(padded).rstrip()
-
-
-def _width(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text if not unicodedata.combining(char))
-    return sum(not unicodedata.combining(char) for char in text) + wide
-
-
-def heading(text: str) -> str:
-    """A line above a table."""
-    return click.style(text, bold=True)
+    yield click.style(safe(title), bold=True)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = [f"{{:{'>' if number in right else '<'}{width}}}" for number, width in enumerate(widths)]
+    line = "  ".join(["", *aligned])
+    yield from (line.format(*row).rstrip() for row in rows)
 
 
 def problem_text(problem: Problem) -> str:
@@ -66,26 +52,38 @@ def problem_text(problem: Problem) -> str:
 
 
 def on_device(problem: Problem) -> str:
-    """A problem with its device."""
-    return f"{problem_text(problem)} on {safe(problem.device.name)}"
+    """A problem with its device, for a line of its own."""
+    return f"  {problem_text(problem)} on {safe(problem.device.name)}"
 
 
-def candidate_text(candidate: Candidate) -> str:
-    """A candidate as a cell of a table, where nothing may be known of it."""
-    return safe(candidate.words or "-")
-
-
-def choice_text(entry: Entry, winner: Candidate | None) -> str:
+def choice_text(entry: Entry) -> str:
     """What an entry makes its tuner do."""
-    if winner is not None:
-        return candidate_text(winner) + (f" (failed: {safe(winner.failed)})" if winner.failed else "")
+    best = winner(entry)
+    if best is not None:
+        return safe(best.words or "-") + (f" (failed: {safe(best.failed)})" if best.failed else "")
     if entry.candidates:
         return "every candidate failed"
     return f"{len(entry.native)} bytes of the tuner" if entry.native else "nothing"
 
 
-def time_text(candidate: Candidate | None) -> str:
-    """A measured time, in microseconds; empty where none is known."""
-    if candidate is None or candidate.time_us is None:
+def time_text(entry: Entry) -> str:
+    """The measured time of what an entry chooses, in microseconds; empty where none is known."""
+    best: Candidate | None = winner(entry)
+    if best is None or best.time_us is None:
         return ""
-    return f"{candidate.time_us:.0f} us" if abs(candidate.time_us) >= 1000 else f"{candidate.time_us:.4g} us"
+    return f"{best.time_us:.0f} us" if abs(best.time_us) >= 1000 else f"{best.time_us:.4g} us"
+
+
+def choice_and_time(entry: Entry) -> str:
+    """Both, as a part of a line."""
+    return ", ".join(filter(None, [choice_text(entry), time_text(entry)]))
+
+
+def whole(cache: Cache) -> Cache:
+    """The cache itself, which is to be written.
+
+    :raises CacheError: where it has fields that this version does not know, and would lose.
+    """
+    if cache.lossy:
+        raise CacheError(*cache.lossy)
+    return cache

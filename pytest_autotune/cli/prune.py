@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import click
@@ -12,13 +13,11 @@ import click
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Entry, Problem
-from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.json_reports import report_at
-from pytest_autotune.cli.output import on_device, print_lines
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cli.output import PATH, on_device, print_lines
 
-# A problem as a report names it.
-_Reported: TypeAlias = "tuple[str, str, str, str]"
+# A problem as a report names it: tuner, kernel, device and key.
+_Reported: TypeAlias = "tuple[str, ...]"
 
 
 @dataclass(frozen=True)
@@ -28,15 +27,18 @@ class Report:
     :param incomplete: why nothing is known of them; empty where it is.
     :param devices: the ids of the devices that the run asked for problems of.
     :param asked: the problems that it asked for.
-    :param kernels: (tuner, kernel, device id) of all that it asked for.
     """
 
     path: str
     incomplete: str
     devices: frozenset[str]
     asked: frozenset[_Reported]
-    kernels: frozenset[tuple[str, str, str]]
     unused: frozenset[_Reported]
+
+    @cached_property
+    def kernels(self) -> frozenset[_Reported]:
+        """Those that it asked for, each with the device."""
+        return frozenset(reported[:3] for reported in self.asked)
 
 
 @click.command("prune", short_help="drop entries that no run asked for")
@@ -64,51 +66,49 @@ def command(file: str, paths: tuple[str, ...], together: bool, dry_run: bool) ->
     run's device has nothing to do with stays.
     """
     reports = [_report(path) for path in paths]
-    partial = next((report for report in reports if report.incomplete), None)
-    if partial and not together:
+    shard = next((report for report in reports if report.incomplete), None)
+    if shard and not together:
         raise CacheError(
-            partial.path,
-            f"of a run that was not complete ({partial.incomplete}), so nothing is known to be unused",
+            shard.path,
+            f"of a run that was not complete ({shard.incomplete}), so nothing is known to be unused",
             "with all shards' reports: --together",
         )
-    unused = _unused_together(reports) if together else _unused_in_all(reports)
+    unused = partial(_unused_together if together else _unused_in_all, reports)
+    dropped: list[Entry] = []
+    kept: list[Entry] = []
+
+    def change(now: Cache) -> Cache:
+        for entry in now.entries:
+            (dropped if unused(entry) else kept).append(entry)
+        return replace(now, entries=tuple(kept)) if dropped else now
+
     cache = stores.read(file)
-    dropped = [entry for entry in cache.entries if unused(entry)]
-    if dropped and not dry_run:
+    if any(map(unused, cache.entries)) and not dry_run:
         stores.check_writable(file)
-        stores.update(file, lambda now: replace(now, entries=tuple(one for one in now.entries if not unused(one))))
+        stores.update(file, change)
+    else:
+        change(cache)
     would = "would be dropped" if dry_run else "dropped"
-    kept = len(cache.entries) - len(dropped)
-    rows = [f"  {on_device(entry.problem)}" for entry in dropped]
-    print_lines([f"{counted(len(dropped), 'entry')} {would}, {kept} kept", *rows])
+    print_lines(
+        [f"{counted(len(dropped), 'entry')} {would}, {len(kept)} kept", *(on_device(one.problem) for one in dropped)]
+    )
 
 
-def _unused_in_all(reports: Sequence[Report]) -> Callable[[Entry], bool]:
-    def unused(entry: Entry) -> bool:
-        device = entry.problem.device.id
-        saw = [report for report in reports if device in report.devices]
-        reported = _as_reported(entry.problem)
-        # A report names problems: of several entries of one, it does not say which was asked for.
-        return bool(saw) and all(reported in report.unused and reported not in report.asked for report in saw)
-
-    return unused
+def _unused_in_all(reports: Sequence[Report], entry: Entry) -> bool:
+    reported = _as_reported(entry)
+    saw = [report for report in reports if entry.problem.device.id in report.devices]
+    # A report names problems: of several entries of one, it does not say which was asked for.
+    return bool(saw) and all(reported in report.unused and reported not in report.asked for report in saw)
 
 
-def _unused_together(reports: Sequence[Report]) -> Callable[[Entry], bool]:
-    asked = frozenset[_Reported]().union(*(report.asked for report in reports))
-    kernels = frozenset[tuple[str, str, str]]().union(*(report.kernels for report in reports))
-    reported_unused = frozenset[_Reported]().union(*(report.unused for report in reports))
-
-    def unused(entry: Entry) -> bool:
-        problem = entry.problem
-        reported = _as_reported(problem)
-        known = (problem.tuner, problem.kernel, problem.device.id) in kernels or reported in reported_unused
-        return known and reported not in asked
-
-    return unused
+def _unused_together(reports: Sequence[Report], entry: Entry) -> bool:
+    reported = _as_reported(entry)
+    is_known = any(reported in report.unused or reported[:3] in report.kernels for report in reports)
+    return is_known and not any(reported in report.asked for report in reports)
 
 
-def _as_reported(problem: Problem) -> _Reported:
+def _as_reported(entry: Entry) -> _Reported:
+    problem = entry.problem
     return problem.tuner, problem.kernel, problem.device.id, _key({value.name: value.value for value in problem.key})
 
 
@@ -121,18 +121,14 @@ def _report(path: str) -> Report:
 
     :raises CacheError: where it holds none.
     """
-    with report_at(path) as plain:
-        asked = frozenset(_row(row) for row in plain["lookups"])
-        unused = frozenset(_row(row) for row in plain["unused"])
-        return Report(
-            path,
-            "" if plain["complete"] else str(plain.get("incomplete_reason") or "it does not say why"),
-            frozenset(str(device["id"]) for device in plain["devices"]) | {reported[2] for reported in unused},
-            asked,
-            frozenset(reported[:3] for reported in asked),
-            unused,
+    try:
+        plain = json.loads(stores.file_bytes(path))
+        asked, unused = (
+            frozenset((str(row["tuner"]), str(row["kernel"]), str(row["device"]), _key(row["key"])) for row in rows)
+            for rows in (plain["lookups"], plain["unused"])
         )
-
-
-def _row(row: dict[str, Any]) -> _Reported:
-    return str(row["tuner"]), str(row["kernel"]), str(row["device"]), _key(row["key"])
+        devices = frozenset(str(device["id"]) for device in plain["devices"]) | {reported[2] for reported in unused}
+        incomplete = "" if plain["complete"] else str(plain.get("incomplete_reason") or "it does not say why")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise CacheError(path, "is no JSON report of a run", "write one with --autotune-report=REPORT.json") from None
+    return Report(path, incomplete, devices, asked, unused)

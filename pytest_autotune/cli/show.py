@@ -6,20 +6,15 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import winner
-from pytest_autotune.cache.model import Cache, Device, Entry, Scalar, Value
-from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.output import choice_text, columns, heading, print_lines, safe, time_text
-
-Group: TypeAlias = "tuple[str, str, Device]"
-
-_NO_VALUE = "-"
+from pytest_autotune.cache.model import Cache, Device, Entry, Value
+from pytest_autotune.cli.output import PATH, choice_text, print_lines, safe, table, time_text
 
 
 @click.command("show", short_help="tables of what a cache holds")
@@ -30,77 +25,60 @@ _NO_VALUE = "-"
 def command(file: str, kernel: str | None, device: str | None, as_json: bool) -> None:
     """Tables of what the cache FILE holds: one for each kernel and device, with a row for each problem."""
     cache = stores.read(file)
-    entries = [entry for entry in cache.entries if _asked_for(entry, kernel, device)]
-    if as_json:
-        click.echo("\n".join(_json_lines(entries)), color=True)
-    else:
-        print_lines(_lines(cache, entries))
+    problems = ((entry, entry.problem) for entry in cache.entries)
+    entries = [
+        entry
+        for entry, problem in problems
+        if _matches(kernel, problem.name) and _matches(device, problem.device.id, problem.device.name)
+    ]
+    print_lines(_json_lines(entries) if as_json else _lines(cache, entries))
 
 
-def _asked_for(entry: Entry, kernel: str | None, device: str | None) -> bool:
-    problem = entry.problem
-    return (kernel is None or _matches(kernel, problem.name)) and (
-        device is None or _matches(device, problem.device.id) or _matches(device, problem.device.name)
-    )
-
-
-def _matches(wanted: str, name: str) -> bool:
+def _matches(wanted: str | None, *names: str) -> bool:
+    if wanted is None:
+        return True
     if any(char in wanted for char in "*?["):
-        return fnmatchcase(name, wanted) or fnmatchcase(name, f"*:{wanted}")
-    return wanted in name
+        return any(fnmatchcase(name, wanted) or fnmatchcase(name, f"*:{wanted}") for name in names)
+    return any(wanted in name for name in names)
 
 
 def _lines(cache: Cache, entries: Sequence[Entry]) -> Iterator[str]:
-    groups: defaultdict[Group, list[Entry]] = defaultdict(list)
+    groups: defaultdict[tuple[str, Device], list[Entry]] = defaultdict(list)
     for entry in entries:
-        problem = entry.problem
-        groups[problem.tuner, problem.kernel, problem.device].append(entry)
-    for (tuner, kernel, device), members in sorted(groups.items(), key=lambda item: (*item[0][:2], item[0][2].id)):
-        yield from _group(f"{tuner}:{kernel}", device, members)
+        groups[entry.problem.name, entry.problem.device].append(entry)
+    for (name, device), members in sorted(groups.items(), key=lambda item: (item[0][0], item[0][1].sort_key)):
+        yield from _group(name, device, members)
         yield ""
-    seconds = sum(entry.tuning_seconds for entry in entries)
-    kernels = len({(tuner, kernel) for tuner, kernel, _ in groups})
-    devices = len({device for _, _, device in groups})
     left_out = len(cache.entries) - len(entries)
     yield ", ".join(
         [
             counted(len(entries), "entry"),
-            counted(kernels, "kernel"),
-            counted(devices, "device"),
-            f"{seconds:.3g} s of tuning",
+            counted(len({name for name, _ in groups}), "kernel"),
+            counted(len({device for _, device in groups}), "device"),
+            f"{sum(entry.tuning_seconds for entry in entries):.3g} s of tuning",
             *([f"{left_out} not shown"] if left_out else []),
         ]
     )
 
 
 def _group(name: str, device: Device, entries: list[Entry]) -> Iterator[str]:
+    """A table of a kernel's entries for a device: what all have in common stands above it."""
     keys = [{value.name: value for value in entry.problem.key} for entry in entries]
-    names = sorted({name for key in keys for name in key})
-    seen = {name: {key.get(name) for key in keys} for name in names}
-    shared = [name for name in names if len(seen[name]) == 1] if len(entries) > 1 else []
-    same = "".join(f", {safe(str(value))}" for name in shared for value in seen[name])
-    yield heading(f"{safe(name)} on {safe(str(device))}{same}")
-    own = [name for name in names if name not in shared]
-    is_ambiguous = _has_several_of_one_problem(entries)
-    rows = sorted(zip(keys, entries, strict=True), key=lambda row: [_order(row[0].get(name)) for name in own])
-    cells = [_cells([key.get(name) for name in own], entry, with_fingerprint=is_ambiguous) for key, entry in rows]
-    head = [*map(safe, own), "choice", "time", "tuned in", *(["fingerprint"] if is_ambiguous else [])]
+    seen = {name: {key.get(name) for key in keys} for name in sorted({name for key in keys for name in key})}
+    shared = {name for name, values in seen.items() if len(values) == 1 and len(entries) > 1}
+    own = [name for name in seen if name not in shared]
+    title = ", ".join([f"{name} on {device}", *(str(value) for name in shared for value in seen[name])])
+    # Several entries of one problem are told apart by what they rest on.
+    is_ambiguous = max(Counter(entry.problem for entry in entries).values()) > 1
+    rows = [[*own, "choice", "time", "tuned in", *(["fingerprint"] if is_ambiguous else [])]]
+    ordered = sorted(zip(keys, entries, strict=True), key=lambda row: [_order(row[0].get(name)) for name in own])
+    for key, entry in ordered:
+        cells = [key[name].words if name in key else "-" for name in own]
+        cells += [choice_text(entry), time_text(entry), f"{entry.tuning_seconds:.3g} s"]
+        rows.append([*cells, *([" ".join(map(str, entry.fingerprint))] if is_ambiguous else [])])
     numeric = [number for number, name in enumerate(own) if all(map(_is_number, seen[name]))]
-    yield from (f"  {line}" for line in columns([head, *cells], frozenset([*numeric, len(own) + 1, len(own) + 2])))
-
-
-def _cells(key: Sequence[Value | None], entry: Entry, *, with_fingerprint: bool) -> list[str]:
-    """The row of an entry; ``key`` has those parts of its key that have a column."""
-    best = winner(entry)
-    cells = [_NO_VALUE if value is None else safe(value.words) for value in key]
-    cells += [choice_text(entry, best), time_text(best), f"{entry.tuning_seconds:.3g} s"]
-    return [*cells, safe(" ".join(map(str, entry.fingerprint)))] if with_fingerprint else cells
-
-
-def _has_several_of_one_problem(entries: Sequence[Entry]) -> bool:
-    if len({entry.fingerprint for entry in entries}) < 2:
-        return False
-    return any(number > 1 for number in Counter(entry.problem for entry in entries).values())
+    right = [*numeric, len(own) + 1, len(own) + 2]
+    yield from table(title, [[safe(cell) for cell in row] for row in rows], right)
 
 
 def _is_number(value: Value | None) -> bool:
@@ -112,19 +90,16 @@ def _order(value: Value | None) -> tuple[int, float, str]:
     if value is None:
         return 0, 0, ""
     scalar = value.value
-    if isinstance(scalar, (int, float)):
-        return 1, float(scalar), ""
-    return 2, 0, str(scalar)
+    return (1, float(scalar), "") if isinstance(scalar, (int, float)) else (2, 0, str(scalar))
 
 
 def _json_lines(entries: Sequence[Entry]) -> Iterator[str]:
     devices = sorted({entry.problem.device for entry in entries}, key=lambda device: device.sort_key)
     plain = [{"id": on.id, "name": on.name, "arch": on.arch, "multiprocessors": on.multiprocessors} for on in devices]
     yield f'{{"format_version": 1, "devices": {_json(plain)}, "entries": ['
-    ids = {device: device.id for device in devices}
     last = len(entries) - 1
     for number, entry in enumerate(entries):
-        yield _json(_mapping(entry, ids[entry.problem.device])) + ("," if number < last else "")
+        yield _json(_mapping(entry)) + ("," if number < last else "")
     yield "]}"
 
 
@@ -133,24 +108,19 @@ def _json(plain: object) -> str:
     return json.dumps(plain).replace("\x7f", "\\u007f")
 
 
-def _mapping(entry: Entry, device: str) -> dict[str, Any]:
-    problem = entry.problem
-    best = winner(entry)
+def _mapping(entry: Entry) -> dict[str, Any]:
+    problem, best = entry.problem, winner(entry)
     return {
         "tuner": problem.tuner,
         "kernel": problem.kernel,
-        "key": _values(problem.key),
-        "device": device,
-        "fingerprint": _values(entry.fingerprint),
-        "winner": choice_text(entry, best),
-        "params": _values(best.params) if best else {},
+        "key": {value.name: value.value for value in problem.key},
+        "device": problem.device.id,
+        "fingerprint": {value.name: value.value for value in entry.fingerprint},
+        "winner": choice_text(entry),
+        "params": {value.name: value.value for value in best.params} if best else {},
         "time_us": best.time_us if best else None,
         "candidates": len(entry.candidates),
         "label": entry.label,
         "tuning_seconds": entry.tuning_seconds,
         "environment": str(entry.versions),
     }
-
-
-def _values(values: tuple[Value, ...]) -> dict[str, Scalar]:
-    return {value.name: value.value for value in values}

@@ -340,6 +340,45 @@ def test_setup_says_what_is_missing(
     assert not Path(".gitattributes").exists()
 
 
+def test_setup_writes_no_name_through_a_link_nor_one_that_is_several_lines(
+    git: Git, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "bashrc"
+    elsewhere.write_text("mine\n")
+    Path(".gitattributes").symlink_to(elsewhere)
+    stores.update("$(touch X).textproto", lambda now: Cache(tuple(BASE)))
+
+    assert cli.main(["git-setup"]) == 4
+    assert ".gitattributes: is a link" in capsys.readouterr().err
+    assert elsewhere.read_text() == "mine\n"
+
+    Path(".gitattributes").unlink()
+    assert cli.main(["git-setup"]) == 0
+    assert Path(".gitattributes").read_text().startswith('"/$(touch X).textproto" merge=')
+
+    stores.update("a\n* merge=x\n.textproto", lambda now: Cache(tuple(BASE)))
+    before = Path(".gitattributes").read_text()
+    assert cli.main(["git-setup"]) == 4
+    assert "has a line break" in capsys.readouterr().err
+    assert Path(".gitattributes").read_text() == before
+
+
+@pytest.mark.parametrize("empty", ["ours", "theirs"])
+def test_an_empty_side_is_no_cache_in_which_everything_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for side in ("ancestor", "ours", "theirs"):
+        stores.update(f"{side}.textproto", lambda now: Cache((*BASE, entry(7))))
+    Path(f"{empty}.textproto").write_bytes(b"")
+    before = Path("ours.textproto").read_bytes()
+
+    sides = [f"{side}.textproto" for side in ("ancestor", "ours", "theirs")]
+
+    assert cli.main(["git-merge", *sides, PATH]) == 1
+    assert Path("ours.textproto").read_bytes() == before
+
+
 def test_setup_outside_of_a_repository_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

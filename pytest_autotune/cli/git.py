@@ -1,8 +1,9 @@
-"""``pytest-autotune git-setup``: have git merge and show caches as what they are."""
+"""git and caches: ``git-setup`` registers a merge driver, ``git-merge``, and a view, ``git-textconv``."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,21 +13,24 @@ from pathlib import Path, PurePosixPath
 import click
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.combine import combine
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats import Format, format_of
+from pytest_autotune.cache.formats import Format, decode, encode, format_of
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cli.arguments import PATH
-from pytest_autotune.cli.output import print_lines, safe
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cli.merge import settled
+from pytest_autotune.cli.output import FOUND, OK, PATH, choice_and_time, print_lines, problem_text, safe, whole
 
 NAME = "pytest-autotune"
-_ATTRIBUTES = f"merge={NAME} diff={NAME} linguist-generated"
 _WANTED = {"merge": NAME, "diff": NAME}
+_ATTRIBUTES = f"merge={NAME} diff={NAME} linguist-generated"
+_PLAIN = re.compile(r"[\w./*\\-]+", re.ASCII)
 
 
 @click.command("git-setup", short_help="have git merge caches by problem, and show them by choice")
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=PATH)
 @click.option("--global", "globally", is_flag=True, help="Register for all repositories of this user.")
-def command(files: tuple[str, ...], globally: bool) -> None:
+def setup(files: tuple[str, ...], globally: bool) -> None:
     """Write .gitattributes for the caches FILE... and register what it names in git's configuration.
 
     Without FILE, the caches that git knows of in this repository are meant. The attributes are to be committed; the
@@ -40,11 +44,16 @@ def command(files: tuple[str, ...], globally: bool) -> None:
     lines = [f"{_pattern(target)} {_ATTRIBUTES}" for target in targets if not _has_attributes(root, target)]
     if lines:
         _append(root / ".gitattributes", lines)
-    for name, value in _configuration().items():
-        _git("config", *(["--global"] if globally else []), name, value)
+    program, scope = shlex.quote(_program()), ["--global"] if globally else []
+    # Both fall back on what git does by itself, for when this installation is gone or cannot read a file.
+    driver = f"{program} git-merge %O %A %B %P || git merge-file -q %A %O %B || exit 1"
+    textconv = f'textconv() {{ {program} git-textconv "$1" 2>/dev/null || cat "$1"; }}; textconv'
+    _git("config", *scope, f"merge.{NAME}.name", "autotuning caches, entry by entry")
+    _git("config", *scope, f"merge.{NAME}.driver", driver)
+    _git("config", *scope, f"diff.{NAME}.textconv", textconv)
     done = [f"{NAME}: {safe(line)}" for line in lines] or [f"{NAME}: .gitattributes has it all"]
-    where = "the configuration of this user" if globally else "the configuration of this clone"
-    print_lines([*done, f"{NAME}: registered in {where}; commit .gitattributes"])
+    where = "user" if globally else "clone"
+    print_lines([*done, f"{NAME}: registered in the configuration of this {where}; commit .gitattributes"])
 
 
 def _git(*arguments: str, cwd: Path | None = None) -> str:
@@ -105,35 +114,33 @@ def _has_attributes(root: Path, target: PurePosixPath) -> bool:
 
 
 def _pattern(target: PurePosixPath) -> str:
-    """The line of .gitattributes begins with it: a path from the root on, literally but for its last star."""
-    parent, name = str(target.parent), target.name
-    folder = "" if parent == "." else f"{_literal(parent)}/"
-    literal = f"/{folder}{name if name == '*.textproto' else _literal(name)}"
-    if any(char.isspace() or char == '"' for char in literal):
-        return '"' + literal.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return literal
+    """The line of .gitattributes begins with it: a path from the root on, literally but for its last star.
+
+    :raises CacheError: for a name that a line cannot hold, and that would be more than one.
+    """
+    if re.search(r"[\x00-\x1f\x7f]", str(target)):
+        raise CacheError(str(target), "has a line break or another control character in its name", "name it otherwise")
+    name = target.name if target.name == "*.textproto" else _literal(target.name)
+    pattern = "/" + "/".join([*map(_literal, target.parent.parts), name])
+    if _PLAIN.fullmatch(pattern):
+        return pattern
+    return '"' + pattern.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _literal(text: str) -> str:
-    return "".join(f"\\{char}" if char in "*?[\\" else char for char in text)
+    return re.sub(r"([*?\[\\])", r"\\\1", text)
 
 
 def _append(file: Path, lines: Sequence[str]) -> None:
+    """Add lines to a file.
+
+    :raises CacheError: where it is a link: git does not follow it, and whoever committed it chose where it leads.
+    """
+    if file.is_symlink():
+        raise CacheError(str(file), "is a link, which git does not follow", "put a file in its place")
     before = file.read_text(errors="surrogateescape") if file.exists() else ""
-    if before and not before.endswith("\n"):
-        before += "\n"
-    text = before + "".join(f"{line}\n" for line in lines)
+    text = (f"{before}\n" if before and not before.endswith("\n") else before) + "".join(f"{line}\n" for line in lines)
     stores.replace_file(str(file), text.encode(errors="surrogateescape"))
-
-
-def _configuration() -> dict[str, str]:
-    """Both fall back on what git does by itself, for when this installation is gone or cannot read a file."""
-    program = shlex.quote(_program())
-    return {
-        f"merge.{NAME}.name": "autotuning caches, entry by entry",
-        f"merge.{NAME}.driver": f"{program} git-merge %O %A %B %P || git merge-file -q %A %O %B || exit 1",
-        f"diff.{NAME}.textconv": f'textconv() {{ {program} git-textconv "$1" 2>/dev/null || cat "$1"; }}; textconv',
-    }
 
 
 def _program() -> str:
@@ -145,3 +152,42 @@ def _program() -> str:
         if path.name == NAME and path.is_file():
             return str(path.absolute())
     return NAME
+
+
+@click.command("git-merge", short_help="git's merge driver; git-setup installs it")
+@click.argument("ancestor")
+@click.argument("ours")
+@click.argument("theirs")
+@click.argument("path")
+def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
+    """Merge the files THEIRS and OURS into OURS, as versions of the cache PATH that began with ANCESTOR.
+
+    What only one side changed is changed; of two entries of one problem and fingerprint, the one stays that a run
+    would keep. Exit status 1 where one side cannot be read, or is empty: then OURS is as it was.
+    """
+    format = format_of(Path(path), path)
+    try:
+        versions = {"ours": ours, "theirs": theirs}
+        sides = {name: whole(decode(stores.file_bytes(side), format, path)) for name, side in versions.items()}
+        before = stores.file_bytes(ancestor)  # empty where both sides added the file
+        combined = combine(sides, decode(before, format, path) if before.strip() else Cache())
+        stores.replace_file(ours, encode(combined.cache, format))
+    except CacheError as error:
+        print_lines([f"{NAME}: {safe(path)}: cannot be merged as a cache: {error}"], err=True)
+        return FOUND
+    print_lines([f"{safe(path)}: {line}" for line in settled(combined)], err=True)
+    return OK
+
+
+@click.command("git-textconv", short_help="a line for each entry; git-setup has git diff show these")
+@click.argument("file")
+def textconv(file: str) -> None:
+    """Print a line for each entry of the cache FILE: the problem, its device, what was chosen, and what it rests on."""
+    cache = stores.read(file, missing_ok=True)
+    print_lines(_line(entry) for entry in sorted(cache.entries, key=lambda entry: entry.sort_key))
+
+
+def _line(entry: Entry) -> str:
+    rests_on = "".join(f" {safe(str(value))}" for value in entry.fingerprint)
+    device = safe(entry.problem.device.id)
+    return f"{problem_text(entry.problem)} on {device}: {choice_and_time(entry)};{rests_on}"
