@@ -10,7 +10,8 @@ import pytest
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.report import ci_log, costs, faces, junit, markdown
+from pytest_autotune.report import ci_log, faces, markdown
+from pytest_autotune.report.grouping import Cost, by_kernel, by_test
 from pytest_autotune.report.rows import RanWith, Row
 from pytest_autotune.report.summary import Gate, Place, Summary
 from pytest_autotune.run.lookup import Outcome
@@ -148,13 +149,6 @@ def test_a_run_without_misses_says_nothing_to_github() -> None:
     assert ci_log.github_annotations(Summary(rows=(row(Outcome.HIT),))) == []
 
 
-def test_what_could_not_be_done_is_a_failed_case() -> None:
-    assert junit.cases(Summary(errors=("no space", "no file"))) == [
-        junit.Case("autotune_cache", "error_1", "no space"),
-        junit.Case("autotune_cache", "error_2", "no file"),
-    ]
-
-
 def changed() -> Summary:
     old, new = (Candidate(params=(Value("BLOCK", size),), time_us=time) for size, time in ((64, 12.0), (128, 10.0)))
     problem = Problem("toy", "lib.op", (Value("M", 1),), GPU)
@@ -228,13 +222,13 @@ def test_time_is_told_by_kernel_and_by_the_test_that_searched() -> None:
         )
     )
 
-    assert costs.by_kernel(summary) == [
-        costs.Cost("toy:lib.b", 1, 4.0),
-        costs.Cost("toy:lib.a", 2, 3.0),
-        costs.Cost("toy:lib.c", 1, 0.5),
+    assert by_kernel(summary) == [
+        Cost("toy:lib.b", 1, 4.0),
+        Cost("toy:lib.a", 2, 3.0),
+        Cost("toy:lib.c", 1, 0.5),
     ]
-    assert costs.by_test(summary) == [
-        costs.Cost("t::two", 2, 6.0),
-        costs.Cost("t::one", 1, 1.0),
-        costs.Cost("outside of tests", 1, 0.5),
+    assert by_test(summary) == [
+        Cost("t::two", 2, 6.0),
+        Cost("t::one", 1, 1.0),
+        Cost("outside of tests", 1, 0.5),
     ]

@@ -1,21 +1,24 @@
-"""Many rows of one kernel that say the same, as one. Pure: every face may show them so."""
+"""What is said of many rows at once: of those that say the same, and where the time of searches went. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import Value
 from pytest_autotune.report.naming import described, readable, says_something
 from pytest_autotune.report.rows import Row
+from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.lookup import Outcome
 
 #: So many rows are shown one by one all the same,
 FEW = 3
 #: and so many values of one name.
 LISTED = 3
+#: Searches that no test asked for: at import, or in a fixture of the session.
+OUTSIDE = "outside of tests"
 
 
 #: An outcome as it is counted.
@@ -123,3 +126,34 @@ def _span(name: str, values: Sequence[Value]) -> str:
         texts = list(map(str, numbers))
     more = f", … ({len(texts)} values)" if len(texts) > LISTED else ""
     return f"{name} = {', '.join(texts[:LISTED])}{more}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one kernel, or one test, took.
+
+    :param problems: how many problems were searched.
+    :param seconds: all searches together.
+    """
+
+    name: str
+    problems: int
+    seconds: float
+
+
+def by_kernel(summary: Summary) -> list[Cost]:
+    """Of each kernel, as ``tuner:kernel``; the longest first."""
+    return _costs((row.problem.name, seconds) for row in summary.rows for _, seconds in row.searches)
+
+
+def by_test(summary: Summary) -> list[Cost]:
+    """Of each test, by the one that searched; the longest first."""
+    return _costs((test or OUTSIDE, seconds) for row in summary.rows for test, seconds in row.searches)
+
+
+def _costs(searches: Iterable[tuple[str, float]]) -> list[Cost]:
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for name, seconds in searches:
+        found[name].append(seconds)
+    costs = [Cost(name, len(each), sum(sorted(each))) for name, each in found.items()]
+    return sorted(costs, key=lambda cost: (-cost.seconds, cost.name))

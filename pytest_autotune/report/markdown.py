@@ -16,11 +16,11 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Entry
-from pytest_autotune.report.costs import Cost, by_kernel, by_test
-from pytest_autotune.report.grouping import Group, groups
-from pytest_autotune.report.naming import described, replaced
+from pytest_autotune.report.grouping import Cost, Group, by_kernel, by_test, groups
+from pytest_autotune.report.naming import described
 from pytest_autotune.report.rows import NOT_COVERED, Row
 from pytest_autotune.report.summary import Summary
+from pytest_autotune.report.terminal import notes
 
 #: Rows of a table; what is more is counted.
 SHOWN = 200
@@ -111,16 +111,10 @@ def _tables(summary: Summary, shown: int) -> Iterator[str]:
 
 
 def _notes(summary: Summary) -> Iterator[str]:
-    yield from summary.notes
-    yield from (f"worker {worker} crashed" for worker in summary.crashed)
-    if summary.replaced:
-        yield replaced(summary.replaced)
-    if summary.incomplete and (summary.loaded or summary.dump):
-        yield f"unused entries not checked: {summary.incomplete}"
+    yield from notes(summary)
     if summary.verify is not None:
         raced = f"verify {summary.verify}: {counted(len(summary.verified), 'choice')} raced"
         yield f"{raced} in {summary.verifying_seconds:.1f} s"
-        yield from (f"{number} of {tuner} not raced: {why}" for (tuner, why), number in summary.not_verified.items())
     if summary.sweep:
         yield f"run with candidates of --autotune-sweep={summary.sweep}"
 

@@ -6,18 +6,18 @@ Whatever one face knows stands here, so that all of them can show it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pytest_autotune.cache.diff import Diff
+from pytest_autotune.cache.diff import ChangeKind, Diff, diff
 from pytest_autotune.cache.merge import Disagreement
-from pytest_autotune.cache.model import Device, Entry, Versions
-from pytest_autotune.report.changes import changes
+from pytest_autotune.cache.model import Cache, Device, Entry, Versions
 from pytest_autotune.report.rows import NOT_COVERED, Row, rows_of
 from pytest_autotune.run.compiled_ahead import Ahead, summed_up
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.ending import Beginning, Collected, Ending
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.moves import old_entry
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.plain_kernels import chooses_nothing
 from pytest_autotune.run.policy import is_ignored
@@ -345,7 +345,7 @@ def summarise(
         refused=wanted.refused,
         verify=wanted.verify,
         places={} if places is None else dict(sorted(places.items())),
-        changes=changes(beginning, ending),
+        changes=_changes(beginning, ending),
     )
 
 
@@ -359,3 +359,24 @@ def _aliases_of_nothing(beginning: Beginning, aliases: Mapping[str, str]) -> Ite
     for other in sorted(set(aliases.values()) - devices):
         if devices:
             yield f"autotune_device_alias: no loaded entry is for {other} (they are for {', '.join(sorted(devices))})"
+
+
+def _changes(beginning: Beginning, ending: Ending) -> Diff:
+    """What is new in the entries of the problems that a run asked for, or chosen otherwise, or measured anew.
+
+    They are compared with the loaded caches, or with what the dump path held where nothing is loaded. What nobody
+    asked for is not among it: those entries are unused, of other devices, or of tests that did not run.
+    """
+    asked = {lookup.problem for lookup in ending.lookups if old_entry(lookup) is None}  # a moved one is not new
+    kernels = {problem.kernel for problem in asked}
+
+    def of_this_run(entries: Iterable[Entry]) -> Cache:
+        # The hash of a problem takes long, and most entries of a large cache are of other kernels.
+        return Cache(tuple(entry for entry in entries if entry.problem.kernel in kernels and entry.problem in asked))
+
+    given = [cache for _, cache in beginning.loaded] or [beginning.held]
+    before = {entry.identity: entry for cache in given for entry in of_this_run(cache.entries).entries}
+    if not before and not beginning.loaded:
+        return Diff((), 0)
+    found = diff(Cache(tuple(before.values())), of_this_run(ending.merged.cache.entries))
+    return Diff(tuple(change for change in found.changes if change.kind is not ChangeKind.REMOVED), found.unchanged)

@@ -149,10 +149,14 @@ def _raced(summary: Summary, verbosity: int) -> Iterator[Line]:
     yield Line(
         f"verify {summary.verify}: {counted(raced, 'choice')} raced{took}{found}", color="yellow" if slower else ""
     )
-    for (tuner, reason), problems in summary.not_verified.items():
-        yield Line(f"{counted(problems, 'choice')} of {tuner} not raced: {reason}")
+    yield from _not_raced(summary)
     if slower and summary.update and summary.dump is None:
         yield Line(f"Re-run with {summary.update} --autotune-verify to replace slower choices.")
+
+
+def _not_raced(summary: Summary) -> Iterator[Line]:
+    for (tuner, reason), problems in summary.not_verified.items():
+        yield Line(f"{counted(problems, 'choice')} of {tuner} not raced: {reason}")
 
 
 def _swept(summary: Summary, verbosity: int) -> Iterator[Line]:
@@ -261,6 +265,12 @@ def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
     yield from _refused_prune(summary)
     if summary.incomplete and not summary.pruning and verbosity > 0 and (summary.loaded or summary.dump):
         yield Line(f"unused entries not checked: {summary.incomplete}")
+
+
+def notes(summary: Summary) -> list[str]:
+    """What is to be known of a run beside its rows, for other forms of the summary: the same words as here."""
+    lines = [*_unhooked(summary), *_notes(summary, 1), *_not_raced(summary)]
+    return list(dict.fromkeys(line.word + line.text for line in lines))
 
 
 def _left_out(entries: Sequence[Entry], dump: Dump) -> Line:

@@ -12,13 +12,16 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_autotune.report import junit, terminal
+from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.report import terminal
 from pytest_autotune.report.faces import face_of
 from pytest_autotune.report.summary import Summary
 from pytest_autotune.session.parsed_options import CacheArgument, Options
 
 #: Characters of a file by which a report is known.
 _BEGINNING = 2000
+#: The class of the test cases that are added to JUnit's report.
+_JUNIT_CLASS = "autotune_cache"
 
 
 def check(options: Options) -> None:
@@ -89,22 +92,33 @@ def add_to_junit(summary: Summary, config: pytest.Config) -> None:
     log = config.stash.get(xml_key, None)
     if log is None:
         return
-    for name, value in junit.properties(summary).items():
-        log.add_global_property(name, value)
-    for case in junit.cases(summary):
-        for report in _as_reports(case):
+    for name, count in summary.counts.items():
+        log.add_global_property(f"autotune_{name}", count)
+    for name, failed, skipped in _junit_cases(summary):
+        for report in _as_reports(name, one_line(failed), one_line(skipped)):
             log.pytest_runtest_logreport(report)
 
 
-def _as_reports(case: junit.Case) -> Iterator[pytest.TestReport]:
+def _junit_cases(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    """(name, why it failed, why it says nothing) of the gates where there are any, and of what could not be done."""
+    gate, drift = summary.gate, summary.drift
+    if gate.limit or gate.fail_on_unused or gate.failure:
+        yield "gate", gate.failure, gate.skipped
+    if drift.limit:
+        yield "drift", drift.failure, drift.skipped
+    # Named by their order: the words of an error would be another test case in each run.
+    yield from ((f"error_{number}", error, "") for number, error in enumerate(summary.errors, 1))
+
+
+def _as_reports(name: str, failed: str, skipped: str) -> Iterator[pytest.TestReport]:
     """What pytest would report of a test; only JUnit's report is told of it."""
-    nodeid, place = f"{case.classname}::{case.name}", (case.classname, None, case.name)
+    nodeid, place = f"{_JUNIT_CLASS}::{name}", (_JUNIT_CLASS, None, name)
     why: Any = None
     outcome: Literal["passed", "failed", "skipped"] = "passed"
-    if case.failed:
-        outcome, why = "failed", case.failed
-    elif case.skipped:
-        outcome, why = "skipped", (case.classname, 0, case.skipped)
+    if failed:
+        outcome, why = "failed", failed
+    elif skipped:
+        outcome, why = "skipped", (_JUNIT_CLASS, 0, skipped)
     yield pytest.TestReport(nodeid, place, {}, outcome, why, "call")
     yield pytest.TestReport(nodeid, place, {}, "passed", None, "teardown")
 

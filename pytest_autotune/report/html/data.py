@@ -6,7 +6,6 @@ The names here are those that ``page.js`` reads.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -15,11 +14,11 @@ from pytest_autotune.cache.diff import Change, ChangeKind, Diff, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.spread import Spread
-from pytest_autotune.report.costs import OUTSIDE, Cost, by_kernel, by_test
-from pytest_autotune.report.grouping import groups
-from pytest_autotune.report.naming import disagreed, readable, replaced
+from pytest_autotune.report.grouping import OUTSIDE, Cost, by_kernel, by_test, groups
+from pytest_autotune.report.naming import readable
 from pytest_autotune.report.rows import NOT_COVERED, RanWith, Row
 from pytest_autotune.report.summary import Summary
+from pytest_autotune.report.terminal import notes
 
 #: Counts as people read them: ``2,000 entries``.
 _counted = partial(counted, separator=",")
@@ -75,7 +74,7 @@ def page_data(summary: Summary) -> dict[str, Any]:
         "changed": _changed(summary.changes),
         "changes": [_change(change, texts) for change in summary.changes.changes],
         "unused": [_problem(entry.problem, texts) for entry in summary.unused],
-        "notes": [*map(one_line, _notes(summary))],
+        "notes": [*notes(summary), *(one_line(f"{one}: tuned without passing the plugin") for one in summary.unseen)],
     }
     configurations = texts.configurations  # these are texts, too
     return {"texts": texts.texts, "configurations": configurations, **data}
@@ -100,34 +99,6 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     if summary.incomplete:
         facts.append(("Not complete", summary.incomplete))
     return [(word, one_line(text)) for word, text in facts]
-
-
-def _notes(summary: Summary) -> Iterable[str]:
-    yield from summary.notes
-    yield from (f"worker {worker} crashed" for worker in summary.crashed)
-    yield from (f"{tuner} was left alone: {why}" for tuner, why in summary.unhooked)
-    yield from (f"{number} of {tuner} not raced: {why}" for (tuner, why), number in summary.not_verified.items())
-    yield from (f"{kernel}: tuned without passing the plugin" for kernel in summary.unseen)
-    if summary.taken_over:
-        yield f"{_counted(summary.taken_over, 'tuning')} of an interrupted run with this dump path taken over"
-    for (then, now), hits in summary.other_versions.items():
-        yield f"{_counted(hits, 'hit')}, tuned with {then}; this run has {now}"
-    for (old, new), hits in summary.moved.items():
-        yield f"{_counted(hits, 'hit')} of {new} moved from {old}"
-    for (device, other), problems in summary.aliases.items():
-        yield f"{_counted(problems, 'problem')} of {device} used entries of {other}"
-    if summary.left_out:
-        entries = _counted(len(summary.left_out), "loaded entry is", "loaded entries are")
-        yield f"{entries} not in the dump, for which no test asked"
-    if summary.replaced:
-        yield replaced(summary.replaced)
-    for disagreement in summary.disagreements:
-        yield "; kept ".join(disagreed(disagreement))
-    yield from (
-        f"{worker} waited {seconds:.1f} s for other workers' tunings"
-        for worker, seconds in summary.workers.items()
-        if seconds >= 0.1
-    )
 
 
 def _row(row: Row, texts: Texts) -> list[Any]:
