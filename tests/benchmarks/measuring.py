@@ -182,7 +182,7 @@ def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench
             with open(os.environ["MEASURING_OUT"], "a") as file:
                 file.write(json.dumps(record) + "\n")
             chosen = configs[record["arms"]["race"]["choice"]]
-    call.adopt(chosen or _first_that_fits(call, configs), 0.0)
+    call.adopt(chosen or _first_that_fits(call, configs), {})
     return True
 
 

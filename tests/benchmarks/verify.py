@@ -335,7 +335,7 @@ def _plant(autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -
         }
         with open(os.environ["VERIFY_OUT"], "a") as file:
             file.write(json.dumps(record) + "\n")
-    call.adopt(measuring._first_that_fits(call, configs), 0.0)
+    call.adopt(measuring._first_that_fits(call, configs), {})
     return True
 
 

@@ -60,7 +60,8 @@ class Adapter:
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         autotuner_class: Any = module.Autotuner
-        check, prune = autotuners.disk_cache_check(autotuner_class), autotuners.pruning(autotuner_class)
+        check = autotuners.method_of(autotuner_class, autotuners.DISK_CACHE)
+        prune = autotuners.method_of(autotuner_class, autotuners.PRUNE)
         heuristics = autotuners.HeuristicsOver(module)
         self._hooked.callback(heuristics.unhook)
         compiled = CompiledChoices(run)

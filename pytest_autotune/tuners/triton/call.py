@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import numbers
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -53,11 +53,14 @@ class Call:
         """What Triton's hooks get to see when ``config`` is used."""
         return {**self.named, **config.all_kwargs()}
 
-    def adopt(self, config: Any, time_ms: float) -> None:
-        """Leave the autotuner as a benchmark would have left it that chose this candidate."""
+    def adopt(self, config: Any, times_ms: Mapping[Any, float], seconds: float = 0.0) -> None:
+        """Leave the autotuner as a benchmark would have left it that chose this candidate.
+
+        The last launch may have been another candidate's: what it left in the tensors must not differ.
+        """
         self.autotuner.cache[self.tuning_key] = config
-        self.autotuner.configs_timings = {config: [time_ms] * 3}
-        self.autotuner.bench_time = 0.0
+        self.autotuner.configs_timings = {one: [time_ms] * 3 for one, time_ms in times_ms.items()}
+        self.autotuner.bench_time = seconds
         if not stream_is_capturing():
             self.autotuner.pre_hook(self.arguments(config), reset_only=True)
 

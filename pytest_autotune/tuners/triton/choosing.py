@@ -89,7 +89,7 @@ class Choices:
         """
         run, autotuner = self._run, call.autotuner
         if len(configs) == 1:
-            call.adopt(configs[0], 0.0)
+            call.adopt(configs[0], {configs[0]: 0.0})
             self._forget_before_the_next_test(call)
             return True
         # Triton refuses a call for which pruning left nothing, or that sets what is tuned, before it measures anything.
@@ -164,7 +164,7 @@ class Choices:
                 candidates,
                 may_be_defined,
                 help_to_compile,
-                partial(made_of, call, function, identity.fingerprint, configs),
+                partial(made_of, call, identity.fingerprint, configs),
             ),
         )
 
@@ -180,7 +180,7 @@ class Choices:
                 tuning.reject(no_longer_compiles(failure_text(error)))
                 continue
             verify_choice(call, identity.offered, tuning, self._run)
-            call.adopt(config, (tuning.entry.choice.time_us or 0.0) / 1000)
+            call.adopt(config, {config: (tuning.entry.choice.time_us or 0.0) / 1000})
             self._compiled.chosen(call, tuning.entry, config, kernel)
             return True
         return False

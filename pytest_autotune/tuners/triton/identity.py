@@ -118,25 +118,21 @@ def target_device() -> Device:
     return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), targets.arch_of(target))
 
 
-def made_of(
-    call: Call, function: FunctionType, fingerprint: Iterable[Value], configs: Sequence[Any]
-) -> Iterator[Digest]:
+def made_of(call: Call, fingerprint: Iterable[Value], configs: Sequence[Any]) -> Iterator[Digest]:
     """What the digests of a fingerprint stand for.
 
     :param configs: the candidates that pruning left.
     """
-    autotuner = call.autotuner
     for value in fingerprint:
         if value.name == "source" and value.type == FORM:
-            parts = source_parts(autotuner.fn, constant_text, named=False)
+            parts = source_parts(call.autotuner.fn, constant_text, named=False)
             for name, heuristic in call.heuristics:
                 if python_function(heuristic) is not None:
-                    parts.update(
-                        {f"{name}.{part}": one for part, one in source_parts(heuristic, constant_text).items()}
-                    )
+                    of_heuristic = source_parts(heuristic, constant_text).items()
+                    parts |= {f"{name}.{part}": one for part, one in of_heuristic}
             yield of_parts(str(value.value), parts)
         elif value.name in ("search", PRUNED) and value.type in ("digest", MADE_ANEW):
-            chosen = autotuner.configs if value.name == "search" else configs
+            chosen = call.autotuner.configs if value.name == "search" else configs
             yield of_candidates(str(value.value), distinct_params(chosen))
 
 

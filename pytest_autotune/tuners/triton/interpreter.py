@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.measuring.clocks import host_time_us
+from pytest_autotune.tuners.shared.source.functions import layers
 from pytest_autotune.tuners.triton.internals import kernel_layers
 
 
 def interprets(autotuner: Any) -> bool:
     """Whether the kernel of an autotuner runs under the interpreter: decided when it was decorated."""
-    inner = autotuner
-    while not inspect.isfunction(inner):
-        if kernel_layers.is_interpreted(inner):
-            return True
-        inner = inner.fn
-    return False
+    return any(map(kernel_layers.is_interpreted, layers(autotuner)))
 
 
 def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:

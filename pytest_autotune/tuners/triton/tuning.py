@@ -100,18 +100,14 @@ def _race(call: Call, configs: Sequence[Any], codes: Mapping[Any, Hashable], tun
 
     :returns: the outcome; None where the kernel's benchmark is not Triton's own and is to be used as it is.
     """
-    autotuner = call.autotuner
-    make_clock = None if stream_is_capturing() else clock_for(autotuner)
+    make_clock = None if stream_is_capturing() else clock_for(call.autotuner)
     if make_clock is None:
         return None
     started = time.time()
-    raced = race(make_clock(), autotuner, call.args, call.kwargs, configs, codes, tuning.races)
+    raced = race(make_clock(), call.autotuner, call.args, call.kwargs, configs, codes, tuning.races)
     best = raced.best if raced.best is not None else configs[0]
-    autotuner.configs_timings = {config: [result.time_us / 1000] * 3 for config, result in raced.results.items()}
-    autotuner.bench_time = time.time() - started
-    autotuner.cache[call.tuning_key] = best
-    # The last launch may have been another candidate's: what it left in the tensors must not differ.
-    autotuner.pre_hook(call.arguments(best), reset_only=True)
+    times_ms = {config: result.time_us / 1000 for config, result in raced.results.items()}
+    call.adopt(best, times_ms, time.time() - started)
     return raced
 
 

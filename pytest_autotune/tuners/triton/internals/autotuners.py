@@ -16,24 +16,16 @@ DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
 _PARAMETERS = {DISK_CACHE: ["self", "tuning_key", "configs", "bench_fn"], PRUNE: ["self", "kwargs"]}
 
 
-def disk_cache_check(autotuner_class: Any) -> Callable[..., Any]:
-    """``Autotuner.check_disk_cache``: called with the candidates that pruning left, and what benchmarks them.
+def method_of(autotuner_class: Any, name: str) -> Callable[..., Any]:
+    """A method of ``Autotuner`` that is hooked.
+
+    ``check_disk_cache`` is called with the candidates that pruning left, and what benchmarks them; ``prune_configs``
+    where a search begins, with the keyword arguments of the call.
 
     :raises HookError: where there is none, or it is called otherwise.
     """
-    return _known(autotuner_class, DISK_CACHE, needed="triton >= 3.4 is needed")
-
-
-def pruning(autotuner_class: Any) -> Callable[..., Any]:
-    """``Autotuner.prune_configs``: called where a search begins, with the keyword arguments of the call.
-
-    :raises HookError: where there is none, or it is called otherwise.
-    """
-    return _known(autotuner_class, PRUNE)
-
-
-def _known(autotuner_class: Any, name: str, needed: str = "") -> Callable[..., Any]:
     found = vars(autotuner_class).get(name)
+    needed = "triton >= 3.4 is needed"
     return known(found, f"Autotuner.{name}", "triton", _PARAMETERS[name], needed=needed)
 
 
