@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.report.rows import rows_of
-from pytest_autotune.run.find import Caches, find
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest
 
@@ -72,20 +69,6 @@ def test_a_row_tells_the_nearest_entry_though_the_lookup_did_not_look_for_it() -
     asked = problem(M=3)
     (row,) = rows_of([Lookup(asked, (), Outcome.MISS, NO_ENTRY)], Nearest([index(problem(M=1))], {}).find)
     assert row.reason == "no entry; the nearest has M 1 instead of 3"
-
-
-@pytest.mark.parametrize("asked", [problem(M=-1, N=0), problem(M=5)])
-def test_a_miss_among_ten_thousand_entries_compares_none_of_them(asked: Problem, monkeypatch) -> None:
-    many = index(*[problem(M=m, N=m % 10) for m in range(10_000)])
-    find(Caches([many]), Identity(asked, ()), lambda entry: True)
-    compared = []
-    equal = Value.__eq__
-    monkeypatch.setattr(Value, "__eq__", lambda self, other: compared.append(1) or equal(self, other))
-
-    finding = find(Caches([many]), Identity(asked, ()), lambda entry: True)
-
-    assert (finding.outcome, finding.reason) == (Outcome.MISS, NO_ENTRY)
-    assert len(compared) < 20
 
 
 def test_the_test_with_the_worst_outcome_stands_first_in_its_row() -> None:
