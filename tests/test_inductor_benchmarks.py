@@ -12,10 +12,8 @@ import pytest
 
 from pytest_autotune.run.door import Policy, TuningRun
 from pytest_autotune.run.together.coordination import Alone, GpuLock
-from pytest_autotune.tuners.inductor.benchmarks import ALONE, Benchmarks
+from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.hooking import Patches
-from pytest_autotune.tuners.measuring.clocks import Runner
-from pytest_autotune.tuners.measuring.race import time_alone
 from tests.test_race import Gpu
 
 OWN_MS = 7.0
@@ -70,19 +68,6 @@ def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, TuningRun]:
 
 def search() -> Any:
     return Search()
-
-
-def test_a_call_alone_is_timed_without_its_launch() -> None:
-    times_us = [time_alone(Gpu(seed=seed), Runner(lambda: 5.0), ALONE).median_us for seed in range(20)]
-
-    assert times_us == pytest.approx([5.0] * 20, rel=0.005)
-
-
-def test_a_slow_call_alone_is_launched_a_few_times() -> None:
-    launched: list[int] = []
-    time_alone(Gpu(), Runner(lambda: launched.append(1) or 50_000.0), ALONE)  # type: ignore[func-returns-value]
-
-    assert len(launched) <= 5
 
 
 def test_in_a_search_inductors_benchmark_is_timed_by_this_package_and_elsewhere_by_itself() -> None:
@@ -201,14 +186,3 @@ def test_nothing_is_raced_outside_of_a_search_or_where_one_configuration_fails()
     kernel.maybe_clone_args = None  # type: ignore[method-assign,assignment]
     with part.during(search()):
         assert raced(part, kernel) == []
-
-
-def test_a_race_whose_rounds_go_on_to_disagree_is_told_as_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.REPEATS", 0)
-    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.disagree", lambda *laps: "new")
-    part, _ = hooked(Inductor(), Gpu())
-    door = search()
-    with part.during(door):
-        raced(part, Kernel([9.0, 5.0, 5.1]))
-
-    assert door.disturbed

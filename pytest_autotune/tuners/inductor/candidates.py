@@ -73,7 +73,7 @@ def may_be_scaled(autotuner: Any) -> bool:
 def is_reached(autotuner: Any, config: Any, params: Params) -> bool:
     """Whether Inductor's search could come from a configuration of the list to these params.
 
-    The rules are those of Inductor's own tuner: which fields it moves, in which steps, and how far.
+    The rules are those of Inductor's own tuner: which fields it moves, and how far.
     An entry that breaks them is damaged or hostile, and compiling it may take minutes. Under a torch
     whose tuner is another one, nothing is reached.
     """
@@ -107,7 +107,7 @@ def _moves(autotuner: Any, name: str, start: Any, value: Any) -> bool:
         return 0 < value <= _MOST_STAGES
     if tuner.value_too_small(name, value) or tuner.value_too_large(name, value):
         return False
-    return _has_passed(start, value) and bool(tuner.value_too_large(name, _BEYOND))
+    return bool(tuner.value_too_large(name, _BEYOND))
 
 
 def _combined(autotuner: Any) -> dict[str, set[int]]:
@@ -122,14 +122,6 @@ def _combined(autotuner: Any) -> dict[str, set[int]]:
         values.setdefault("num_warps", set()).add(warps)
         values.setdefault("num_stages", set()).add(stages)
     return values
-
-
-def _has_passed(start: int, value: int) -> bool:
-    """Whether doubling and halving, which drops a remainder, leads from one to the other."""
-    odd = value // (value & -value)
-    while start and start // (start & -start) != odd:
-        start //= 2
-    return start > 0
 
 
 @dataclass

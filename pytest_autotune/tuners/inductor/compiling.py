@@ -44,8 +44,6 @@ _READY = "_get_ready"
 HANGS_S = 90.0
 #: So often a child looks whether its parent is still there, in seconds.
 _LOOK_S = 5.0
-#: Where it is compiled to, and by what. By another ptxas a kernel is another one for Triton's cache.
-_PASSED_ON = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH")
 #: What a child says: its job is done, or failed; others may compile its configurations; it comes to one of these.
 _DONE, _FAILED, _SHARES, _NEXT = range(4)
 #: All configurations of a job.
@@ -220,9 +218,8 @@ class ForkedPool:
             return ready
         if self.is_alive and name == _COMPILES:
             self._before()
-            environment = {name: os.environ.get(name) for name in _PASSED_ON}
             with suppress(pickle.PicklingError, AttributeError, TypeError):
-                return self._threads.submit(self._in_child, pickle.dumps((environment, whole)), whole)
+                return self._threads.submit(self._in_child, pickle.dumps(whole), whole)
         return self._by_own(whole)
 
     def _in_child(self, data: bytes, whole: Callable[[], Any] | None, part: int = _WHOLE) -> Any:
@@ -369,11 +366,8 @@ def _leave_alone_what_is_open(keep: Collection[int]) -> None:
 
 def _result(data: bytes) -> tuple[int, bytes]:
     """Do a job; what came of it."""
-    environment, job = pickle.loads(data)
-    for name, value in environment.items():
-        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
     try:
-        return _DONE, pickle.dumps(job())
+        return _DONE, pickle.dumps(pickle.loads(data)())
     except Exception:
         return _FAILED, pickle.dumps(traceback.format_exc())
 
@@ -382,13 +376,11 @@ def _prepare(worker: Worker) -> None:
     """Import what each worker would, and have no GPU."""
     heuristics: Any = import_module("torch._inductor.runtime.triton_heuristics")
     codecache = import_module("torch._inductor.codecache")
-    tasks: Any = import_module("torch._inductor.runtime.compile_tasks")
     utils: Any = import_module("torch._inductor.compile_worker.utils")
     utils._IN_TOPLEVEL_PROCESS = False
     codecache.PyCodeCache.cache_clear()  # what the parent has loaded is in use there
     heuristics.triton_helpers.set_driver_to_gpu = lambda: None  # it asks CUDA, which is not to be asked after a fork
     share_configurations(heuristics.CachingAutotuner, worker)
-    tasks._set_triton_ptxas_path = lambda: None  # the parent says which one it takes
     with suppress(Exception):  # what keys are made of takes a while, and is the same for all of them
         codecache.torch_key()
         import_module("torch._inductor.runtime.triton_compat").triton_key()

@@ -43,9 +43,7 @@ _SEARCH_SETTINGS = (
     "dynamic_scale_rblock",
     "min_split_scan_rblock",
     "spill_threshold",
-)
-#: Of kernels that few graphs have: what bounds their search, and where they are launched.
-_BOUNDS = (
+    # Of kernels that few graphs have: what bounds their search, and where they are launched.
     "RSPLIT_SIZE",
     "combo_coordesc_field_limits",
     "combo_warp_stage_candidates",
@@ -100,7 +98,7 @@ def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
     :param list_digest: stands for the list of candidates.
     """
     meta = autotuner.inductor_meta
-    noted = [name for name in (*_SEARCH_SETTINGS, *_BOUNDS) if meta.get(name)]
+    noted = [name for name in _SEARCH_SETTINGS if meta.get(name)]
     noted += [name for name, usual in _USUAL.items() if meta.get(name, usual) != usual]
     search = [list_digest, *(f"{name}={_plain(meta[name])}" for name in noted)]
     key = [

@@ -21,13 +21,8 @@ from pytest_autotune.tuners.shared.digest import digest
 _USUAL_ARGUMENTS = {"alpha": 1, "beta": 1}
 #: Settings of Inductor that decide which candidates there are -> what they are where nobody sets them.
 _USUAL_SETTINGS = {
-    "cpp.gemm_cache_blocking": None,
-    "cpp.gemm_max_k_slices": 1,
-    "cpp.gemm_thread_factors": None,
     "max_autotune_allow_flexible_layouts": False,
     "max_autotune_gemm_search_space": "DEFAULT",
-    "test_configs.autotune_choice_desc_regex": None,
-    "test_configs.autotune_choice_name_regex": None,
     "triton.autotune_cublasLt": True,
     "triton.decompose_k_threshold": 32,
     "triton.enable_persistent_tma_matmul": False,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,13 +21,16 @@ from typing import Any
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import Tuning, TuningRun
-from pytest_autotune.run.verify import Verdict
+from pytest_autotune.run.rounding import significant
+from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
-from pytest_autotune.tuners.inductor.template_race import verify_winner
+from pytest_autotune.tuners.measuring.comparing import Comparison
+from pytest_autotune.tuners.measuring.times import Measurement
+from pytest_autotune.tuners.measuring.verifying import DISTURBED, report, slower
 from pytest_autotune.tuners.shared.candidates import (
     EVERY_CANDIDATE_FAILED,
     error_line,
@@ -99,30 +103,46 @@ class Templates:
                 return {}
             return self._measure(choices, benchmark, offered, tuning)
 
-    def _verify(
-        self,
-        choices: Sequence[Any],
-        benchmark: _Benchmark | None,
-        offered: _Offered,
-        tuning: Tuning,
-    ) -> None:
+    def _verify(self, choices: Sequence[Any], benchmark: _Benchmark | None, offered: _Offered, tuning: Tuning) -> None:
+        """Measure the candidates of a loaded decision again, where it is its turn."""
         entry = tuning.entry
         if not tuning.to_verify or entry is None:
             return
         if benchmark is None:
             tuning.verified(Verdict("its candidates were not compiled"))
-            return
-        if choices[0].layout.device.type != "cuda":
+        elif choices[0].layout.device.type != "cuda":
             tuning.verified(Verdict("it is not on a GPU"))
-            return
+        else:
+            report(tuning, lambda is_over: self._verdict(choices, benchmark, offered, tuning, entry))
 
-        def entry_of(times_ms: Mapping[Any, float]) -> Entry:
-            candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
-            problem, fingerprint = tuning.lookup.identity
-            new = replace(entry, problem=problem, fingerprint=fingerprint, candidates=tuple(candidates))
-            return replace(new, versions=versions())
+    def _verdict(
+        self, choices: Sequence[Any], benchmark: _Benchmark, offered: _Offered, tuning: Tuning, entry: Entry
+    ) -> Verdict:
+        """Whether the winner of a loaded decision is still the fastest.
 
-        verify_winner(tuning, self._timed, choices, offered.winner(entry), benchmark, entry_of)
+        Inductor measures one after the other, on inputs that it makes for each time, so they cannot take turns. The two
+        that matter are measured twice, and the winner is slower where it is both times.
+        """
+        winner, worth = offered.winner(entry), worth_of(tuning.lookup.problem.device)
+        with self._timed.during(tuning):
+            began = time.perf_counter()
+            first = self._timed.measured(benchmark, choices)
+            best = min(first, key=lambda choice: first[choice].median_us, default=None)
+            seems_slower = winner in first and _compared(first[winner], first[best]).is_slower(worth)
+            again = self._timed.measured(benchmark, [best, winner]) if seems_slower else {}
+            verdict = Verdict(raced=len(first), measured_seconds=significant(time.perf_counter() - began))
+        if winner not in first:
+            return Verdict("it was not measured in this process")
+        if tuning.lookup.disturbed:
+            return replace(verdict, reason=DISTURBED)
+        found = _compared(again[winner], again[best]) if len(again) == 2 else None
+        if found is None or not found.is_slower(worth):
+            return verdict
+        times_ms = {choice: one.median_us / 1000 for choice, one in first.items()}
+        candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
+        problem, fingerprint = tuning.lookup.identity
+        new = replace(entry, problem=problem, fingerprint=fingerprint, candidates=tuple(candidates), versions=versions())
+        return slower(verdict, found, again[best].median_us, new)
 
     def _measure(
         self,
@@ -201,6 +221,11 @@ class _Offered:
         if self._number_of[self._labels[choice]] > 1 or kind(choice) == "SubgraphChoice":
             return False
         return kind(choice) != "ExternKernel" or entry.versions != versions()
+
+
+def _compared(own: Measurement, other: Measurement) -> Comparison:
+    ratio = own.median_us / other.median_us
+    return Comparison(ratio - 1, ratio * math.hypot(own.error_us / own.median_us, other.error_us / other.median_us))
 
 
 def _label(choice: Any) -> str:
