@@ -141,8 +141,8 @@ class Templates:
         times_ms = {choice: one.median_us / 1000 for choice, one in first.items()}
         candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
         problem, fingerprint = tuning.lookup.identity
-        new = replace(entry, problem=problem, fingerprint=fingerprint, candidates=tuple(candidates), versions=versions())
-        return slower(verdict, found, again[best].median_us, new)
+        new = replace(entry, problem=problem, fingerprint=fingerprint, versions=versions())
+        return slower(verdict, found, again[best].median_us, replace(new, candidates=tuple(candidates)))
 
     def _measure(
         self,
