@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_autotune.session import INPUT_KEY, MARKER, asks_for_cache
+from pytest_autotune.session import INPUT_KEY, MARKER, asks_for_cache, supply_interpreter_benchmark
 from pytest_autotune.session.options import add_options, anything_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_autotune.session.controller import Controller
-    from pytest_autotune.session.fixture import CacheFixture
+    from pytest_autotune.session.marker import CacheFixture
     from pytest_autotune.session.parsed_options import Options
     from pytest_autotune.session.worker import TestProcess
 
@@ -39,11 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if config.option.help:
         return
-    if "TRITON_INTERPRET" in os.environ:
-        from pytest_autotune.session import interpreter_benchmark
-
-        if interpreter_benchmark.is_interpreting():
-            interpreter_benchmark.supply_when_imported(config.stash.setdefault(_undo, []))
+    if os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y"):  # as Triton reads it
+        supply_interpreter_benchmark(config.stash.setdefault(_undo, []))
     has_task = INPUT_KEY in getattr(config, "workerinput", ())
     if has_task or anything_set(config):
         options = _read_options(config)
@@ -63,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_gate_without_load(config: pytest.Config, options: Options) -> bool:
-    from pytest_autotune.session.gating import unloaded_gate
+    from pytest_autotune.session.completeness import unloaded_gate
 
     return bool(unloaded_gate(config, options))
 
@@ -96,7 +93,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 @pytest.fixture
 def autotune_cache(request: pytest.FixtureRequest) -> CacheFixture:
     """The loaded autotuning caches, and what this test looked up in them."""
-    from pytest_autotune.session.fixture import CacheFixture
+    from pytest_autotune.session.marker import CacheFixture
 
     if _process not in request.config.stash:
         pytest.fail("autotune_cache was asked for after the run began: name it as an argument", pytrace=False)

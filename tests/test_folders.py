@@ -22,7 +22,7 @@ from pytest_autotune.run.together.folders import (
     shared_folder,
     standard_folder,
 )
-from pytest_autotune.session.progress_line import ProgressFile
+from pytest_autotune.session.progress import ProgressFile
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.run.progress import WAITING_FOR_GPU, Progress, Stage
-from pytest_autotune.session.progress_line import Mode, ProgressFile, ProgressLine, mode_of, stages_in
+from pytest_autotune.session.progress import ProgressFile, ProgressLine, is_live, stages_in
 from tests.conftest import DISTRIBUTIONS, Suite
 
 PROBLEM = Problem("toy", "lib.op", (), Device("GPU", "arch", 1))
@@ -33,12 +33,12 @@ class Clock:
 class Screen:
     """A line on a terminal of 60 columns, of which pytest has used 10."""
 
-    def __init__(self, mode: Mode, *stages: Stage, used: int = 10) -> None:
+    def __init__(self, is_live: bool, *stages: Stage, used: int = 10) -> None:
         self.clock = Clock()
         self.written: list[str] = []
         self.stages = list(stages)
         place = (60 - used - 1, used > 0)
-        self.line = ProgressLine(self.written.append, lambda: place, lambda: self.stages, mode, self.clock)
+        self.line = ProgressLine(self.written.append, lambda: place, lambda: self.stages, is_live, self.clock)
 
     def after(self, seconds: float) -> str:
         """What is written after so many seconds of a tuning."""
@@ -52,7 +52,7 @@ STAGE = Stage("toy:lib.op", 100.0, 3, 12)
 
 
 def test_a_terminal_shows_kernel_candidate_and_seconds_in_the_rest_of_pytests_line_and_clears_it() -> None:
-    screen = Screen(Mode.LIVE, STAGE)
+    screen = Screen(True, STAGE)
 
     assert screen.after(0.9) == ""
     assert screen.after(4) == "\x1b7\x1b[K toy:lib.op: candidate 3 of 12, 4s\x1b8"
@@ -63,19 +63,19 @@ def test_a_terminal_shows_kernel_candidate_and_seconds_in_the_rest_of_pytests_li
 
 
 def test_a_line_never_wraps() -> None:
-    assert Screen(Mode.LIVE, Stage("toy:" + "k" * 90, 100.0)).after(2).count("k") < 49
-    assert Screen(Mode.LIVE, STAGE, used=45).after(2) == ""
+    assert Screen(True, Stage("toy:" + "k" * 90, 100.0)).after(2).count("k") < 49
+    assert Screen(True, STAGE, used=45).after(2) == ""
 
 
 def test_what_several_workers_tune_is_one_line_with_the_longest() -> None:
     younger = Stage("toy:lib.other", 102.0, waits=WAITING_FOR_GPU)
 
-    assert "toy:lib.op: candidate 3 of 12, 9s (and 1 more)" in Screen(Mode.LIVE, younger, STAGE).after(9)
-    assert "toy:lib.other: 7s, waiting for the GPU" in Screen(Mode.LIVE, younger).after(9)
+    assert "toy:lib.op: candidate 3 of 12, 9s (and 1 more)" in Screen(True, younger, STAGE).after(9)
+    assert "toy:lib.other: 7s, waiting for the GPU" in Screen(True, younger).after(9)
 
 
 def test_a_log_has_a_plain_line_now_and_then_and_never_an_escape_code() -> None:
-    screen = Screen(Mode.PLAIN, STAGE)
+    screen = Screen(False, STAGE)
 
     lines = {second: text for second in range(0, 200, 5) if (text := screen.after(second))}
     screen.line.clear()
@@ -88,7 +88,7 @@ def test_a_log_has_a_plain_line_now_and_then_and_never_an_escape_code() -> None:
 
 
 def test_no_thread_is_left_after_a_tuning() -> None:
-    line = Screen(Mode.LIVE, STAGE).line
+    line = Screen(True, STAGE).line
     line.start()
     thread: Any = line._thread
     assert thread.is_alive()
@@ -99,26 +99,23 @@ def test_no_thread_is_left_after_a_tuning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "is_terminal", "verbosity", "capture", "environment"),
+    ("live", "is_terminal", "capture", "environment"),
     [
-        (Mode.LIVE, True, 0, "fd", {"TERM": "xterm"}),
-        (Mode.LIVE, True, 1, "sys", {"TERM": "xterm"}),
-        (Mode.OFF, True, -1, "fd", {"TERM": "xterm"}),
-        (Mode.PLAIN, True, 0, "no", {"TERM": "xterm"}),
-        (Mode.PLAIN, True, 0, "fd", {"TERM": "dumb"}),
-        (Mode.PLAIN, True, 0, "fd", {}),
-        (Mode.PLAIN, True, 0, "fd", {"TERM": "xterm", "CI": "true"}),
-        (Mode.PLAIN, False, 0, "fd", {"TERM": "xterm"}),
-        (Mode.OFF, False, -2, "fd", {}),
+        (True, True, "fd", {"TERM": "xterm"}),
+        (True, True, "sys", {"TERM": "xterm"}),
+        (False, True, "no", {"TERM": "xterm"}),
+        (False, True, "fd", {"TERM": "dumb"}),
+        (False, True, "fd", {"TERM": "xterm", "CI": "true"}),
+        (False, False, "fd", {"TERM": "xterm"}),
     ],
 )
-def test_escape_codes_are_for_terminals_alone_and_q_shows_nothing(
-    mode: Mode, is_terminal: bool, verbosity: int, capture: str, environment: dict[str, str]
+def test_escape_codes_are_for_terminals_alone(
+    live: bool, is_terminal: bool, capture: str, environment: dict[str, str]
 ) -> None:
-    config: Any = SimpleNamespace(get_verbosity=lambda: verbosity, getoption=lambda name, default: capture)
+    config: Any = SimpleNamespace(getoption=lambda name, default: capture)
     stream: Any = SimpleNamespace(isatty=lambda: is_terminal)
 
-    assert mode_of(config, stream, environment) is mode
+    assert is_live(config, stream, environment) is live
 
 
 def test_the_stages_of_a_tuning_are_told_and_an_inner_one_before_the_outer() -> None:

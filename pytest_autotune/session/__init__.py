@@ -5,9 +5,11 @@ It stands in no module of its own, since a run that asks for nothing would impor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
 #: The marker, and the fixture, of one test's caches.
@@ -19,3 +21,18 @@ INPUT_KEY = "autotune"
 def asks_for_cache(item: pytest.Item) -> bool:
     """Whether a test has the marker or the fixture, and so may load caches of its own."""
     return item.get_closest_marker(MARKER) is not None or MARKER in getattr(item, "fixturenames", ())
+
+
+def supply_interpreter_benchmark(undo: list[Callable[[], None]]) -> None:
+    """Let Triton measure interpreted kernels, once it is imported, also in a run that asks for nothing.
+
+    :param undo: gets what restores Triton.
+    """
+    import wrapt
+
+    def supply(module: Any) -> None:
+        from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
+
+        undo.append(supply_interpreter_benchmark(module))
+
+    wrapt.register_post_import_hook(supply, "triton.runtime.autotuner")

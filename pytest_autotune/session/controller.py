@@ -26,10 +26,9 @@ from pytest_autotune.run.events import Event, Log, RunFolder, events_in
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.together.folders import Membership, remove_run_folders, shared_folder
-from pytest_autotune.session import asks_for_cache, ci, reports
+from pytest_autotune.session import asks_for_cache, reports
 from pytest_autotune.session.beginning import begin
-from pytest_autotune.session.completeness import Completeness
-from pytest_autotune.session.gating import empty_gate, unloaded_gate
+from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.traffic import Task, receive_lines, send_task
 from pytest_autotune.session.worker import TestProcess
@@ -53,8 +52,8 @@ class Controller:
         self._completeness = Completeness(config)
         self._has_begun = self._is_shown = False
         self._places: dict[str, Place] = {}
-        self._is_on_github = ci.is_on_github(options.ci)
-        self._locate = ci.Places(config.rootpath)
+        self._is_on_github = reports.is_on_github(options.ci)
+        self._locate = reports.Places(config.rootpath)
         self._summary: Summary | None = None
         self.run_id = uuid.uuid4().hex
         self._notes: list[str] = []
@@ -197,7 +196,7 @@ class Controller:
             self._receive(ALONE, self._process.end().unwritten)
         summary = reports.write(self._options.report, self._end(session, exitstatus))
         if self._is_on_github:
-            summary = ci.add_step_summary(summary)
+            summary = reports.add_step_summary(summary)
         self._summary = summary
         reports.add_to_junit(summary, self._config)
         if summary.failures:

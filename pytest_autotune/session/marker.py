@@ -1,13 +1,18 @@
-"""What the marker says of one test."""
+"""What one test asks for by the marker, and what it gets that asks for its caches by the fixture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.session import MARKER
+
+if TYPE_CHECKING:
+    from pytest_autotune.session.worker import TestProcess
 
 
 def enabled(item: pytest.Item) -> bool:
@@ -35,3 +40,61 @@ def caches(item: pytest.Item) -> Iterator[str]:
         if not all(isinstance(path, (str, Path)) for path in paths):
             pytest.fail(f"marker {MARKER}: load= takes a path or several, not {load!r}", pytrace=False)
         yield from map(str, paths)
+
+
+class CacheFixture:
+    """What the ``autotune_cache`` fixture gives to a test.
+
+    The problems are those that this test was the first to ask for in its process.
+    """
+
+    def __init__(self, process: TestProcess, item: pytest.Item) -> None:
+        self._process = process
+        self._item = item
+
+    def _with(self, outcome: Outcome) -> tuple[Lookup, ...]:
+        return tuple(lookup for lookup in self._process.in_this_test if lookup.outcome is outcome)
+
+    @property
+    def hits(self) -> tuple[Lookup, ...]:
+        """What a loaded cache had."""
+        return self._with(Outcome.HIT)
+
+    @property
+    def misses(self) -> tuple[Lookup, ...]:
+        """What no loaded cache had."""
+        return self._with(Outcome.MISS)
+
+    @property
+    def stale(self) -> tuple[Lookup, ...]:
+        """What a loaded cache had for other code or other candidates."""
+        return self._with(Outcome.STALE)
+
+    @property
+    def mismatches(self) -> tuple[Lookup, ...]:
+        """What loaded caches had for other devices only."""
+        return self._with(Outcome.MISMATCH)
+
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """The entries that are loaded now, the ones that take precedence first."""
+        return tuple(entry for index in self._process.run.indexes for entry in index)
+
+    def load(self, path: str | Path) -> None:
+        """Load one more cache until this test ends.
+
+        :param path: relative to the test's file.
+        """
+        self._process.load(self._item, str(path))
+
+    def tune(self, kernel: str, **request: Any) -> Any:
+        """Choose a configuration for a hand-written kernel: :func:`pytest_autotune.tune`, with its arguments."""
+        from pytest_autotune.tuners.function.tuner import tune
+
+        return tune(kernel, **request)
+
+    def loss(self, config: object, **request: Any) -> Any:
+        """What a choice costs here: :func:`pytest_autotune.loss`, with its arguments."""
+        from pytest_autotune.tuners.function.tuner import loss
+
+        return loss(config, **request)

@@ -15,7 +15,7 @@ from pytest_autotune.run.together.folders import SharedFolder, shared_folder
 from pytest_autotune.session.controller import Controller
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.preparing import MeetingPlace
-from pytest_autotune.session.progress_line import ProgressFile, ProgressOfWorkers, progress_of_process
+from pytest_autotune.session.progress import ProgressFile, ProgressOfWorkers, progress_of_process
 from pytest_autotune.session.traffic import receive_task
 from pytest_autotune.session.worker import Surroundings, TestProcess
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,23 +36,11 @@ _NARROW = 20
 _SAVE, _RESTORE, _CLEAR = "\x1b7", "\x1b8", "\x1b[K"
 
 
-class Mode(Enum):
-    """How to show progress."""
-
-    OFF = "off"
-    #: In the rest of pytest's own line, cleared again.
-    LIVE = "live"
-    #: In lines of their own, which stay.
-    PLAIN = "plain"
-
-
-def mode_of(config: pytest.Config, stream: TextIO, environ: Mapping[str, str]) -> Mode:
-    """How this run shows progress."""
-    if config.get_verbosity() < 0:
-        return Mode.OFF
+def is_live(config: pytest.Config, stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether progress is shown in the rest of pytest's own line and cleared again, not in lines that stay."""
     is_captured = config.getoption("capture", "fd") != "no"  # else tests move the cursor
     is_terminal = stream.isatty() and environ.get("TERM", "") not in ("", "dumb") and not environ.get("CI")
-    return Mode.LIVE if is_terminal and is_captured else Mode.PLAIN
+    return is_terminal and is_captured
 
 
 class ProgressLine:
@@ -62,6 +49,7 @@ class ProgressLine:
     :param write: to the terminal, whatever is captured.
     :param place: how many columns pytest's own line has left, and whether it has begun.
     :param stages: what is tuned now, by this process or by others.
+    :param is_live: as :func:`is_live` says.
     """
 
     def __init__(
@@ -69,13 +57,13 @@ class ProgressLine:
         write: Callable[[str], object],
         place: Callable[[], tuple[int, bool]],
         stages: Callable[[], Sequence[Stage]],
-        mode: Mode,
+        is_live: bool,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._write = write
         self._place = place
         self._stages = stages
-        self._mode = mode
+        self._is_live = is_live
         self._now = now
         self._lock = threading.Lock()
         #: What stands in pytest's line now.
@@ -86,7 +74,7 @@ class ProgressLine:
 
     def start(self) -> None:
         """Show what there is every second, until :meth:`stop`."""
-        if self._mode is Mode.OFF or self._thread is not None:
+        if self._thread is not None:
             return
         stop = self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_drawing, args=(stop,), name="autotune-progress", daemon=True)
@@ -108,7 +96,7 @@ class ProgressLine:
     def draw(self) -> None:
         """Show what is tuned now, if it has taken a while."""
         now = self._now()
-        after = PLAIN_AFTER_S if self._mode is Mode.PLAIN else AFTER_S
+        after = AFTER_S if self._is_live else PLAIN_AFTER_S
         stages = sorted((one for one in self._stages() if now - one.since >= after), key=lambda one: one.since)
         if not stages:
             self.clear()
@@ -116,9 +104,9 @@ class ProgressLine:
         more = f" (and {len(stages) - 1} more)" if len(stages) > 1 else ""
         text = one_line(f"{stages[0].text(now)}{more}")
         with self._lock:
-            if self._mode is Mode.LIVE:
+            if self._is_live:
                 self._draw_live(text)
-            elif self._mode is Mode.PLAIN and now - self._last_plain >= PLAIN_EVERY_S:
+            elif now - self._last_plain >= PLAIN_EVERY_S:
                 self._last_plain = now
                 _, has_begun = self._place()
                 self._write(f"{chr(10) if has_begun else ''}autotune: tuning {text}\n")
@@ -146,32 +134,25 @@ class ProgressLine:
 def progress_line(config: pytest.Config, stages: Callable[[], Sequence[Stage]]) -> ProgressLine | None:
     """The line of this run; None where nothing is shown. To be called while nothing is captured."""
     # The terminal's reporter is made later, and writes to what is standard output now.
-    if not config.pluginmanager.hasplugin("terminal"):
+    stream = sys.stdout
+    if config.get_verbosity() < 0 or not config.pluginmanager.hasplugin("terminal"):
         return None
-    mode = mode_of(config, sys.stdout, os.environ)
+    try:
+        descriptor = os.dup(stream.fileno())
+    except (OSError, ValueError, AttributeError):  # pytest's output goes to a buffer
+        return None
+    config.add_cleanup(lambda: os.close(descriptor))
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+
+    def write(text: str) -> None:
+        os.write(descriptor, text.encode(encoding, "replace"))
 
     def place() -> tuple[int, bool]:
         writer: Any = config.get_terminal_writer()
         used = int(writer.width_of_current_line)
         return int(writer.fullwidth) - used - 1, used > 0
 
-    return ProgressLine(_writer_past_capture(config, sys.stdout, mode), place, stages, mode)
-
-
-def _writer_past_capture(config: pytest.Config, stream: TextIO, mode: Mode) -> Callable[[str], object]:
-    def to_stream(text: str) -> None:
-        stream.write(text)
-        stream.flush()
-
-    if mode is Mode.OFF:
-        return lambda text: None
-    try:
-        descriptor = os.dup(stream.fileno())
-    except (OSError, ValueError, AttributeError):  # pytest's output goes to a buffer
-        return to_stream
-    config.add_cleanup(lambda: os.close(descriptor))
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return lambda text: os.write(descriptor, text.encode(encoding, "replace"))
+    return ProgressLine(write, place, stages, is_live(config, stream, os.environ))
 
 
 class ProgressFile:
