@@ -31,7 +31,7 @@ from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
-from pytest_autotune.tuners.function.keys import key_values, multiple_of, power_of_two
+from pytest_autotune.tuners.function.keys import multiple_of, power_of_two
 from pytest_autotune.tuners.function.plan import processor_of
 from pytest_autotune.tuners.function.source_text import source_text
 from pytest_autotune.tuners.function.space import ENUMERABLE, as_space, product
@@ -176,19 +176,6 @@ def test_coarser_keys() -> None:
     for call in (lambda: power_of_two(-1), lambda: multiple_of(-1, 8), lambda: multiple_of(1, 0)):
         with pytest.raises(ValueError, match=r"-1|step"):
             call()
-
-
-def test_dtypes_and_scalars_of_libraries_are_plain_values_in_a_key() -> None:
-    numpy = pytest.importorskip("numpy")
-
-    key = key_values({"m": numpy.int64(5), "b": numpy.bool_(True), "x": numpy.float32, "y": numpy.dtype("float16")})
-
-    assert key == (
-        Value("b", True),
-        Value("m", 5),
-        Value("x", "fp32", "dtype"),
-        Value("y", "fp16", "dtype"),
-    )
 
 
 @pytest.mark.parametrize("value", [{1}, {"a": [1]}, object()], ids=["set", "dict", "object"])
@@ -404,21 +391,6 @@ def test_optuna_searches_part_of_a_large_space_and_the_same_part_every_time() ->
     assert abs(chosen["a"] - 12) + abs(chosen["b"] - 3) < 40
 
 
-def test_a_space_that_fits_is_measured_as_a_whole_without_optuna(tuner: FunctionTuner, monkeypatch: Any) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    asked: list[int] = []
-
-    # As many axes as configurations: most combinations of their values are none.
-    space = [{"a": number, "b": -number, "c": number * 7 % 9} for number in range(9)]
-
-    def run(config: dict[str, int]) -> float:
-        asked.append(config["a"])
-        return abs(config["a"] - 4) + 1.0
-
-    assert tuner.tune("k", space=space, run=run, strategy="optuna", measuring=AS_TOLD)["a"] == 4
-    assert asked == list(range(9))
-
-
 def test_a_search_of_a_space_that_hardly_fits_is_bounded_by_it(tuner: FunctionTuner) -> None:
     pytest.importorskip("optuna")
     asked: list[int] = []
@@ -586,13 +558,6 @@ def test_what_a_caller_does_to_a_choice_does_not_reach_the_next_one(tuner: Funct
     assert tune() == {"a": 1}
 
 
-def test_another_space_or_version_is_not_served_from_memory(tuner: FunctionTuner) -> None:
-    def tune(**request: Any) -> Any:
-        return tuner.tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, **request})
-
-    assert (tune(), tune(space=[2, 3]), tune(space=[0, 1])) == (1, 2, 0)
-
-
 def test_threads_that_ask_at_once_tune_once(tuner: FunctionTuner) -> None:
     runs: list[int] = []
     barrier = threading.Barrier(4)
@@ -726,19 +691,6 @@ before = len(seen)
 assert kernel(5, scale=3) == 30 and len(seen) == before
 """
     subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_a_search_whose_measurements_go_on_to_disagree_is_told_as_disturbed(
-    tuner: FunctionTuner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.REPEATS", 0)
-    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.disagree", lambda *laps: "new")
-    run, lookups = a_run(dumping=True)
-    tuner.attach(run)
-
-    tuner.tune("k", space=[1, 2], run=lambda config: sum(range(1000)), measuring=Measuring(warmup_ms=0, measure_ms=1))
-
-    assert lookups[0].disturbed
 
 
 # Sweeps

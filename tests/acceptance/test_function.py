@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -148,15 +147,6 @@ def test_the_first_configuration_that_works_is_used_where_the_user_wants_no_tuni
     assert set(serial_suite.tunings) <= {"32"}, "16 was refused, and 64 never tried"
 
 
-def test_entries_of_another_device_are_a_mismatch(suite: Suite) -> None:
-    a_suite(suite).serial.dump()
-    suite.cache.write_text(suite.cache.read_text().replace('name: "CPU"', 'name: "Other CPU"'))
-
-    counts = suite.report("--autotune-load=cache.textproto")["counts"]
-
-    assert (counts["mismatch"], counts["tuned"]) == (3, 3)
-
-
 def test_an_error_on_a_miss_fails_the_test_before_anything_runs(suite: Suite) -> None:
     a_suite(suite).serial.dump()
     test = SUITE.replace("[16, 32, 64]", "[128]")
@@ -263,18 +253,6 @@ def test_ignored_kernels_are_tuned_and_told_nowhere(suite: Suite, section: Any) 
     assert suite.tunings
     assert not any("lib.gemm" in line for line in section(result))
     assert not suite.cache.exists()
-
-
-def test_only_the_named_tuners_act(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite.pytester, "_method", "subprocess")  # what is tuned without a run is remembered
-    a_suite(suite)
-
-    result = suite.dump("--autotune-tuners=triton")
-    acted = suite.dump("--autotune-tuners=function")
-
-    result.assert_outcomes(passed=4)
-    acted.assert_outcomes(passed=4)
-    assert suite.cache.read_text().count("entries {") == 3
 
 
 def test_the_marker_and_the_fixture_work_as_for_any_tuner(suite: Suite) -> None:
@@ -436,13 +414,3 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def test_the_report_of_a_shared_tuning_counts_it_once(suite: Suite) -> None:
-    a_suite(suite, SUITE.replace("[16, 32, 64]", "[16] * 6"))
-
-    report = suite.report("--autotune-dump=cache.textproto")
-
-    assert report["counts"]["tuned"] == 1
-    assert suite.tunings == ["16", "32", "64"]
-    assert json.dumps(report)

@@ -18,6 +18,13 @@ from pytest_autotune.tuners.measuring.race import Race
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.shared.candidates import clear_tracebacks, first_line
 
+#: Gets a number, and out of how many it is.
+Tells = Callable[[int, int], object]
+
+
+def tells_nobody(number: int, of: int) -> None:
+    """Nobody wants to know how far it is."""
+
 
 class Bench:
     """Where the candidates of one search are checked and measured.
@@ -27,7 +34,7 @@ class Bench:
     :raises TuningError: when nothing here can time the device.
     """
 
-    def __init__(self, plan: Plan, hold: Hold, races: Callable[[int, int], object] = lambda left, of: None) -> None:
+    def __init__(self, plan: Plan, hold: Hold, races: Tells = tells_nobody) -> None:
         how = plan.measuring
         try:
             self._clock = make_clock(how.clock, plan.processor.on_gpu, how.flush_l2)
@@ -98,12 +105,8 @@ class Bench:
     def runner(self, trial: Trial) -> Runner:
         """What launches a candidate."""
         callbacks, config = self._callbacks, trial.configuration.config
-        run = (
-            partial(callbacks.run, config)
-            if callbacks.compile is None
-            else partial(callbacks.run, config, trial.compiled)
-        )
-        runner = Runner(run)
+        compiled = () if callbacks.compile is None else (trial.compiled,)
+        runner = Runner(partial(callbacks.run, config, *compiled))
         if callbacks.reset is not None:
             runner = replace(runner, before=partial(callbacks.reset, config))
         if callbacks.setup is not None:
@@ -183,18 +186,16 @@ def _reason(error: BaseException) -> str:
     return line if named else f"{type(error).__name__}: {line}".removesuffix(": ")
 
 
-def _none_left(trials: Sequence[Trial]) -> TuningError:
-    again = not any(trial.may_pass for trial in trials)
-    return TuningError(_why_none(trials), tuple(trial.failed for trial in trials) if again else ())
-
-
 def _may_pass(error: BaseException) -> bool:
     return isinstance(error, (MemoryError, OSError, UnusableTimesError)) or "OutOfMemory" in type(error).__name__
 
 
-def _why_none(trials: Sequence[Trial]) -> str:
+def _none_left(trials: Sequence[Trial]) -> TuningError:
     failed = [trial for trial in trials if trial.failed]
+    if not failed:
+        return TuningError("the search came to no candidate")
     reasons = "; ".join(f"{trial.configuration}: {trial.failed}" for trial in failed[:3])
     more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
-    number = "the only candidate" if len(trials) == 1 else f"all {len(failed)} candidates"
-    return f"{number} failed: {reasons}{more}" if trials else "the search came to no candidate"
+    number = "the only candidate" if len(failed) == 1 else f"all {len(failed)} candidates"
+    will_again = not any(trial.may_pass for trial in failed)
+    return TuningError(f"{number} failed: {reasons}{more}", tuple(one.failed for one in failed) if will_again else ())

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, Versions
 from pytest_autotune.devices import stream_is_capturing
@@ -17,7 +17,7 @@ from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, how_measured, how_searched
 from pytest_autotune.tuners.function.keys import key_values
 from pytest_autotune.tuners.function.plan import Found, Hold, Plan
-from pytest_autotune.tuners.function.search import random_state_kept, runners, search, why_unusable
+from pytest_autotune.tuners.function.search import check, random_state_kept, search
 from pytest_autotune.tuners.function.source_text import sources_of
 from pytest_autotune.tuners.function.space import Configuration
 from pytest_autotune.tuners.function.strategies import Exhaustive
@@ -60,6 +60,10 @@ class Request:
         """What the process remembers a choice by."""
         return Identity(self.problem, self.fingerprint.values)
 
+    def candidates(self) -> list[Candidate]:
+        """All configurations; of a space that is too large to be listed some, the same in every run."""
+        return [Candidate(params=one.params) for one in self.plan.space.sample(SWEPT, self.problem.digest)]
+
     def on_offer(self, entry: Entry) -> bool:
         """Whether an entry's choice is in the space."""
         return entry.choice is not None and self.plan.space.find(entry.choice.params) is not None
@@ -80,12 +84,10 @@ def choose(run: TuningRun | None, request: Request, forget: Callable[[], object]
         problem,
         values,
         request.on_offer,
-        versions(),
+        # The first one is that of the tuner itself.
+        Versions((("pytest-autotune", version_of("pytest_autotune")), *versions_of(*_LIBRARIES).each)),
         request.fingerprint.label,
-        Abilities(
-            candidates=partial(_candidates, request),
-            made_of=partial(request.fingerprint.made_of, request.plan.space),
-        ),
+        Abilities(request.candidates, made_of=partial(request.fingerprint.made_of, request.plan.space)),
     ) as tuning:
         if tuning.lookup.inside:  # a test that uses it is to ask for it, too: else that would not be known
             run.at_next_test(forget)
@@ -141,8 +143,9 @@ def _verify(plan: Plan, tuning: Tuning, workers: int) -> None:
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
         configurations = [found for one in some if (found := plan.space.find(one.params)) is not None]
-        by_params = runners(plan, configurations, workers)
-        return {one: by_params[one.params] for one in some if one.params in by_params}
+        checked = check(plan, configurations, workers)
+        usable = {one.configuration.params: runner for one, runner in checked if not one.failed}
+        return {one: usable[one.params] for one in some if one.params in usable}
 
     def clock() -> Clock:
         own, how = plan.measuring.clock, plan.measuring
@@ -166,16 +169,12 @@ def choose_unportable(run: TuningRun | None, plan: Plan, problem: Problem, reaso
     return _search(plan, problem, workers_of(run), hold).best.configuration
 
 
-def _candidates(request: Request) -> list[Candidate]:
-    """All configurations; of a space that is too large to be listed some, the same in every run."""
-    return [Candidate(params=one.params) for one in request.plan.space.sample(SWEPT, request.problem.digest)]
-
-
 def _why_unusable(request: Request, configuration: Configuration) -> str:
     if stream_is_capturing():
         return ""
     with random_state_kept():
-        return why_unusable(request.plan, configuration)
+        [(trial, _)] = check(request.plan, [configuration], 1)
+        return trial.failed
 
 
 def _search(
@@ -196,13 +195,3 @@ def workers_of(run: TuningRun | None) -> int:
     if run is not None:
         return run.policy.compile_threads
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def versions() -> Versions:
-    """The versions that are noted of a choice; the first one is that of the tuner itself."""
-    return Versions((("pytest-autotune", _own_version()), *versions_of(*_LIBRARIES).each))
-
-
-@lru_cache(maxsize=1)
-def _own_version() -> str:
-    return version_of("pytest-autotune")

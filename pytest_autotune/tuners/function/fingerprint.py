@@ -92,5 +92,6 @@ def how_searched(strategy: Strategy, space: Space) -> Iterator[Value]:
 
 def _own_text(own: object) -> str:
     """A digest of a benchmark or strategy of the caller's own; of an object, its class and what cannot change of it."""
-    text = source_text(own) if python_function(own) is not None else class_digest(type(own), immutable_text)
-    return digest(f"{getattr(own, '__qualname__', type(own).__qualname__)} {text} {immutable_text(own)}")
+    if python_function(own) is not None:
+        return source_text(own) or "unread"
+    return digest(f"{class_digest(type(own), immutable_text)} {immutable_text(own)}")

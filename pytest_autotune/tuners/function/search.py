@@ -10,9 +10,8 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from pytest_autotune.cache.model import Value
 from pytest_autotune.devices import torch_cuda
-from pytest_autotune.tuners.function.bench import Bench
+from pytest_autotune.tuners.function.bench import Bench, Tells, tells_nobody
 from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.plan import Found, Hold, Loss, Plan, Trial
 from pytest_autotune.tuners.function.space import Configuration, params_of
@@ -21,13 +20,9 @@ from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: A configuration, and what is made of it; None where nothing is compiled.
 _Compiled = tuple[Configuration, "Future[object] | None"]
-_Tells = Callable[[int, int], object]
 
 
-def _tells_nobody(number: int, of: int) -> None: ...
-
-
-def search(plan: Plan, workers: int, hold: Hold, tries: _Tells = _tells_nobody, races: _Tells = _tells_nobody) -> Found:
+def search(plan: Plan, workers: int, hold: Hold, tries: Tells = tells_nobody, races: Tells = tells_nobody) -> Found:
     """Search a space for the fastest configuration.
 
     Compiling and the first run of a candidate, which may compile as well, take place beside
@@ -83,25 +78,11 @@ def compare(plan: Plan, config: object, workers: int, hold: Hold) -> Loss:
     return Loss(choice.candidate, best.candidate)
 
 
-def why_unusable(plan: Plan, configuration: Configuration) -> str:
-    """Why a search would leave a configuration out, which is compiled and run once for that; empty where it would not.
+def check(plan: Plan, configurations: Sequence[Configuration], workers: int) -> Iterator[tuple[Trial, Runner]]:
+    """Compile configurations, run each once and verify it, as a search does; with what launches it.
 
     :raises TuningError: when the device no longer works.
     """
-    return "; ".join(trial.failed for trial, _ in _checked(plan, [configuration], 1))
-
-
-def runners(plan: Plan, configurations: Sequence[Configuration], workers: int) -> dict[tuple[Value, ...], Runner]:
-    """What launches those of some configurations that a search would not leave out, by their params.
-
-    :raises TuningError: when the device no longer works.
-    """
-    checked = _checked(plan, configurations, workers)
-    found = {trial.configuration.params: runner for trial, runner in checked if not trial.failed}
-    return {one.params: found[one.params] for one in configurations if one.params in found}
-
-
-def _checked(plan: Plan, configurations: Sequence[Configuration], workers: int) -> Iterator[tuple[Trial, Runner]]:
     bench = Bench(plan, nullcontext)
     with _compiler(plan, bench, workers) as compiled_of:
         for configuration, compiled in compiled_of(configurations):

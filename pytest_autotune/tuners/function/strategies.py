@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -85,8 +84,7 @@ class Optuna:
         except ImportError:
             message = "strategy='optuna' needs Optuna: pip install 'pytest-autotune[search]'"
             raise TuningError(message) from None
-        with _quiet(optuna):
-            study = optuna.create_study(sampler=self.sampler or optuna.samplers.TPESampler(seed=self.seed))
+        study = optuna.create_study(sampler=self.sampler or optuna.samplers.TPESampler(seed=self.seed))
         asking = _Asking(optuna, study, space, rest)
         times: dict[tuple[Value, ...], float | None] = {}
         while len(times) < self.trials:
@@ -150,17 +148,6 @@ def _drawn(space: Space, number: int, seed: int) -> list[Configuration]:
     """So many configurations of a space, or all, in an order that the seed says."""
     found = space.sample(number, str(seed))
     return random.Random(seed).sample(found, min(number, len(found)))
-
-
-@contextmanager
-def _quiet(optuna: Any) -> Iterator[None]:
-    """Leave out that a study was made: a test may look at what is logged."""
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(verbosity)
 
 
 _NAMED: dict[str, Strategy] = {"exhaustive": Exhaustive(), "random": Random(), "optuna": Optuna()}
