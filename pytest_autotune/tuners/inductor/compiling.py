@@ -191,6 +191,7 @@ class ForkedPool:
             child = os.fork()
         if child == 0:
             try:
+                gc.freeze()  # garbage of the tests may be tensors, and what frees these calls CUDA
                 os.setsid()  # Ctrl-C is for the tests
                 if os.fork() == 0:  # none of them is a child of the tests, whose os.wait() is their own
                     _lead([theirs for _, theirs in pairs], self._process, prepare)
@@ -336,13 +337,15 @@ def _lead(ends: Sequence[socket.socket], process: int, prepare: Callable[[Worker
     """Fork the workers, one for each connection, and wait for them."""
     _leave_alone_what_is_open([end.fileno() for end in ends])
     sys.settrace(None)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    warnings.simplefilter("ignore")  # some libraries warn of forks
+    for number in (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     _end_unless_done(HANGS_S)  # by a lock that a thread held when this was forked
     worker = Worker(process)
     prepare(worker)
     _end_unless_done(0)
-    gc.freeze()
+    gc.freeze()  # it would copy the memory that they share
     for number, end in enumerate(ends):
         if os.fork() == 0:
             for other in ends[number + 1 :]:
