@@ -16,7 +16,6 @@ import pytest
 
 from pytest_autotune.run.together import machine
 from pytest_autotune.run.together.children import Bounds, Children, start
-from pytest_autotune.run.together.machine import FREE_MEMORY, number_of
 
 
 def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
@@ -227,27 +226,6 @@ def test_where_nothing_can_be_forked_the_caller_learns_it(monkeypatch: pytest.Mo
     with pytest.raises(OSError, match="temporarily"):
         start(lambda: [], 1)
     assert set(os.listdir("/proc/self/fd")) <= before
-
-
-@pytest.mark.parametrize(
-    ("cores", "processes", "memory", "numbers"),
-    [
-        (16, 1, 64, [15]),
-        (16, 4, 64, [3, 3, 3, 3]),
-        (6, 4, 64, [1, 1, 0, 0]),
-        (2, 1, 64, [1]),
-        (2, 2, 64, [0, 0]),
-        (1, 1, 64, [0]),
-        (4, 8, 64, [0] * 8),
-        (16, 1, 3, [3]),
-        (16, 4, 2, [1, 1, 0, 0]),
-        (16, 1, 0, [0]),
-    ],
-)
-def test_the_cores_and_the_memory_that_are_left_are_shared(
-    cores: int, processes: int, memory: int, numbers: list[int]
-) -> None:
-    assert [number_of(cores, processes, index, memory * FREE_MEMORY) for index in range(processes)] == numbers
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -104,26 +103,6 @@ def test_options_of_the_call_are_kept(process: Process) -> None:
     (found,) = compiled(process([call(64, 0, enable_fp_fusion=False)]))["n=64"]
 
     assert found == "*fp16:16 *fp16:16 i32:16 fp32 _ =true | enable_fp_fusion=false"
-
-
-CALLS = [call(64), call(96), call(64, 1), call(96, 1), call(50)]
-
-
-def test_a_loaded_run_keeps_the_same_in_any_order_of_tests_and_however_they_are_distributed(process: Process) -> None:
-    entries = [one.entry for one in process(CALLS)[0] if one.entry is not None]
-    entries = [entry for entry in entries if entry is not None]
-    aligned, unaligned = "*fp16:16 *fp16:16 i32:16 fp32 _ =true", "*fp16 *fp16:16 i32:16 fp32 _ =true"
-    expected = {
-        "n=50": ("*fp16:16 *fp16:16 i32 fp32 _ =false",),
-        "n=64": (unaligned, aligned),
-        "n=96": (unaligned, aligned),
-    }
-
-    for order in list(permutations(CALLS))[::17]:
-        assert compiled(process(order, entries), held=entries) == expected
-    two = process(CALLS[::2], entries), process(CALLS[1::2], entries)
-    assert compiled(*two, held=entries) == expected
-    assert compiled(*two[::-1], held=entries) == expected
 
 
 def test_a_load_that_meets_a_new_specialisation_adds_it(process: Process) -> None:

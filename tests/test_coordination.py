@@ -16,7 +16,6 @@ from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.events import Log
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.together.coordination import AmongWorkers, GpuLock
-from pytest_autotune.run.together.shared_work import Work
 
 PROBLEM = Problem("toy", "k", (Value("M", 1),), Device("GPU", "arch", 1))
 LOOKUP = Lookup(PROBLEM, entry=Entry(PROBLEM, choice=Candidate(params=(Value("BLOCK", 16),))), tuned=True)
@@ -111,25 +110,34 @@ def test_a_claim_that_is_not_released_in_time_is_done_without(holder, tmp_path: 
 
 def test_who_waits_for_a_tuning_first_helps_with_it(holder, tmp_path: Path) -> None:
     holder("claim")
-    helped: list[int] = []
+    helped: list[bool] = []
 
-    def help_with(work: Work) -> None:
-        for piece in range(3):
-            with work.take(piece) as mine:
-                helped.extend([piece] if mine else [])
+    with workers(tmp_path, 0.1).claim(LOOKUP.identity, wait=True, meanwhile=lambda: helped.append(True)):
+        assert helped == [True]
 
-    with workers(tmp_path, 0.1).claim(LOOKUP.identity, wait=True, meanwhile=help_with):
-        assert helped == [0, 1, 2]
-    with workers(tmp_path, 0.1).claim(LOOKUP.identity, wait=True, meanwhile=help_with):
-        assert helped == [0, 1, 2], "what is done is not done again"
+
+def test_what_one_worker_compiles_another_one_leaves_to_it_or_waits_for(tmp_path: Path) -> None:
+    one, other = workers(tmp_path, 0.3), workers(tmp_path, 0.3)
+
+    with one.compiling("a", wait=True) as mine, one.compiling("b", wait=False) as mine_too:
+        assert mine
+        assert mine_too
+        with other.compiling("a", wait=False) as also:
+            assert not also
+        started = time.monotonic()
+        with other.compiling("b", wait=True) as also:
+            assert not also, "it goes on alone"
+        assert time.monotonic() - started >= 0.25
+    with other.compiling("a", wait=False) as mine:
+        assert mine
 
 
 def test_who_need_not_wait_helps_nobody(tmp_path: Path) -> None:
-    helped: list[Work] = []
+    helped: list[bool] = []
 
-    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True, meanwhile=helped.append):
+    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True, meanwhile=lambda: helped.append(True)):
         Log(tmp_path, "another").append(LOOKUP.event)
-    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True, meanwhile=helped.append):
+    with workers(tmp_path, 1).claim(LOOKUP.identity, wait=True, meanwhile=lambda: helped.append(True)):
         pass
 
     assert helped == []

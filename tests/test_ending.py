@@ -19,7 +19,6 @@ from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.plain_kernels import PlainKernel
 from pytest_autotune.run.verify import TIME_OVER, Share, Verdict, Verification
 
 GPU = Device("GPU", "arch", 4)
@@ -228,7 +227,6 @@ MISSED = Summary(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcom
         (replace(MISSED, interrupted=True), "0", "", "the run was interrupted"),
         (Summary(), "0", "", "nothing was loaded"),
         (replace(MISSED, rows=()), "9", "1 entry was loaded and not one was asked for", ""),
-        (replace(MISSED, rows=(), plain=1), "0", "", ""),
         (replace(MISSED, rows=(), incomplete="1 test deselected"), "0", "", ""),
         (
             replace(MISSED, rows=(), incomplete="t.py::t was skipped", only_skipped=True),
@@ -263,16 +261,6 @@ def test_the_gate_needs_the_summary_and_the_limit_only(
     )
 
 
-def test_no_gate_misses_lookups_where_all_that_is_loaded_is_of_kernels_without_a_tuner() -> None:
-    launched = Entry(Problem("toy.jit", "k", (), GPU), choice=Candidate(), compiled=("i32",))
-    _, alone = finished(beginning(launched), collected())
-    _, both = finished(beginning(launched, entry(problem())), collected())
-
-    assert judge(alone, Limit.parse("0")).failure == ""
-    assert [line.text for line in terminal.section(alone, 0)] == [terminal.NO_LOOKUPS]
-    assert judge(both, Limit.parse("0")).failure == "1 entry was loaded and not one was asked for"
-
-
 def test_an_unportable_problem_of_a_run_that_loads_nothing_is_not_judged() -> None:
     rows = tuple(replace(row, outcome=Outcome.UNPORTABLE) for row in MISSED.rows)
     gate = judge(replace(MISSED, loaded=(), rows=rows), Limit.parse("0"))
@@ -287,17 +275,6 @@ def test_a_run_that_should_have_loaded_something_passes_only_where_a_test_has() 
     refused = judge(nothing_loaded, Limit.parse("0"), unloaded=why)
     assert (refused.failure, refused.is_usage_error) == (why, True)
     assert judge(replace(MISSED, loaded=()), Limit.parse("9"), unloaded=why).failure == ""
-
-
-def test_an_entry_never_says_more_than_64_times_what_it_was_compiled_for_however_many_runs_meet_others() -> None:
-    held = Cache()
-    for texts in ([f"=2{number:03}" for number in range(100)], [f"=1{number:03}" for number in range(32)], ["=3"]):
-        launched = tuple(PlainKernel("triton.jit", "m.k", ("GPU", "arch", 4), text, "triton 3.7") for text in texts)
-        run = collected(facts=(ProcessFacts(plain_kernels=launched),))
-        held = end(Beginning(held=held), run, held, DumpPolicy()).merged.cache
-
-    [found] = held.entries
-    assert found.compiled == tuple(f"={number}" for number in (*range(1000, 1032), *range(2000, 2032)))
 
 
 def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_drift_green() -> None:

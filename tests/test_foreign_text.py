@@ -102,7 +102,6 @@ def hostile_summary() -> Summary:
     ]
     return Summary(
         loaded=((HOSTILE, 1),),
-        plain=1,
         rows=tuple(rows),
         unused=(entry,),
         covered={HOSTILE: frozenset([device])},

@@ -242,7 +242,7 @@ class Broken:
     def claim(self, *args: Any, **kwargs: Any) -> Any:
         return self._broken()
 
-    def core(self) -> Any:
+    def compiling(self, name: str, wait: bool) -> Any:
         return self._broken()
 
     def measuring(self, on: str = "") -> Any:
@@ -252,7 +252,9 @@ class Broken:
 def test_a_claim_or_lock_that_cannot_be_had_fails_no_tuning() -> None:
     run, lookups = a_run((), Broken())
 
-    with run.tuning(problem(), (), lambda entry: True) as tuning, tuning.measuring(), run.core(), run.measuring():
+    with run.tuning(problem(), (), lambda entry: True) as tuning, tuning.measuring(), run.measuring():
+        with run.compiling("k", wait=True) as is_mine:
+            assert is_mine
         tuning.record(Candidate("a"))
 
     assert [(lookup.outcome, lookup.tuned, lookup.disturbed) for lookup in lookups] == [(Outcome.MISS, True, True)]

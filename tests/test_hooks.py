@@ -110,7 +110,7 @@ def test_an_adapter_that_prepares_something_is_told_when_to_begin_and_when_to_en
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys.modules["costly_adapter"], "Adapter", PreparingAdapter)
-    run, suite = run_of((ENTRY,)), Suite((), is_part=False, children=1, folder=tmp_path, wait_s=1.0)
+    run, suite = run_of((ENTRY,)), Suite((), is_part=False, threads=1, folder=tmp_path)
     hooks = Hooks(run, None)
     hooks.install()
 

@@ -6,16 +6,12 @@ launching it are stood in for.
 
 from __future__ import annotations
 
-import errno
 import gc
-import os
 import shutil
-import signal
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,17 +35,11 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.events import Log
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, Policy, Refusal
-from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.sweep import Sweep
-from pytest_autotune.run.together import forked_jobs
 from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
-from pytest_autotune.run.together.forked_jobs import ForkedJobs
 from pytest_autotune.run.verify import Share, Verification
-from pytest_autotune.tuners.triton import compile_jobs
 from pytest_autotune.tuners.triton.adapter import Adapter
-from pytest_autotune.tuners.triton.compile_jobs import weight_of
-from pytest_autotune.tuners.triton.internals.async_compile import async_compile_mode
-from pytest_autotune.tuners.triton.internals.crashes import how_it_ended
+from pytest_autotune.tuners.triton.internals.async_compile import compiles_in_pools
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000
@@ -290,17 +280,13 @@ def test_a_loaded_choice_that_no_longer_compiles_is_replaced_by_a_tuned_one(run,
     assert kernel.best_config.kwargs["BLOCK"] == 16
 
 
-@pytest.fixture(params=["one after the other", "in threads", "in children"])
-def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Cores with which candidates are compiled in each of the ways that there are."""
-    if request.param == "in threads":
-        monkeypatch.setattr(compile_jobs, "thread_may_fork", lambda: False)
-    if request.param == "in children":
-        monkeypatch.setattr("pytest_autotune.devices.cpu", lambda: Device("CPU", "avx2", 2))
+@pytest.fixture(params=["one after the other", "in threads"])
+def threads(request: pytest.FixtureRequest) -> int:
+    """How many threads compile candidates, in each of the ways that there are."""
     return 1 if request.param == "one after the other" else 2
 
 
-def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, cores, tmp_path) -> None:
+def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, threads, tmp_path) -> None:
     held: list[bool] = []
     compiled = tmp_path / "compiled"
     measuring = GpuLock.measuring
@@ -316,37 +302,17 @@ def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, cores,
     compile_once = triton.compiler.compiler.ASTSource.make_ir
 
     def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with compiled.open("a") as file:  # it may be a child that compiles
+        with compiled.open("a") as file:  # it may be a thread that compiles
             file.write(f"{bool(held)}\n")
         return compile_once(self, *args, **kwargs)
 
     monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
-    lookups = run(dumping=True, cores=cores)
+    lookups = run(dumping=True, compile_threads=threads)
 
     call(product_kernel([config(16), config(32), config(16, 3), config(32, 3)]))
 
     assert lookups[0].tuned
     assert compiled.read_text() == "False\n" * 4
-
-
-@pytest.mark.skipif(async_compile_mode() is None, reason="this Triton compiles in no threads")
-def test_candidates_that_are_on_disk_are_read_without_threads(run, monkeypatch) -> None:
-    kernel_class, in_main_thread = triton.compiler.compiler.CompiledKernel, []
-    make = kernel_class.__init__
-
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        in_main_thread.append(threading.current_thread() is threading.main_thread())
-        make(self, *args, **kwargs)
-
-    monkeypatch.setattr(kernel_class, "__init__", made)
-    monkeypatch.setattr(compile_jobs, "thread_may_fork", lambda: False)
-    for is_on_disk in (False, True):
-        lookups = run(dumping=True, cores=2)
-        call(product_kernel([config(16), config(32)]))
-
-        assert lookups[0].tuned
-        assert in_main_thread == [is_on_disk] * 2
-        in_main_thread.clear()
 
 
 class Compiled:
@@ -360,7 +326,7 @@ class Compiled:
         self._path.write_text("")
 
     def add(self, block: int) -> None:
-        with self._path.open("a") as file:  # it may be a child that compiles
+        with self._path.open("a") as file:  # it may be a thread that compiles
             file.write(f"{block}\n")
 
     @property
@@ -370,7 +336,7 @@ class Compiled:
 
 @pytest.fixture
 def compiled(monkeypatch, tmp_path) -> Compiled:
-    """What this process and its children compile."""
+    """What this process compiles."""
     compiled = Compiled(tmp_path / "blocks")
     compile_once = triton.compiler.compiler.ASTSource.make_ir
 
@@ -390,7 +356,7 @@ class Holder(threading.Thread):
 
     def __init__(self, folder: Path, publish: Lookup | None = None) -> None:
         super().__init__(daemon=True)
-        self.worker = AmongWorkers(folder, 20, GpuLock(1.0, lambda: ""), workers=2)
+        self.worker = AmongWorkers(folder, 20, GpuLock(1.0, lambda: ""))
         self.folder = folder
         self.publish = publish
         self.claimed = threading.Event()
@@ -409,14 +375,15 @@ class Holder(threading.Thread):
                 Log(self.folder, "another").append(self.publish.event)
 
 
-def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compiled, tmp_path, cores) -> None:
+def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compiled, tmp_path, threads) -> None:
     tuned = run(dumping=True)
     call(product_kernel([config(block) for block in CONFIGS]))
     other = Holder(tmp_path / "claims", publish=tuned[0])
     other.hold(tuned[0])
     shutil.rmtree(tmp_path / "triton")
     compiled.clear()
-    lookups = run(dumping=True, coordination=AmongWorkers(tmp_path / "claims", 20, GpuLock(1.0)), cores=cores)
+    worker = AmongWorkers(tmp_path / "claims", 20, GpuLock(1.0))
+    lookups = run(dumping=True, coordination=worker, compile_threads=threads)
     kernel = product_kernel([config(block) for block in CONFIGS])
 
     def end_when_all_are_compiled() -> None:
@@ -432,28 +399,6 @@ def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compile
     assert compiled.blocks == CONFIGS
     assert lookups[0].shared
     assert not lookups[0].tuned
-
-
-def test_candidates_that_other_workers_compile_are_compiled_here_only_where_no_cache_has_them(
-    run, compiled, tmp_path, cores
-) -> None:
-    first = run(dumping=True)
-    call(product_kernel([config(block) for block in CONFIGS]))
-    for kept in (False, True):
-        folder = tmp_path / f"claims-{kept}"
-        worker = AmongWorkers(folder, 20, GpuLock(1.0))
-        with worker.claim(first[0].identity, wait=True) as claim, claim.work.take(1):
-            pass
-        if not kept:
-            shutil.rmtree(tmp_path / "triton")
-        compiled.clear()
-        lookups = run(dumping=True, coordination=worker, cores=cores)
-
-        call(product_kernel([config(block) for block in CONFIGS]))
-
-        assert lookups[0].tuned
-        assert compiled.blocks == ([] if kept else CONFIGS)
-        assert all(candidate.time_us for candidate in lookups[0].entry.candidates)
 
 
 def hooked_kernel(blocks: list[int], **options: Any) -> Any:
@@ -624,7 +569,7 @@ def test_of_candidates_that_are_as_good_the_first_is_chosen(run, absent_gpu) -> 
 
 
 def test_a_candidate_that_does_not_compile_does_not_hinder_the_others(run) -> None:
-    lookups = run(dumping=True, cores=4)
+    lookups = run(dumping=True, compile_threads=4)
 
     @triton.autotune(configs=[config(16), config(32)], key=["n"])
     @triton.jit
@@ -640,13 +585,12 @@ def test_a_candidate_that_does_not_compile_does_not_hinder_the_others(run) -> No
     assert picky.best_config.kwargs["BLOCK"] == 32
 
 
-@pytest.mark.skipif(async_compile_mode() is None, reason="this Triton compiles in no threads")
+@pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
 @pytest.mark.usefixtures("absent_gpu")
 def test_a_candidate_that_fails_only_in_a_compiling_thread_is_compiled_again(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lookups = run(dumping=True, cores=2, compile_threads=2)
-    monkeypatch.setattr(compile_jobs, "thread_may_fork", lambda: False)
+    lookups = run(dumping=True, compile_threads=2)
     source_class = triton.compiler.compiler.ASTSource
     make_ir, failed = source_class.make_ir, []
 
@@ -722,7 +666,7 @@ def test_a_loaded_choice_is_raced_as_it_would_be_tuned_and_used_whatever_comes_o
 
 @pytest.mark.timeout(60)  # it waited for ever
 @pytest.mark.parametrize("is_tuned", [False, True])
-def test_the_hook_of_a_candidate_may_launch_a_kernel_of_its_own(run, absent_gpu, cores, is_tuned: bool) -> None:
+def test_the_hook_of_a_candidate_may_launch_a_kernel_of_its_own(run, absent_gpu, threads, is_tuned: bool) -> None:
     own = hooked_kernel([16, 32])
     kernel = hooked_kernel([16, 32, 64, 128])
     for one in kernel.configs:
@@ -731,19 +675,19 @@ def test_the_hook_of_a_candidate_may_launch_a_kernel_of_its_own(run, absent_gpu,
             if is_tuned
             else own.fn[(1,)](named["x"], named["y"], 1, BLOCK=named["BLOCK"])
         )
-    lookups = run(dumping=True, cores=cores)
+    lookups = run(dumping=True, compile_threads=threads)
 
     kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
     assert [lookup.tuned for lookup in lookups] == [True] * (5 if is_tuned else 1)
 
 
-def test_the_hook_of_a_candidate_may_compile_a_kernel_of_its_own(run, absent_gpu, cores) -> None:
+def test_the_hook_of_a_candidate_may_compile_a_kernel_of_its_own(run, absent_gpu, threads) -> None:
     own = hooked_kernel([16, 32]).fn
     kernel = hooked_kernel([16, 32, 64, 128])
     for one in kernel.configs:
         one.pre_hook = lambda named: own.warmup(named["x"], named["y"], 1, BLOCK=named["BLOCK"], grid=(1,))
-    lookups = run(dumping=True, cores=cores)
+    lookups = run(dumping=True, compile_threads=threads)
 
     kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
@@ -760,7 +704,7 @@ class Runnable:
         return self.fn(*args, **kwargs)
 
 
-def test_a_function_that_is_tuned_is_called_to_measure_it_and_never_to_compile(run, absent_gpu, cores) -> None:
+def test_a_function_that_is_tuned_is_called_to_measure_it_and_never_to_compile(run, absent_gpu, threads) -> None:
     given: list[Any] = []
     add = hooked_kernel([16]).fn
 
@@ -775,13 +719,13 @@ def test_a_function_that_is_tuned_is_called_to_measure_it_and_never_to_compile(r
         names = ["x", "y", "n", "BLOCK"]
         return autotuner_module.Autotuner(Runnable(both), names, configs, ["n"], None, None, do_bench=bench)
 
-    lookups = run(dumping=True, cores=cores)
+    lookups = run(dumping=True, compile_threads=threads)
     made().run(torch.zeros(128), torch.zeros(128), 3)
     assert given == [(block, None) for block in (16, 32, 64, 128, 16)]
 
     given.clear()
     made_again, entry = made(), lookups[0].entry
-    loaded = run((entry,), cores=cores)
+    loaded = run((entry,), compile_threads=threads)
     made_again.run(torch.zeros(128), torch.zeros(128), 3)
     assert given == [(16, None)]
     assert loaded[0].outcome == "hit"
@@ -842,236 +786,6 @@ def test_what_heuristics_make_of_a_candidate_may_give_it_another_grid_with_the_s
 
 
 @pytest.fixture
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_autotune.devices.cpu", lambda: Device("CPU", "avx2", 2))
-
-
-forks = pytest.mark.skipif(
-    async_compile_mode() is None or not sys.platform.startswith("linux"),
-    reason="no children compile",
-)
-
-
-@pytest.fixture
-def crashing(monkeypatch: pytest.MonkeyPatch, compiled: Compiled) -> Callable[..., None]:
-    """Has compiling candidates end the children that do it, by their block size; in this process it is an error."""
-    compile_once, here = triton.compiler.compiler.ASTSource.make_ir, os.getpid()
-
-    def crash(*blocks: int, by: int = signal.SIGSEGV, only_once: Path | None = None) -> None:
-        def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
-            block = self.constants[(4,)]
-            if block in blocks and not (only_once and only_once.exists()):
-                assert os.getpid() != here, "this process would have ended"
-                if only_once is not None:
-                    only_once.touch()
-                os.kill(os.getpid(), by)
-            return compile_once(self, *args, **kwargs)
-
-        monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
-
-    return crash
-
-
-@forks
-@pytest.mark.usefixtures("two_cores")
-def test_a_candidate_that_fails_in_a_child_or_ends_one_by_chance_races_as_the_others(
-    run, compiled, crashing, monkeypatch, tmp_path
-) -> None:
-    crashing(32, only_once=tmp_path / "crashed")
-    compile_once, here = triton.compiler.compiler.ASTSource.make_ir, os.getpid()
-
-    def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if os.getpid() != here and self.constants[(4,)] == 64:
-            raise ValueError
-        return compile_once(self, *args, **kwargs)
-
-    monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
-    lookups = run(dumping=True, cores=2)
-    told: list[tuple[int, int]] = []
-    monkeypatch.setattr(Progress, "tries", lambda progress, problem, number, of: told.append((number, of)))
-
-    call(product_kernel([config(block) for block in CONFIGS]))
-
-    assert compiled.blocks == CONFIGS
-    assert all(candidate.time_us for candidate in lookups[0].entry.candidates)
-    assert told == [(1, 3), (2, 3), (3, 3)]
-
-
-@forks
-@pytest.mark.usefixtures("two_cores")
-def test_a_candidate_that_crashes_the_compiler_twice_is_left_out_with_the_reason(run, crashing) -> None:
-    crashing(32)
-    for _ in range(2):
-        lookups = run(dumping=True, cores=2)
-        kernel = product_kernel([config(32), config(16)])
-        call(kernel)  # the second time only what crashes is not on disk
-
-        failed = {candidate.params[0].value: candidate.failed for candidate in lookups[0].entry.candidates}
-        assert failed == {16: "", 32: "the compiler crashed (SIGSEGV)"}
-        assert kernel.best_config.kwargs["BLOCK"] == 16
-
-
-@forks
-@pytest.mark.usefixtures("two_cores")
-def test_where_each_candidate_crashes_the_compiler_the_test_gets_an_error_and_a_load_expects_it(run, crashing) -> None:
-    crashing(16, 32, by=signal.SIGABRT)
-    lookups = run(dumping=True, cores=2)
-    with pytest.raises(triton.runtime.errors.PTXASError, match=r"^the compiler crashed \(SIGABRT\)$"):
-        call(product_kernel([config(16), config(32)]))
-
-    [lookup] = lookups
-    assert lookup.entry.choice is None
-    assert [candidate.failed for candidate in lookup.entry.candidates] == ["the compiler crashed (SIGABRT)"]
-
-    loaded = run((lookup.entry,), cores=2)
-    with pytest.raises(triton.runtime.errors.PTXASError, match="SIGABRT"):
-        call(product_kernel([config(16), config(32)]))
-    assert [lookup.outcome for lookup in loaded] == ["hit"]
-
-
-@forks
-@pytest.mark.usefixtures("two_cores")
-def test_what_was_killed_for_lack_of_memory_is_not_compiled_here_and_not_expected_to_fail_again(run, crashing) -> None:
-    crashing(16, 32, by=signal.SIGKILL)
-    lookups = run(dumping=True, cores=2)
-    with pytest.raises(triton.runtime.errors.PTXASError, match=r"^the compiler was killed \(SIGKILL\)"):
-        call(product_kernel([config(16), config(32)]))
-
-    assert lookups[0].entry is None
-    assert "(SIGKILL)" in lookups[0].unrecorded
-
-
-@forks
-@pytest.mark.usefixtures("two_cores")
-def test_what_has_crashed_the_compiler_of_another_worker_crashes_no_test_here(run, crashing, tmp_path) -> None:
-    first = run(dumping=True)
-    call(product_kernel([config(16), config(32)]))
-    shutil.rmtree(tmp_path / "triton")
-    crashing(32)
-    worker = AmongWorkers(tmp_path / "claims", 20, GpuLock(1.0))
-    with worker.claim(first[0].identity, wait=True) as claim, claim.work.take(1):
-        pass
-    lookups = run(dumping=True, coordination=worker, cores=2)
-
-    call(product_kernel([config(16), config(32)]))
-
-    assert [candidate.failed for candidate in lookups[0].entry.candidates] == ["", "the compiler crashed (SIGSEGV)"]
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (-signal.SIGBUS, "the compiler crashed (SIGBUS)"),
-        (-signal.SIGKILL, "the compiler was killed (SIGKILL), as where there is no memory left"),
-        (-200, "the compiler crashed (signal 200)"),
-        (1, "the compiler ended its process (exit status 1)"),
-    ],
-)
-def test_how_a_compiler_ended_its_process_is_said_in_words(code: int, words: str) -> None:
-    assert how_it_ended(code) == words
-
-
-@forks
-@pytest.mark.usefixtures("two_cores")
-def test_where_no_descriptor_is_left_threads_compile(run, compiled, monkeypatch) -> None:
-    def none_left(jobs: ForkedJobs) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(ForkedJobs, "__enter__", none_left)
-    lookups = run(dumping=True, cores=2)
-
-    call(product_kernel([config(block) for block in CONFIGS]))
-
-    assert lookups[0].tuned
-    assert not run.doors[-1].notes
-
-
-@forks
-@pytest.mark.usefixtures("two_cores")
-def test_a_hook_of_a_candidate_may_look_at_a_kernel_that_it_has_compiled(run) -> None:
-    @triton.jit
-    def fill(x, VALUE: tl.constexpr):
-        tl.store(x, VALUE)
-
-    seen: list[int] = []
-
-    def look(named: dict[str, Any]) -> None:
-        seen.append(fill.warmup(torch.zeros(1), VALUE=named["BLOCK"], grid=(1,)).metadata.num_warps)
-
-    lookups = run(dumping=True, cores=2)
-
-    call(product_kernel([triton.Config({"BLOCK": block}, pre_hook=look) for block in CONFIGS]))
-
-    assert lookups[0].tuned
-    assert set(seen) == {4}
-
-
-@forks
-@pytest.mark.usefixtures("two_cores")
-def test_after_children_that_hung_others_are_forked_once_then_threads_compile_and_the_user_is_told(
-    run, monkeypatch
-) -> None:
-    monkeypatch.setattr(forked_jobs, "QUIET_S", 0.4)
-    monkeypatch.setattr(forked_jobs, "LOOK_S", 0.05)
-    compile_once = triton.compiler.compiler.ASTSource.make_ir
-    lock, compiled_here = threading.Lock(), []
-
-    def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
-        compiled_here.append(True)
-        with lock:
-            return compile_once(self, *args, **kwargs)
-
-    monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
-    lookups = run(dumping=True, cores=2)
-    door, stop = run.doors[-1], ForkedJobs.__exit__
-
-    def let_go_when_it_hung(self: ForkedJobs, *error: Any) -> None:
-        lock.release() if lock.locked() else None
-        stop(self, *error)
-
-    monkeypatch.setattr(ForkedJobs, "__exit__", let_go_when_it_hung)
-    lock.acquire()  # a thread of the tests holds it when children are forked
-    call(product_kernel([config(16), config(32)]))
-    assert not compiled_here
-    assert not door.notes
-
-    lock.acquire()
-    call(product_kernel([config(16, 3), config(32, 3)]))
-    assert len(compiled_here) == 2
-    call(product_kernel([config(16, 4), config(32, 4)]))
-    assert len(compiled_here) == 4
-    assert all(lookup.tuned for lookup in lookups)
-    assert [note for note in door.notes if "threads compile from then on" in note]
-
-
-@forks
-@pytest.mark.usefixtures("two_cores")
-@pytest.mark.parametrize("how", ["TRITON_ALWAYS_COMPILE", "a cache of another class", "a listener"])
-def test_what_this_process_would_not_find_is_compiled_in_no_child(run, compiled, monkeypatch, how) -> None:
-    if how == "TRITON_ALWAYS_COMPILE":
-        monkeypatch.setattr(triton.knobs.compilation, "always_compile", True)
-    elif how == "a listener":
-        monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **compilation: None)
-    else:
-        own = type("Own", (triton.runtime.cache.FileCacheManager,), {})
-        monkeypatch.setattr(triton.knobs.cache, "manager_class", own)
-    monkeypatch.setattr(ForkedJobs, "fork", None)
-    lookups = run(dumping=True, cores=2)
-
-    call(product_kernel([config(block) for block in CONFIGS]))
-
-    assert lookups[0].tuned
-    assert set(compiled.blocks) == set(CONFIGS)
-
-
-def test_the_heaviest_candidate_is_begun_first() -> None:
-    tiles = [(64, 64, 4), (128, 256, 4), (128, 256, 8), (128, 64, 4)]
-    configs = [triton.Config({"M": m, "N": n, "EVEN": True, "ACT": "relu"}, num_warps=warps) for m, n, warps in tiles]
-
-    assert sorted(configs, key=weight_of, reverse=True) == [configs[1], configs[2], configs[3], configs[0]]
-
-
-@pytest.fixture
 def without_collector() -> Iterator[None]:
     gc.collect()
     gc.disable()
@@ -1080,7 +794,7 @@ def without_collector() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("way", ["all run", "loaded", "launched", "compiled", "own benchmark", "hit", "verified"])
-def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, cores, without_collector, way) -> None:
+def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, threads, without_collector, way) -> None:
     @triton.autotune(configs=[config(16), config(32), config(64)], key=["n"])
     @triton.jit
     def kernel(a, b, c, n, BLOCK: tl.constexpr, REFUSED: tl.constexpr):
@@ -1095,7 +809,7 @@ def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, cores, without_collect
         tensors.clear()
         return [tensor for reference in alive if (tensor := reference()) is not None]
 
-    recorded = run(dumping=True, cores=cores)
+    recorded = run(dumping=True, compile_threads=threads)
     if way in ("launched", "own benchmark"):
         absent_gpu.fails[32] = (1, triton.runtime.errors.OutOfResources(2, 1, "registers"))
     if way == "loaded":

@@ -49,16 +49,18 @@ def test_all_waits_of_one_tuning_share_its_time_out(tmp_path: Path, elapsed) -> 
 
 
 def test_one_that_hangs_costs_a_tuning_of_many_candidates_one_time_out(tmp_path: Path, elapsed) -> None:
-    with worker(tmp_path, 1).claim(Identity(problem(), ()), wait=True) as hung, ExitStack() as held:
-        held.enter_context(worker(tmp_path, 1).measuring())
+    other = worker(tmp_path, 1)
+    with other.claim(Identity(problem(), ()), wait=True), ExitStack() as held:
+        held.enter_context(other.measuring())
         for piece in range(20):
-            held.enter_context(hung.work.take(piece))
+            held.enter_context(other.compiling(str(piece), wait=True))
         mine = worker(tmp_path, 0.4)
 
         with mine.claim(Identity(problem(), ()), wait=True) as claim:
             assert claim.timed_out
             for piece in range(20):
-                claim.work.wait_for(piece)
+                with mine.compiling(str(piece), wait=True) as is_mine:
+                    assert not is_mine
             for _ in range(20):
                 with mine.measuring() as undisturbed:
                     assert not undisturbed
@@ -72,7 +74,7 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
 
     def wait() -> None:
         with worker(tmp_path, 20).claim(
-            Identity(problem(), ()), wait=True, meanwhile=lambda work: ready.wait(10) and None
+            Identity(problem(), ()), wait=True, meanwhile=lambda: ready.wait(10) and None
         ) as c:
             assert c.result is not None
             gone.append(time.monotonic())
@@ -95,11 +97,14 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
 def test_a_child_that_is_forked_while_its_parent_tunes_waits_for_nobody(tmp_path: Path, elapsed) -> None:
     mine = worker(tmp_path, 20)
 
-    with mine.claim(Identity(problem(), ()), wait=True), ExitStack() as held:
-        held.enter_context(mine.core())
+    with mine.claim(Identity(problem(), ()), wait=True), mine.compiling("k", wait=True):
         child = os.fork()
         if child == 0:
-            with mine.claim(Identity(problem(), ()), wait=True) as claim, mine.measuring(), mine.core():
+            with (
+                mine.claim(Identity(problem(), ()), wait=True) as claim,
+                mine.measuring(),
+                mine.compiling("k", wait=True),
+            ):
                 os._exit(int(claim.timed_out))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
@@ -128,7 +133,7 @@ def test_a_worker_without_a_place_to_share_in_tunes_alone_and_says_so_once(tmp_p
     alone = AmongWorkers(folder, 1, GpuLock(1, lambda: ""))
 
     for number in range(2):
-        with alone.claim(Identity(problem(number), ()), wait=True) as claim, claim.work.take(0) as mine, alone.core():
+        with alone.claim(Identity(problem(number), ()), wait=True) as claim, alone.compiling("k", True) as mine:
             assert claim.is_mine
             assert mine
             assert claim.result is None

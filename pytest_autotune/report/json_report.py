@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any
 
 from pytest_autotune.cache.diff import Change, winner
@@ -13,7 +13,6 @@ from pytest_autotune.cache.model import Candidate, Problem, Value
 from pytest_autotune.report.naming import process
 from pytest_autotune.report.rows import Row
 from pytest_autotune.report.summary import Summary
-from pytest_autotune.run.compiled_ahead import Ahead
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.verify import Verdict
 
@@ -65,7 +64,7 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
             {"device": device, "used": other, "problems": problems}
             for (device, other), problems in summary.aliases.items()
         ],
-        "compiled_ahead": _ahead(summary.ahead),
+        "compiled_ahead": asdict(summary.ahead),
         "update": summary.update,
         "sweep": summary.sweep,
         "verify": _verify(summary),
@@ -73,11 +72,6 @@ def to_mapping(summary: Summary) -> dict[str, Any]:
         "changes": [_change(change) for change in summary.changes.changes],
         "places": {test: {"file": place.path, "line": place.line} for test, place in summary.places.items()},
     }
-
-
-def _ahead(ahead: Ahead) -> dict[str, Any]:
-    by_tests = {why.value: {"kernels": one.kernels, "seconds": one.seconds} for why, one in ahead.by_tests.items()}
-    return {one.name: getattr(ahead, one.name) for one in fields(ahead)} | {"by_tests": by_tests}
 
 
 def _dump(dump: Dump) -> dict[str, Any]:

@@ -13,13 +13,12 @@ from pytest_autotune.cache.diff import ChangeKind, Diff, diff
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Device, Entry, Versions
 from pytest_autotune.report.rows import NOT_COVERED, Row, rows_of
-from pytest_autotune.run.compiled_ahead import Ahead, summed_up
+from pytest_autotune.run.compiled_for import CompiledAhead
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.ending import Beginning, Collected, Ending
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.moves import old_entry
 from pytest_autotune.run.nearest import Nearest
-from pytest_autotune.run.plain_kernels import chooses_nothing
 from pytest_autotune.run.policy import is_ignored
 from pytest_autotune.run.verify import Verification
 
@@ -61,7 +60,6 @@ class Summary:
     """What a run has to report.
 
     :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
-    :param plain: how many of those entries are of kernels without a tuner, for which no lookup asks.
     :param covered: tuner -> the devices that the loaded caches have entries for.
     :param left_out: loaded entries of problems that the dump path does not hold.
     :param replaced: entries that the dump path had for other code or candidates, of which no row tells.
@@ -93,7 +91,6 @@ class Summary:
     """
 
     loaded: tuple[tuple[str, int], ...] = ()
-    plain: int = 0
     rows: tuple[Row, ...] = ()
     unused: tuple[Entry, ...] = ()
     covered: Mapping[str, frozenset[Device]] = field(default_factory=dict)
@@ -120,7 +117,7 @@ class Summary:
     updates: bool = False
     interrupted: bool = False
     update: str = ""
-    ahead: Ahead = field(default_factory=Ahead)
+    ahead: CompiledAhead = field(default_factory=CompiledAhead)
     sweep: str = ""
     refused: tuple[Outcome, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict)
@@ -225,7 +222,7 @@ class Summary:
     @property
     def unasked(self) -> int:
         """How many entries were loaded for lookups, in a run that made none at all; else 0."""
-        return 0 if self.problems else sum(entries for _, entries in self.loaded) - self.plain
+        return 0 if self.problems else sum(entries for _, entries in self.loaded)
 
     @property
     def tuning_seconds(self) -> float:
@@ -311,7 +308,6 @@ def summarise(
     notes += _aliases_of_nothing(beginning, wanted.aliases)
     return Summary(
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
-        plain=sum(chooses_nothing(entry) for _, cache in beginning.loaded for entry in cache.entries),
         rows=rows_of(ending.lookups, nearest.find, ending.merged, is_sweep=bool(wanted.sweep)),
         unused=() if wanted.prune and written else ending.unused,
         covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
@@ -340,7 +336,7 @@ def summarise(
         updates=wanted.updates,
         interrupted=collected.interrupted,
         update=wanted.update,
-        ahead=summed_up(process.ahead for process in facts),
+        ahead=CompiledAhead.of_all(process.ahead for process in facts),
         sweep=wanted.sweep,
         refused=wanted.refused,
         verify=wanted.verify,

@@ -361,20 +361,10 @@ def _no_lookups(summary: Summary) -> str:
 
 def _ahead(summary: Summary, verbosity: int) -> Iterator[Line]:
     ahead = summary.ahead
-    if ahead.skipped and verbosity > 0:
-        yield Line(f"nothing was compiled ahead: {ahead.skipped}")
     if ahead.kernels:
-        used = "all" if ahead.used == ahead.kernels else str(ahead.used)
-        waited = f", {ahead.waited_seconds:.1f}s waited" if ahead.waited_seconds >= 0.1 else ""
-        yield Line(
-            f"{counted(ahead.kernels, 'kernel')} compiled ahead in {ahead.seconds:.1f}s, {used} asked for; "
-            f"about {ahead.saved_seconds:.1f}s of compiling saved{waited}"
-        )
-    if ahead.by_tests and (ahead.known or verbosity > 0):
-        kernels = sum(one.kernels for one in ahead.by_tests.values())
-        seconds = sum(one.seconds for one in ahead.by_tests.values())
-        parts = (f"{one.kernels} {why.value} ({one.seconds:.1f}s)" for why, one in ahead.by_tests.items())
-        yield Line(f"{counted(kernels, 'kernel')} compiled by the tests in {seconds:.1f}s: {', '.join(parts)}")
+        yield Line(f"{counted(ahead.kernels, 'kernel')} compiled ahead in {ahead.seconds:.1f}s")
+    if ahead.failed and verbosity > 0:
+        yield Line(f"{counted(ahead.failed, 'kernel')} not compiled ahead: {ahead.reason}")
 
 
 def _outcomes(rows: Sequence[Row]) -> list[str]:

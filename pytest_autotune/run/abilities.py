@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pytest_autotune.cache.model import Candidate, Digest
-from pytest_autotune.run.together.shared_work import Work
 
 #: Says what the digests of a fingerprint are made of (:mod:`pytest_autotune.cache.made_of`).
 MadeOf = Callable[[], Iterable[Digest]]
@@ -29,15 +28,14 @@ class Abilities:
     :param exists: whether there may still be a kernel of some name in this process. Where there is none, an
         entry of that name with the same key, device and fingerprint, a ``source`` in it, is taken for one of
         the kernel that is asked for, under its old name. Left out, none is.
-    :param meanwhile: called where another worker tunes the problem now, to take pieces of ``Tuning.work``
-        instead of only waiting.
+    :param meanwhile: called where another worker tunes the problem now, to help it instead of only waiting.
     :param made_of: what the digests of the fingerprint stand for; called where the problem is stale, or tuned. Noted
         with the entry, so that one that is stale can say what has changed.
     """
 
     candidates: Callable[[], Iterable[Candidate]] | None = None
     exists: Exists | None = None
-    meanwhile: Callable[[Work], None] | None = None
+    meanwhile: Callable[[], None] | None = None
     made_of: MadeOf = nothing_noted
 
 

@@ -1,4 +1,4 @@
-"""What this process may have to itself among others: a problem, a race, a core, the device.
+"""What this process may have to itself among others: a problem, a race, the device.
 
 Guarded: where it cannot be had for an error of ours, the process goes on as if it were alone.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 
 from pytest_autotune.run.events import race_of
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.notes import Notes
 from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
 from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
-from pytest_autotune.run.together.shared_work import Work
 
 
 class Claims:
@@ -30,7 +30,7 @@ class Claims:
         self._open = 0
         self._lock = threading.Lock()
 
-    def tuning(self, lookup: Lookup, held: ExitStack, meanwhile: Callable[[Work], None] | None) -> Claim:
+    def tuning(self, lookup: Lookup, held: ExitStack, meanwhile: Callable[[], None] | None) -> Claim:
         """Claim a problem until ``held`` is left; waits for a worker that tunes it now, unless inside of a tuning."""
         with self._lock:
             nested, self._open = self._open > 0, self._open + 1
@@ -49,17 +49,13 @@ class Claims:
         claiming = self._coordination.claim(race_of(lookup.identity), wait=False)
         return held.enter_context(self._notes.guarded(lookup.problem.tuner, claiming, SoleClaim()))
 
-    def core(self) -> AbstractContextManager[None]:
-        """Wait for a core to compile a candidate on, and hold it; may be left in another thread."""
-        return self._notes.guarded("core", self._coordination.core(), None)
+    def compile_in(self, folder: Path) -> None:
+        """Let threads of this process compile, too: who compiles what is seen in this folder, the run's own."""
+        self._coordination.compile_in(folder)
 
-    def cores(self, most: int, *, helping: bool = False) -> list[ExitStack]:
-        """Take cores to compile candidates on at once, without a wait; each is set free by closing it.
-
-        :param most: take no more than these.
-        :param helping: for another worker's tuning, for which only free ones are taken.
-        """
-        return self._coordination.cores(most, helping=helping)
+    def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
+        """Compile what others of this run may compile, too; yields False where another one does that now."""
+        return self._notes.guarded("lock", self._coordination.compiling(name, wait), True)
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         """Have the device to oneself; yields False where that took too long.

@@ -1,8 +1,4 @@
-"""What choices were compiled for in a run: the same for every order of the tests, and however they are distributed.
-
-A compiler that keeps what it made compiles nothing for the second of two entries that it makes
-the same of. So what was compiled for one entry counts for all that it must fit, its group.
-"""
+"""What choices were compiled for in a run, and what was compiled beside its tests."""
 
 from __future__ import annotations
 
@@ -19,11 +15,9 @@ class CompiledFor:
     """One text of what an entry's choice was compiled for.
 
     :param entry: the digest of its identity.
-    :param group: entries with the same group may be launched with whatever one of them is launched with.
     """
 
     entry: str
-    group: str
     text: str
 
 
@@ -32,18 +26,42 @@ def with_compiled(lookups: Iterable[Lookup], found: Iterable[CompiledFor], *, an
 
     :param anew: what an entry said before goes, where this run says anything.
     """
-    groups: defaultdict[str, set[str]] = defaultdict(set)
     texts: defaultdict[str, set[str]] = defaultdict(set)
     for one in found:
-        groups[one.entry].add(one.group)
-        texts[one.group].add(one.text)
+        texts[one.entry].add(one.text)
 
     def noted(lookup: Lookup) -> Lookup:
         entry = lookup.entry
-        if entry is None or not (of := groups.get(entry.identity.digest)):
+        if entry is None or not (met := texts.get(entry.identity.digest)):
             return lookup
-        met = {text for group in of for text in texts[group]}
         compiled = sorted(met if anew else met.union(entry.compiled))[:MOST_COMPILED]
         return replace(lookup, entry=replace(entry, compiled=tuple(compiled)))
 
-    return [noted(lookup) for lookup in lookups] if groups else list(lookups)
+    return [noted(lookup) for lookup in lookups] if texts else list(lookups)
+
+
+@dataclass(frozen=True)
+class CompiledAhead:
+    """What was compiled beside the tests, by one process or by all.
+
+    :param kernels: how many compilations.
+    :param seconds: that they took in all, on several cores.
+    :param failed: how many could not be done, and were left to the tests.
+    :param reason: why the first of them could not.
+    """
+
+    kernels: int = 0
+    seconds: float = 0.0
+    failed: int = 0
+    reason: str = ""
+
+    @classmethod
+    def of_all(cls, processes: Iterable[CompiledAhead]) -> CompiledAhead:
+        """What the processes of a run have compiled; none of them compiles what another one does."""
+        every = list(processes)
+        return cls(
+            sum(one.kernels for one in every),
+            round(sum(one.seconds for one in every), 3),
+            sum(one.failed for one in every),
+            next((one.reason for one in every if one.reason), ""),
+        )

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import NoReturn
 
 from pytest_autotune.cache.foreign_text import one_line
@@ -25,14 +26,12 @@ from pytest_autotune.cache.model import (
 )
 from pytest_autotune.run.abilities import NO_ABILITIES, Abilities, MadeOf, nothing_noted
 from pytest_autotune.run.claims import Claims
-from pytest_autotune.run.compiled_ahead import CompiledAhead
-from pytest_autotune.run.compiled_for import CompiledFor
+from pytest_autotune.run.compiled_for import CompiledAhead, CompiledFor
 from pytest_autotune.run.events import Log
 from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.open_door import Asked, Process, Tuning
-from pytest_autotune.run.plain_kernels import PlainKernel
 from pytest_autotune.run.policy import Policy, Refusal, is_ignored
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.races import Races
@@ -74,14 +73,8 @@ class TuningRun(Notes):
         self.ran_with: dict[Identity, Lookup] = {}
         #: What was compiled ahead of the tests; said when the tests are over.
         self.ahead = CompiledAhead()
-        #: What was compiled in this process: its name, seconds, and whether an autotuner launched it.
-        self.compiled_itself: list[tuple[str, float, bool]] = []
         #: What choices were compiled for, in the order in which it was seen.
         self.compiled_for: dict[CompiledFor, None] = {}
-        #: What kernels without a tuner were compiled for, likewise.
-        self.plain_kernels: dict[PlainKernel, None] = {}
-        #: How often forked children that compile candidates hung.
-        self.hung_children = 0
         #: What is tuned now.
         self.progress = progress or Progress()
         #: What the run itself loaded, without the caches of a single test; None when nothing is.
@@ -313,17 +306,18 @@ class TuningRun(Notes):
             and self._caches.have(problem)
         )
 
-    def core(self) -> AbstractContextManager[None]:
-        """Wait for a core to compile a candidate on, and hold it; may be left in another thread."""
-        return self._claims.core()
+    def compile_in(self, folder: Path) -> None:
+        """Let threads of this process compile, too: who compiles what is seen in this folder, the run's own."""
+        self._claims.compile_in(folder)
 
-    def cores(self, most: int, *, helping: bool = False) -> list[ExitStack]:
-        """Take cores to compile candidates on at once, without a wait; each is set free by closing it.
+    def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
+        """Compile something that other workers, and threads, of this run may compile, too.
 
-        :param most: take no more than these.
-        :param helping: for another worker's tuning, for which only free ones are taken.
+        :param name: the same wherever that is compiled.
+        :param wait: for who compiles it now; what that one made is there then.
+        :returns: yields whether nobody else compiles it now.
         """
-        return self._claims.cores(most, helping=helping)
+        return self._claims.compiling(name, wait)
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         """Have the device to oneself, for a measurement outside of a tuning; yields False where that took too long.
@@ -332,19 +326,7 @@ class TuningRun(Notes):
         """
         return self._claims.measuring(on)
 
-    def wants_plain_kernels(self, tuner: str) -> bool:
-        """Whether to note what kernels without a tuner are compiled for.
-
-        :param tuner: what stands for a tuner in their entries.
-        """
-        is_known = self.index is not None and tuner in self.index.tuners()
-        is_noted = self.policy.plain_kernels or tuner in self.policy.known_tuners
-        return is_known or (self.policy.dumping and is_noted)
-
-    def was_compiled_for(self, entry: Entry, group: str, text: str) -> None:
-        """Note what an entry's choice was compiled for, where that is to be written.
-
-        :param group: the same for all entries whose choice may be launched with this, too.
-        """
+    def was_compiled_for(self, entry: Entry, text: str) -> None:
+        """Note what an entry's choice was compiled for, where that is to be written."""
         if self.policy.dumping:
-            self.compiled_for[CompiledFor(entry.identity.digest, group, text)] = None
+            self.compiled_for[CompiledFor(entry.identity.digest, text)] = None

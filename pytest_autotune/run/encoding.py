@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from pytest_autotune.cache.model import Versions
-from pytest_autotune.run.compiled_ahead import CompiledAhead
-from pytest_autotune.run.compiled_for import CompiledFor
+from pytest_autotune.run.compiled_for import CompiledAhead, CompiledFor
 from pytest_autotune.run.events import END, Event
-from pytest_autotune.run.plain_kernels import PlainKernel
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,6 @@ class ProcessFacts:
     :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param waited_s: seconds spent waiting for other workers' tunings.
     :param compiled_for: what choices were compiled for.
-    :param plain_kernels: what kernels without a tuner were compiled for.
     :param ahead: what was compiled ahead of its tests.
     """
 
@@ -36,7 +33,6 @@ class ProcessFacts:
     imported: tuple[str, ...] = ()
     waited_s: float = 0.0
     compiled_for: tuple[CompiledFor, ...] = ()
-    plain_kernels: tuple[PlainKernel, ...] = ()
     ahead: CompiledAhead = field(default_factory=CompiledAhead)
 
     @property
@@ -57,9 +53,8 @@ class ProcessFacts:
             versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
             texts = {name: tuple(mapping[name]) for name in ("notes", "unseen", "imported")}
             compiled_for = tuple(CompiledFor(**one) for one in mapping["compiled_for"])
-            plain = tuple(PlainKernel(**{**one, "device": tuple(one["device"])}) for one in mapping["plain_kernels"])
-            ahead = CompiledAhead.of(mapping["ahead"])
+            ahead = CompiledAhead(**mapping["ahead"])
             found = {"unhooked": unhooked, "versions": versions, "compiled_for": compiled_for, "ahead": ahead}
-            return ProcessFacts(**{**mapping, **texts, **found, "plain_kernels": plain})
+            return ProcessFacts(**{**mapping, **texts, **found})
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not the end of a process: {error}") from None

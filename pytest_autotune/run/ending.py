@@ -20,7 +20,6 @@ from pytest_autotune.run.events import END, Event
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
 from pytest_autotune.run.nested import outer_of, with_outer
-from pytest_autotune.run.plain_kernels import entries_of
 from pytest_autotune.run.verify import Verdict
 
 #: Who has measured what was taken over.
@@ -67,9 +66,7 @@ class Collected:
     @property
     def versions(self) -> Mapping[str, Versions]:
         """Tuner -> the versions that it ran under."""
-        plain = (one for process in self.facts for one in process.plain_kernels)
-        found = {library_of(one.tuner): Versions.of(one.versions) for one in plain}
-        return found | {tuner: versions for process in self.facts for tuner, versions in process.versions}
+        return {tuner: versions for process in self.facts for tuner, versions in process.versions}
 
 
 #: The only process of a run without workers.
@@ -135,9 +132,7 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
     is_complete, wanted = not collected.incomplete, policy or DumpPolicy()
     prunes = wanted.prune and is_complete
     lookups = _of_all(collected, forget_compiled=prunes)
-    launched = [one for process in collected.facts for one in process.plain_kernels]
-    plain = entries_of(launched, (*(cache for _, cache in reversed(beginning.loaded)), held))
-    unused = _unused(beginning, lookups, collected, plain) if is_complete else ()
+    unused = _unused(beginning, lookups, collected) if is_complete else ()
     asked = {lookup.problem for lookup in lookups}
     taken_over = [one for one in with_outer(collected.taken_over) if one.problem not in asked] if policy else []
     measured = _measured(collected, lookups, taken_over)
@@ -152,7 +147,7 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
         used, gone = _under_new_names(used, lookups, is_complete=is_complete)
         drop |= gone
     if policy is not None:
-        used += _faster(kept, policy.keep_candidates) + plain
+        used += _faster(kept, policy.keep_candidates)
     merged = merge(
         held,
         measured,
@@ -263,9 +258,7 @@ def _replaced(
     return tuple(entry for entry in of_these(held) if entry.identity not in after)
 
 
-def _unused(
-    beginning: Beginning, lookups: Sequence[Lookup], collected: Collected, launched: Sequence[Entry]
-) -> tuple[Entry, ...]:
+def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collected) -> tuple[Entry, ...]:
     """The entries that a complete run should have asked for and did not.
 
     Such an entry is of a device seen in this run, of a tuner active in it, tuned under
@@ -278,10 +271,9 @@ def _unused(
     kept = merge(beginning.held, used=[entry for _, cache in beginning.loaded for entry in cache.entries]).cache
     exact = {lookup.identity for lookup in lookups}
     exact |= {lookup.entry.identity for lookup in lookups if lookup.entry is not None}
-    exact |= {entry.identity for entry in launched}
     unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
     problems = {lookup.problem for lookup in lookups}
-    devices = {problem.device for problem in problems} | {entry.problem.device for entry in launched}
+    devices = {problem.device for problem in problems}
     asked = {problem.name for problem in problems}
     kernels = set(asked)
     kernels.update(kernel for process in collected.facts for kernel in process.imported)

@@ -20,7 +20,6 @@ from pytest_autotune.run.reasons import failed_candidates
 from pytest_autotune.run.reporting import Reporting
 from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.sources import OtherWorker, Source
-from pytest_autotune.run.together.shared_work import UndividedWork, Work
 from pytest_autotune.run.verify import Verdict
 
 #: What is said of an entry that expected a failure.
@@ -168,12 +167,6 @@ class Tuning:
     def versions(self) -> Versions:
         """Of the libraries that matter to the tuner, now."""
         return self._asked.versions
-
-    @property
-    def work(self) -> Work:
-        """What workers that wait for this tuning may do towards it."""
-        claim = self._other.claim
-        return claim.work if claim is not None else UndividedWork()
 
     @contextmanager
     def measuring(self, on: str = "") -> Iterator[None]:

@@ -51,12 +51,9 @@ class Policy:
     :param ignore: globs of ``tuner:kernel`` that are left alone.
     :param aliases: device name -> name of a device whose entries it may use.
     :param compile_threads: this process's share of the cores.
-    :param cores: the cores of this machine, of which :meth:`TuningRun.core` gives one at a time.
     :param sweep: says which candidate each problem runs with; then nothing is loaded or measured.
     :param verify: whose loaded choice is raced again; None where none is.
     :param debug: show the tracebacks of errors that cost no test.
-    :param plain_kernels: note what kernels without a tuner are compiled for, too.
-    :param known_tuners: those that the caches of this run have entries of: what is loaded, and the dump path.
     """
 
     dumping: bool = False
@@ -66,12 +63,9 @@ class Policy:
     ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     compile_threads: int = 1
-    cores: int = 1
     sweep: Sweep | None = None
     verify: Verification | None = None
     debug: bool = False
-    plain_kernels: bool = False
-    known_tuners: frozenset[str] = frozenset()
 
     @property
     def wants_no_tuning(self) -> bool:

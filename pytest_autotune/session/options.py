@@ -192,8 +192,8 @@ OPTIONS = (
     Option(
         "compile_ahead",
         "word",
-        "on: as soon as cores are idle, the loaded choices of Triton's kernels are compiled before tests ask for them; "
-        "always: whatever else runs on the machine",
+        "on: threads compile the loaded choices of Triton's kernels before tests ask for them, where each process has "
+        "more than one core; always: whatever else runs on the machine",
         "on|off|always",
         "on",
         action="",

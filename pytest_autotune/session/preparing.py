@@ -13,14 +13,14 @@ import pytest
 from pytest_autotune import devices
 from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.together.folders import Membership
-from pytest_autotune.run.together.machine import cores, number_of
+from pytest_autotune.run.together.machine import cores
 from pytest_autotune.session.completeness import selecting_flag
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.tuners.protocol import Suite
 
-#: So long a test waits for what is prepared, at most, in seconds.
-WAIT_S = 60.0
+#: More threads would only wait for Python's lock, of which Triton's compiler holds 15 %, and keep the tests from it.
+MOST_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,10 @@ class MeetingPlace:
 
     :param folder: the run's own on this machine.
     :param workers: how many processes run its tests there.
-    :param number: of this one among them, from 0.
     """
 
     folder: Path
     workers: int = 1
-    number: int = 0
 
 
 def prepare(
@@ -50,17 +48,16 @@ def prepare(
         return None
     if not session.items or in_distributed_run():
         return None
-    usable = cores(devices.cpu().multiprocessors)
-    mine, most = (number_of(usable, place.workers, number) for number in (place.number, 0))
+    usable = cores(devices.cpu().multiprocessors) // place.workers
+    threads = min(max(usable - 1, options.compile_ahead == "always"), MOST_THREADS)
+    if not threads:
+        return None
     try:
         membership = Membership(place.folder)
     except OSError:  # reported when the run began
         return None
-    tests = tuple(tuple(_made_of(item)) for item in session.items) if mine else ()
-    is_part = deselected > 0 or _is_part(config)
-    at_once = options.compile_ahead == "always"
-    wait_s = min(options.wait_timeout, WAIT_S)
-    hooks.prepare(Suite(tests, is_part, mine, place.folder, wait_s, at_once, others=most > 0))
+    tests = tuple(tuple(_made_of(item)) for item in session.items)
+    hooks.prepare(Suite(tests, deselected > 0 or _is_part(config), threads, place.folder))
     return membership
 
 

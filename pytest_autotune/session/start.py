@@ -67,12 +67,11 @@ def _worker(config: pytest.Config, options: Options, workerinput: dict[str, Any]
         if log.folder is None:  # the workers on this machine still read what the others tune
             log = Log(folder, worker, sends=True)
         others = Others(log.folder or folder, worker)
-        coordination = AmongWorkers(folder, options.wait_timeout, gpu, task.workers, others)
+        coordination = AmongWorkers(folder, options.wait_timeout, gpu, others)
         if task.is_local:
             progress = Progress(ProgressFile(folder, worker))
         if task.has_compiled:
-            number = int("".join(filter(str.isdigit, worker)) or 0) % task.workers
-            prepares_in = MeetingPlace(folder, task.workers, number)
+            prepares_in = MeetingPlace(folder, task.workers)
     surroundings = Surroundings(
         EntryIndex.from_groups(task.groups) if task.groups is not None else None,
         coordination,

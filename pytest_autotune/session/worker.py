@@ -67,11 +67,9 @@ class TestProcess:
             ignore=options.ignore,
             aliases=dict(options.device_alias),
             compile_threads=max(devices.cpu().multiprocessors // around.workers, 1),
-            cores=devices.cpu().multiprocessors,
             sweep=options.sweep,
             verify=options.verification,
             debug=options.debug,
-            known_tuners=frozenset(kernel.partition(":")[0] for kernel in around.known_kernels),
         )
         #: What was looked up in the current test.
         self.in_this_test: list[Lookup] = []
@@ -117,8 +115,7 @@ class TestProcess:
             imported=tuple(kernel for kernel in self._around.known_kernels if module_is_imported(kernel)),
             waited_s=self._around.coordination.waited_s,
             compiled_for=tuple(self.run.compiled_for),
-            plain_kernels=tuple(self.run.plain_kernels),
-            ahead=replace(self.run.ahead, itself=tuple(self.run.compiled_itself)),
+            ahead=self.run.ahead,
         )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -22,20 +22,14 @@ class Suite:
 
     :param tests: for each test, in their order, the functions and values that it is made of.
     :param is_part: these are not all tests of the files that were collected.
-    :param children: how many children this process may have beside its tests.
+    :param threads: how many threads may prepare something.
     :param folder: the run's own, the same for every worker on this machine.
-    :param wait_s: how long a test may wait for what is prepared, in seconds.
-    :param others: other processes of the run may have children, if this one has none.
-    :param at_once: do not wait for cores to be idle.
     """
 
     tests: tuple[tuple[object, ...], ...]
     is_part: bool
-    children: int
+    threads: int
     folder: Path
-    wait_s: float
-    at_once: bool = False
-    others: bool = False
 
 
 class Adapter(Protocol):
@@ -84,7 +78,7 @@ class Prepares(Protocol):
 
     def prepare(self, suite: Suite) -> None:
         """Begin. Called once in a process, before its first test, in a run whose loaded entries say what their
-        choices were compiled for, where cores are idle.
+        choices were compiled for, where cores are left.
         """
 
     def finish(self) -> None:

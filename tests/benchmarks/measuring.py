@@ -163,6 +163,7 @@ def partial_method(part: str) -> Any:
 
 def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:
     from pytest_autotune.run.together.shared_work import UndividedWork
+
     from pytest_autotune.tuners.triton import launches
     from pytest_autotune.tuners.triton.call import Call
     from pytest_autotune.tuners.triton.compiling import compile_candidates, load_ahead

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pytest_autotune import devices
 from pytest_autotune.cache.model import Identity
 from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.events import Event, Others
 from pytest_autotune.run.together.folders import Membership
 from pytest_autotune.run.together.gpu_lock import GpuLock
 from pytest_autotune.run.together.locks import HeldLock
-from pytest_autotune.run.together.shared_cores import SharedCores
-from pytest_autotune.run.together.shared_work import SharedWork, UndividedWork, Work
+from pytest_autotune.run.together.waiting import Waits
 
 __all__ = ["Alone", "AmongWorkers", "Claim", "Coordination", "GpuLock", "SoleClaim"]
 
 #: What a process does towards another worker's tuning, before it waits for it.
-Meanwhile = Callable[[Work], None]
+Meanwhile = Callable[[], None]
 
 
 class Claim(Protocol):
@@ -44,10 +42,6 @@ class Claim(Protocol):
     def timed_out(self) -> bool:
         """Another worker has claimed the problem and did not finish in time."""
 
-    @property
-    def work(self) -> Work:
-        """What the workers that wait for this tuning may do towards it."""
-
 
 @dataclass
 class SoleClaim:
@@ -55,7 +49,6 @@ class SoleClaim:
 
     result: Event | None = None
     timed_out: bool = False
-    work: Work = field(default_factory=UndividedWork)
     is_mine: bool = True
 
 
@@ -78,14 +71,13 @@ class Coordination(Protocol):
         :param meanwhile: called before such a wait, to do what can be done towards that tuning.
         """
 
-    def core(self) -> AbstractContextManager[None]:
-        """Wait for a core to compile on, and hold it; may be left in another thread."""
+    def compile_in(self, folder: Path) -> None:
+        """Let threads of this process compile, too: who compiles what is seen in this folder, the run's own."""
 
-    def cores(self, most: int, *, helping: bool = False) -> list[ExitStack]:
-        """Take cores to compile on at once, without a wait; each is set free by closing it.
+    def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
+        """Compile what other processes and threads of this run may compile; yields False where another one does now.
 
-        :param most: take no more than these.
-        :param helping: for another worker's tuning, for which only free ones are taken.
+        :param wait: for that one, in which case what it made is there then.
         """
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
@@ -99,6 +91,7 @@ class Alone:
 
     def __init__(self, gpu: GpuLock) -> None:
         self._gpu = gpu
+        self._folder: Path | None = None
 
     @property
     def notes(self) -> list[str]:
@@ -110,11 +103,11 @@ class Alone:
         with self._gpu.waits.one_tuning():
             yield SoleClaim()
 
-    def core(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def compile_in(self, folder: Path) -> None:
+        self._folder = folder
 
-    def cores(self, most: int, *, helping: bool = False) -> list[ExitStack]:
-        return [ExitStack() for _ in range(min(most, devices.cpu().multiprocessors))]
+    def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
+        return nullcontext(True) if self._folder is None else _compiling(self._folder, name, self._gpu.waits, wait)
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         return self._gpu.measuring(on)
@@ -124,7 +117,6 @@ class Alone:
 class _FileClaim:
     """A claim backed by a lock file."""
 
-    work: Work
     result: Event | None = None
     timed_out: bool = False
     is_mine: bool = False
@@ -135,19 +127,15 @@ class AmongWorkers:
 
     :param folder: the run's own folder, the same for every worker on this machine.
     :param timeout_s: how long to wait for another worker's tuning, in seconds.
-    :param workers: how many workers share the cores of this machine.
     :param others: what the other workers have tuned; by default they write it down in ``folder``.
     """
 
-    def __init__(
-        self, folder: Path, timeout_s: float, gpu: GpuLock, workers: int = 1, others: Others | None = None
-    ) -> None:
+    def __init__(self, folder: Path, timeout_s: float, gpu: GpuLock, others: Others | None = None) -> None:
         self._folder = folder
         self._others = others or Others(folder, "")
         self._timeout_s = timeout_s
         self._gpu = gpu
         self._waits = gpu.waits
-        self._cores = SharedCores(folder, workers)
         self._membership: Membership | None = None
         #: Seconds spent waiting for other workers' tunings.
         self.waited_s = 0.0
@@ -165,7 +153,7 @@ class AmongWorkers:
                 yield SoleClaim()
                 return
             name = identity.digest
-            claim = _FileClaim(SharedWork(self._folder, name, self._waits))
+            claim = _FileClaim()
             may_wait = wait and not self._gpu.held
             lock = self._take(claim, identity, self._folder / f"{name}.lock", may_wait, meanwhile)
             claim.is_mine = lock is not None
@@ -189,7 +177,7 @@ class AmongWorkers:
         lock = self._waits.acquire(path, wait=False)
         if lock is None and may_wait:
             if meanwhile is not None:
-                meanwhile(claim.work)
+                meanwhile()
             started = time.monotonic()
             lock = self._waits.acquire(path, unless=is_there)
             self.waited_s += time.monotonic() - started
@@ -209,11 +197,23 @@ class AmongWorkers:
                 return False
         return True
 
-    def core(self) -> AbstractContextManager[None]:
-        return self._cores.core()
+    def compile_in(self, folder: Path) -> None:
+        pass  # where the workers of the run share tunings, they share what they compile
 
-    def cores(self, most: int, *, helping: bool = False) -> list[ExitStack]:
-        return self._cores.take(most, helping=helping)
+    def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
+        if in_distributed_run() or not self._joined():
+            return nullcontext(True)
+        return _compiling(self._folder, name, self._waits, wait)
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         return self._gpu.measuring(on)
+
+
+@contextmanager
+def _compiling(folder: Path, name: str, waits: Waits, wait: bool) -> Iterator[bool]:
+    lock = waits.acquire(folder / f"{name}.compiling", wait=wait)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            lock.release()

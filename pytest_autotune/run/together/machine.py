@@ -58,19 +58,6 @@ class IdleCores:
         return None
 
 
-def number_of(cores: int, processes: int, index: int, free: int | None = None) -> int:
-    """How many children one of several processes may have: what is left of the cores, and of the memory, is shared.
-
-    :param cores: of this machine.
-    :param processes: how many share it.
-    :param index: of this one among them, from 0.
-    :param free: memory in bytes; None: what is free now.
-    """
-    free = free_memory() if free is None else free
-    spare = min(cores - processes, free // FREE_MEMORY)
-    return max(spare // processes + (index < spare % processes), 0) if spare > 0 else 0
-
-
 def cores(affinity: int, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """The cores that this process may use: a container may have less time of them than there are.
 

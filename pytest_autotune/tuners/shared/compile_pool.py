@@ -23,17 +23,12 @@ class CompilePool(Executor):
     """
 
     def __init__(self, workers: int, begin_thread: Callable[[], object] | None = None) -> None:
-        #: What the next submission holds until it is compiled, or dropped.
-        self.held_for_next = ExitStack()
         self._entered = ExitStack()
         self._executor = ThreadPoolExecutor(workers, THREAD_NAME, initializer=begin_thread)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See :meth:`concurrent.futures.Executor.submit`."""
-        held = self.held_for_next.pop_all()
-        future = self._executor.submit(function, *args, **kwargs)
-        future.add_done_callback(lambda _: held.close())
-        return future
+        return self._executor.submit(function, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See :meth:`concurrent.futures.Executor.shutdown`."""

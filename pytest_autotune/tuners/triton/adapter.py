@@ -20,12 +20,12 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.guard import guarded
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.triton.ahead import CompilingChildren
+from pytest_autotune.tuners.triton.ahead import CompilingAhead
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.identity import NAME
-from pytest_autotune.tuners.triton.internals import autotuners, frames, live_objects, modules
+from pytest_autotune.tuners.triton.internals import autotuners, live_objects, modules
 from pytest_autotune.tuners.triton.pruning import pruned_alone
 
 
@@ -55,14 +55,15 @@ class Adapter:
         #: The autotuners that came by, by their id.
         self._seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._compilations: Compilations | None = None
-        self._ahead: CompilingChildren | None = None
+        self._heuristics: autotuners.HeuristicsOver | None = None
+        self._ahead: CompilingAhead | None = None
 
     def hook(self, module: ModuleType, run: TuningRun) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         autotuner_class: Any = module.Autotuner
         check = autotuners.method_of(autotuner_class, autotuners.DISK_CACHE)
         prune = autotuners.method_of(autotuner_class, autotuners.PRUNE)
-        heuristics = autotuners.HeuristicsOver(module)
+        heuristics = self._heuristics = autotuners.HeuristicsOver(module)
         self._hooked.callback(heuristics.unhook)
         compiled = CompiledChoices(run)
         choices = Choices(run, compiled, heuristics, check)
@@ -85,20 +86,13 @@ class Adapter:
         self._replace(autotuners.PRUNE, prune_configs)
         autotuner_class.cache_results = _AlwaysAsk()
         self._hooked.callback(delattr, autotuner_class, "cache_results")
-        self._compilations = Compilations(compiled.compiled, self._compiled_here)
+        self._compilations = Compilations(compiled.compiled, run.compiling)
         self._hooked.callback(self._compilations.unhook)
         self._watch_when_imported()
 
     def _replace(self, name: str, replacement: Callable[..., Any]) -> None:
         self._hooked.callback(setattr, self._autotuner_class, name, vars(self._autotuner_class)[name])
         setattr(self._autotuner_class, name, replacement)
-
-    def _compiled_here(self, name: str, seconds: float) -> None:
-        """Something was compiled in this process, and not found on disk."""
-        run = self._run
-        if run is not None and run.index is not None:
-            is_tuned = any(getattr(one, "nargs", None) is not None for one in list(self._seen.values()))
-            run.compiled_itself.append((name, round(seconds, 3), is_tuned or not frames.launches_alone()))
 
     def _watch_when_imported(self) -> None:
         """Watch the compiler, which Triton imports after its autotuner."""
@@ -118,8 +112,9 @@ class Adapter:
 
     def prepare(self, suite: Suite) -> None:
         """Compile loaded choices ahead of the tests; see :class:`~pytest_autotune.tuners.protocol.Suite`."""
-        if self._run is not None and self._compilations is not None and self._compilations.is_hooked:
-            self._ahead = CompilingChildren(self._run, self._compilations, self._autotuner_class)
+        run, heuristics, compilations = self._run, self._heuristics, self._compilations
+        if run is not None and heuristics is not None and compilations is not None and compilations.is_hooked:
+            self._ahead = CompilingAhead(run, self._autotuner_class, heuristics)
             self._ahead.start(suite)
 
     def finish(self) -> None:

@@ -1,195 +1,174 @@
-"""Compiles the choices of a loaded cache ahead of the tests, in children, into Triton's own cache on disk.
+"""Compiles the choices of a loaded cache beside the tests, in threads, into Triton's own cache on disk.
 
-The children are forked when collection is done: they have imported what the tests have, and nothing else. Each entry
-says what its choice was compiled for; a child makes arguments of that and has Triton compile, for the tests' own type
-of GPU, behind a driver that has none. A test that needs what is being compiled waits for it. What a child cannot make
-anything of, it leaves to the test.
+Each entry says what its choice was compiled for. A test that launches what is being compiled waits for it, and finds it
+on disk; what has not begun it compiles itself. What fails here is left to the test.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-import tempfile
 import time
-import uuid
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from pytest_autotune import devices
+from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Device
-from pytest_autotune.run.compiled_ahead import CompiledAhead
+from pytest_autotune.devices import visible
+from pytest_autotune.run.compiled_for import CompiledAhead
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.together import children
-from pytest_autotune.run.together.folders import for_temporary_files
-from pytest_autotune.run.together.forked_jobs import Ended, ForkedJobs, thread_may_fork
-from pytest_autotune.run.together.waiting import Waits
 from pytest_autotune.tuners.protocol import Suite
-from pytest_autotune.tuners.triton.ahead_plan import Plan, begun_at, lock_of
-from pytest_autotune.tuners.triton.compilations import Compilations
-from pytest_autotune.tuners.triton.identity import NAME, PLAIN
-from pytest_autotune.tuners.triton.internals import crashes, targets, without_gpu
+from pytest_autotune.tuners.shared.compile_pool import CompilePool
+from pytest_autotune.tuners.shared.reach import reached
+from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.triton import interpreter
+from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, leave_to_others
+from pytest_autotune.tuners.triton.constants import NoText, constant_of, jit_function_of
+from pytest_autotune.tuners.triton.identity import NAME, holds
+from pytest_autotune.tuners.triton.internals import apart, kernel_layers, knobs, live_objects, targets
+from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
+from pytest_autotune.tuners.triton.params import distinct_params
+from pytest_autotune.tuners.triton.specialisation_text import Constant, Held, Part, Typed, parsed
 
-#: Why nothing was done, in words.
-NO_CORE, NO_CORE_LEFT = "no core was idle in time", "the tests take all cores, or there is no memory"
-#: So many reasons why children could not do something are told of a process.
-MOST_FAILED = 100
+#: So many texts of one entry are compiled for.
+MOST_OF_ENTRY = 64
 
 
-class CompilingChildren:
-    """What one process has compiled ahead of its tests.
+class CompilingAhead:
+    """What one process compiles beside its tests.
 
-    :param compilations: of this process.
     :param autotuner_class: Triton's.
+    :param heuristics: those over autotuners.
     """
 
-    def __init__(self, run: TuningRun, compilations: Compilations, autotuner_class: Any) -> None:
+    def __init__(self, run: TuningRun, autotuner_class: Any, heuristics: HeuristicsOver) -> None:
         self._run = run
-        self._compilations = compilations
         self._class = autotuner_class
-        self._children: children.Children | None = None
-        self._told: Path | None = None
-        self._temporary: str | None = None
-        self._is_started = False
-        self._asked: set[str] = set()
-        #: How children ended that compiled what a test asked for, by the name of that.
-        self._crashes: dict[str, int] = {}
-        self._waited_s = 0.0
-        self._notes: Sequence[str] = ()
+        self._heuristics = heuristics
+        self._pool: CompilePool | None = None
+        self._cache_folder = ""
+        self._seconds: list[float] = []
+        self._failures: list[str] = []
 
     def start(self, suite: Suite) -> None:
-        """Fork children that compile; the tests go on at once."""
+        """Begin; the tests go on at once.
+
+        :raises HookError: where this Triton is not known to compile so.
+        """
         index = self._run.index
-        if index is None or not {NAME, PLAIN} & index.tuners() or not sys.platform.startswith("linux"):
+        device = _known_device(index) if index is not None else None
+        if index is None or device is None or not knobs.reads_what_others_compile():
             return
-        if not (suite.children or suite.others):
-            self._run.ahead = CompiledAhead(skipped=NO_CORE_LEFT)
-            return
-        waits = Waits(suite.wait_s)
-        if suite.children and not self._fork(suite):
-            return
-        self._notes = waits.notes
-        self._compilations.turns = partial(self._turn, waits, suite.folder)
-        self._is_started = True
-
-    def _fork(self, suite: Suite) -> bool:
-        told = suite.folder / f"{uuid.uuid4().hex}.ahead"
-        descriptor = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            tell = partial(_tell, descriptor)
-            self._temporary = tempfile.mkdtemp(prefix="pytest-autotune-ahead-", dir=for_temporary_files())
-            plan = Plan(self._run, self._class, suite, self._compilations, _known_device(), tell, self._temporary)
-            self._children = children.start(
-                plan.jobs,
-                suite.children,
-                [descriptor],
-                bounds=children.Bounds(temporary=self._temporary),
-                wait=not suite.at_once,
-                ended=plan.ended,
-            )
-        except OSError as error:
-            self._run.note(f"triton: nothing was compiled ahead: {error.strerror or error}")
-            self._remove_temporary()
-            return False
-        finally:
-            os.close(descriptor)
-        self._told = told
-        return True
-
-    @contextmanager
-    def _turn(self, waits: Waits, folder: Path, name: str, compile: Callable[[], object]) -> Iterator[None]:
-        """Compile in this process what no other one compiles now; what one does is there afterwards.
-
-        :raises Exception: where that would end this process.
-        """
-        self._asked.add(name)
-        with suppress(Exception):
-            without_gpu.read_triton()  # which the compiler does anyway: nobody is to wait for that
-        started = time.monotonic()
-        lock = waits.acquire(lock_of(folder, name))
-        self._waited_s += time.monotonic() - started
-        try:
-            if (begun := begun_at(folder, name)).exists():
-                self._try_in_child(name, compile)
-                begun.unlink(missing_ok=True)
-            yield
-        finally:
-            if lock is not None:
-                lock.release()
-
-    def _try_in_child(self, name: str, compile: Callable[[], object]) -> None:
-        """Have a child compile what has ended another one ahead of the tests.
-
-        :raises Exception: where it ends that one, too.
-        """
-        if name not in self._crashes and thread_may_fork():
-            with suppress(OSError), ForkedJobs({0: compile}, lambda _: nullcontext(True), lambda _: [], 1) as forked:
-                forked.fork([ExitStack()])
-                if (0, Ended.DIED) in forked.ended():
-                    self._crashes[name] = forked.died[0]
-        if name in self._crashes:
-            raise crashes.crash(self._crashes[name])
-
-    def _remove_temporary(self) -> None:
-        """Remove what children that were ended have left there."""
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        apart.check_version()
+        jobs = list(self._jobs(suite, index, device))
+        if jobs:
+            self._cache_folder = knobs.cache_folder()
+            self._run.compile_in(suite.folder)
+            self._pool = CompilePool(min(suite.threads, len(jobs)), leave_to_others).__enter__()
+            for kernel, config, text in jobs:
+                self._pool.submit(self._compile, kernel, config, text, device.arch)
 
     def stop(self) -> None:
-        """End the children, and say what they have done."""
-        if not self._is_started:
+        """Begin nothing any more, wait for what has begun, and say what was done."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+            pool.__exit__(None, None, None)
+            self._run.ahead = CompiledAhead(
+                len(self._seconds), round(sum(self._seconds), 3), len(self._failures), next(iter(self._failures), "")
+            )
+
+    def _compile(self, kernel: Any, config: Any, text: str, arch: str) -> None:
+        started = time.perf_counter()
+        try:
+            # A test may have given Triton another folder, or listen to what is compiled.
+            is_usual = knobs.cache_folder() == self._cache_folder and knobs.reads_what_others_compile()
+            if is_usual and _compile(kernel, config, text, arch):
+                self._seconds.append(time.perf_counter() - started)
+        except (CompiledElsewhere, apart.ChangedMeanwhile):
+            pass
+        except Exception as error:  # the test that launches it, if any does, gets the error
+            self._failures.append(f"{type(error).__name__}: {error}")
+
+    def _jobs(self, suite: Suite, index: EntryIndex, device: Device) -> Iterator[tuple[Any, Any, str]]:
+        """A kernel, its choice, and what to compile that for; what the tests need first in front."""
+        live = {id(one): one for one in live_objects.of_class(self._class)}
+        ordered = reached(suite.tests, lambda value: id(value) in live)
+        if not suite.is_part:
+            met = set(map(id, ordered))
+            ordered += [one for one in live.values() if id(one) not in met]
+        for autotuner in ordered:
+            try:
+                # By its number: whoever asks Triton's functions for a hash has them hash their source.
+                jobs = {(id(one[0]), id(one[1]), one[2]): one for one in self._choices(autotuner, index, device)}
+                yield from jobs.values()
+            except Exception as error:  # of this kernel nothing is compiled ahead
+                self._failures.append(f"{type(error).__name__}: {error}")
+
+    def _choices(self, autotuner: Any, index: EntryIndex, device: Device) -> Iterator[tuple[Any, Any, str]]:
+        """The choices of one autotuner that hold here, with what to compile them for."""
+        function = python_function(autotuner)
+        if function is None or interpreter.interprets(autotuner):
             return
-        self._is_started = False
-        self._compilations.turns = None
-        if self._children is not None:
-            self._children.stop()
-        self._remove_temporary()
-        for note in self._notes:
-            self._run.note(note)
-        told: defaultdict[str, list[str]] = defaultdict(list)
-        for kind, words in _read(self._told):
-            told[kind].append(words)
-        for words in told["note"]:
-            self._run.note(f"triton: nothing was compiled ahead: {words}")
-        compiled = {name: float(seconds) for name, seconds in map(str.split, told["compiled"])}
-        known, begun_s = sum(map(int, told["known"])), min(map(float, told["begun"]), default=None)
-        self._run.ahead = CompiledAhead(
-            known=known,
-            left_out=tuple(
-                sorted((why, int(number)) for number, _, why in (one.partition(" ") for one in told["left"]))
-            ),
-            compiled=tuple(sorted(compiled.items())),
-            found=tuple(sorted({*told["found"]} - compiled.keys())),
-            failed=tuple(told["failed"][:MOST_FAILED]),
-            begun_s=begun_s,
-            asked=tuple(sorted(self._asked)),
-            waited_s=round(self._waited_s, 3),
-            skipped=NO_CORE if known and begun_s is None else "",
-        )
+        name = qualified_name(function)
+        names = {device.name, self._run.policy.aliases.get(device.name, device.name)}
+        entries = [
+            entry
+            for entry in index.of_kernel(NAME, name)
+            if entry.compiled and entry.problem.device.name in names and entry.problem.device.arch == device.arch
+        ]
+        if not entries or self._run.ignores(NAME, name):
+            return
+        around = (*kernel_layers.heuristics_under(autotuner), *self._heuristics.over(autotuner))
+        heuristics = [pair for layer in around for pair in layer.values.items()]
+        offered = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
+        kernel = jit_function_of(autotuner)
+        distinct = {entry.fingerprint: entry for entry in entries}
+        trusted = {mark for mark, entry in distinct.items() if holds(entry, autotuner, function, heuristics)}
+        for entry in entries:
+            config = offered.get(entry.choice.params) if entry.choice is not None else None
+            if config is not None and entry.fingerprint in trusted:
+                for text in entry.compiled[:MOST_OF_ENTRY]:
+                    yield kernel, config, text
 
 
-def _tell(descriptor: int, kind: str, words: str) -> None:
-    with suppress(OSError):
-        os.write(descriptor, f"{kind} {' '.join(words.split())[:300]}\n".encode(errors="replace"))
-
-
-def _read(told: Path | None) -> Iterator[tuple[str, str]]:
-    with suppress(OSError, ValueError):
-        for line in told.read_text(encoding="utf-8").splitlines() if told else ():
-            kind, _, words = line.partition(" ")
-            yield kind, words
-
-
-def _known_device() -> Device | None:
+def _known_device(index: EntryIndex) -> Device | None:
     """What the tests run on, where that can be seen without initialising anything."""
     if devices.cuda_is_initialised():
         return devices.current_gpu()
-    arch = targets.foreign_target()
-    if not arch:
-        return None
-    return devices.current_gpu() or Device("cuda" if arch.startswith("sm_") else "hip", arch)
+    if arch := targets.foreign_target():
+        return devices.current_gpu() or Device("cuda" if arch.startswith("sm_") else "hip", arch)
+    return visible.only_type(index.devices(NAME))
+
+
+def _compile(kernel: Any, config: Any, text: str, arch: str) -> bool:
+    """Compile one specialisation of a kernel; returns whether that was to be done.
+
+    :param kernel: Triton's ``JITFunction``.
+    :param config: the choice.
+    :raises Exception: where the text is none, or does not fit the kernel; or it does not compile.
+    """
+    told = parsed(text)
+    if len(kernel.params) != len(told.parts):
+        raise NoText("another number of parameters")
+    signature: dict[str, Any] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    assumed: dict[tuple[int, ...], str] = {}
+
+    def kind_of(part: Part, path: tuple[int, ...], parameter: Any) -> Any:
+        if isinstance(part, tuple):
+            return tuple(kind_of(one, (*path, number), parameter) for number, one in enumerate(part))
+        if isinstance(part, Typed):
+            words = apart.assumptions(part.kind, parameter, divisible=part.divisible, small=part.small)
+            if words is not None:
+                assumed[path] = words
+            return part.kind.replace(",", ", ")
+        if isinstance(part, Held) and not parameter.is_constexpr:
+            raise NoText("the choice holds what is no constant")
+        constants[path] = constant_of(part.value) if isinstance(part, Constant) else config.kwargs[parameter.name]
+        if len(path) == 1:
+            assumed[path] = ""
+        return "constexpr"
+
+    for number, (parameter, part) in enumerate(zip(kernel.params, told.parts, strict=True)):
+        signature[parameter.name] = kind_of(part, (number,), parameter)
+    return apart.compile_apart(kernel, signature, constants, assumed, {**config.all_kwargs(), **told.options}, arch)

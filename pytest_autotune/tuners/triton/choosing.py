@@ -16,7 +16,6 @@ from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Refusal
-from pytest_autotune.run.together.shared_work import Work
 from pytest_autotune.tuners.shared.candidates import no_longer_compiles
 from pytest_autotune.tuners.shared.source.definitions import may_be_defined
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
@@ -24,7 +23,7 @@ from pytest_autotune.tuners.triton import identity as identities
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
-from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates
+from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
 from pytest_autotune.tuners.triton.failures import failure_text
 from pytest_autotune.tuners.triton.identity import (
     NAME,
@@ -147,9 +146,9 @@ class Choices:
         def on_offer(entry: Entry) -> bool:
             return entry.choice is not None and entry.choice.params in identity.offered
 
-        def help_to_compile(work: Work) -> None:
+        def meanwhile() -> None:
             if _is_compiled(call.autotuner):
-                compile_candidates(call, configs, run, work, helping=True)
+                help_to_compile(call, configs, run)
 
         def candidates() -> list[Candidate]:
             return [Candidate(params=params) for params in identity.offered]
@@ -163,7 +162,7 @@ class Choices:
             Abilities(
                 candidates,
                 may_be_defined,
-                help_to_compile,
+                meanwhile,
                 partial(made_of, call, identity.fingerprint, configs),
             ),
         )

@@ -1,4 +1,4 @@
-"""What this process has Triton compile: seen, and done in turns with other processes.
+"""What this process has Triton compile: seen, and done in turns with other processes and threads.
 
 ``triton.compiler.compile`` is what every kernel compiles itself with, from the first launch on. It is called for what
 is in Triton's cache on disk, too, and not for what is in the kernel's memory. What it is given and what it returns
@@ -8,33 +8,42 @@ stays as it is; nothing is put into the slots that Triton has for hooks and list
 from __future__ import annotations
 
 import hashlib
-import time
+import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial, wraps
+from contextlib import AbstractContextManager, suppress
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.triton.internals import compile_calls, knobs
+
+_OF_THREAD = threading.local()
+
+
+class CompiledElsewhere(Exception):
+    """Another process, or thread, compiles this now."""
+
+
+def leave_to_others() -> None:
+    """Let this thread not wait for what is being compiled: there it gets a :class:`CompiledElsewhere`."""
+    _OF_THREAD.leaves = True
 
 
 class Compilations:
     """Watches ``triton.compiler.compile``.
 
     :param compiled: called with Triton's source and the kernel that was made of it.
-    :param made: called with its name and the seconds that it took, when it was not on disk.
+    :param turn: entered around each compilation, with its name, see :func:`name_of`, and whether to wait for who
+        compiles that now; gives whether it is this one's turn.
     """
 
     def __init__(
         self,
         compiled: Callable[[Any, Any], object],
-        made: Callable[[str, float], object] = lambda name, seconds: None,
+        turn: Callable[[str, bool], AbstractContextManager[bool]],
     ) -> None:
         self._compiled = compiled
-        self._made = made
-        #: Entered around each compilation, with its name, see :func:`name_of`, and what compiles. None where nobody
-        #: else does.
-        self.turns: Callable[[str, Callable[[], object]], AbstractContextManager[object]] | None = None
+        self._turn = turn
         self._module: Any = None
         self._original: Any = None
 
@@ -51,16 +60,13 @@ class Compilations:
             if self._module is None:  # a kernel keeps it for good
                 return original(*args, **kwargs)
             given = compile_calls.given_to_compile(args, kwargs)
-            name = _name_if_known(given)
-            with self._turn(name, partial(original, *args, **kwargs)), compile_calls.seeing_work(given["src"]) as work:
-                started = time.perf_counter()
+            leaves = getattr(_OF_THREAD, "leaves", False)
+            with self._turn(_name_if_known(given), not leaves) as is_mine:
+                if leaves and not is_mine:
+                    raise CompiledElsewhere
                 kernel = original(*args, **kwargs)
-                seconds = time.perf_counter() - started
             with suppress(Exception):  # an error of ours must not fail a launch
                 self._compiled(given["src"], kernel)
-            with suppress(Exception):
-                if work and name:
-                    self._made(name, seconds)
             return kernel
 
         self._module, self._original = compiler, original
@@ -76,10 +82,6 @@ class Compilations:
         if self._module is not None:
             self._module.compile = self._original
             self._module = None
-
-    def _turn(self, name: str, compile: Callable[[], object]) -> AbstractContextManager[object]:
-        turns = self.turns
-        return turns(name, compile) if turns is not None and name else nullcontext()
 
 
 def _name_if_known(given: Mapping[str, Any]) -> str:

@@ -8,18 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_autotune import devices
-from pytest_autotune.cache.model import Entry, before_pruning
+from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.plain_kernels import PlainKernel
-from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.source.libraries import of_library
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.constants import NoText
-from pytest_autotune.tuners.triton.identity import PLAIN, target_device, versions
-from pytest_autotune.tuners.triton.internals import compiled_kernels, frames, kernel_layers
-from pytest_autotune.tuners.triton.specialisation_text import group_of, text_of, words_of
+from pytest_autotune.tuners.triton.internals import compiled_kernels, kernel_layers
+from pytest_autotune.tuners.triton.specialisation_text import text_of, words_of
 
 _OF_TRITON = ("grid", "warmup")
 
@@ -86,8 +80,6 @@ class CompiledChoices:
                 words = words_of(source, ()).items()
                 nearest = max(launched, key=lambda known: len(words & known.words.items()))
                 self._note(nearest, nearest.autotuner(), source, kernel)
-        if self._run.wants_plain_kernels(PLAIN):
-            self._note_plain(source)
 
     def _may_launch(self, known: _Chosen, source: Any) -> bool:
         """Whether a choice is launched now, as far as its autotuner shows: the key of the call is not among that."""
@@ -95,21 +87,6 @@ class CompiledChoices:
         if autotuner is None or id(autotuner) in self._choosing or autotuner.nargs is None:
             return False
         return autotuner.best_config is known.config and kernel_layers.jit_function(autotuner) is source.fn
-
-    def _note_plain(self, source: Any) -> None:
-        launched = frames.launched_function()
-        function = python_function(launched[0]) if launched is not None else None
-        if launched is None or function is None or of_library(function):
-            return
-        kernel = qualified_name(function)
-        if self._run.ignores(PLAIN, kernel):
-            return
-        names = {*compiled_kernels.kinds_of(source), *_OF_TRITON}
-        with suppress(NoText):
-            text = text_of(source, (), {name: value for name, value in launched[1].items() if name not in names})
-            on = devices.current_gpu() or target_device()
-            device = on.name, on.arch, on.multiprocessors
-            self._run.plain_kernels[PlainKernel(PLAIN, kernel, device, text, str(versions()))] = None
 
     def _note(self, known: _Chosen, autotuner: Any, source: Any, kernel: Any) -> None:
         entry, config = known.entry, known.config
@@ -121,9 +98,4 @@ class CompiledChoices:
                     options[name] = compiled_kernels.option_of(kernel, name)
         held = [name for name in config.kwargs if name in names]
         with suppress(NoText):
-            text = text_of(source, held, options)
-            choice = entry.choice.params if entry.choice is not None else ()
-            problem = entry.problem
-            group = group_of(words_of(source, ()), problem.key)
-            parts = (problem.kernel, problem.device, before_pruning(entry.fingerprint), choice, group)
-            self._run.was_compiled_for(entry, digest(repr(parts)), text)
+            self._run.was_compiled_for(entry, text_of(source, held, options))

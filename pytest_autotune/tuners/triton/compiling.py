@@ -2,89 +2,89 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import ExitStack, suppress
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.together.shared_work import UndividedWork, Work
+from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.tuners.triton.call import Call
-from pytest_autotune.tuners.triton.compile_jobs import CompileJobs, weight_of
+from pytest_autotune.tuners.triton.compilations import leave_to_others
 from pytest_autotune.tuners.triton.internals import async_compile, compiled_kernels, kernel_layers
 
 
 def _compile(call: Call, config: Any) -> Any:
     """Compile the kernel for one candidate, without a launch."""
     if config.pre_hook is not None:
-        config.pre_hook(call.arguments(config))  # may change what is compiled, such as a descriptor's block shape
+        with async_compile.compiling_at_once():
+            config.pre_hook(call.arguments(config))  # may change what is compiled, such as a descriptor's block shape
     kwargs = {**call.kwargs, "warmup": True}
     return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
 
 
 def compile_candidates(
-    call: Call,
-    configs: Sequence[Any],
-    run: TuningRun,
-    work: Work,
-    tries: Callable[[int, int], object] = lambda number, of: None,
-    *,
-    helping: bool = False,
-    ending: ExitStack | None = None,
-) -> list[int]:
-    """Compile candidates before the GPU is held, side by side where this Triton can.
+    call: Call, configs: Sequence[Any], run: TuningRun, tries: Callable[[int, int], object] = lambda number, of: None
+) -> None:
+    """Compile candidates before the GPU is held, in threads where this Triton can.
 
     What fails here fails again in the benchmark, which knows what to do about it: it is compiled again there, since it
-    may have failed only because it was compiled beside others. What ended two children is not compiled here: whoever
-    asks Triton for it gets an error that says so.
+    may have failed only because it was compiled beside others.
 
-    :param work: whose pieces are the candidates, by their position.
     :param tries: called before each candidate that is compiled, with its number from 1 and how many there are.
-    :param helping: the search is another worker's.
-    :param ending: where it is waited for children that end; None: before this returns.
-    :returns: the candidates that other workers have taken, by their position.
     """
-    mode = async_compile.async_compile_mode() if run.policy.cores > 1 else None
-    if mode is None:
-        return _one_after_the_other(call, configs, run, work, tries)
-    with ExitStack() as stack:
-        stack.callback(async_compile.forget_failures, call.autotuner.fn)
-        jobs = CompileJobs(run, work, tries, ending, helping=helping)
-        stack.callback(jobs.forget_frames)
-        stack.enter_context(mode(jobs, ignore_errors=True))
-        stack.enter_context(jobs)
-        for number, config in enumerate(configs):
-            jobs.next = number
-            with suppress(Exception):
-                _compile(call, config)
-        return jobs.compile(lambda number: weight_of(configs[number]))
+    if run.policy.compile_threads > 1 and async_compile.compiles_in_pools():
+        # Begun last, the heaviest would be waited for alone.
+        ordered = sorted(configs, key=_weight_of, reverse=True)
+        _compile_in_threads(call, ordered, CompilePool(min(run.policy.compile_threads, len(configs))), tries)
+        return
+    for number, config in enumerate(configs, 1):
+        tries(number, len(configs))
+        with suppress(Exception):
+            _compile(call, config)
 
 
-def _one_after_the_other(
-    call: Call, configs: Sequence[Any], run: TuningRun, work: Work, tries: Callable[[int, int], object]
-) -> list[int]:
-    others = []
-    for number, config in enumerate(configs):
-        tries(number + 1, len(configs))
-        with run.core(), work.take(number) as is_mine:
-            if not is_mine:
-                others.append(number)
-                continue
-            with suppress(Exception):
-                _compile(call, config)
-    return others
+def help_to_compile(call: Call, configs: Sequence[Any], run: TuningRun) -> None:
+    """Compile candidates of a tuning that another worker is at, into Triton's cache on disk.
+
+    That one begins with the heaviest, this one with the lightest; what another one compiles is left to it.
+    """
+    if async_compile.compiles_in_pools():
+        pool = CompilePool(min(run.policy.compile_threads, len(configs)), leave_to_others)
+        _compile_in_threads(call, sorted(configs, key=_weight_of), pool)
 
 
-def fetch_compiled(
-    call: Call, configs: Sequence[Any], run: TuningRun, work: Work, numbers: Sequence[int], ending: ExitStack
+def _compile_in_threads(
+    call: Call,
+    configs: Sequence[Any],
+    pool: CompilePool,
+    tries: Callable[[int, int], object] = lambda number, of: None,
 ) -> None:
-    """Take from Triton's cache what other workers have compiled; what is not there is compiled here.
+    numbers = count(1)
 
-    :param ending: as of :func:`compile_candidates`.
+    def submit(compile: Callable[[], Any]) -> Future[Any]:
+        def compile_next() -> Any:
+            tries(next(numbers), len(configs))
+            return compile()
+
+        return pool.submit(compile_next)
+
+    with async_compile.compiling_by(submit, call.autotuner.fn), pool:
+        for config in configs:
+            with suppress(Exception):
+                _compile(call, config)
+
+
+def _weight_of(config: Any) -> float:
+    """How long a candidate takes to compile, beside others: what one thread of it holds, about.
+
+    Of 48 tiles of a matmul the slowest took nine times as long as the fastest; by this number they are nearly in order.
     """
-    for number in numbers:
-        work.wait_for(number)
-    compile_candidates(call, [configs[number] for number in numbers], run, UndividedWork(), ending=ending)
+    sizes = [value for value in config.kwargs.values() if isinstance(value, int) and value > 1]
+    return math.prod(sizes) / max(getattr(config, "num_warps", None) or 1, 1)
 
 
 def compile_and_load(call: Call, config: Any) -> Any:

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from pytest_autotune.tuners.shared.candidates import clear_tracebacks, error_line
-from pytest_autotune.tuners.triton.internals import benchmark, compile_calls, crashes
+from pytest_autotune.tuners.triton.internals import benchmark, compile_calls
 
 
 @contextmanager
@@ -57,6 +57,4 @@ def fails_again(error: BaseException) -> bool:
 
 def failure_text(error: BaseException) -> str:
     """An error in one line: Triton's messages begin with the source and end with what is wrong."""
-    if crashes.is_crash(error):
-        return str(error)
     return error_line(error, str(getattr(error, "error_message", None) or ""))

@@ -33,8 +33,6 @@ from pytest_autotune.tuners.triton.internals import knobs, targets
 from pytest_autotune.tuners.triton.params import distinct_params, has_names, search_text
 
 NAME = "triton"
-#: Stands for a tuner in the entries of kernels that have none.
-PLAIN = f"{NAME}.jit"
 
 
 class UnportableProblem(Exception):

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_autotune.cache.model import LONGEST_COMPILED, Value
-from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.cache.model import LONGEST_COMPILED
 from pytest_autotune.tuners.triton.constants import NoText, plain
 from pytest_autotune.tuners.triton.internals import compiled_kernels
 
@@ -74,8 +73,7 @@ def text_of(source: Any, held: Collection[str], options: Mapping[str, object]) -
     :param options: those that the call gave beside the choice.
     :raises NoText: for a constant without a stable form, and where the text would be too long.
     """
-    words = words_of(source, held)
-    text = " ".join(words.values())
+    text = " ".join(words_of(source, held).values())
     if options:
         given = (f"{name}={_json(_checked(value))}" for name, value in sorted(options.items()))
         text = f"{text} | {' '.join(given)}"
@@ -91,7 +89,7 @@ def words_of(source: Any, held: Collection[str]) -> dict[str, str]:
     """
 
     def word(kind: Any, path: tuple[int, ...]) -> str:
-        if isinstance(kind, (tuple, list)):
+        if isinstance(kind, (tuple, list)) and not hasattr(kind, "_fields"):
             return f"({','.join(word(one, (*path, index)) for index, one in enumerate(kind))})"
         if kind == "constexpr":
             return f"={_json(plain(compiled_kernels.constant_at(source, path)))}"
@@ -107,22 +105,6 @@ def words_of(source: Any, held: Collection[str]) -> dict[str, str]:
         name: "_" if name in held else word(kind, (index,))
         for index, (name, kind) in enumerate(compiled_kernels.kinds_of(source).items())
     }
-
-
-def group_of(words: Mapping[str, str], key: Sequence[Value]) -> str:
-    """Names what an entry's key alone makes of the parameters: what is launched with one such key may be with another.
-
-    :param words: of all parameters, the choice's own among them.
-    """
-    parts: list[object] = []
-    for value in key:
-        name, _, of = value.name.partition(".")
-        if name not in words:  # what the kernel took from the function around it
-            parts.append(value.encoded)
-        else:
-            # The type is compiled in, but what the key says of a pointer does not say where it points to.
-            parts.append((value.name, re.sub(r":16|:S", "", words[name]) if of else words[name]))
-    return digest(repr(parts))
 
 
 def parsed(text: str) -> Specialisation:

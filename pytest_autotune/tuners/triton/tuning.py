@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from pytest_autotune.tuners.measuring.launching import Result
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, rounded_us
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
-from pytest_autotune.tuners.triton.compiling import compile_candidates, fetch_compiled, load_ahead
+from pytest_autotune.tuners.triton.compiling import compile_candidates, load_ahead
 from pytest_autotune.tuners.triton.failures import fails_again, failure_text, noted_failures
 from pytest_autotune.tuners.triton.launches import RaceOutcome, clock_for, race
 from pytest_autotune.tuners.triton.params import distinct_params
@@ -37,24 +36,10 @@ def tune(
     :param bench_fn: measures the candidates as Triton does.
     :param is_compiled: candidates can be compiled without a launch.
     """
-    with ExitStack() as ending:  # children that compile take a while to end, and it is measured meanwhile
-        _tune(call, configs, bench_fn, tuning, run, is_compiled, ending)
-
-
-def _tune(
-    call: Call,
-    configs: Sequence[Any],
-    bench_fn: Callable[[], None],
-    tuning: Tuning,
-    run: TuningRun,
-    is_compiled: bool,
-    ending: ExitStack,
-) -> None:
     autotuner = call.autotuner
     codes: Mapping[Any, Hashable] = {}
     if is_compiled:
-        taken = compile_candidates(call, configs, run, tuning.work, tuning.tries, ending=ending)
-        fetch_compiled(call, configs, run, tuning.work, taken, ending)
+        compile_candidates(call, configs, run, tuning.tries)
         codes = load_ahead(call, configs)
     failed: dict[Any, BaseException] = {}
     with tuning.measuring():

@@ -8,7 +8,6 @@ from typing import Any
 from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.door import Tuning, TuningRun
-from pytest_autotune.run.together.shared_work import UndividedWork
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
@@ -42,7 +41,7 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
 
     def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
         configs = [offered[candidate.params] for candidate in candidates]
-        compile_candidates(call, configs, run, UndividedWork())
+        compile_candidates(call, configs, run)
         runners = {}
         for candidate, config in zip(candidates, configs, strict=True):
             try:

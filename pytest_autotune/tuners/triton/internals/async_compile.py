@@ -1,39 +1,22 @@
-"""Triton's mode for compiling in a pool: what it takes from disk, and what it leaves behind."""
+"""Triton's mode for compiling in a pool, and what it leaves behind."""
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import os
-from collections.abc import Callable
-from contextlib import suppress
-from functools import cache
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
-from pytest_autotune.tuners.triton.internals.frames import is_wanted_at_once
+from pytest_autotune.tuners.shared.candidates import clear_tracebacks
 from pytest_autotune.tuners.triton.internals.modules import module
 
-_SUBMIT_PARAMETERS = ["self", "key", "compile_fn", "finalize_fn"]
-#: How the file begins that Triton writes last of those of a compilation.
-_WHOLE = "__grp__"
 
-
-def async_compile_mode() -> Any:
-    """Triton's mode for compiling in a pool: since 3.6 without leaving itself active after an error.
-
-    What is in Triton's cache on disk is read at once, in the thread that asks for it: threads that read a few files
-    each take turns at the interpreter, and take longer together. What is launched meanwhile, or asked for by
-    ``warmup()``, as by the hook of a candidate, is compiled at once, too: who looks at it would wait for what nobody
-    compiles before all are submitted.
-    """
+def compiles_in_pools() -> bool:
+    """Whether this Triton has the mode: since 3.6 without leaving itself active after an error."""
     mode = getattr(module("runtime._async_compile"), "AsyncCompileMode", None)
-    if mode is None or "ignore_errors" not in inspect.signature(mode).parameters:
-        return None
-    if collects_what_is_compiled():
-        return None
-    parameters = list(inspect.signature(mode.submit).parameters)  # 3.9 has one more
-    is_known = parameters[: len(_SUBMIT_PARAMETERS)] == _SUBMIT_PARAMETERS
-    return _mode_that_reads_at_once(mode) if is_known else mode
+    return mode is not None and "ignore_errors" in inspect.signature(mode).parameters
 
 
 def collects_what_is_compiled() -> bool:
@@ -42,32 +25,43 @@ def collects_what_is_compiled() -> bool:
     return active is not None and active.get() is not None
 
 
-@cache
-def _mode_that_reads_at_once(mode: Any) -> Any:
-    class Reading(mode):  # type: ignore[misc]
-        def submit(
-            self, key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], object], *others: Any
-        ) -> Any:
-            if not (is_wanted_at_once() or _is_on_disk(key)):
-                return super().submit(key, compile_fn, finalize_fn, *others)
-            kernel = compile_fn()
-            finalize_fn(kernel)
-            return kernel
+@contextmanager
+def compiling_by(submit: Callable[[Callable[[], Any]], Future[Any]], kernel: Any) -> Iterator[None]:
+    """Have a pool compile what ``warmup=True`` asks for inside; leaving it waits for that, whether it failed or not.
 
-    return Reading
+    What failed is forgotten: Triton's memory of a kernel would raise the same error again, and with the error go the
+    frames that it was raised in, with the tensors of the call in them.
 
-
-def _is_on_disk(key: str) -> bool:
-    """Whether a compilation is in Triton's cache on disk, and would be taken from there."""
-    with suppress(Exception):
-        if not module("knobs").compilation.always_compile:
-            manager = module("runtime.cache").get_cache_manager(hashlib.sha256(key.encode()).hexdigest())
-            return any(name.startswith(_WHOLE) for name in os.listdir(manager.cache_dir))
-    return False
+    :param submit: the pool's.
+    :param kernel: what is compiled.
+    """
+    pool = SimpleNamespace(submit=submit)
+    mode = module("runtime._async_compile").AsyncCompileMode(pool, ignore_errors=True)
+    try:
+        with mode:
+            yield
+    finally:
+        _forget_failures(kernel)
+        for future in mode.raw_futures:
+            if future.done() and not future.cancelled() and (error := future.exception()) is not None:
+                clear_tracebacks(error)
 
 
-def forget_failures(kernel: Any) -> None:
-    """Remove from Triton's memory of compiled kernels what failed in the pool: it would raise that error again."""
+@contextmanager
+def compiling_at_once() -> Iterator[None]:
+    """Compile inside what is asked for, although a pool compiles outside: the hook of a candidate may launch it."""
+    active = getattr(module("runtime._async_compile"), "active_mode", None)
+    if active is None:
+        yield
+        return
+    token = active.set(None)
+    try:
+        yield
+    finally:
+        active.reset(token)
+
+
+def _forget_failures(kernel: Any) -> None:
     while kernel is not None and not hasattr(kernel, "device_caches"):
         kernel = getattr(kernel, "fn", None)
     for caches in getattr(kernel, "device_caches", {}).values():

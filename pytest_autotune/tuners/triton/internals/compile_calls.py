@@ -1,9 +1,8 @@
-"""Calls of Triton's compiler: what is hooked to see them, whether they compile anything, and how they refuse."""
+"""Calls of Triton's compiler: what is hooked to see them, what they are given, and how they refuse."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -25,29 +24,6 @@ def compile_of(compiler: ModuleType) -> Callable[..., Any]:
 def given_to_compile(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call of ``triton.compiler.compile`` by name: ``src``, ``target``, ``options``."""
     return {**dict(zip(_COMPILE_PARAMETERS, args, strict=False)), **kwargs}
-
-
-@contextmanager
-def seeing_work(source: Any) -> Iterator[list[bool]]:
-    """A list that has something in it if Triton compiles a source, rather than find it on disk.
-
-    Only then it asks the source for its intermediate code.
-    """
-    begun: list[bool] = []
-    original, held = getattr(source, "make_ir", None), getattr(source, "__dict__", None)
-    if original is None or held is None or "make_ir" in held:
-        yield begun
-        return
-
-    def make_ir(*args: Any, **kwargs: Any) -> Any:
-        begun.append(True)
-        return original(*args, **kwargs)
-
-    source.make_ir = make_ir
-    try:
-        yield begun
-    finally:
-        del source.make_ir
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -1,0 +1,166 @@
+"""Triton's compiler, asked beside the tests: for a type of GPU, without a driver, a launch or a trace in a kernel.
+
+Triton keeps in each kernel the hash of its source, and the globals that this rests on: a test that sets one of them
+before its first launch would be refused. So what is compiled here is a copy of the kernel, and its hash is that of
+copies of all that it calls, by Triton's own rule. What that makes lies on disk where a launch looks for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.versions import version_of
+from pytest_autotune.tuners.triton.internals.modules import JIT_MODULE, module
+from pytest_autotune.tuners.triton.internals.targets import target_of
+
+_SOURCE_PARAMETERS = ["self", "fn", "signature", "constexprs", "attrs"]
+#: How Triton's kernels say that they assume something of an argument.
+_DIVISIBLE, _SMALL = "D", "S"
+
+
+#: Held while code is made of Python: what that hashes is seen, and Python's lock allows no more of it at a time.
+_MAKES_CODE = threading.RLock()
+
+
+class ChangedMeanwhile(Exception):
+    """A test has changed what is compiled: it would lie under a hash that is not its own."""
+
+
+def check_version() -> None:
+    """See whether kernels can be compiled so.
+
+    :raises HookError: where this Triton is not known to do it.
+    """
+    compiler, jit = module("compiler.compiler"), module("runtime.jit")
+    is_known = (
+        module("backends.compiler") is not None
+        and list(inspect.signature(compiler.ASTSource).parameters) == _SOURCE_PARAMETERS[1:]
+        and hasattr(jit.DependenciesFinder, "_update_hash")
+        and isinstance(inspect.getattr_static(jit.JITFunction, "cache_key"), property)
+    )
+    if not is_known:
+        raise HookError(f"triton {version_of('triton')} compiles in a way that is not known here")
+
+
+def assumptions(kind: str, parameter: Any, *, divisible: bool, small: bool) -> str | None:
+    """What a launch assumes of an argument of this type, in Triton's words; None where it does not look at it.
+
+    :param parameter: Triton's, of the kernel.
+    """
+    is_looked_at = kind.startswith("*") or (kind[0] in "iu" and kind not in ("i1", "u1"))
+    if parameter.do_not_specialize or not is_looked_at:
+        return None
+    return _DIVISIBLE * divisible + _SMALL * small
+
+
+def compile_apart(
+    function: Any,
+    signature: Mapping[str, Any],
+    constants: Mapping[tuple[int, ...], Any],
+    assumed: Mapping[tuple[int, ...], str],
+    options: Mapping[str, Any],
+    arch: str,
+) -> bool:
+    """Compile a kernel as a launch would whose arguments are as told.
+
+    :param function: Triton's ``JITFunction``.
+    :param signature: the type of each parameter.
+    :param constants: what is compiled in, by its place among the parameters.
+    :param assumed: see :func:`assumptions`.
+    :param arch: ``sm_90``, ``gfx942``.
+    :returns: whether that was to be done: it may be on disk.
+    :raises Exception: what Triton raises, or :class:`ChangedMeanwhile`.
+    """
+    target = target_of(arch)
+    backend = module("compiler.compiler").make_backend(target)
+    knobs = module("knobs")
+    given = {**options, "debug": options.get("debug", function.debug) or knobs.runtime.debug}
+    if hasattr(knobs.compilation, "instrumentation_mode"):
+        given["instrumentation_mode"] = knobs.compilation.instrumentation_mode
+    source = _source_class()(
+        _copy(function),
+        dict(signature),
+        {path: _copy(value) if _is_function(value) else value for path, value in constants.items()},
+        {path: backend.parse_attr(words) for path, words in assumed.items()},
+    )
+    source.original = function
+    module("compiler").compile(source, target=target, options=backend.parse_options(given).__dict__)
+    return bool(source.was_made)
+
+
+@cache
+def _source_class() -> Any:
+    class Source(module("compiler.compiler").ASTSource):  # type: ignore[misc]
+        original: Any = None
+        was_made = False
+
+        def make_ir(self, *args: Any, **kwargs: Any) -> Any:
+            with _MAKES_CODE, _leaving_unhashed(_Copies(self.original).originals):
+                code = super().make_ir(*args, **kwargs)
+                if _copy(self.original).hash != self.fn.hash:
+                    raise ChangedMeanwhile
+            self.was_made = True
+            return code
+
+    return Source
+
+
+@contextmanager
+def _leaving_unhashed(functions: Iterable[Any]) -> Iterator[None]:
+    """Compile functions, which hashes what a kernel calls, and let those that have no hash have none afterwards."""
+    unhashed = [one for one in functions if one.hash is None]
+    try:
+        yield
+    finally:
+        for one in unhashed:
+            with getattr(one, "_hash_lock", _MAKES_CODE):
+                one.hash, one.used_global_vals = None, {}
+
+
+def _is_function(value: Any) -> bool:
+    return type(value).__name__ == "JITFunction" and type(value).__module__ == JIT_MODULE
+
+
+def _copy(function: Any) -> Any:
+    """A copy of a kernel, with the hash that its source has now."""
+    return _Copies(function).of(function)
+
+
+class _Copies:
+    """A copy of a kernel and of each function that it calls, hashed by Triton's own rule as those have none yet."""
+
+    def __init__(self, function: Any) -> None:
+        copies = self
+
+        class Finder(module("runtime.jit").DependenciesFinder):  # type: ignore[misc]
+            def _update_hash(self, called: Any) -> None:
+                is_new = id(called) not in copies._copies
+                copy = copies.of(called)
+                used = copy.used_global_vals
+                # Triton takes over what a function uses only where that is hashed already.
+                copy.used_global_vals = {} if is_new else used
+                super()._update_hash(copy)
+                copy.used_global_vals = used
+
+        key: Any = inspect.getattr_static(type(function), "cache_key").fget
+        scope = {**key.__globals__, "DependenciesFinder": Finder}
+        self._hash = FunctionType(key.__code__, scope, closure=key.__closure__)
+        self._copies: dict[int, Any] = {}
+        self.originals: list[Any] = []
+        self.of(function)
+
+    def of(self, function: Any) -> Any:
+        """The copy of a function, with its hash."""
+        if id(function) not in self._copies:
+            self.originals.append(function)
+            copy = self._copies[id(function)] = object.__new__(type(function))
+            vars(copy).update(vars(function), hash=None, used_global_vals={}, _hash_lock=threading.RLock())
+            self._hash(copy)
+        return self._copies[id(function)]
