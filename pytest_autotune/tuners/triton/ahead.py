@@ -6,6 +6,7 @@ on disk; what has not begun it compiles itself. What fails here is left to the t
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -108,6 +109,8 @@ class CompilingAhead:
         """The choices of one autotuner that hold here, with what to compile them for."""
         function = python_function(autotuner)
         if function is None or interpreter.interprets(autotuner):
+            return
+        if function.__globals__ is not vars(sys.modules.get(function.__module__, sys)):  # its module was loaded anew
             return
         name = qualified_name(function)
         names = {device.name, self._run.policy.aliases.get(device.name, device.name)}
