@@ -338,8 +338,8 @@ def _lead(ends: Sequence[socket.socket], process: int, prepare: Callable[[Worker
     _leave_alone_what_is_open([end.fileno() for end in ends])
     sys.settrace(None)
     warnings.simplefilter("ignore")  # some libraries warn of forks
-    for number in (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    for own in (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(own, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     _end_unless_done(HANGS_S)  # by a lock that a thread held when this was forked
     worker = Worker(process)
