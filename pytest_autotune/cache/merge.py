@@ -164,8 +164,7 @@ def _staying(
 
 def _with_compiled(entry: Entry, now: Sequence[Entry], before: Entry | None, rules: Rules) -> Entry:
     """An entry with all that its choice was compiled for."""
-    bare = united(replace(entry, compiled=()), now)
-    if rules.forget_compiled and bare.compiled:
+    if rules.forget_compiled and (bare := united(replace(entry, compiled=()), now)).compiled:
         return bare
     return united(entry, [*now, *([before] if before else [])])
 

@@ -14,7 +14,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cli.output import PATH, on_device, print_lines
+from pytest_autotune.cli.output import PATH, on_device, print_lines, safe
 
 # A problem as a report names it: tuner, kernel, device and key.
 _Reported: TypeAlias = "tuple[str, ...]"
@@ -82,16 +82,16 @@ def command(file: str, paths: tuple[str, ...], together: bool, dry_run: bool) ->
             (dropped if unused(entry) else kept).append(entry)
         return replace(now, entries=tuple(kept)) if dropped else now
 
-    cache = stores.read(file)
+    cache, elsewhere = stores.read(file), ""
     if any(map(unused, cache.entries)) and not dry_run:
         stores.check_writable(file)
-        stores.update(file, change)
+        updated = stores.update(file, change)
+        elsewhere = f", written to {safe(updated.written_to)}" if updated.beside else ""
     else:
         change(cache)
     would = "would be dropped" if dry_run else "dropped"
-    print_lines(
-        [f"{counted(len(dropped), 'entry')} {would}, {len(kept)} kept", *(on_device(one.problem) for one in dropped)]
-    )
+    counts = f"{counted(len(dropped), 'entry')} {would}, {len(kept)} kept{elsewhere}"
+    print_lines([counts, *(on_device(entry.problem) for entry in dropped)])
 
 
 def _unused_in_all(reports: Sequence[Report], entry: Entry) -> bool:

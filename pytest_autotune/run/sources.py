@@ -8,10 +8,11 @@ nothing beyond that: whether a lookup is an error says :class:`~pytest_autotune.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.run.abilities import Exists, MadeOf, nothing_noted
@@ -40,17 +41,19 @@ class Answer(NamedTuple):
     to_verify: bool = False
 
 
-class Source(Protocol):
+class Source(ABC):
     """One place where the choice for a lookup may come from."""
 
+    @abstractmethod
     def ask(self, lookup: Lookup) -> Answer:
         """What this source makes of a lookup."""
 
     def rejected(self, lookup: Lookup, reason: str) -> Lookup:
         """The lookup, as it was asked for here, where the tuner could not use the entry; it says why."""
+        return lookup
 
 
-class Remembered:
+class Remembered(Source):
     """What this process has chosen before.
 
     :param known: by problem and fingerprint.
@@ -67,11 +70,8 @@ class Remembered:
             return Answer(lookup)
         return Answer(lookup, entry, is_reported=True)
 
-    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
-        return lookup
 
-
-class Loaded:
+class Loaded(Source):
     """What is loaded; without anything loaded, it leaves a lookup as it is.
 
     :param offered: whether an entry's choice is among the candidates now.
@@ -114,7 +114,7 @@ class Loaded:
         return replace(lookup, outcome=Outcome.STALE, reason=reason)
 
 
-class StandIn:
+class StandIn(Source):
     """What is used in place of a tuning, where the user wants none.
 
     :param entry: of the problem that is looked up, as if it had been tuned.
@@ -127,9 +127,6 @@ class StandIn:
 
     def ask(self, lookup: Lookup) -> Answer:
         return Answer(replace(lookup, entry=self._entry, untuned=self._kind.value), self._entry)
-
-    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
-        return lookup
 
 
 def stand_ins(
@@ -154,7 +151,7 @@ def stand_ins(
             yield StandIn(Entry(problem, fingerprint, replace(choice, time_us=None)), kind)
 
 
-class Verified:
+class Verified(Source):
     """What is loaded, with some of the choices to be raced again first.
 
     :param has_turn: whether a problem's choice is.
@@ -173,7 +170,7 @@ class Verified:
         return self._loaded.rejected(lookup, reason)
 
 
-class OtherWorker:
+class OtherWorker(Source):
     """What another worker of this run is tuning, or has tuned.
 
     :param enter: claims the problem; waits for a worker that tunes it now, where that may be waited for.
@@ -195,11 +192,8 @@ class OtherWorker:
             return Answer(replace(shared, test=lookup.test, tuned=False, shared=True, inside=lookup.inside), entry)
         return Answer(replace(lookup, disturbed=True) if claim.timed_out else lookup)
 
-    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
-        return lookup
 
-
-class Swept:
+class Swept(Source):
     """One candidate of a sweep; where the tuner cannot use it, the next source has the next one.
 
     :param candidates: all of them, in the order of the sweep.
