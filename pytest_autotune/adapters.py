@@ -6,9 +6,6 @@ An adapter is a class that fits :class:`Adapter`, named by an entry point of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import FunctionType
-
 from pytest_autotune.cache.made_of import of_candidates, of_parts
 from pytest_autotune.cache.model import (
     Candidate,
@@ -32,9 +29,9 @@ from pytest_autotune.tuners.measuring.verifying import Contest, verify
 from pytest_autotune.tuners.protocol import Adapter, HookError, Suite
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.guard import guarded
-from pytest_autotune.tuners.shared.source import source_digest as source_digests
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.values import constant_text, stable_value
+from pytest_autotune.tuners.shared.source.source_digest import source_digest, source_parts
+from pytest_autotune.tuners.shared.values import stable_value
 
 __all__ = [
     "Abilities",
@@ -75,20 +72,3 @@ __all__ = [
     "torch_clock",
     "verify",
 ]
-
-
-def source_digest(function: FunctionType, constant: Callable[[object], str | None] = constant_text) -> str:
-    """The digest of a function's source with everything of its own that it uses, the same on every machine.
-
-    :param constant: the stable text of a constant that it uses, or None for what is none.
-    :raises UnportableError: when the source of a function cannot be read.
-    """
-    return source_digests.source_digest(function, constant)
-
-
-def source_parts(function: FunctionType, constant: Callable[[object], str | None] = constant_text) -> dict[str, str]:
-    """The functions, classes and constants in :func:`source_digest`, by name, each with a digest of it alone.
-
-    :raises UnportableError: when the source of a function cannot be read.
-    """
-    return source_digests.source_parts(function, constant)

@@ -6,7 +6,6 @@ import contextlib
 import enum
 from collections import namedtuple
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -368,8 +367,7 @@ class Hook:
         arguments.update(value=self.value, other=self.other)
 
 
-@pytest.mark.parametrize(("value", "outcome"), [(1, "hit"), (2, "stale")])
-def test_a_hook_that_is_an_object_is_another_search_with_another_value(outcome_after, value: int, outcome: str) -> None:
+def test_what_may_change_of_a_hook_that_is_an_object_is_left_out_of_the_search(outcome_after) -> None:
     def hooked(value: int) -> Any:
         @triton.autotune(configs([16, 32], pre_hook=Hook(value)), key=["n"], do_bench=bench())
         @triton.jit
@@ -378,7 +376,7 @@ def test_a_hook_that_is_an_object_is_another_search_with_another_value(outcome_a
 
         return plain
 
-    assert outcome_after(hooked(1), hooked(value), *tensors()) == outcome
+    assert outcome_after(hooked(1), hooked(2), *tensors()) == "hit"
 
 
 def descriptor(dtype: Any) -> Any:
@@ -513,9 +511,3 @@ def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerpri
     assert list(identity.settings(None)) == [
         Value("settings", "language.default_fp_fusion=False, runtime.debug=True", "settings")
     ]
-
-
-def test_namespace_values_are_constants() -> None:
-    from pytest_autotune.tuners.shared.values import constant_text
-
-    assert constant_text(SimpleNamespace(block=16)) != constant_text(SimpleNamespace(block=32))

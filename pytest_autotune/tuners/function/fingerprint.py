@@ -8,13 +8,13 @@ from pathlib import Path
 
 from pytest_autotune.cache.made_of import of_candidates, of_parts
 from pytest_autotune.cache.model import Digest, Value
-from pytest_autotune.tuners.function.source_text import immutable_text, parts_of, source_text
+from pytest_autotune.tuners.function.source_text import parts_of, source_text
 from pytest_autotune.tuners.function.space import Space
 from pytest_autotune.tuners.function.strategies import Exhaustive, Optuna, Random, Strategy
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function
-from pytest_autotune.tuners.shared.source.source_digest import FORM, class_digest
+from pytest_autotune.tuners.shared.source.source_digest import FORM, class_digest, immutable_text
 from pytest_autotune.tuners.shared.values import stable_value
 
 
@@ -94,4 +94,4 @@ def _own_text(own: object) -> str:
     """A digest of a benchmark or strategy of the caller's own; of an object, its class and what cannot change of it."""
     if python_function(own) is not None:
         return source_text(own) or "unread"
-    return digest(f"{class_digest(type(own), immutable_text)} {immutable_text(own)}")
+    return digest(f"{class_digest(type(own))} {immutable_text(own)}")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.model import UnportableError, Value
-from pytest_autotune.tuners.function.source_text import function_digest
 from pytest_autotune.tuners.shared.values import stable_value
 
 #: Characters of what is said of a key, or of why it fails.
@@ -51,7 +50,7 @@ def key_values(key: object) -> tuple[Value, ...]:
 
 def _value(name: str, value: object) -> Value:
     try:
-        return stable_value(name, value, function_digest=function_digest)
+        return stable_value(name, value, carried=False)
     except UnportableError:
         raise
     except Exception as error:

@@ -9,21 +9,18 @@ arguments of a ``partial``, the object of a method. What matters of that belongs
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from functools import lru_cache, partial
 from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.code_text import function_text
-from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.source.libraries import of_library
+from pytest_autotune.tuners.shared.source.functions import of_library, python_function
 from pytest_autotune.tuners.shared.source.source_digest import source_digest, source_parts, used_by
-from pytest_autotune.tuners.shared.source.tokens import code_text
-from pytest_autotune.tuners.shared.values import constant_text, unwrapped
+from pytest_autotune.tuners.shared.source.syntax import code_text
 
 #: Reading source takes milliseconds; a function's does not change while it lives.
 _digests: WeakKeyDictionary[object, str | None] = WeakKeyDictionary()
@@ -49,7 +46,7 @@ def _called_by(function: FunctionType) -> tuple[object, ...]:
         names = function_text(function).names
     except UnportableError:
         return ()
-    used = (value for _, value in used_by(function, names, objects=False))
+    used = (value for _, value in used_by(function, names))
     return tuple(one for one in used if (inner := python_function(one)) is not None and not of_library(inner))
 
 
@@ -84,50 +81,16 @@ def parts_of(source: object) -> dict[str, str]:
         name = "text" if isinstance(source, str) else source.name if isinstance(source, Path) else source.__name__
         return {name: source_text(source) or ""}
     try:
-        return source_parts(_kernel_of(source), immutable_text, objects=False)
+        return source_parts(_kernel_of(source), carried=False)
     except UnportableError:
         return {}
 
 
-def function_digest(kernel: object) -> str:
-    """The digest of a function's source, by the rule above.
-
-    :raises UnportableError: when it cannot be read.
-    """
-    return source_digest(kernel, immutable_text, objects=False)
-
-
 def _digest_or_none(kernel: object) -> str | None:
     try:
-        return function_digest(kernel)
+        return source_digest(kernel, carried=False)
     except UnportableError:
         return None
-
-
-def immutable_text(value: object) -> str | None:
-    """The text of a value that cannot change, the same in every process; None for any other.
-
-    A function in it stands there by its name.
-    """
-    value = unwrapped(value)
-    if isinstance(value, (bytes, complex, range)):
-        return repr(value)
-    return constant_text(value, _name_of) if _is_immutable(value) else None
-
-
-def _name_of(function: object) -> str:
-    inner = python_function(function)
-    return "" if inner is None else qualified_name(inner)
-
-
-def _is_immutable(value: object) -> bool:
-    value = unwrapped(value)
-    if isinstance(value, (tuple, frozenset)):
-        return all(map(_is_immutable, value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        is_frozen: bool = type(value).__dataclass_params__.frozen  # type: ignore[attr-defined]
-        return is_frozen and all(_is_immutable(getattr(value, field.name)) for field in dataclasses.fields(value))
-    return not isinstance(value, (list, dict, set, SimpleNamespace))
 
 
 def _kernel_of(source: object) -> object:

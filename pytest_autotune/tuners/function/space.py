@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value
-from pytest_autotune.tuners.function.source_text import function_digest, source_text
+from pytest_autotune.tuners.function.source_text import source_text
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.values import stable_value
 
@@ -229,7 +229,7 @@ def params_of(config: object) -> tuple[Value, ...]:
 
 
 def _value(name: str, value: object) -> Value:
-    return stable_value(name, value, function_digest=function_digest)
+    return stable_value(name, value, carried=False)
 
 
 def _text(params: Iterable[Value]) -> str:

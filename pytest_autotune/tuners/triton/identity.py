@@ -24,8 +24,8 @@ from pytest_autotune.cache.model import (
 )
 from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.source.source_digest import FORM, source_digest, source_parts
-from pytest_autotune.tuners.shared.values import callable_text, constant_text, refuse
+from pytest_autotune.tuners.shared.source.source_digest import FORM, immutable_text, source_digest, source_parts
+from pytest_autotune.tuners.shared.values import callable_text
 from pytest_autotune.tuners.shared.versions import versions_of
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call, Heuristics, key_value, key_values
@@ -123,11 +123,10 @@ def made_of(call: Call, fingerprint: Iterable[Value], configs: Sequence[Any]) ->
     """
     for value in fingerprint:
         if value.name == "source" and value.type == FORM:
-            parts = source_parts(call.autotuner.fn, constant_text, named=False)
+            parts = source_parts(call.autotuner.fn, named=False)
             for name, heuristic in call.heuristics:
                 if python_function(heuristic) is not None:
-                    of_heuristic = source_parts(heuristic, constant_text).items()
-                    parts |= {f"{name}.{part}": one for part, one in of_heuristic}
+                    parts |= {f"{name}.{part}": one for part, one in source_parts(heuristic).items()}
             yield of_parts(str(value.value), parts)
         elif value.name in ("search", PRUNED) and value.type in ("digest", MADE_ANEW):
             chosen = call.autotuner.configs if value.name == "search" else configs
@@ -156,13 +155,13 @@ def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
 
 def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> str:
     """The digest of a kernel with all that is compiled into it and is not in the key."""
-    parts = [source_digest(kernel, constant_text, named=False, unstable=refuse)]
+    parts = [source_digest(kernel, named=False)]
     for name, function in heuristics:
         is_plain = python_function(function) is not None
-        text = source_digest(function, constant_text, unstable=refuse) if is_plain else callable_text(function)
+        text = source_digest(function) if is_plain else callable_text(function)
         parts.append(f"{name}: {text}")
     # The key has the name of an enum's member and the values of a named tuple; what belongs to them may be edited.
-    parts += [f"{name}: {constant_text(value)}" for name, value in arguments if has_names(value)]
+    parts += [f"{name}: {immutable_text(value)}" for name, value in arguments if has_names(value)]
     return parts[0] if len(parts) == 1 else digest("\n".join(parts))
 
 

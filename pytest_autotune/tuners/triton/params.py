@@ -11,7 +11,9 @@ from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value
 from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.values import callable_text, constant_text, label_text, stable_value, unwrapped
+from pytest_autotune.tuners.shared.scalars import unwrapped
+from pytest_autotune.tuners.shared.source.source_digest import immutable_text
+from pytest_autotune.tuners.shared.values import callable_text, label_text, stable_value
 
 
 def _own_params(config: Any) -> tuple[Value, ...]:
@@ -47,7 +49,7 @@ def search_text(config: Any) -> str:
     """What a candidate adds to the digest of the list that it stands in."""
     words = [value.encoded for value in _own_params(config)]
     words += [
-        (name, "", str(constant_text(value)), "") for name, value in config.all_kwargs().items() if has_names(value)
+        (name, "", str(immutable_text(value)), "") for name, value in config.all_kwargs().items() if has_names(value)
     ]
     for name, value in _extras(config):
         try:

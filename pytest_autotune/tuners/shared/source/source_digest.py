@@ -1,26 +1,40 @@
 """A digest of a kernel's source that changes when the kernel does, and only then.
 
-It is equal across Python and Triton versions, under the interpreter and the
-compiler, wherever in a file the kernel stands and however it is laid out: it is
-made of what the parser sees, without docstrings and the kernel's own decorators,
-together with the functions, classes and constants that the kernel uses.
+The rule, for every tuner: a digest follows names. It holds what Python's parser sees of a function, without docstrings
+and the function's own decorators, so that it is equal on every version of Python, wherever in a file the function
+stands and however it is laid out; and of what the function names, and so on from there:
+
+- the functions and classes of the suite, not those of Python's own library, of the tuner and the like;
+- values that cannot change: numbers, text, dtypes, members of an enum, tuples and frozen dataclasses of these;
+- options of decorators that are compiled in.
+
+What may change while tests run is left out by its kind: lists, dicts, sets, all other objects and their attributes. A
+log, a counter or a memo then makes no choice stale. What matters of it belongs into the key. In a closure it makes the
+problem uncacheable, where values in closures count: two functions of a factory may differ in nothing else.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from types import FunctionType, ModuleType
 from typing import Any, Optional
 
 from pytest_autotune.cache.model import UnportableError
 from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.source.attributes import attributes_of
+from pytest_autotune.tuners.shared.scalars import scalar_value, unwrapped
 from pytest_autotune.tuners.shared.source.code_text import class_text, function_text
-from pytest_autotune.tuners.shared.source.functions import closure_cells, kept_source, layers, python_function
-from pytest_autotune.tuners.shared.source.libraries import of_library
+from pytest_autotune.tuners.shared.source.functions import (
+    closure_cells,
+    kept_source,
+    layers,
+    of_library,
+    python_function,
+    qualified_name,
+)
 
 #: The type of a value of a fingerprint that holds a digest of source: another rule gets another name.
 FORM = "digest.2"
@@ -37,9 +51,6 @@ _OPTIONS_OF_NUMBA = (
     "max_registers",
     "parallel",
 )
-_Constant = Callable[[object], str | None]
-#: Takes a name, the function or class that uses it, and the value.
-Unstable = Callable[[str, object, object], None]
 
 
 def is_code(value: object) -> bool:
@@ -48,73 +59,53 @@ def is_code(value: object) -> bool:
     return isinstance(value, (ModuleType, type, type(Optional))) or python_function(value) is not None
 
 
-def unnoticed(name: str, user: object, value: object) -> None:
-    """Nobody wants to know what has no stable form."""
-
-
-def source_digest(
-    kernel: object,
-    constant: _Constant,
-    *,
-    own_cells: bool = False,
-    named: bool = True,
-    unstable: Unstable = unnoticed,
-    objects: bool = True,
-) -> str:
+def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True) -> str:
     """The digest of a kernel's source with everything of its own that it uses.
 
     The text of a function is read once. What its names stand for is looked up at
     every call: a global may be another one the next time.
 
     :param kernel: a Python function, or what its decorators made of it.
-    :param constant: the stable text of a constant, or None for what is none.
     :param own_cells: whether plain values in the kernel's own closure belong to it. They do not where kernels
         made by a factory share their source, and what they differ in is in the key.
     :param named: whether the kernel's own name belongs to it. It does not where a renamed kernel is the same.
-    :param unstable: called with what would belong to it and has no stable form: its name, the function or class
-        that uses it, and the value. What it raises passes.
-    :param objects: whether attributes of other objects belong to it, as far as functions name them, and values in
-        closures and defaults. They do not where tests may change them.
+    :param carried: whether plain values in closures and defaults belong to it. They do not where they are those of
+        one call.
     :raises UnportableError: when the source of a function cannot be read.
     """
-    return _Digests(constant, unstable, objects).of(kernel, own_cells, named)
+    return _Digests(carried).of(kernel, own_cells, named)
 
 
 def source_parts(
-    kernel: object, constant: _Constant, *, own_cells: bool = False, named: bool = True, objects: bool = True
+    kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True
 ) -> dict[str, str]:
     """The functions, classes and constants in :func:`source_digest`, by name, each with a digest of it alone.
 
     :raises UnportableError: when the source of a function cannot be read.
     """
-    digests = _Digests(constant, objects=objects)
+    digests = _Digests(carried)
     digests.of(kernel, own_cells, named)
     return digests.parts
 
 
-def class_digest(cls: type, constant: _Constant) -> str:
-    """The digest of a class: its text, its methods with what they use, and the values of its attributes.
+def class_digest(cls: type) -> str:
+    """The digest of a class: its text, its methods with what they use, and the values of its attributes."""
+    return _Digests(True).of_class(cls)
 
-    :param constant: as for :func:`source_digest`.
+
+def immutable_text(value: object) -> str | None:
+    """The text of a value that cannot change, the same in every process; None for any other.
+
+    Members of an enum, named tuples and dataclasses stand there with their values, functions with their source.
     """
-    return _Digests(constant).of_class(cls)
-
-
-def object_digest(value: object, constant: _Constant) -> str:
-    """The digest of an object: its class, and its attributes that the class uses and does not change.
-
-    :param constant: as for :func:`source_digest`; attributes that are none are left out.
-    """
-    return digest("\n".join(_Digests(constant).of_object(value)))
+    return _Digests(True).constant(value)
 
 
 class _Digests:
     """The digests of one question: each function and class once, however they refer to each other."""
 
-    def __init__(self, constant: _Constant, unstable: Unstable = unnoticed, objects: bool = True) -> None:
-        self._constant = constant
-        self._unstable = unstable
-        self._objects = objects
+    def __init__(self, carried: bool) -> None:
+        self._carried = carried
         self._seen: dict[object, str] = {}
         #: The name of each function, class and constant -> a digest of that without what it uses.
         self.parts: dict[str, str] = {}
@@ -127,24 +118,23 @@ class _Digests:
         self._seen[function] = f"recursive {function.__qualname__}"
         own = function_text(function, kept_source(value))
         parts = [own.text if named else own.nameless_text]
-        cells = function.__code__.co_freevars
-        own_cells = own_cells and self._objects
-        for name, used in used_by(function, own.names, self._objects):
-            text = self._text(used) if own_cells or name not in cells or is_code(used) else None
+        cells = () if own_cells and self._carried else function.__code__.co_freevars
+        for name, used in used_by(function, own.names):
+            text = self._text(used) if name not in cells or is_code(used) else None
             if text is not None:
                 parts.append(f"{name}: {text}")
                 if not is_code(used):
                     self._is_part(name, text)
-            elif (own_cells or name not in cells) and not is_code(used):
-                self._unstable(name, function, used)
-        counted = [(name, used) for name, used in _defaults(function) if self._objects or is_code(used)]
-        defaults = [f"default {name}: {self._text(used)}" for name, used in counted]
-        options = [*compiled_in(value)]
-        parts += [*defaults, *options]
-        self._is_part(function.__qualname__, "\n".join([parts[0], *defaults, *options]))
+            elif name in function.__code__.co_freevars and name not in cells and not is_code(used):
+                kind = type(used).__qualname__
+                raise UnportableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
+        counted = [(name, used) for name, used in _defaults(function) if self._carried or is_code(used)]
+        fixed = [*(f"default {name}: {self._text(used)}" for name, used in counted), *compiled_in(value)]
+        parts += fixed
+        self._is_part(function.__qualname__, "\n".join([parts[0], *fixed]))
         for layer in layers(value):
             if not inspect.isfunction(layer) and not of_library(type(layer)):
-                parts += self.of_object(layer)
+                parts.append(self.of_class(type(layer)))
         self._seen[function] = digest("\n".join(parts))
         return self._seen[function]
 
@@ -156,40 +146,55 @@ class _Digests:
         self._is_part(cls.__qualname__, parts[1])
         parts += [self.of_class(base) for base in cls.__bases__ if not of_library(base)]
         members = cls.__members__ if issubclass(cls, enum.Enum) else {}
-        parts += [f"{name}: {self._constant(member)}" for name, member in members.items()]
+        parts += [f"{name}: {self.constant(member)}" for name, member in members.items()]
         for name, value in sorted(vars(cls).items()):
-            text = self._attribute_text(cls, name, _plain_function(value)) if name not in members else None
+            text = self._attribute_text(name, _plain_function(value)) if name not in members else None
             if text is not None:
                 parts.append(f"{name}: {text}")
         self._seen[cls] = digest("\n".join(parts))
         return self._seen[cls]
 
+    def constant(self, value: object) -> str | None:
+        """The text of a value that cannot change; None for any other."""
+        try:
+            return self._constant(value)
+        except UnportableError:
+            return None
+
+    def _constant(self, value: object) -> str:
+        value = unwrapped(value)
+        kind = type(value).__qualname__
+        if isinstance(value, enum.Enum):
+            return f"{kind}.{value.name}={self.constant(value.value)}"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type) and _is_frozen(type(value)):
+            return f"{kind}({self._items((one.name, getattr(value, one.name)) for one in dataclasses.fields(value))})"
+        if isinstance(value, tuple) and isinstance(names := getattr(value, "_fields", None), tuple):
+            return f"{kind}({self._items(zip(map(str, names), value, strict=False))})"
+        if isinstance(value, tuple):
+            return f"{kind}({', '.join(map(self._constant, value))})"
+        if isinstance(value, frozenset):
+            return f"{kind}({', '.join(sorted(map(self._constant, sorted(value, key=_name_of_function))))})"
+        if isinstance(value, (bytes, complex, range)):
+            return repr(value)
+        if (function := python_function(value)) is not None:
+            text = "" if of_library(function) else self.of(value)
+            return repr(("", "function", f"{qualified_name(function)}@{text}"))
+        return repr(scalar_value("", value, dtype_apart=True).encoded)
+
+    def _items(self, items: Iterable[tuple[str, object]]) -> str:
+        return ", ".join(f"{name}={self._constant(value)}" for name, value in items)
+
     def _is_part(self, name: str, text: str) -> None:
         # Two functions of one name count together.
         self.parts[name] = digest(self.parts.get(name, "") + text)
 
-    def of_object(self, value: object) -> Iterator[str]:
-        cls: type = type(value)
-        yield self.of_class(cls)
-        used, changed = attributes_of(cls)
-        inside = list(layers(value))
-        for name in sorted(used - changed):
-            attribute = _attribute(value, name)
-            if not any(attribute is one for one in inside) and (text := self._text(attribute)):
-                yield f"{name}: {text}"
-
-    def _attribute_text(self, cls: type, name: str, value: object) -> str | None:
+    def _attribute_text(self, name: str, value: object) -> str | None:
         if python_function(value) is not None:
             try:
                 return self._text(value)
             except UnportableError:  # one that a decorator of the class made
                 return None
-        if name.startswith("_") and name.endswith("_"):
-            return None
-        text = self._text(value)
-        if text is None and not is_code(value):
-            self._unstable(name, cls, value)
-        return text
+        return None if name.startswith("_") and name.endswith("_") else self._text(value)
 
     def _text(self, value: object) -> str | None:
         """What stands for something that a function uses; None where that is nothing of its own."""
@@ -202,16 +207,15 @@ class _Digests:
             given = [*value.args, *(part for pair in sorted(value.keywords.items()) for part in pair)]
             texts = [self._text(part) for part in (value.func, *given)]
             return None if None in texts[1:] else f"partial({', '.join(map(str, texts))})"
-        text = self._constant(value)
-        cls = type(_unwrapped(value))
+        text = self.constant(value)
+        cls = type(unwrapped(value))
         return text if text is None or of_library(cls) else f"{text} of {self.of_class(cls)}"
 
 
-def used_by(function: FunctionType, names: tuple[tuple[str, ...], ...], objects: bool) -> list[tuple[str, object]]:
+def used_by(function: FunctionType, names: tuple[tuple[str, ...], ...]) -> list[tuple[str, object]]:
     """What a function takes from outside, by the name it uses, sorted by name; nothing of Python's own or a library.
 
     :param names: see :class:`~pytest_autotune.tuners.shared.source.code_text.FunctionText`.
-    :param objects: whether attributes of objects are followed.
     """
     outside: tuple[Mapping[str, object], ...] = (closure_cells(function), function.__globals__)
     found: dict[str, object] = {}
@@ -221,33 +225,22 @@ def used_by(function: FunctionType, names: tuple[tuple[str, ...], ...], objects:
             continue
         value, path = scope[name], name
         for attribute in attributes:
-            if isinstance(value, ModuleType):
-                if of_library(value):
-                    break
-                value = getattr(value, attribute, None)
-            else:
-                found[path] = value
-                if not objects or isinstance(value, type) or python_function(value) is not None:
-                    break
-                if attribute == "value" and _unwrapped(value) is not value:
-                    value = _unwrapped(value)
-                elif of_library(type(_unwrapped(value))):
-                    break
-                else:
-                    owner = _unwrapped(value)
-                    value = _attribute(owner, attribute)
-                    if python_function(value) is not None:  # a method uses others
-                        found[f"{path}.__class__"] = type(owner)
+            if not isinstance(value, ModuleType) or of_library(value):
+                break
+            value = getattr(value, attribute, None)
             path += f".{attribute}"
         if not isinstance(value, ModuleType):
             found[path] = value
     return sorted(found.items(), key=lambda item: item[0])
 
 
-def _attribute(value: object, name: str) -> object:
-    """An attribute of an object without running anything of the object's: of a property its function."""
-    found = inspect.getattr_static(value, name, None)
-    return getattr(value, name, None) if inspect.ismemberdescriptor(found) else _plain_function(found)
+def _is_frozen(cls: Any) -> bool:
+    return bool(cls.__dataclass_params__.frozen)
+
+
+def _name_of_function(value: object) -> str:
+    function = python_function(value)
+    return qualified_name(function) if function is not None else ""
 
 
 def _plain_function(value: Any) -> object:
@@ -257,13 +250,6 @@ def _plain_function(value: Any) -> object:
     if isinstance(value, cached_property):
         return value.func
     return getattr(value, "__func__", value)
-
-
-def _unwrapped(value: Any) -> Any:
-    """The value inside a ``tl.constexpr``."""
-    while type(value).__name__ == "constexpr" and hasattr(value, "value"):
-        value = value.value
-    return value
 
 
 def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
@@ -278,27 +264,21 @@ def compiled_in(kernel: object) -> Iterator[str]:
     """Arguments of a kernel's decorators that are compiled in, where they are not the defaults."""
     for layer in layers(kernel):
         given = getattr(getattr(layer, "rewriter", None), "kwargs", None)  # where Triton's interpreter keeps it
-        for name in _OPTIONS:
-            value = given.get(name) if isinstance(given, dict) else getattr(layer, name, None)
-            if isinstance(value, (list, tuple, set, frozenset)):
-                value = sorted(map(str, value))
-            if value and isinstance(value, (bool, str, int, list)):
-                yield f"{name}={value!r}"
-        yield from _options_of_numba(layer)
+        yield from _given(
+            (name, given.get(name) if isinstance(given, dict) else getattr(layer, name, None)) for name in _OPTIONS
+        )
+        options = getattr(layer, "targetoptions", None)  # of Numba's dispatchers
+        if isinstance(options, dict):
+            if options.get("opt") is False:
+                yield "opt=False"
+            yield from _given((name, options.get(name)) for name in _OPTIONS_OF_NUMBA)
 
 
-def _options_of_numba(layer: object) -> Iterator[str]:
-    """``fastmath``, ``parallel``, …, as Numba's dispatchers keep them."""
-    options = getattr(layer, "targetoptions", None)
-    if not isinstance(options, dict):
-        return
-    if options.get("opt") is False:
-        yield "opt=False"
-    for name in _OPTIONS_OF_NUMBA:
-        value = options.get(name)
+def _given(options: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    for name, value in options:
         if isinstance(value, dict):
-            value = sorted(map(str, value.items()))
-        elif isinstance(value, (set, frozenset)):
+            value = value.items()
+        if isinstance(value, Iterable) and not isinstance(value, str):
             value = sorted(map(str, value))
         if value and isinstance(value, (bool, str, int, list)):
             yield f"{name}={value!r}"
