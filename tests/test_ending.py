@@ -14,7 +14,7 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.report import faces, html, json_report, markdown, terminal
 from pytest_autotune.report.gate import Limit, judge, judge_drift
 from pytest_autotune.report.rows import Row
-from pytest_autotune.report.summary import Summary, Wanted, summarise
+from pytest_autotune.report.summary import Summary, summarise
 from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end
@@ -60,10 +60,10 @@ def collected(*lookups: tuple[str, Lookup] | Lookup, **more: Any) -> Collected:
 
 
 def finished(
-    began: Beginning, found: Collected, policy: DumpPolicy | None = None, wanted: Wanted | None = None
+    began: Beginning, found: Collected, policy: DumpPolicy | None = None, prune: bool = False
 ) -> tuple[Ending, Summary]:
     ending = end(began, found, began.held, policy)
-    return ending, summarise(began, found, ending, DUMP if policy else None, wanted or Wanted())
+    return ending, summarise(began, found, ending, DUMP if policy else None, prune=prune)
 
 
 def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_the_new_one() -> None:
@@ -110,7 +110,7 @@ def test_an_entry_that_nobody_asked_for_in_a_complete_run_is_unused_and_pruned_o
     began = beginning(asked, unasked, held=(asked, unasked))
 
     kept, told = finished(began, collected(hit(asked)), DumpPolicy())
-    pruned, _ = finished(began, collected(hit(asked)), DumpPolicy(prune=True), Wanted(prune=True))
+    pruned, _ = finished(began, collected(hit(asked)), DumpPolicy(prune=True), prune=True)
     incomplete, silent = finished(began, collected(hit(asked), incomplete="-k selects tests"), DumpPolicy(prune=True))
 
     assert (kept.merged.removed, told.unused) == (0, (unasked,))

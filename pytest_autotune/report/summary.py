@@ -265,55 +265,37 @@ class Summary:
         }
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a user asked for, as far as a summary has to know it.
-
-    :param prune: the unused entries were to be dropped.
-    :param ignore: globs of kernels that are left alone.
-    :param aliases: device name -> name of a device whose entries it may use.
-
-    The rest as in :class:`Summary`.
-    """
-
-    prune: bool = False
-    updates: bool = False
-    requested: tuple[str, ...] = ()
-    requested_by: str = ""
-    ignore: tuple[str, ...] = ()
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    update: str = ""
-    sweep: str = ""
-    refused: tuple[Outcome, ...] = ()
-    verify: Verification | None = None
-
-
 def summarise(
     beginning: Beginning,
     collected: Collected,
     ending: Ending,
     dump: Dump | None,
-    wanted: Wanted,
-    places: Mapping[str, Place] | None = None,
+    *,
+    prune: bool = False,
+    ignore: tuple[str, ...] = (),
+    aliases: Mapping[str, str] | None = None,
+    is_sweep: bool = False,
 ) -> Summary:
-    """Say what a run came to.
+    """Say what a run came to; what its user asked for, as far as it is only told, is for the caller to add.
 
     :param dump: what became of the dump file; None in a run that dumps nothing.
-    :param places: node id of a test -> where it is defined, as far as it is known.
+    :param prune: the unused entries were to be dropped.
+    :param ignore: globs of kernels that are left alone.
+    :param aliases: device name -> name of a device whose entries it may use.
     """
     index, facts = beginning.index, sorted(collected.facts, key=lambda process: process.worker)
-    nearest = Nearest([index] if index is not None else [], wanted.aliases)
+    nearest = Nearest([index] if index is not None else [], aliases or {})
     written = dump is not None and dump.written
     notes = [*collected.notes, *(note for process in facts for note in process.notes)]
-    notes += _aliases_of_nothing(beginning, wanted.aliases)
+    notes += _aliases_of_nothing(beginning, aliases or {})
     return Summary(
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
-        rows=rows_of(ending.lookups, nearest.find, ending.merged, is_sweep=bool(wanted.sweep)),
-        unused=() if wanted.prune and written else ending.unused,
+        rows=rows_of(ending.lookups, nearest.find, ending.merged, is_sweep=is_sweep),
+        unused=() if prune and written else ending.unused,
         covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
         incomplete=collected.incomplete,
         only_skipped=collected.only_skipped,
-        pruning=wanted.prune and dump is not None,
+        pruning=prune and dump is not None,
         errors=(dump.error,) if dump is not None and dump.error else (),
         notes=tuple(dict.fromkeys(notes)),
         unseen=tuple(sorted({kernel for process in facts for kernel in process.unseen})),
@@ -326,21 +308,9 @@ def summarise(
         versions=collected.versions,
         left_out=ending.left_out if written else (),
         replaced=ending.replaced if written else (),
-        ignored=_ignored(beginning, wanted.ignore) if wanted.ignore and not ending.lookups else 0,
-        left_to_tuners=(
-            *([wanted.requested_by] if wanted.requested else []),
-            *(["autotune_ignore (ini)"] if wanted.ignore else []),
-        ),
-        requested=wanted.requested,
-        requested_by=wanted.requested_by,
-        updates=wanted.updates,
+        ignored=_ignored(beginning, ignore) if ignore and not ending.lookups else 0,
         interrupted=collected.interrupted,
-        update=wanted.update,
         ahead=CompiledAhead.of_all(process.ahead for process in facts),
-        sweep=wanted.sweep,
-        refused=wanted.refused,
-        verify=wanted.verify,
-        places={} if places is None else dict(sorted(places.items())),
         changes=_changes(beginning, ending),
     )
 

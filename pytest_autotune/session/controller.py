@@ -19,7 +19,7 @@ from pytest_autotune.cache.model import Cache
 from pytest_autotune.devices.visible import visible_nvidia_gpus
 from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge, judge_drift
-from pytest_autotune.report.summary import Gate, Place, Summary, Wanted, summarise
+from pytest_autotune.report.summary import Gate, Place, Summary, summarise
 from pytest_autotune.run.dumping import Destination, dump
 from pytest_autotune.run.ending import ALONE, Collected, DumpPolicy, end, facts_of, lookups_of
 from pytest_autotune.run.events import Event, Log, RunFolder, events_in
@@ -238,19 +238,30 @@ class Controller:
             change = DumpPolicy(options.update == "prune", options.update == "new", options.keep_candidates)
             ending, dumped = dump(destination, self._beginning, collected, change, self._unwritten)
         policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
-        wanted = Wanted(
-            options.update == "prune",
-            options.updates,
-            options.tuners or (),
-            self._tuners_named_by(),
-            options.ignore,
-            dict(options.device_alias),
-            options.update_arguments,
-            str(options.sweep or ""),
-            tuple(filter(policy.is_error, Outcome)),
-            options.verification,
+        summary = summarise(
+            self._beginning,
+            collected,
+            ending,
+            dumped,
+            prune=options.update == "prune",
+            ignore=options.ignore,
+            aliases=dict(options.device_alias),
+            is_sweep=options.sweep is not None,
         )
-        summary = summarise(self._beginning, collected, ending, dumped, wanted, self._places)
+        named_by = self._tuners_named_by()
+        left_to_tuners = [named_by] if options.tuners else []
+        summary = replace(
+            summary,
+            updates=options.updates,
+            requested=options.tuners or (),
+            requested_by=named_by,
+            left_to_tuners=(*left_to_tuners, *(["autotune_ignore (ini)"] if options.ignore else [])),
+            update=options.update_arguments,
+            sweep=str(options.sweep or ""),
+            refused=tuple(filter(policy.is_error, Outcome)),
+            verify=options.verification,
+            places=dict(sorted(self._places.items())),
+        )
         # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
         unloaded = unloaded_gate(self._config, options) if self._process is None else ""
         empty = empty_gate(self._config, options, self._beginning.loaded)
