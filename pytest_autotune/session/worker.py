@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+import shlex
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -24,7 +25,7 @@ from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.together.coordination import Coordination
 from pytest_autotune.run.together.folders import Membership
-from pytest_autotune.session import MARKER, marker, sweeping
+from pytest_autotune.session import MARKER, marker
 from pytest_autotune.session.parsed_options import Options, path_argument
 from pytest_autotune.session.preparing import MeetingPlace, prepare
 from pytest_autotune.session.traffic import send_lines
@@ -195,7 +196,7 @@ class TestProcess:
         self._refused = ""
         if self._options.sweep is not None and report.failed:
             ran_with = list(self.run.ran_with.values())
-            report.sections.append((sweeping.HEADING, sweeping.section(item, self._options, ran_with)))
+            report.sections.append(("autotune sweep", _sweep_section(item, self._options, ran_with)))
             for one in ran_with:
                 self._around.log.append(replace(one, test=item.nodeid, test_failed=True).event)
         return report
@@ -210,3 +211,19 @@ class TestProcess:
         self._end_preparing()
         self.run.begin_test("")  # a run may follow in this process: what the last test of a sweep ran with is forgotten
         self.hooks.uninstall()
+
+
+def _sweep_section(item: pytest.Item, options: Options, ran_with: Iterable[Lookup]) -> str:
+    """The text of the section."""
+    used = [(lookup.problem, lookup.entry.choice) for lookup in ran_with if lookup.entry is not None]
+    lines = [one_line(f"{problem}: {choice}") for problem, choice in used if choice is not None]
+    return "\n".join([*(lines or ["no candidate of a sweep was asked for"]), f"rerun: {_rerun_command(item, options)}"])
+
+
+def _rerun_command(item: pytest.Item, options: Options) -> str:
+    typed = ["pytest", f"--autotune-sweep={options.sweep}"]
+    if options.tuners is not None:
+        typed.append(f"--autotune-tuners={','.join(options.tuners)}")
+    _, colons, name = item.nodeid.partition("::")
+    path = os.path.relpath(item.path, item.config.invocation_params.dir)
+    return shlex.join([*typed, f"{path}{colons}{name}"])
