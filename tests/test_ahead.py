@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pytest_autotune.cache.model import Device
-from pytest_autotune.devices.visible import only_type
+from pytest_autotune.devices import only_type
 from pytest_autotune.run.compiled_for import CompiledAhead
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.tuners.shared.reach import reached

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import sys
 import uuid
-from dataclasses import asdict
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Device
 from pytest_autotune.devices import cuda_driver
 from pytest_autotune.devices.cuda_driver import CudaGpu, context_gpu
-from pytest_autotune.devices.visible import first_gpu
 
 UUID = uuid.UUID("8d8a2ae5-0b7c-4c9f-9d3d-0123456789ab")
 
@@ -72,22 +68,6 @@ def test_the_gpu_of_the_context_is_told_as_torch_tells_it() -> None:
 )
 def test_without_a_context_or_after_an_error_there_is_no_gpu(driver: Driver) -> None:
     assert context_gpu(driver) is None
-
-
-def test_the_first_gpu_is_asked_for_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cuda_driver._initialised_first_gpu(Driver()) == CudaGpu("NVIDIA H200", 9, 0, 132, str(UUID))
-    assert cuda_driver._initialised_first_gpu(Driver(error="cuInit")) is None
-    assert cuda_driver._initialised_first_gpu(Driver(error="cuDeviceGet")) is None
-
-    def answer(command: list[str], **_: Any) -> Any:
-        assert command == [sys.executable, "-I", "-S", cuda_driver.__file__]
-        return SimpleNamespace(stdout=answers.pop())
-
-    answers = [b"null", b"not JSON", json.dumps(asdict(CudaGpu("NVIDIA H200", 9, 0, 132, str(UUID)))).encode()]
-    monkeypatch.setattr("subprocess.run", answer)
-    assert first_gpu() == Device("NVIDIA H200", "sm_90", 132)
-    assert first_gpu() is None
-    assert first_gpu() is None
 
 
 def test_a_driver_that_nothing_has_loaded_stays_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:

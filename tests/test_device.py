@@ -10,7 +10,7 @@ import pytest
 
 from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Device
-from pytest_autotune.devices.visible import visible_nvidia_gpus
+from pytest_autotune.devices import visible_nvidia_gpus
 
 
 class Cuda:

@@ -6,10 +6,15 @@ initialising CUDA early freezes ``CUDA_VISIBLE_DEVICES`` and breaks suites that 
 
 from __future__ import annotations
 
+import glob
 import os
 import re
+import subprocess
 import sys
+from collections.abc import Collection
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from pytest_autotune.cache.model import Device
@@ -33,7 +38,7 @@ def current_gpu() -> Device | None:
         properties = xpu.get_device_properties(xpu.current_device())
         return Device(properties.name, "xpu", getattr(properties, "gpu_eu_count", 0))
     gpu = cuda_driver.context_gpu()
-    return None if gpu is None else of_driver(gpu)
+    return None if gpu is None else Device(gpu.name, f"sm_{gpu.major}{gpu.minor}", gpu.multiprocessors)
 
 
 def torch_cuda() -> Any:
@@ -45,11 +50,6 @@ def torch_cuda() -> Any:
 def cuda_is_initialised() -> bool:
     """Whether torch, or another library in this thread, has initialised CUDA or ROCm: forked children cannot use it."""
     return torch_cuda() is not None or cuda_driver.context_gpu() is not None
-
-
-def of_driver(gpu: cuda_driver.CudaGpu) -> Device:
-    """The type of a GPU that NVIDIA's driver describes."""
-    return Device(gpu.name, f"sm_{gpu.major}{gpu.minor}", gpu.multiprocessors)
 
 
 def of_jax(on: Any) -> Device:
@@ -105,3 +105,31 @@ def cpu(threads: int = 0) -> Device:
         if flag in words:
             return Device("CPU", name, threads)
     return Device("CPU", os.uname().machine if hasattr(os, "uname") else "unknown", threads)
+
+
+def visible_nvidia_gpus() -> list[str]:
+    """What ``CUDA_VISIBLE_DEVICES`` may name now, one word for each GPU; asks the driver and makes no context."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [word.strip() for word in visible.split(",") if word.strip()]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
+
+
+def only_type(known: Collection[Device], shown: str = "/proc/driver/nvidia/gpus/*/information") -> Device | None:
+    """The device that all GPUs of this machine are, if it is one of these; None where it cannot be seen.
+
+    :param shown: where NVIDIA's driver says what there is.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and (not visible or visible.strip().startswith(("-", "MIG", "NoDev"))):
+        return None
+    models = set()
+    for path in glob.glob(shown):
+        with suppress(OSError):
+            models |= set(re.findall(r"^Model:\s*(.+?)\s*$", Path(path).read_text(errors="replace"), re.MULTILINE))
+    found = [device for device in known if models == {device.name}]
+    return found[0] if len(found) == 1 else None

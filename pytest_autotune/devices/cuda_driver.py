@@ -1,26 +1,21 @@
 """What NVIDIA's driver says of a GPU, without torch.
 
-:func:`context_gpu` asks where a library has loaded the driver, and never loads or initialises it: an early ``cuInit``
-freezes ``CUDA_VISIBLE_DEVICES`` and breaks suites that fork. :func:`first_gpu` asks in a process of its own, which runs
-this file and imports nothing but Python's own library.
+It is asked where a library has loaded it, and never loaded or initialised: an early ``cuInit`` freezes
+``CUDA_VISIBLE_DEVICES`` and breaks suites that fork.
 The numbers are those of the CUDA driver API (``CUdevice_attribute`` in ``cuda.h``).
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-import subprocess
 import sys
 import uuid
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 _ATTRIBUTES = {"multiprocessors": 16, "major": 75, "minor": 76}
 _NAME_LENGTH = 256
-_ASK_S = 30.0
 #: Libraries, other than torch, through which a process may have come to a CUDA context.
 _LIBRARIES = ("cupy", "pycuda", "numba.cuda", "cuda", "cutlass", "jaxlib", "warp", "tensorflow", "mxnet", "paddle")
 
@@ -53,25 +48,6 @@ def context_gpu(driver: Any = None) -> CudaGpu | None:
     return _described(driver, gpu)
 
 
-def first_gpu() -> CudaGpu | None:
-    """The first GPU that the driver shows to processes like this one; None where there is none, or an error.
-
-    To start a process and the driver takes a second or more.
-    """
-    with suppress(OSError, ValueError, TypeError, subprocess.SubprocessError):
-        command = [sys.executable, "-I", "-S", __file__]
-        answer = subprocess.run(command, capture_output=True, timeout=_ASK_S, check=True).stdout
-        return CudaGpu(**json.loads(answer))
-    return None
-
-
-def _initialised_first_gpu(driver: Any) -> CudaGpu | None:
-    gpu = ctypes.c_int()
-    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(gpu), 0):
-        return None
-    return _described(driver, gpu)
-
-
 def _described(driver: Any, gpu: ctypes.c_int) -> CudaGpu | None:
     name = ctypes.create_string_buffer(_NAME_LENGTH)
     own_uuid = _uuid(driver, gpu)
@@ -100,8 +76,3 @@ def _loaded_driver() -> Any:
         return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except (OSError, AttributeError):  # not loaded, or a system without such libraries
         return None
-
-
-if __name__ == "__main__":
-    found = _initialised_first_gpu(ctypes.CDLL("libcuda.so.1"))
-    print(json.dumps(asdict(found) if found is not None else None))

@@ -34,12 +34,11 @@ from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.open_door import Asked, Process, Tuning
 from pytest_autotune.run.policy import Policy, Refusal, is_ignored
 from pytest_autotune.run.progress import Progress
-from pytest_autotune.run.races import Races
 from pytest_autotune.run.reporting import Reporting, raise_refusal
 from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, Verified, stand_ins, swept
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.together.coordination import Coordination
-from pytest_autotune.run.verify import NO_WAY_IN, Verdict
+from pytest_autotune.run.verify import NO_WAY_IN, Races, Verdict
 
 __all__ = ["Tuning", "TuningRun"]
 

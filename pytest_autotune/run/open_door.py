@@ -15,12 +15,11 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes
 from pytest_autotune.run.policy import Refusal
 from pytest_autotune.run.progress import WAITING_FOR_GPU, Progress
-from pytest_autotune.run.races import Races
 from pytest_autotune.run.reasons import failed_candidates
 from pytest_autotune.run.reporting import Reporting
 from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.sources import OtherWorker, Source
-from pytest_autotune.run.verify import Verdict
+from pytest_autotune.run.verify import Races, Verdict
 
 #: What is said of an entry that expected a failure.
 WORKS_NOW = "every candidate failed when it was tuned, and one works now"

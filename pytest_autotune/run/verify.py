@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.model import Device, Entry, Problem
 from pytest_autotune.cache.ties import noise_of
+from pytest_autotune.run.distributed import in_distributed_run
 
 #: A choice is slower where another candidate saves this share of the other's time, or more.
 WORTH = 0.05
@@ -119,3 +120,31 @@ class Verdict:
             f"the choice takes {1 + self.slower:.2f} x ({self.best}), "
             f"{self.choice_us:.4g} us -> {self.best_us:.4g} us, +-{self.error_us:.2g}"
         )
+
+
+class Races:
+    """What a process spends on races.
+
+    :param verify: whose turn it is; None where nobody's is.
+    """
+
+    def __init__(self, verify: Verification | None) -> None:
+        self._verify = verify
+        #: Seconds.
+        self.spent_s = 0.0
+
+    def has_turn(self, problem: Problem) -> bool:
+        """Whether a hit on this problem is to be raced."""
+        return self._verify is not None and self._verify.share.has_turn(problem)
+
+    @property
+    def left_s(self) -> float:
+        """The seconds that are left for races."""
+        return 0.0 if self._verify is None else self._verify.seconds - self.spent_s
+
+    @property
+    def why_none(self) -> str:
+        """Why no race may begin now; empty where one may."""
+        if in_distributed_run():  # ranks that race a kernel with a collective would wait for each other
+            return "one of several ranks"
+        return "" if self.left_s > 0 else TIME_OVER

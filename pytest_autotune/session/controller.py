@@ -19,7 +19,7 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.devices.visible import visible_nvidia_gpus
+from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge, judge_drift
 from pytest_autotune.report.summary import Gate, Place, Summary, summarise

@@ -234,14 +234,11 @@ def torch_clock(flush_l2: bool) -> Clock:
     return TorchEvents(buffer.zero_ if buffer is not None else None)
 
 
-def triton_clock(driver: Any, flush_l2: bool = True) -> Clock:
+def triton_clock(driver: Any) -> Clock:
     """Events of the device that Triton's active driver is for, with its way to flush the L2 cache.
 
     :param driver: ``triton.runtime.driver.active``.
-    :param flush_l2: before each launch.
     """
-    if not flush_l2:
-        return TorchEvents(None, driver.get_device_interface())
     torch: Any = sys.modules["torch"]
     try:
         buffer = driver.get_empty_cache_for_benchmark()

@@ -14,7 +14,6 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Device
-from pytest_autotune.devices import visible
 from pytest_autotune.run.compiled_for import CompiledAhead
 from pytest_autotune.run.door import TuningRun
 from pytest_autotune.tuners.protocol import Suite
@@ -140,7 +139,7 @@ def _known_device(index: EntryIndex) -> Device | None:
         return devices.current_gpu()
     if arch := targets.foreign_target():
         return devices.current_gpu() or Device("cuda" if arch.startswith("sm_") else "hip", arch)
-    return visible.only_type(index.devices(NAME))
+    return devices.only_type(index.devices(NAME))
 
 
 def _compile(kernel: Any, config: Any, text: str, arch: str) -> bool:
