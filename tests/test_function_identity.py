@@ -207,8 +207,10 @@ def test_a_lambda_stands_for_what_it_calls_so_tests_of_one_problem_share_an_entr
 def test_a_lambda_that_calls_nothing_of_the_callers_stands_for_itself(looked_up: list[Lookup]) -> None:
     chosen(lambda config: config)
     chosen(lambda config: config + 1)
+    chosen(lambda config: calls(config) + Tile(config).m)
+    chosen(lambda config: calls(config) - Tile(config).m)
 
-    assert len(set(sources(looked_up))) == 2
+    assert len(set(sources(looked_up))) == 4
 
 
 def test_two_functions_under_one_decorator_have_a_source_each(looked_up: list[Lookup]) -> None:

@@ -83,7 +83,7 @@ def _read_xla(path: str, device: Device | None = None) -> Cache:
 def _write_xla(cache: Cache, input: str, output: str, wanted: str | None) -> str:
     from pytest_autotune.tuners.xla import entries, files
 
-    ours = [entry for entry in cache.entries if entries.is_of_xla(entry)]
+    ours = [entry for entry in cache.entries if entry.problem.tuner == entries.NAME]
     theirs = [entries.to_xla(entry) for entry in ours]
     found = {entry.layout for entry in theirs}
     layout = files.Layout(wanted) if wanted else next(iter(found), None)

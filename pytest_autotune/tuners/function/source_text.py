@@ -46,7 +46,9 @@ def _called_by(function: FunctionType) -> tuple[object, ...]:
         names = function_text(function).names
     except UnportableError:
         return ()
-    used = (value for _, value in used_by(function, names))
+    used = [value for _, value in used_by(function, names)]
+    if any(isinstance(one, type) and not of_library(one) for one in used):  # what it does with a class is its own
+        return ()
     return tuple(one for one in used if (inner := python_function(one)) is not None and not of_library(inner))
 
 

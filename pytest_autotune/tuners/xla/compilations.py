@@ -38,11 +38,13 @@ class _Compilation:
     """One compilation that is watched.
 
     :param program: what JAX calls it: ``jit_f``.
+    :param dump: where XLA writes its memory of choices; ``log``: what it measured.
     :param reported: its lookups are the run's; else it is only noted what XLA has learned.
     """
 
     program: str
-    paths: flags.Paths
+    dump: Path
+    log: Path
     device: Device
     reported: bool
 
@@ -99,7 +101,8 @@ class Compilations:
         if self._run.ignores(NAME, KERNELS[files.Layout.NEW]):
             return False
         if backend.platform in _GPUS:
-            if _caches_programs():
+            config = sys.modules["jax"].config
+            if config.jax_compilation_cache_dir and config.jax_enable_compilation_cache:
                 self._run.note(
                     "xla: JAX's persistent compilation cache is off in this run: "
                     "its programs were tuned without this cache"
@@ -122,24 +125,21 @@ class Compilations:
         if reason:
             self.left_alone[reason] = None
             return None
-        self._note_other_caches(debug_options)
-        reported = not self._run.paused
-        with self._mutex:
-            self._number += 1
-            of_this = self._temporary / str(self._number)
-            loaded = self._loaded if reported else None
-        folder = None if loaded is None else self._folder_of_loaded
-        paths = flags.Paths(of_this.with_suffix(".pb"), of_this.with_suffix(".log.txt"), folder)
-        flags.set_paths(options, paths, internals.read_mode())
-        on = next(iter(devices), all_devices[0]) if devices is not None else all_devices[0]
-        return _Compilation(program, paths, of_jax(on), reported)
-
-    def _note_other_caches(self, debug_options: Any) -> None:
         run = self._run
         if getattr(debug_options, flags.FOLDER):
             run.note(f"xla: --{flags.FOLDER} is not used in this run")
         if any(NAME in index.tuners() for index in run.indexes if index is not run.index):
             run.note("xla: a cache that a test names for itself is not used: XLA keeps its choices to the end")
+        reported = not run.paused
+        with self._mutex:
+            self._number += 1
+            of_this = self._temporary / str(self._number)
+            loaded = self._loaded if reported else None
+        folder = None if loaded is None else self._folder_of_loaded
+        dump, log = of_this.with_suffix(".pb"), of_this.with_suffix(".log.txt")
+        flags.set_paths(options, dump, log, folder, internals.read_mode())
+        on = next(iter(devices), all_devices[0]) if devices is not None else all_devices[0]
+        return _Compilation(program, dump, log, of_jax(on), reported)
 
     @cached_property
     def _temporary(self) -> Path:
@@ -171,8 +171,8 @@ class Compilations:
 
     def _lookups_of(self, compilation: _Compilation) -> list[Lookup]:
         """What a compilation looked up: what is new in XLA's memory."""
-        dump = _taken(compilation.paths.dump)
-        log_text = _taken(compilation.paths.log).decode("utf-8", "replace")
+        dump = _taken(compilation.dump)
+        log_text = _taken(compilation.log).decode("utf-8", "replace")
         with self._mutex:
             new = [entry for entry in files.read(dump, False, "XLA's dump") if entry.raw not in self._in_memory]
             self._in_memory.update(entry.raw for entry in new)
@@ -200,13 +200,6 @@ class Compilations:
         label = entry.label or (f"in {compilation.program}" if compilation.program else "")
         lookup = Lookup(entry.problem, entry.fingerprint, label=label, entry=entry, tuned=True)
         return lookup if judgement is None else replace(lookup, outcome=judgement.outcome, reason=judgement.reason)
-
-
-def _caches_programs() -> bool:
-    config = sys.modules["jax"].config
-    return bool(
-        getattr(config, "jax_compilation_cache_dir", None) and getattr(config, "jax_enable_compilation_cache", True)
-    )
 
 
 def _taken(path: Path) -> bytes:

@@ -132,11 +132,6 @@ def to_entry(
     )
 
 
-def is_of_xla(entry: Entry) -> bool:
-    """Whether an entry of a cache is XLA's."""
-    return entry.problem.tuner == NAME
-
-
 def to_xla(entry: Entry) -> XlaEntry:
     """XLA's entry in an entry of ours.
 

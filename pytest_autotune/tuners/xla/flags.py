@@ -8,7 +8,6 @@ the process, and it is never too late.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +20,20 @@ FOLDER = "xla_gpu_per_fusion_autotune_cache_dir"
 MODE = "xla_gpu_experimental_autotune_cache_mode"
 
 
-@dataclass(frozen=True)
-class Paths:
-    """The files of one compilation.
-
-    :param dump: where XLA writes its memory of choices.
-    :param log: where it writes what it measured.
-    :param folder: the entries that it may use; None where nothing is loaded.
-    """
-
-    dump: Path
-    log: Path
-    folder: Path | None
-
-
-def set_paths(options: Any, paths: Paths, read_mode: Any) -> None:
+def set_paths(options: Any, dump: Path, log: Path, folder: Path | None, read_mode: Any) -> None:
     """Have XLA use and write these files in the compilation with these options.
 
     :param options: JAX's ``CompileOptions``, changed in place.
+    :param dump: where XLA writes its memory of choices.
+    :param log: where it writes what it measured, unless the user has it written elsewhere.
+    :param folder: the entries that it may use; None where nothing is loaded.
     :param read_mode: ``AutotuneCacheMode.READ``: XLA never writes into the folder.
     """
     debug_options = options.executable_build_options.debug_options
-    setattr(debug_options, DUMP, str(paths.dump))
+    setattr(debug_options, DUMP, str(dump))
     if hasattr(debug_options, LOGS) and not getattr(debug_options, LOGS):
-        setattr(debug_options, LOGS, str(paths.log))
-    setattr(debug_options, FOLDER, str(paths.folder or ""))
+        setattr(debug_options, LOGS, str(log))
+    setattr(debug_options, FOLDER, str(folder or ""))
     setattr(debug_options, MODE, read_mode)
 
 
