@@ -152,7 +152,7 @@ def _time() -> None:
     from pytest_autotune.run.door import Tuning
     from pytest_autotune.tuners.measuring.race import Race
 
-    for name in ("look", "finish", "challenge", "alone"):
+    for name in ("probe", "finish", "alone"):
         _timed(Race, name, f"race: {name}")
     with suppress(ImportError, AttributeError):
         from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
