@@ -12,6 +12,7 @@ from pytest_autotune.cache.model import Device
 from pytest_autotune.devices import only_type
 from pytest_autotune.run.compiled_for import CompiledAhead
 from pytest_autotune.run.encoding import ProcessFacts
+from pytest_autotune.session.preparing import cores
 from pytest_autotune.tuners.shared.reach import reached
 
 H200, H100 = Device("NVIDIA H200", "sm_90", 132), Device("NVIDIA H100 80GB HBM3", "sm_90", 132)
@@ -114,3 +115,13 @@ def test_what_several_processes_compiled_is_added_up_and_crosses_as_text() -> No
 
     assert CompiledAhead.of_all([one, other]) == CompiledAhead(3, 1.75, 1, "ValueError: no")
     assert ProcessFacts.of(ProcessFacts(ahead=one).event).ahead == one
+
+
+@pytest.mark.parametrize(
+    ("quota", "usable"), [("200000 100000", 2), ("max 100000", 8), ("50000 100000", 1), ("", 8), ("9900000 100000", 8)]
+)
+def test_a_container_has_the_cores_that_it_has_time_of(tmp_path: Path, quota: str, usable: int) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+
+    assert cores(8, tmp_path / "cpu.max") == usable
+    assert cores(8, tmp_path / "there-is-none") == 8

@@ -13,7 +13,6 @@ import pytest
 from pytest_autotune import devices
 from pytest_autotune.run.distributed import in_distributed_run
 from pytest_autotune.run.together.folders import Membership
-from pytest_autotune.run.together.machine import cores
 from pytest_autotune.session.completeness import selecting_flag
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.tuners.hooks import Hooks
@@ -33,6 +32,18 @@ class MeetingPlace:
 
     folder: Path
     workers: int = 1
+
+
+def cores(affinity: int, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The cores that this process may use: a container may have less time of them than there are.
+
+    :param affinity: those that it may run on.
+    :param quota: where the time of a container stands, ``MICROSECONDS PERIOD``.
+    """
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        time_us, period_us = map(int, quota.read_text(encoding="ascii").split())
+        return max(min(affinity, time_us // period_us), 1)
+    return affinity
 
 
 def prepare(
