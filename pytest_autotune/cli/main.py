@@ -18,6 +18,7 @@ PROGRAM = "pytest-autotune"
 
 
 @click.group(
+    no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit status: 0; 1 where check, --exit-code or git-merge found something; 4, with one line, "
     "where arguments make no sense or a file cannot be read or written.",
@@ -29,10 +30,8 @@ def commands(context: click.Context) -> None:
     context.color = _wants_color()
 
 
-for command in (
-    *(module.command for module in (show, diff, merge, check, prune, convert)),
-    *(git.setup, git.merge, git.textconv),
-):
+parts = (show, diff, merge, check, prune, convert)
+for command in (*(part.command for part in parts), git.setup, git.merge, git.textconv):
     commands.add_command(command)
 
 

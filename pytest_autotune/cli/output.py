@@ -10,7 +10,7 @@ import click
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Cache, Candidate, Entry, Problem
+from pytest_autotune.cache.model import Cache, Entry, Problem
 
 #: Nothing is wrong.
 OK = 0
@@ -68,7 +68,7 @@ def choice_text(entry: Entry) -> str:
 
 def time_text(entry: Entry) -> str:
     """The measured time of what an entry chooses, in microseconds; empty where none is known."""
-    best: Candidate | None = winner(entry)
+    best = winner(entry)
     if best is None or best.time_us is None:
         return ""
     return f"{best.time_us:.0f} us" if abs(best.time_us) >= 1000 else f"{best.time_us:.4g} us"

@@ -25,12 +25,8 @@ from pytest_autotune.cli.output import PATH, choice_text, print_lines, safe, tab
 def command(file: str, kernel: str | None, device: str | None, as_json: bool) -> None:
     """Tables of what the cache FILE holds: one for each kernel and device, with a row for each problem."""
     cache = stores.read(file)
-    problems = ((entry, entry.problem) for entry in cache.entries)
-    entries = [
-        entry
-        for entry, problem in problems
-        if _matches(kernel, problem.name) and _matches(device, problem.device.id, problem.device.name)
-    ]
+    of_kernel = (entry for entry in cache.entries if _matches(kernel, entry.problem.name))
+    entries = [one for one in of_kernel if _matches(device, one.problem.device.id, one.problem.device.name)]
     print_lines(_json_lines(entries) if as_json else _lines(cache, entries))
 
 
