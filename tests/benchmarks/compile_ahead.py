@@ -9,10 +9,9 @@ suite: a dump, which also adds to the cache what its choices are compiled for; t
 without compiling ahead (`off`), one with it (`on`), and one with what that one has compiled (`full`). In every other
 round `on` comes before `off`. Every arm has a compile cache of its own, of Triton and of Inductor, and every load is a
 process of its own. ``--cache=NAME=FILE`` spares a suite the dump: the file is loaded, and a copy of it dumped, unless
-``--as-it-is`` says that it knows what its choices were compiled for. Kernels without an autotuner are dumped, too;
-``--tuned-only`` leaves them out. Before the first arm the libraries are read and the suite is collected
-once, so that no arm pays for files that nobody has read yet: on a fresh machine that may be more than what compiling
-ahead gains.
+``--as-it-is`` says that it knows what its choices were compiled for. Before the first arm the
+libraries are read and the suite is collected once, so that no arm pays for files that nobody has read yet: on a fresh
+machine that may be more than what compiling ahead gains.
 
 A line says what is about to run, one what it took: the process, pytest alone, and what the tests' process and its
 children compiled. Lines below it say where the time went (ahead_clock.py): when collection was over and when the first
@@ -150,7 +149,6 @@ class _Benchmark:
             self.say(f"{suite.title}: dump{' of what was loaded' * bool(given)} ...")
             load = [f"--autotune-load={suite.cache}"] if given else []
             options = [f"-n{self._options.dump_workers}"]
-            options += [] if self._options.tuned_only else ["-oautotune_plain_kernels=true"]
             if not self.pytest(suite, *load, f"--autotune-dump={suite.cache}", *options, compiled=suite.place / "dump"):
                 return False
         text = suite.cache.read_text()
@@ -229,7 +227,6 @@ def main() -> None:
     parser.add_argument("--on", default="on", choices=("on", "always"))
     parser.add_argument("--cache", action="append", default=[])
     parser.add_argument("--as-it-is", action="store_true")
-    parser.add_argument("--tuned-only", action="store_true")
     parser.add_argument("--sample", action="store_true")
     options = parser.parse_args()
     print(machine("torch", "triton", "pytest-xdist"), flush=True)

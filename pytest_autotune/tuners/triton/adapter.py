@@ -25,7 +25,7 @@ from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.identity import NAME
-from pytest_autotune.tuners.triton.internals import autotuners, live_objects, modules
+from pytest_autotune.tuners.triton.internals import autotuners, modules
 from pytest_autotune.tuners.triton.pruning import pruned_alone
 
 
@@ -157,4 +157,4 @@ class Adapter:
         return sorted(names)
 
     def _live_autotuners(self) -> list[Any]:
-        return live_objects.of_class(self._autotuner_class) if self._autotuner_class is not None else []
+        return autotuners.live_objects(self._autotuner_class) if self._autotuner_class is not None else []

@@ -24,7 +24,7 @@ from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, leave_to_others
 from pytest_autotune.tuners.triton.constants import NoText, constant_of, jit_function_of
 from pytest_autotune.tuners.triton.identity import NAME, holds
-from pytest_autotune.tuners.triton.internals import apart, kernel_layers, knobs, live_objects, targets
+from pytest_autotune.tuners.triton.internals import apart, autotuners, kernel_layers, knobs, targets
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
 from pytest_autotune.tuners.triton.params import distinct_params
 from pytest_autotune.tuners.triton.specialisation_text import Constant, Held, Part, Typed, parsed
@@ -91,7 +91,7 @@ class CompilingAhead:
 
     def _jobs(self, suite: Suite, index: EntryIndex, device: Device) -> Iterator[tuple[Any, Any, str]]:
         """A kernel, its choice, and what to compile that for; what the tests need first in front."""
-        live = {id(one): one for one in live_objects.of_class(self._class)}
+        live = {id(one): one for one in autotuners.live_objects(self._class)}
         ordered = reached(suite.tests, lambda value: id(value) in live)
         if not suite.is_part:
             met = set(map(id, ordered))

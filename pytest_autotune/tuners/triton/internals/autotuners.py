@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -10,7 +11,6 @@ from typing import Any
 
 from pytest_autotune.tuners.shared.signatures import known
 from pytest_autotune.tuners.shared.source.functions import layers
-from pytest_autotune.tuners.triton.internals import live_objects
 
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
 _PARAMETERS = {DISK_CACHE: ["self", "tuning_key", "configs", "bench_fn"], PRUNE: ["self", "kwargs"]}
@@ -38,6 +38,19 @@ def was_tuned(autotuner: Any, autotuner_class: Any) -> bool:
     return "bench_time" in held or type(autotuner).run is not autotuner_class.run
 
 
+def live_objects(*classes: Any) -> list[Any]:
+    """The objects in this process that are of some classes, or of classes derived from them."""
+    # isinstance would ask proxies for their class, which may run code of theirs. A list of all objects, of which there
+    # may be a million, counts a reference to each: in a forked child that copies the memory of all of them.
+    wanted = {id(cls): cls for cls in classes}
+    queue = list(classes)
+    while queue:
+        below = [one for one in type.__subclasses__(queue.pop()) if id(one) not in wanted]
+        wanted |= {id(one): one for one in below}
+        queue += below
+    return [one for one in gc.get_referrers(*wanted.values()) if id(type(one)) in wanted]
+
+
 class HeuristicsOver:
     """The ``triton.heuristics`` over autotuners, which these know nothing of: noted where they are made.
 
@@ -53,7 +66,7 @@ class HeuristicsOver:
         self._autotuner_class: Any = module.Autotuner
         #: By the id of the autotuner.
         self._over: defaultdict[int, list[weakref.ref[Any]]] = defaultdict(list)
-        for heuristics in live_objects.of_class(self._class):
+        for heuristics in live_objects(self._class):
             self._note(heuristics)
         original, note = self._original, self._note
 
