@@ -14,7 +14,7 @@ from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.sources import Answer, Loaded, OtherWorker, Remembered
-from pytest_autotune.run.together.coordination import SoleClaim
+from pytest_autotune.run.together.coordination import Claim
 
 GPU = Device("GPU", "arch", 1)
 CHOICE = Candidate(params=(Value("BLOCK", 16),), time_us=1.0)
@@ -57,10 +57,10 @@ def test_what_is_remembered_is_offered_without_an_outcome_and_has_been_reported(
         pytest.param(Remembered({ENTRY.identity: ENTRY}, never), id="remembered, and no candidate any more"),
         pytest.param(Remembered({ENTRY.identity: entry(choice=None)}, always), id="every candidate failed"),
         pytest.param(Loaded(Caches(), Policy(), always), id="nothing loaded"),
-        pytest.param(OtherWorker(SoleClaim, always), id="no other worker"),
-        pytest.param(OtherWorker(lambda: SoleClaim(ASKED.event), always), id="another worker that recorded nothing"),
+        pytest.param(OtherWorker(Claim, always), id="no other worker"),
+        pytest.param(OtherWorker(lambda: Claim(ASKED.event), always), id="another worker that recorded nothing"),
         pytest.param(
-            OtherWorker(lambda: SoleClaim(replace(ASKED, entry=ENTRY, tuned=True).event), never), id="no candidate"
+            OtherWorker(lambda: Claim(replace(ASKED, entry=ENTRY, tuned=True).event), never), id="no candidate"
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_the_nearest_entry_is_looked_for_at_once_only_where_nobody_does_it_later
 
 def test_what_another_worker_chose_comes_with_its_outcome_and_this_process_test() -> None:
     theirs = Lookup(ENTRY.problem, ENTRY.fingerprint, Outcome.MISS, "no entry", "test_b.py::b", entry=ENTRY, tuned=True)
-    source = OtherWorker(lambda: SoleClaim(theirs.event), always)
+    source = OtherWorker(lambda: Claim(theirs.event), always)
 
     answer = source.ask(ASKED)
 
@@ -146,7 +146,7 @@ def test_what_another_worker_chose_comes_with_its_outcome_and_this_process_test(
 
 
 def test_a_worker_that_does_not_finish_disturbs_the_measurement() -> None:
-    source = OtherWorker(lambda: SoleClaim(timed_out=True), always)
+    source = OtherWorker(lambda: Claim(timed_out=True), always)
 
     assert source.ask(ASKED).lookup.disturbed
 

@@ -16,7 +16,7 @@ from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
 from pytest_autotune.run.policy import Policy
-from pytest_autotune.run.together.coordination import Alone, GpuLock, SoleClaim
+from pytest_autotune.run.together.coordination import Alone, Claim, GpuLock
 
 GPU = Device("GPU", "arch", 1)
 FAST = Candidate(params=(Value("BLOCK", 16),), time_us=1.0)
@@ -236,9 +236,9 @@ class Claims:
         self.waits: list[bool] = []
 
     @contextmanager
-    def claim(self, identity: Any, *, wait: bool, meanwhile: Any = None) -> Iterator[SoleClaim]:
+    def claim(self, identity: Any, *, wait: bool, meanwhile: Any = None) -> Iterator[Claim]:
         self.waits.append(wait)
-        yield SoleClaim()
+        yield Claim()
 
     @contextmanager
     def measuring(self, on: str = "") -> Iterator[bool]:

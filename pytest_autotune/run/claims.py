@@ -14,7 +14,7 @@ from pytest_autotune.run.events import race_of
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.notes import Notes
 from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
-from pytest_autotune.run.together.coordination import Claim, Coordination, SoleClaim
+from pytest_autotune.run.together.coordination import Claim, Coordination
 
 
 class Claims:
@@ -38,7 +38,7 @@ class Claims:
         self._progress.begin(lookup.problem, WAITING_FOR_WORKER)
         # Waiting inside a tuning could wait for a worker that waits for this one.
         claiming = self._coordination.claim(lookup.identity, wait=not nested, meanwhile=meanwhile)
-        return held.enter_context(self._notes.guarded(lookup.problem.tuner, claiming, SoleClaim()))
+        return held.enter_context(self._notes.guarded(lookup.problem.tuner, claiming, Claim()))
 
     def _leave(self) -> None:
         with self._lock:
@@ -47,7 +47,7 @@ class Claims:
     def race(self, lookup: Lookup, held: ExitStack) -> Claim:
         """Claim the race of a loaded choice until ``held`` is left; waits for nobody."""
         claiming = self._coordination.claim(race_of(lookup.identity), wait=False)
-        return held.enter_context(self._notes.guarded(lookup.problem.tuner, claiming, SoleClaim()))
+        return held.enter_context(self._notes.guarded(lookup.problem.tuner, claiming, Claim()))
 
     def compile_in(self, folder: Path) -> None:
         """Let threads of this process compile, too: who compiles what is seen in this folder, the run's own."""

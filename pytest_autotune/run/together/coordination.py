@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from pytest_autotune.cache.model import Identity
 from pytest_autotune.run.distributed import in_distributed_run
@@ -19,124 +18,38 @@ from pytest_autotune.run.events import Event, Others
 from pytest_autotune.run.together.folders import Membership
 from pytest_autotune.run.together.gpu_lock import GpuLock
 from pytest_autotune.run.together.locks import HeldLock
-from pytest_autotune.run.together.waiting import Waits
 
-__all__ = ["Alone", "AmongWorkers", "Claim", "Coordination", "GpuLock", "SoleClaim"]
+__all__ = ["Alone", "AmongWorkers", "Claim", "Coordination", "GpuLock"]
 
 #: What a process does towards another worker's tuning, before it waits for it.
 Meanwhile = Callable[[], None]
 
 
-class Claim(Protocol):
-    """The right to tune one problem in this run, or what another worker has made of it."""
-
-    @property
-    def result(self) -> Event | None:
-        """What another worker has made of this problem in this run."""
-
-    @property
-    def is_mine(self) -> bool:
-        """Nobody else has claimed the problem, or is done with it."""
-
-    @property
-    def timed_out(self) -> bool:
-        """Another worker has claimed the problem and did not finish in time."""
-
-
 @dataclass
-class SoleClaim:
-    """A claim that nobody contests."""
+class Claim:
+    """The right to tune one problem in this run, or what another worker has made of it.
+
+    :param result: what another worker has made of this problem in this run.
+    :param is_mine: nobody else has claimed the problem, or is done with it.
+    :param timed_out: another worker has claimed the problem and did not finish in time.
+    """
 
     result: Event | None = None
-    timed_out: bool = False
     is_mine: bool = True
+    timed_out: bool = False
 
 
-class Coordination(Protocol):
-    """How this process goes together with others."""
+class Coordination:
+    """How a process goes together with others; this one shares nothing but the GPU with them.
 
-    @property
-    def waited_s(self) -> float:
-        """Seconds spent waiting for other workers' tunings."""
-
-    @property
-    def notes(self) -> list[str]:
-        """What the user is to read in the summary."""
-
-    def claim(
-        self, identity: Identity, *, wait: bool, meanwhile: Meanwhile | None = None
-    ) -> AbstractContextManager[Claim]:
-        """Claim a problem with a fingerprint; with ``wait``, first wait for a worker that tunes it now.
-
-        :param meanwhile: called before such a wait, to do what can be done towards that tuning.
-        """
-
-    def compile_in(self, folder: Path) -> None:
-        """Let threads of this process compile, too: who compiles what is seen in this folder, the run's own."""
-
-    def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
-        """Compile what other processes and threads of this run may compile; yields False where another one does now.
-
-        :param wait: for that one, in which case what it made is there then.
-        """
-
-    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
-        """Hold the current GPU, or the processor named ``on``; yields False where it could not be had in time."""
-
-
-class Alone:
-    """The coordination of a process that is the only one of its run."""
-
-    waited_s = 0.0
+    :param gpu: of this process.
+    """
 
     def __init__(self, gpu: GpuLock) -> None:
         self._gpu = gpu
-        self._folder: Path | None = None
-
-    @property
-    def notes(self) -> list[str]:
-        """What the user is to read in the summary."""
-        return self._gpu.waits.notes
-
-    @contextmanager
-    def claim(self, identity: Identity, *, wait: bool, meanwhile: Meanwhile | None = None) -> Iterator[Claim]:
-        with self._gpu.waits.one_tuning():
-            yield SoleClaim()
-
-    def compile_in(self, folder: Path) -> None:
-        self._folder = folder
-
-    def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
-        return nullcontext(True) if self._folder is None else _compiling(self._folder, name, self._gpu.waits, wait)
-
-    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
-        return self._gpu.measuring(on)
-
-
-@dataclass
-class _FileClaim:
-    """A claim backed by a lock file."""
-
-    result: Event | None = None
-    timed_out: bool = False
-    is_mine: bool = False
-
-
-class AmongWorkers:
-    """The coordination of the workers of one controller that share this machine.
-
-    :param folder: the run's own folder, the same for every worker on this machine.
-    :param timeout_s: how long to wait for another worker's tuning, in seconds.
-    :param others: what the other workers have tuned; by default they write it down in ``folder``.
-    """
-
-    def __init__(self, folder: Path, timeout_s: float, gpu: GpuLock, others: Others | None = None) -> None:
-        self._folder = folder
-        self._others = others or Others(folder, "")
-        self._timeout_s = timeout_s
-        self._gpu = gpu
         self._waits = gpu.waits
-        self._membership: Membership | None = None
+        #: Where it is seen who compiles what; None where nobody else does.
+        self._compiles_in: Path | None = None
         #: Seconds spent waiting for other workers' tunings.
         self.waited_s = 0.0
 
@@ -147,13 +60,66 @@ class AmongWorkers:
 
     @contextmanager
     def claim(self, identity: Identity, *, wait: bool, meanwhile: Meanwhile | None = None) -> Iterator[Claim]:
+        """Claim a problem with a fingerprint; with ``wait``, first wait for a worker that tunes it now.
+
+        :param meanwhile: called before such a wait, to do what can be done towards that tuning.
+        """
+        with self._waits.one_tuning():
+            yield Claim()
+
+    def compile_in(self, folder: Path) -> None:
+        """Let threads of this process compile, too: who compiles what is seen in this folder, the run's own."""
+        self._compiles_in = folder
+
+    @contextmanager
+    def compiling(self, name: str, wait: bool) -> Iterator[bool]:
+        """Compile what other processes and threads of this run may compile; yields False where another one does now.
+
+        :param wait: for that one, in which case what it made is there then.
+        """
+        if self._compiles_in is None or in_distributed_run():
+            yield True
+            return
+        lock = self._waits.acquire(self._compiles_in / f"{name}.compiling", wait=wait)
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+        """Hold the current GPU, or the processor named ``on``; yields False where it could not be had in time."""
+        return self._gpu.measuring(on)
+
+
+class Alone(Coordination):
+    """The coordination of a process that is the only one of its run."""
+
+
+class AmongWorkers(Coordination):
+    """The coordination of the workers of one controller that share this machine.
+
+    :param folder: the run's own folder, the same for every worker on this machine.
+    :param timeout_s: how long to wait for another worker's tuning, in seconds.
+    :param others: what the other workers have tuned; by default they write it down in ``folder``.
+    """
+
+    def __init__(self, folder: Path, timeout_s: float, gpu: GpuLock, others: Others | None = None) -> None:
+        super().__init__(gpu)
+        self._folder = folder
+        self._others = others or Others(folder, "")
+        self._timeout_s = timeout_s
+        self._membership: Membership | None = None
+
+    @contextmanager
+    def claim(self, identity: Identity, *, wait: bool, meanwhile: Meanwhile | None = None) -> Iterator[Claim]:
         with self._waits.one_tuning(self._timeout_s):
             # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
             if in_distributed_run() or not self._joined():
-                yield SoleClaim()
+                yield Claim()
                 return
             name = identity.digest
-            claim = _FileClaim()
+            claim = Claim()
             may_wait = wait and not self._gpu.held
             lock = self._take(claim, identity, self._folder / f"{name}.lock", may_wait, meanwhile)
             claim.is_mine = lock is not None
@@ -164,7 +130,7 @@ class AmongWorkers:
                     lock.release()
 
     def _take(
-        self, claim: _FileClaim, identity: Identity, path: Path, may_wait: bool, meanwhile: Meanwhile | None
+        self, claim: Claim, identity: Identity, path: Path, may_wait: bool, meanwhile: Meanwhile | None
     ) -> HeldLock | None:
         """Fill a claim in; what is returned holds it for this process, None where there is nothing to hold."""
 
@@ -192,28 +158,17 @@ class AmongWorkers:
         if self._membership is None:
             try:
                 self._membership = Membership(self._folder)
+                self._compiles_in = self._folder
             except OSError as error:
                 self._waits.note(f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings")
                 return False
         return True
 
     def compile_in(self, folder: Path) -> None:
-        pass  # where the workers of the run share tunings, they share what they compile
+        self._joined()  # where the workers of the run share tunings, they share what they compile
 
-    def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
-        if in_distributed_run() or not self._joined():
-            return nullcontext(True)
-        return _compiling(self._folder, name, self._waits, wait)
-
-    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
-        return self._gpu.measuring(on)
-
-
-@contextmanager
-def _compiling(folder: Path, name: str, waits: Waits, wait: bool) -> Iterator[bool]:
-    lock = waits.acquire(folder / f"{name}.compiling", wait=wait)
-    try:
-        yield lock is not None
-    finally:
-        if lock is not None:
-            lock.release()
+    @contextmanager
+    def compiling(self, name: str, wait: bool) -> Iterator[bool]:
+        self._joined()
+        with super().compiling(name, wait) as mine:
+            yield mine
