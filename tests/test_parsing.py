@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 import threading
 import time
 
@@ -51,44 +50,3 @@ def test_one_thread_parses_at_a_time_where_that_is_needed_and_nothing_stays_repl
     assert ast.parse is parse
     with parsed_one_at_a_time((3, 13, 0)):
         assert ast.parse is parse
-
-
-class Cycle:
-    """Freed in the middle of other work, in any thread, which then lets others run."""
-
-    def __init__(self) -> None:
-        self.me = self
-
-    def __del__(self) -> None:
-        sum(range(20))
-
-
-def test_parsing_in_threads_of_other_depths_fails_nowhere() -> None:
-    source = "def f(a, b=[1, (2, 3)]):\n    return {a: b for a in b if a}\n" * 20
-    errors: list[SystemError] = []
-    end = time.monotonic() + 0.5
-
-    def work(depth: int) -> None:
-        if depth:
-            work(depth - 1)
-            return
-        while time.monotonic() < end:
-            try:
-                [Cycle() for _ in range(50)]
-                ast.parse(source)
-            except SystemError as error:
-                errors.append(error)
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with parsed_one_at_a_time():
-            threads = [threading.Thread(target=work, args=(depth,)) for depth in (0, 5, 10)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-
-    assert errors == []

@@ -87,7 +87,8 @@ class Clock(Protocol):
         """
 
 
-def _run(runner: Runner) -> None:
+def called(runner: Runner) -> None:
+    """Launch once, with what belongs after a launch that fails."""
     try:
         runner.run()
     except Exception as error:
@@ -109,7 +110,7 @@ class HostClock:
     def launch(self, runner: Runner, busy_us: float) -> Launch:
         runner.before()
         started = time.perf_counter_ns()
-        _run(runner)
+        called(runner)
         time_us = (time.perf_counter_ns() - started) / 1000
         runner.after(None)
         return Launch(time_us, lambda: time_us)
@@ -131,7 +132,7 @@ class _EventClock:
         if busy_us and self.can_keep_busy:
             self._spin(int(busy_us * self._cycles_per_us))
         start.record()
-        _run(runner)
+        called(runner)
         end.record()
         prepared_us = (time.perf_counter_ns() - began) / 1000
         runner.after(None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_autotune.devices import torch_cuda
-from pytest_autotune.tuners.measuring.clocks import Clock, CupyEvents, HostClock, Launch, Runner, torch_clock
+from pytest_autotune.tuners.measuring.clocks import Clock, CupyEvents, HostClock, Launch, Runner, called, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits
 from pytest_autotune.tuners.measuring.times import Measurement, measurement
 
@@ -62,29 +62,18 @@ def measured_by(clock: OwnClock, call: Callable[[], object]) -> Measurement:
     return measurement([float(time) for time in times] if isinstance(times, Iterable) else [float(times)])
 
 
-class CallersClock:
+class CallersClock(HostClock):
     """A benchmark of the caller's as a clock: what it says of a call is the time of one launch."""
-
-    can_keep_busy = False
 
     def __init__(self, own: OwnClock) -> None:
         self._own = own
 
-    def synchronise(self) -> None:
-        pass
-
-    def use_device(self) -> Callable[[], object]:
-        return lambda: None
-
     def launch(self, runner: Runner, busy_us: float) -> Launch:
         runner.before()
-        try:
-            time_us = measured_by(self._own, runner.run).median_us
-        except Exception as error:
-            runner.after(error)
-            raise
+        found: list[Measurement] = []
+        called(replace(runner, run=lambda: found.append(measured_by(self._own, runner.run))))
         runner.after(None)
-        return Launch(time_us, lambda: time_us)
+        return Launch(found[0].median_us, lambda: found[0].median_us)
 
 
 class NoClockError(Exception):
