@@ -1,39 +1,26 @@
-"""Short forms of the scripts in ``benchmarks/`` about files that someone damaged or made to be expensive."""
+"""Short runs of the scripts in ``benchmarks/`` about files that someone damaged or made to be expensive."""
 
 from __future__ import annotations
 
-import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode, encode
-from pytest_autotune.cache.stores import read
 
-from .benchmarks.fuzz_files import damaged, problem
-from .benchmarks.hostile_files import FILES
 from .test_formats import CACHE
 
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_was_made_to_be_expensive_comes_to_a_cache_or_to_one_line(name, tmp_path):
-    data = FILES[name](60_000)
-    path = tmp_path / name
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    told = ""
-    try:
-        read(path)
-    except CacheError as error:
-        told = str(error)
-    assert told.isprintable()
-    assert len(told) < 1000
+BENCHMARKS = Path(__file__).parent / "benchmarks"
 
 
-@pytest.mark.parametrize("format", Format, ids=lambda format: format.value)
-def test_a_damaged_file_comes_to_a_cache_or_to_one_line(format):
-    whole = encode(CACHE, format)
-    wrong = [problem(damaged(whole, random.Random(number)), format) for number in range(300)]
-    assert not list(filter(None, wrong))
+@pytest.mark.parametrize("script", [["fuzz_files.py", "--files", "2000"], ["hostile_files.py", "--megabytes", "0.2"]])
+def test_a_hostile_file_comes_to_a_cache_or_to_one_line(script):
+    name, *arguments = script
+    done = subprocess.run([sys.executable, BENCHMARKS / name, *arguments], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
 def test_a_name_that_stands_twice_among_many_is_found_at_once():

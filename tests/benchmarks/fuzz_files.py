@@ -11,14 +11,30 @@ import random
 import sys
 import time
 from collections import Counter
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats import Format, decode, encode
-from tests.test_formats import CACHE
+from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value, Versions
 
+H200 = Device("NVIDIA H200", "sm_90", 132)
+CACHE = Cache(
+    (
+        Entry(
+            Problem("triton", "lib.ops.matmul", (Value("M", 1024), Value("a.dtype", "fp16", "dtype")), H200),
+            (Value("source", "5f2c91d0a7b3", "digest"),),
+            Candidate(params=(Value("BLOCK", 64), Value("fast", True)), time_us=10.4),
+            tuning_seconds=5.3,
+            versions=Versions.of("triton 3.6.0, torch 2.11.0"),
+            compiled=("*fp16:16 i32", "*fp16 i32"),
+            digests=(Digest("5f2c91d0a7b3", ("matmul 13c2", "EPS 81cc")),),
+        ),
+        Entry(
+            Problem("inductor.template", "mm", (Value("hint", None, "none"), Value("alpha", -0.0)), Device("CPU", "x")),
+            candidates=(Candidate("extern", time_us=12.0, label="aten"), Candidate(failed='no "x"\n\u202e')),
+        ),
+        Entry(Problem("xla", "hlo", (), H200), native=bytes(range(256)), label="fusion(größe, 名前)"),
+    )
+)
 PIECES = b""" " ' \\ { } < > [ ] # : , ; - 0 1e999 nan true 99999999999999999999 \\400 \\ud800 &a *a !!str <<<<<<< null
     kernle \xff \xe2\x80\xa8 \x00 \x1b[31m key label entries format_version""".split()
 PIECES += [b"\n", b"\r\n", b" ", b"\t"]

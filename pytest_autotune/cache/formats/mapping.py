@@ -6,13 +6,12 @@ Of dicts, lists, text, bytes, integers, floats and booleans. What is told of a f
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats.schema import (
@@ -28,10 +27,9 @@ from pytest_autotune.cache.formats.schema import (
     unknown_field,
 )
 from pytest_autotune.cache.made_of import digests_of, known_digests
-from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Scalar, Value, Versions
+from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value, Versions
 
 Plain = dict[str, Any]
-_T = TypeVar("_T")
 
 _KINDS = {bool: "bool", int: "int", float: "float", str: "text"}
 
@@ -76,12 +74,13 @@ def for_json(plain: Any) -> Any:
     return str(plain) if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-def _filled(**fields: Any) -> Plain:
-    return {name: field for name, field in fields.items() if field}
+def _plain(message: str, **fields: Any) -> Plain:
+    """The fields of a message that are set, in the order in which they are written."""
+    return {name: fields[name] for name in MESSAGES[message] if fields.get(name)}
 
 
 def _device_to(device: Device) -> Plain:
-    return _filled(name=device.name, arch=device.arch, multiprocessors=device.multiprocessors)
+    return _plain("device", name=device.name, arch=device.arch, multiprocessors=device.multiprocessors)
 
 
 def _digest_to(digest: Digest) -> Plain:
@@ -90,34 +89,31 @@ def _digest_to(digest: Digest) -> Plain:
 
 def _value_to(value: Value) -> Plain:
     plain: Plain = {"name": value.name} if value.name else {}
-    scalar = value.value
-    if scalar is not None:
+    if value.value is not None:
         check_scalar(value)
-        plain[_KINDS[type(scalar)]] = scalar
+        plain[_KINDS[type(value.value)]] = value.value
     if value.type:
         plain["type"] = value.type
     return plain
 
 
 def _candidate_to(candidate: Candidate) -> Plain:
-    plain = _filled(id=candidate.id, params=list(map(_value_to, candidate.params)))
-    if candidate.time_us is not None:
-        plain["time_us"] = float(candidate.time_us)
-    return plain | _filled(failed=candidate.failed, label=candidate.label)
+    plain: Plain = {"id": candidate.id, "params": list(map(_value_to, candidate.params))}
+    plain |= {"time_us": candidate.time_us, "failed": candidate.failed, "label": candidate.label}
+    # A time of 0 is one that was measured.
+    return {name: field for name, field in plain.items() if field or (name == "time_us" and field is not None)}
 
 
 def _entry_to(entry: Entry, device: str) -> Plain:
     problem = entry.problem
-    plain = _filled(
+    plain = _plain(
+        "entry",
         tuner=problem.tuner,
         kernel=problem.kernel,
         key=list(map(_value_to, problem.key)),
         device=device,
         fingerprint=list(map(_value_to, entry.fingerprint)),
-    )
-    if entry.choice is not None:
-        plain["choice"] = _candidate_to(entry.choice)
-    return plain | _filled(
+        choice=entry.choice is not None,
         candidates=list(map(_candidate_to, entry.candidates)),
         native=entry.native,
         label=entry.label,
@@ -125,6 +121,9 @@ def _entry_to(entry: Entry, device: str) -> Plain:
         environment=str(entry.versions),
         compiled=list(entry.compiled),
     )
+    if entry.choice is not None:
+        plain["choice"] = _candidate_to(entry.choice)
+    return plain
 
 
 class _WrongError(Exception):
@@ -142,63 +141,36 @@ class _WrongError(Exception):
 _SHOWN = {dict: "a mapping", list: "a list", str: "text", bytes: "bytes", type(None): "null"}
 _HALF_CHARACTER = re.compile(r"\\[uU]0*[dD][89a-fA-F]")
 _NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_TYPES = {"text": str, "bool": bool, "float": float, "uint32": int, "int64": int, "bytes": bytes}
+_RANGES = {"uint32": UINT32, "int64": INT64}
+_WANTED = {
+    "text": "text in quotes",
+    "bool": "true or false",
+    "float": 'a number, "inf", "-inf" or "nan"',
+    "uint32": "an integer of 32 bits",
+    "int64": "an integer of 64 bits",
+    "bytes": "text in base64",
+}
 
 
-def _refuse(found: object, wanted: str, *path: str) -> NoReturn:
-    raise _WrongError(f": {_SHOWN.get(type(found)) or str(found)[:40]} where {wanted} belongs", *path)
+def _refuse(found: object, wanted: str) -> NoReturn:
+    raise _WrongError(f": {_SHOWN.get(type(found)) or str(found)[:40]} where {wanted} belongs")
 
 
-def _text(plain: Plain, name: str) -> str:
-    found = plain.get(name, "")
-    return found if type(found) is str else _any_text(found, name)
-
-
-def _any_text(found: object, *path: str) -> str:
-    return found if type(found) is str else _refuse(found, "text in quotes", *path)
-
-
-def _integer(plain: Plain, name: str, allowed: range) -> int:
-    found = plain.get(name, 0)
-    if type(found) is not int or found not in allowed:
-        _refuse(found, f"an integer of {'64' if allowed is INT64 else '32'} bits", name)
+def _scalar(kind: str, found: Any) -> Any:
+    if kind == "float":
+        if type(found) is str:
+            found = _NON_FINITE.get(found, found)
+        elif type(found) is int and abs(found) <= 2**53:
+            found = float(found)
+    elif kind == "bytes" and type(found) is str:
+        try:
+            found = base64.b64decode(found, validate=True)
+        except ValueError:
+            raise _WrongError(" is not base64") from None
+    if type(found) is not _TYPES[kind] or (kind in _RANGES and found not in _RANGES[kind]):
+        _refuse(found, _WANTED[kind])
     return found
-
-
-def _number(plain: Plain, name: str) -> float:
-    found = plain[name]
-    if type(found) is float:
-        return found
-    if type(found) is int and abs(found) <= 2**53:
-        return float(found)
-    if type(found) is str and found in _NON_FINITE:
-        return _NON_FINITE[found]
-    _refuse(found, 'a number, "inf", "-inf" or "nan"', name)
-
-
-def _data(plain: Plain, name: str) -> bytes:
-    found = plain.get(name, b"")
-    if type(found) is bytes:
-        return found
-    try:
-        return base64.b64decode(_text(plain, name), validate=True)
-    except (binascii.Error, ValueError):
-        raise _WrongError(" is not base64", name) from None
-
-
-def _each(plain: Plain, name: str, read: Callable[[Any], _T]) -> tuple[_T, ...]:
-    items = plain.get(name)
-    if items is None and name not in plain:
-        return ()
-    if type(items) is not list:
-        _refuse(items, "a list", name)
-    found: list[_T] = []
-    try:
-        for item in items:
-            found.append(read(item))
-        return tuple(found)
-    except _WrongError as error:
-        error.path.append(f"{name}[{len(found)}]")
-        raise
 
 
 class _Reader:
@@ -210,112 +182,110 @@ class _Reader:
         self._digests: dict[str, Digest] = {}
         # A parser may give one object for equal values, which are many.
         self._values: dict[int, Value] = {}
+        self._make: dict[str, Callable[[Plain], Any]] = {
+            "device": _device_of,
+            "digest": lambda fields: Digest(fields.get("id", ""), fields.get("parts", ())),
+            "value": _value_of,
+            "candidate": lambda fields: Candidate(**fields),
+            "entry": self._entry_of,
+        }
 
     def cache(self, plain: Any, where: str) -> Cache:
-        plain = self._message(plain, "cache")
-        check_version(_integer(plain, "format_version", UINT32), where)
-        for index, (id, device) in enumerate(_each(plain, "devices", self._device_row)):
+        first = plain
+        if type(plain) is dict:
+            first = {name: plain[name] for name in plain if name not in ("devices", "digests", "entries")}
+        check_version(self._fields("cache", first).get("format_version", 0), where)
+        self._read_tables(plain)
+        return Cache(self._fields("cache", {"entries": plain.get("entries", [])})["entries"])
+
+    def lone_entry(self, plain: Any) -> Entry:
+        """An entry with its device and digests inside."""
+        if type(plain) is not dict:
+            _refuse(plain, "a mapping")
+        inside = dict(plain)
+        if "device" in inside:
+            self._devices[""] = _device_of(self._fields("device", inside.pop("device")))[1]
+        self._read_tables({"digests": inside.pop("digests", [])})
+        entry: Entry = self._one("entry", inside)
+        return entry
+
+    def _read_tables(self, plain: Plain) -> None:
+        tables = self._fields("cache", {name: plain[name] for name in ("devices", "digests") if name in plain})
+        for index, (id, device) in enumerate(tables.get("devices", ())):
             if not id:
                 raise _WrongError(" has no id", f"devices[{index}]")
             if id in self._devices:
                 raise _WrongError(f': the id "{id}" is used twice', f"devices[{index}]")
             self._devices[id] = device
-        self._digests = self._known(plain)
-        return Cache(_each(plain, "entries", self._entry))
+        # Both sides of a merge may have the same digest: whatever the order of the lines, the same one stays.
+        for digest in sorted(tables.get("digests", ()), key=lambda digest: digest.parts, reverse=True):
+            self._digests[digest.id] = digest
 
-    def lone_entry(self, plain: Any) -> Entry:
-        """An entry with its device and digests inside."""
-        fields = dict(self._message(plain, "entry"))
-        if "device" in fields:
-            self._devices = {"": self._device_row(fields.pop("device"))[1]}
-        self._digests = self._known(fields)
-        return self._entry(fields)
-
-    def _message(self, plain: Any, kind: str) -> Plain:
+    def _fields(self, kind: str, plain: Any) -> Plain:
+        """The fields of a message, each as what the model has for it."""
         if type(plain) is not dict:
             _refuse(plain, "a mapping")
-        known = MESSAGES[kind]
-        if self.unknown is None and not plain.keys() <= known.keys():
-            self.unknown = next(name for name in plain if name not in known), kind
-        found: Plain = plain
+        found: Plain = {}
+        part = ""
+        try:
+            for name, item in plain.items():
+                part, field = name, MESSAGES[kind].get(name)
+                if field is None:
+                    self.unknown = self.unknown or (name, kind)
+                elif not field.repeated:
+                    found[name] = self._one(field.kind, item)
+                elif type(item) is not list:
+                    _refuse(item, "a list")
+                else:
+                    items = []
+                    for index, one in enumerate(item):
+                        part = f"{name}[{index}]"
+                        items.append(self._one(field.kind, one))
+                    found[name] = tuple(items)
+        except _WrongError as error:
+            error.path.append(part)
+            raise
         return found
 
-    def _known(self, plain: Plain) -> dict[str, Digest]:
-        # Both sides of a merge may have the same digest: whatever the order of the lines, the same one stays.
-        found = _each(plain, "digests", self._digest)
-        return {digest.id: digest for digest in sorted(found, key=lambda digest: digest.parts, reverse=True)}
+    def _one(self, kind: str, plain: Any) -> Any:
+        make = self._make.get(kind)
+        if make is None:
+            return _scalar(kind, plain)
+        if kind != "value":
+            return make(self._fields(kind, plain))
+        value = self._values.get(id(plain))
+        if value is None:
+            value = self._values[id(plain)] = make(self._fields(kind, plain))
+        return value
 
-    def _digest(self, plain: Any) -> Digest:
-        fields = self._message(plain, "digest")
-        return Digest(_text(fields, "id"), _each(fields, "parts", _any_text))
-
-    def _device_row(self, plain: Any) -> tuple[str, Device]:
-        fields = self._message(plain, "device")
-        device = Device(_text(fields, "name"), _text(fields, "arch"), _integer(fields, "multiprocessors", UINT32))
-        return _text(fields, "id"), device
-
-    def _entry(self, plain: Any) -> Entry:
-        fields = self._message(plain, "entry")
-        id = _text(fields, "device")
+    def _entry_of(self, fields: Plain) -> Entry:
+        id, fingerprint = fields.pop("device", ""), fields.pop("fingerprint", ())
         device = self._devices.get(id)
         if device is None:
             raise _WrongError(f': no device has the id "{id}"', "device")
-        fingerprint = _each(fields, "fingerprint", self._value)
         entry = Entry(
-            Problem(_text(fields, "tuner"), _text(fields, "kernel"), _each(fields, "key", self._value), device),
+            Problem(fields.pop("tuner", ""), fields.pop("kernel", ""), fields.pop("key", ()), device),
             fingerprint,
-            self._choice(fields),
-            _each(fields, "candidates", self._candidate),
-            _data(fields, "native"),
-            _text(fields, "label"),
-            _number(fields, "tuning_seconds") if "tuning_seconds" in fields else 0.0,
-            Versions.of(_text(fields, "environment")),
-            _each(fields, "compiled", _any_text),
-            digests_of(fingerprint, self._digests),
+            versions=Versions.of(fields.pop("environment", "")),
+            digests=digests_of(fingerprint, self._digests),
+            **fields,
         )
         part, wrong = defect(entry)
         if wrong:
             raise _WrongError(wrong, part)
         return entry
 
-    def _choice(self, fields: Plain) -> Candidate | None:
-        try:
-            return self._candidate(fields["choice"]) if "choice" in fields else None
-        except _WrongError as error:
-            error.path.append("choice")
-            raise
 
-    def _candidate(self, plain: Any) -> Candidate:
-        fields = self._message(plain, "candidate")
-        return Candidate(
-            _text(fields, "id"),
-            _each(fields, "params", self._value),
-            _number(fields, "time_us") if "time_us" in fields else None,
-            _text(fields, "failed"),
-            _text(fields, "label"),
-        )
+def _device_of(fields: Plain) -> tuple[str, Device]:
+    device = Device(fields.get("name", ""), fields.get("arch", ""), fields.get("multiprocessors", 0))
+    return fields.get("id", ""), device
 
-    def _value(self, plain: Any) -> Value:
-        known = self._values.get(id(plain))
-        if known is not None:
-            return known
-        fields = self._message(plain, "value")
-        kinds = [kind for kind in ("bool", "int", "float", "text") if kind in fields]
-        if len(kinds) > 1:
-            raise _WrongError(f" has {' and '.join(kinds)}, one of which belongs there")
-        scalar: Scalar = None
-        if "bool" in kinds:
-            scalar = fields["bool"]
-            if type(scalar) is not bool:
-                _refuse(scalar, "true or false", "bool")
-        elif "int" in kinds:
-            scalar = _integer(fields, "int", INT64)
-        elif "float" in kinds:
-            scalar = _number(fields, "float")
-        elif kinds:
-            scalar = _text(fields, "text")
-        value = self._values[id(plain)] = Value(_text(fields, "name"), scalar, _text(fields, "type"))
-        return value
+
+def _value_of(fields: Plain) -> Value:
+    scalars = [kind for kind in _KINDS.values() if kind in fields]
+    if len(scalars) > 1:
+        raise _WrongError(f" has {' and '.join(scalars)}, one of which belongs there")
+    return Value(fields.get("name", ""), fields[scalars[0]] if scalars else None, fields.get("type", ""))
 
 
 def entry_from_mapping(mapping: object) -> Entry:

@@ -26,46 +26,22 @@ class Field(NamedTuple):
     repeated: bool = False
 
 
-_TEXT = Field("text")
+def _fields(words: str) -> Mapping[str, Field]:
+    pairs = (pair.split(" ") for pair in words.split(", "))
+    return {name: Field(kind.removesuffix("*"), kind.endswith("*")) for name, kind in pairs}
+
+
 #: The fields of each message, by name, in the order in which they are written; the same as in the .proto.
 MESSAGES: Mapping[str, Mapping[str, Field]] = {
-    "cache": {
-        "format_version": Field("uint32"),
-        "devices": Field("device", True),
-        "digests": Field("digest", True),
-        "entries": Field("entry", True),
-    },
-    "device": {"id": _TEXT, "name": _TEXT, "arch": _TEXT, "multiprocessors": Field("uint32")},
-    "digest": {"id": _TEXT, "parts": Field("text", True)},
-    "value": {
-        "name": _TEXT,
-        "bool": Field("bool"),
-        "int": Field("int64"),
-        "float": Field("float"),
-        "text": _TEXT,
-        "type": _TEXT,
-    },
-    "candidate": {
-        "id": _TEXT,
-        "params": Field("value", True),
-        "time_us": Field("float"),
-        "failed": _TEXT,
-        "label": _TEXT,
-    },
-    "entry": {
-        "tuner": _TEXT,
-        "kernel": _TEXT,
-        "key": Field("value", True),
-        "device": _TEXT,
-        "fingerprint": Field("value", True),
-        "choice": Field("candidate"),
-        "candidates": Field("candidate", True),
-        "native": Field("bytes"),
-        "label": _TEXT,
-        "tuning_seconds": Field("float"),
-        "environment": _TEXT,
-        "compiled": Field("text", True),
-    },
+    "cache": _fields("format_version uint32, devices device*, digests digest*, entries entry*"),
+    "device": _fields("id text, name text, arch text, multiprocessors uint32"),
+    "digest": _fields("id text, parts text*"),
+    "value": _fields("name text, bool bool, int int64, float float, text text, type text"),
+    "candidate": _fields("id text, params value*, time_us float, failed text, label text"),
+    "entry": _fields(
+        "tuner text, kernel text, key value*, device text, fingerprint value*, choice candidate, "
+        "candidates candidate*, native bytes, label text, tuning_seconds float, environment text, compiled text*"
+    ),
 }
 
 
@@ -136,13 +112,10 @@ def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     faster stays, then the one that is encoded lower: whatever the order of the
     lines, the same.
     """
-    chosen: dict[Identity, Entry] = {}
+    found: dict[Identity, list[Entry]] = {}
     for entry in entries:
-        identity = entry.identity
-        other = chosen.setdefault(identity, entry)
-        if other is not entry:
-            chosen[identity] = min(other, entry, key=_preference)
-    return tuple(chosen.values())
+        found.setdefault(entry.identity, []).append(entry)
+    return tuple([min(same, key=_preference) if len(same) > 1 else same[0] for same in found.values()])
 
 
 def _preference(entry: Entry) -> tuple[float, str]:

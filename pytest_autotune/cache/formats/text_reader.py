@@ -14,7 +14,8 @@ from pytest_autotune.cache.formats.mapping import Plain, from_mapping
 from pytest_autotune.cache.formats.schema import INT64, MESSAGES, UINT32
 from pytest_autotune.cache.model import Cache
 
-_DEEPEST = 100
+_DEEPEST = 20
+_UNKNOWN = "field"
 _SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ \t]*(:?)[ \t]*")
 _ATOM = re.compile(r"-?[A-Za-z0-9_.][A-Za-z0-9_.+\-]*")
@@ -57,6 +58,7 @@ class _Parser:
         self._where = where
         # Of equal values, which are many, one object.
         self._values: dict[str, Plain] = {}
+        self._depth = 0
 
     def message(self, kind: str, position: int, close: str) -> tuple[Plain, int]:
         """The fields of a message from behind its bracket on; that of the whole text has none."""
@@ -77,10 +79,10 @@ class _Parser:
         after = self._gap(match.end())
         if not colon and text.startswith(":", after):
             colon, after = ":", self._gap(after + 1)
-        field = MESSAGES[kind].get(name)
+        field = MESSAGES[kind].get(name) if kind != _UNKNOWN else None
         if field is None:
-            found[name] = None
-            return self._skip(after, bool(colon))
+            found[name], after = self._unknown(name, after)
+            return after
         if field.kind not in MESSAGES and not colon:
             self._fail(after, f'a ":" belongs after "{name}", not {self._shown(after)}')
         if not field.repeated:
@@ -113,6 +115,8 @@ class _Parser:
     def _one(self, kind: str, name: str, position: int) -> tuple[Any, int]:
         """One message or scalar."""
         text = self._text
+        if kind == _UNKNOWN:
+            return self._unknown(name, position)
         if kind == "text" or kind == "bytes":
             simple = _SIMPLE_TEXT.match(text, position) if kind == "text" else None
             return (simple[1], simple.end()) if simple else self._string(position, kind == "text", name)
@@ -161,33 +165,24 @@ class _Parser:
             position = stop.end() + 1
         self._fail(start, "a text without an end")
 
-    def _skip(self, position: int, colon: bool) -> int:
-        """Where the value of an unknown field ends."""
-        text, open_brackets = self._text, [""]
-        while True:
-            char = text[position : position + 1]
-            if char and char in "{<[":
-                open_brackets.append({"{": "}", "<": ">", "[": "]"}[char])
-                if len(open_brackets) > _DEEPEST:
-                    raise CacheError(self._where, "is nested too deeply for a cache")
-                position += 1
-            elif char and char == open_brackets[-1]:
-                open_brackets.pop()
-                position += 1
-            elif char and char in "\"'":
-                position = self._string_end(position, char)
-                if text.startswith(('"', "'"), self._gap(position)):
-                    position = self._gap(position)
-                    continue
-            elif char and char in ":,;" and len(open_brackets) > 1:
-                position += 1
-            elif (atom := _ATOM.match(text, position)) and (colon or len(open_brackets) > 1):
-                position = atom.end()
-            else:
-                self._fail(position, f"a value belongs here, not {self._shown(position)}")
-            if len(open_brackets) == 1:
-                return position
-            position = self._gap(position)
+    def _unknown(self, name: str, position: int) -> tuple[None, int]:
+        """Past the value of a field that this version does not know, or one in a list of it."""
+        if self._depth == _DEEPEST:
+            raise CacheError(self._where, "is nested too deeply for a cache")
+        self._depth += 1
+        char = self._text[position : position + 1]
+        if char == "[":
+            after = self._list(_UNKNOWN, name, position, [])
+        elif char in ("{", "<"):
+            after = self.message(_UNKNOWN, position + 1, "}" if char == "{" else ">")[1]
+        elif char in ('"', "'"):
+            after = self._string(position, False, name)[1]
+        elif atom := _ATOM.match(self._text, position):
+            after = atom.end()
+        else:
+            self._fail(position, f"a value belongs here, not {self._shown(position)}")
+        self._depth -= 1
+        return None, after
 
     def _gap(self, position: int) -> int:
         """Where white space and comments end."""
