@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -162,7 +162,6 @@ def partial_method(part: str) -> Any:
 
 
 def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:
-    from pytest_autotune.run.together.shared_work import UndividedWork
 
     from pytest_autotune.tuners.triton import launches
     from pytest_autotune.tuners.triton.call import Call
@@ -172,11 +171,11 @@ def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench
     left_s = float(os.environ["MEASURING_UNTIL"]) - time.time()
     problem = f"{autotuner.base_fn.__qualname__} {tuning_key}"
     cores = 2 if part == "compile" else len(os.sched_getaffinity(0))
-    run: Any = SimpleNamespace(policy=SimpleNamespace(cores=cores), core=nullcontext)
+    run: Any = SimpleNamespace(policy=SimpleNamespace(compile_threads=cores))
     own = launches.clock_for(autotuner) is None
     chosen = None
     if len(configs) > 1 and left_s > 0 and not own:
-        compile_candidates(call, configs, run, UndividedWork())
+        compile_candidates(call, configs, run)
         codes = load_ahead(call, configs)
         if part != "compile":
             record = {"problem": problem, **_measured(part, call, configs, codes)}
