@@ -670,7 +670,7 @@ def test_every_command_has_help_and_none_imports_a_library_that_tunes() -> None:
 
 
 def test_the_plugin_does_not_import_what_only_the_command_needs() -> None:
-    code = "import sys, pytest_autotune.plugin, pytest_autotune.session.start; print('click' in sys.modules)"
+    code = "import sys, pytest_autotune.plugin, pytest_autotune.session.controller; print('click' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 

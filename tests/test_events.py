@@ -85,7 +85,7 @@ def test_a_line_of_json_that_is_no_lookup_or_no_end_is_passed_over() -> None:
 
 def test_what_crosses_to_xdist_is_what_execnet_can_send() -> None:
     execnet = pytest.importorskip("execnet")
-    from pytest_autotune.session.traffic import Task, receive_task, send_task
+    from pytest_autotune.session.xdist import Task, receive_task, send_task
 
     workerinput: dict[str, object] = {}
     task = Task([("toy", "k", b"\x00")], ["toy:k"], "/folder", "host", "run", "/shared", 4)

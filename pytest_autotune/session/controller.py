@@ -28,12 +28,15 @@ from pytest_autotune.run.ending import ALONE, Beginning, Collected, DumpPolicy, 
 from pytest_autotune.run.events import Event, Log, RunFolder, events_in
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
+from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.run.together.folders import Membership, SharedFolder, remove_run_folders, shared_folder
 from pytest_autotune.session import asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
 from pytest_autotune.session.parsed_options import CacheArgument, Options
-from pytest_autotune.session.traffic import Task, receive_lines, send_task
-from pytest_autotune.session.worker import TestProcess
+from pytest_autotune.session.preparing import MeetingPlace
+from pytest_autotune.session.progress import ProgressOfWorkers, progress_of_process
+from pytest_autotune.session.worker import Surroundings, TestProcess
+from pytest_autotune.session.xdist import Task, receive_lines, send_task, worker_process
 
 
 class Controller:
@@ -356,3 +359,40 @@ def _read_loaded(options: Options, held: Cache, folder: RunFolder | None) -> lis
             ).cache
         caches.append((argument.typed, cache))
     return caches
+
+
+def start(config: pytest.Config, options: Options) -> tuple[Controller | None, TestProcess | None]:
+    """Register the hooks that this process needs.
+
+    :returns: the part where the run comes together, None in a worker; and the part
+        that runs tests, None on a controller.
+    :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
+    """
+    workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if workerinput is not None:
+        return None, _register(config, worker_process(config, options, workerinput))
+    controller = Controller(config, options)
+    config.pluginmanager.register(controller, "autotune-controller")
+    if config.getoption("dist", "no") != "no":
+        if controller.shared.path is not None:
+            workers = ProgressOfWorkers(config, controller.shared.run(controller.run_id))
+            config.pluginmanager.register(workers, "autotune-progress")
+        return controller, None
+    can_prepare = controller.has_compiled and controller.shared.path is not None
+    surroundings = Surroundings(
+        controller.index,
+        Alone(GpuLock(options.wait_timeout, folder=controller.shared.locks)),
+        controller.folder.log("main") if controller.folder is not None else Log(None, "main"),
+        known_kernels=controller.known_kernels,
+        progress=progress_of_process(config),
+        prepares_in=MeetingPlace(controller.shared.run(controller.run_id)) if can_prepare else None,
+    )
+    process = TestProcess(config, options, surroundings)
+    controller.serve(process)
+    return controller, _register(config, process)
+
+
+def _register(config: pytest.Config, process: TestProcess) -> TestProcess:
+    process.hooks.install()
+    config.pluginmanager.register(process, "autotune-process")
+    return process

@@ -25,10 +25,9 @@ from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.together.coordination import Coordination
 from pytest_autotune.run.together.folders import Membership
-from pytest_autotune.session import MARKER, marker
+from pytest_autotune.session import INPUT_KEY, MARKER, marker
 from pytest_autotune.session.parsed_options import Options, path_argument
 from pytest_autotune.session.preparing import MeetingPlace, prepare
-from pytest_autotune.session.traffic import send_lines
 from pytest_autotune.tuners.hooks import Hooks
 
 
@@ -205,7 +204,7 @@ class TestProcess:
     def pytest_sessionfinish(self) -> None:
         workeroutput: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if workeroutput is not None:
-            send_lines(workeroutput, self.end().unwritten)
+            workeroutput[INPUT_KEY] = list(self.end().unwritten)  # what the controller finds in no file
 
     def pytest_unconfigure(self) -> None:
         self._end_preparing()
