@@ -1,6 +1,6 @@
 """A load with an empty compile cache, with and without compiling ahead, and with a full one.
 
-    python tests/benchmarks/compile_ahead.py [--seconds=N] [--runs=0,4,0@2,2@2] [--sample] NAME=FOLDER[:ARGUMENT,...]
+    python tests/benchmarks/compile_ahead.py [--seconds=N] [--runs=0,4,0@2,2@2] NAME=FOLDER[:ARGUMENT,...]
     python tests/benchmarks/compile_ahead.py --seconds=600 --cache=liger=liger.textproto \\
         liger=../Liger-Kernel:test/transformers/test_dyt.py,test/transformers/test_fused_moe.py
 
@@ -10,15 +10,12 @@ without compiling ahead (`off`), one with it (`on`), and one with what that one 
 round `on` comes before `off`. Every arm has a compile cache of its own, of Triton and of Inductor, and every load is a
 process of its own. ``--cache=NAME=FILE`` spares a suite the dump: the file is loaded, and a copy of it dumped, unless
 ``--as-it-is`` says that it knows what its choices were compiled for. Before the first arm the
-libraries are read and the suite is collected once, so that no arm pays for files that nobody has read yet: on a fresh
-machine that may be more than what compiling ahead gains.
+libraries are read and the suite is collected once, so that no arm pays for files that nobody has read yet: on a fresh machine that may be more than what compiling
+ahead gains.
 
-A line says what is about to run, one what it took: the process, pytest alone, and what the tests' process and its
-children compiled. Lines below it say where the time went (ahead_clock.py): when collection was over and when the first
-test began; what the tests' process compiled itself, and why; what it found compiled, waited for, loaded onto the GPU
-and forked; what the processor did. ``--sample`` also looks at what the tests' main thread does, and says in which
-functions it was longer in `on` than in `full`. After ``--seconds`` nothing is begun any more, what runs is ended, and
-the table, which comes last, has what there is: of several rounds the best.
+A line says what is about to run, one what it took: the process, pytest alone, and what was compiled ahead. After
+``--seconds`` nothing is begun any more, what runs is ended, and the table, which comes last, has what there is: of
+several rounds the best.
 """
 
 from __future__ import annotations
@@ -41,7 +38,6 @@ from pathlib import Path
 from typing import Any
 
 from common import machine, table
-from where_it_went import Where, longer
 
 from pytest_autotune.cache.formats import Format, decode
 
@@ -56,7 +52,6 @@ class _Run:
     cores: int
     seconds: dict[str, list[float]] = field(default_factory=lambda: {arm: [] for arm in ARMS})
     told: dict[str, Any] = field(default_factory=dict)
-    where: dict[str, Where] = field(default_factory=dict)
     tests: str = ""
 
     @property
@@ -84,20 +79,13 @@ class _Benchmark:
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self._started:6.1f} s] {text}", flush=True)
 
-    def pytest(
-        self, suite: _Suite, *args: str, compiled: Path, cores: int = 0, clock: Path | None = None
-    ) -> tuple[float, str] | None:
+    def pytest(self, suite: _Suite, *args: str, compiled: Path, cores: int = 0) -> tuple[float, str] | None:
         """The wall time of a run, and what it printed; None where it failed or there was no time for it."""
         left = self._over_at - time.monotonic()
         if left <= 0:
             return None
         environment = {"TRITON_CACHE_DIR": str(compiled / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(compiled / "ind")}
         command = [sys.executable, "-m", "pytest", "-q", *suite.args, *args]
-        if clock is not None:
-            command += ["-p", "ahead_clock"]
-            environment["AHEAD_CLOCK"] = str(clock)
-            environment["AHEAD_CLOCK_SAMPLE"] = "0.004" if self._options.sample else "0"
-            environment["PYTHONPATH"] = os.pathsep.join((os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")))
         if cores:
             numbers = sorted(os.sched_getaffinity(0))[:cores]
             command = ["taskset", "-c", ",".join(map(str, numbers)), *command]
@@ -165,9 +153,7 @@ class _Benchmark:
         options = [f"--autotune-load={suite.cache}", f"--autotune-report={report}", f"-n{run.workers}"]
         options.append(f"-oautotune_compile_ahead={'off' if arm == 'off' else self._options.on}")
         self.say(f"{suite.title}, {run.title}, {arm} ...")
-        clock = Path(tempfile.mkdtemp(dir=suite.place))
-        started = time.monotonic()
-        done = self.pytest(suite, *options, "-v", compiled=compiled, cores=run.cores, clock=clock)
+        done = self.pytest(suite, *options, "-v", compiled=compiled, cores=run.cores)
         if done is None:
             return
         seconds, output = done
@@ -183,12 +169,6 @@ class _Benchmark:
             f"{suite.title}, {run.title}, {arm}: {seconds:.1f} s, pytest alone {of_pytest[1] if of_pytest else '?'} s; "
             f"{counts}; {_told(mapping['compiled_ahead'])}{''.join(f'; {note}' for note in mapping['notes'])}"
         )
-        where = run.where[arm] = Where.read(clock, started)
-        for line in where.lines():
-            print(f"    {line}", flush=True)
-        if self._options.sample and arm == "full" and "on" in run.where:
-            for line in longer(run.where["on"], where):
-                print(f"    {line}", flush=True)
 
     def measure(self, suite: _Suite, run: _Run) -> None:
         for number in range(self._options.rounds):
@@ -198,7 +178,7 @@ class _Benchmark:
 
 
 def _told(ahead: Mapping[str, Any]) -> str:
-    """All that a report says of what was compiled ahead and what the tests compiled themselves."""
+    """All that a report says of what was compiled ahead."""
     return ", ".join(f"{name.replace('_', ' ')} {json.dumps(value)}" for name, value in ahead.items() if value)
 
 
@@ -227,7 +207,6 @@ def main() -> None:
     parser.add_argument("--on", default="on", choices=("on", "always"))
     parser.add_argument("--cache", action="append", default=[])
     parser.add_argument("--as-it-is", action="store_true")
-    parser.add_argument("--sample", action="store_true")
     options = parser.parse_args()
     print(machine("torch", "triton", "pytest-xdist"), flush=True)
     benchmark = _Benchmark(options)
