@@ -10,8 +10,8 @@ without compiling ahead (`off`), one with it (`on`), and one with what that one 
 round `on` comes before `off`. Every arm has a compile cache of its own, of Triton and of Inductor, and every load is a
 process of its own. ``--cache=NAME=FILE`` spares a suite the dump: the file is loaded, and a copy of it dumped, unless
 ``--as-it-is`` says that it knows what its choices were compiled for. Before the first arm the
-libraries are read and the suite is collected once, so that no arm pays for files that nobody has read yet: on a fresh machine that may be more than what compiling
-ahead gains.
+libraries are read and the suite is collected once, so that no arm pays for files that nobody has read yet: on a
+fresh machine that may be more than what compiling ahead gains.
 
 A line says what is about to run, one what it took: the process, pytest alone, and what was compiled ahead. After
 ``--seconds`` nothing is begun any more, what runs is ended, and the table, which comes last, has what there is: of
