@@ -309,7 +309,7 @@ def test_merge_into_one_of_its_inputs_keeps_the_bytes_where_nothing_is_new(run: 
         (["1.textproto", "1.textproto", "-o", "out.textproto"], "1.textproto: is named twice"),
         (["1.textproto", "gone.textproto", "-o", "out.textproto"], "gone.textproto: no such file"),
         (["1.textproto", "newer.textproto", "-o", "out.textproto"], "newer.textproto:6"),
-        (["1.textproto", "newer.pb", "-o", "out.textproto"], "newer.pb: has fields that this version does not know"),
+        (["1.textproto", "newer.pb", "-o", "out.textproto"], 'newer.pb: the field "31" is unknown'),
         (["1.textproto", "-o", "other.json"], "other.json: has no format_version"),
         (["1.textproto"], "Missing option '-o'"),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.formats.mapping import Plain, from_mapping, to_mapping
-from pytest_autotune.cache.formats.schema import MESSAGES, UPGRADE
+from pytest_autotune.cache.formats.schema import MESSAGES
 from pytest_autotune.cache.model import Cache, Entry
 
 
@@ -16,7 +16,13 @@ def encode(entries: Sequence[Entry]) -> bytes:
     from pytest_autotune.cache import autotune_cache_pb2
 
     generated: Any = autotune_cache_pb2
-    data: bytes = generated.AutotuneCache(**to_mapping(entries)).SerializeToString(deterministic=True)
+    plain = to_mapping(entries)
+    try:
+        data: bytes = generated.AutotuneCache(**plain).SerializeToString(deterministic=True)
+    except UnicodeEncodeError:
+        raise
+    except ValueError as error:  # protobuf without its library in C says so of half a character
+        raise CacheError("a text", str(error)) from None
     return data
 
 
@@ -32,19 +38,17 @@ def decode(data: bytes, where: str) -> Cache:
     generated: Any = autotune_cache_pb2
     try:
         message = generated.AutotuneCache.FromString(data)
-    except DecodeError as error:
+    except (DecodeError, ValueError) as error:  # protobuf without its library in C says so of text that is none
         raise CacheError(where, f"is not a cache: {str(error) or 'damaged'}") from None
-    size = message.ByteSize()
-    message.DiscardUnknownFields()
-    cache = from_mapping(_plain(message, "cache", {}), where)
-    if message.ByteSize() == size:
-        return cache
-    return Cache(cache.entries, lossy=(where, "has fields that this version does not know", UPGRADE))
+    return from_mapping(_plain(message, "cache", {}), where)
 
 
 def _plain(message: Any, kind: str, values: dict[bytes, Plain]) -> Plain:
-    """The set fields of a message; of equal values, which are many, one object."""
-    plain: Plain = {}
+    """The set fields of a message, unknown ones by their number; of equal values, which are many, one object."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    unknown: Any = UnknownFieldSet(message)
+    plain: Plain = {str(field.field_number): None for field in unknown}
     for descriptor, found in message.ListFields():
         name = descriptor.name
         of, repeated = MESSAGES[kind][name]
