@@ -166,9 +166,11 @@ def _compile(kernel: Any, config: Any, text: str, arch: str) -> bool:
             return part.kind.replace(",", ", ")
         if isinstance(part, Held) and not parameter.is_constexpr:
             raise NoText("the choice holds what is no constant")
-        constants[path] = constant_of(part.value) if isinstance(part, Constant) else config.kwargs[parameter.name]
-        if len(path) == 1:
-            assumed[path] = ""
+        value = constant_of(part.value) if isinstance(part, Constant) else config.kwargs[parameter.name]
+        constants[path] = value
+        words = apart.assumptions_of_constant(value, is_parameter=len(path) == 1)
+        if words is not None:
+            assumed[path] = words
         return "constexpr"
 
     for number, (parameter, part) in enumerate(zip(kernel.params, told.parts, strict=True)):

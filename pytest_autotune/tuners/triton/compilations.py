@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -61,7 +61,8 @@ class Compilations:
                 return original(*args, **kwargs)
             given = compile_calls.given_to_compile(args, kwargs)
             leaves = getattr(_OF_THREAD, "leaves", False)
-            with self._turn(_name_if_known(given), not leaves) as is_mine:
+            name = _name_if_known(given)
+            with self._turn(name, not leaves) if name else nullcontext(True) as is_mine:
                 if leaves and not is_mine:
                     raise CompiledElsewhere
                 kernel = original(*args, **kwargs)

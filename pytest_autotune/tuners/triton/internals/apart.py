@@ -60,6 +60,14 @@ def assumptions(kind: str, parameter: Any, *, divisible: bool, small: bool) -> s
     return _DIVISIBLE * divisible + _SMALL * small
 
 
+def assumptions_of_constant(value: Any, *, is_parameter: bool) -> str | None:
+    """The same of what is compiled in; Triton before 3.7 takes a text for such words, and all do in a tuple."""
+    major, minor = map(int, version_of("triton").split(".")[:2])
+    if is_parameter and (major, minor) >= (3, 7):
+        return ""
+    return value if isinstance(value, str) else None
+
+
 def compile_apart(
     function: Any,
     signature: Mapping[str, Any],
