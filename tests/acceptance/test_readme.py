@@ -13,14 +13,18 @@ from tests.conftest import Suite, autotuners
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
+FIRST_MINUTE = README.partition("## The first minute")[2].partition("\n## ")[0]
+TESTS = re.findall(r"```python\n(.*?)```", FIRST_MINUTE, re.DOTALL)
+SHOWN = re.findall(r"\$ pytest (.*?)(?=\n\n|```)", FIRST_MINUTE, re.DOTALL)
+
+
 def test_the_first_minute_names_all_that_a_laptop_without_a_gpu_needs() -> None:
-    first_minute = README.partition("## The first minute")[2].partition("\n## ")[0]
     pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
 
-    for named in ("python3 -m venv", "numpy", '"numpy<2.4"', "export TRITON_INTERPRET=1", "Linux", "Python 3.10"):
-        assert named in first_minute
+    for named in ("python3 -m venv", "numpy", "export TRITON_INTERPRET=1", "whl/cpu", "Linux", "Python 3.10"):
+        assert named in FIRST_MINUTE
     extras = {name for extra in re.findall(r'"\.\[([a-z,]+)\]"', README) for name in extra.split(",")}
-    assert extras == {"xdist", "torch", "triton"}
+    assert extras == {"xdist"}
     assert [name for name in extras if f"\n{name} = [" not in pyproject] == []
 
 
@@ -43,34 +47,43 @@ def test_a_suite_can_do_what_the_readme_says_of_it(serial_suite: Suite, section)
     assert section(serial_suite.run()) == ["5 hits"]
 
 
-def test_the_first_minute_shows_what_the_readme_shows(
-    serial_suite: Suite, forget_choices: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("triton.runtime.interpreter")  # what a run is the first to import, it forgets
-    pytest.importorskip("torch")
-    (test,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    shown = re.findall(
-        r"```\n\$ pytest (test_double.*?)```", README.replace("\n\n$ pytest", "\n```\n```\n$ pytest"), re.DOTALL
-    )
-    dump, load, stale = (example.splitlines() for example in shown)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+def shows(suite: Suite, shown: str) -> None:
+    """Run a command as the README has it; each line that it shows comes."""
 
     def same(line: str) -> str:
         # A tuning that was quick saves nothing that is worth a word.
         return re.sub(r"[0-9.]+s\b", "?s", line).removesuffix("; about ?s of tuning saved")
 
-    def shows(command: str, *wanted: str) -> None:
-        for found in autotuners():  # each run is to be the first one of its process
-            found.cache.clear()
-        printed = {same(line) for line in serial_suite.run(*command.split()).outlines}
-        assert {same(line) for line in wanted if line != "..."} <= printed
+    command, *wanted = shown.splitlines()
+    for found in autotuners():  # each run is to be the first one of its process
+        found.cache.clear()
+    printed = {same(line) for line in suite.run(*command.split()).outlines}
+    assert {same(line) for line in wanted if line != "..."} <= printed
 
-    file = serial_suite.folder / "test_double.py"
+
+def test_the_first_minute_shows_what_the_readme_shows(
+    serial_suite: Suite, forget_choices: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test, _ = TESTS
+    dump, load, stale, _ = SHOWN
+    monkeypatch.setenv("COLUMNS", "80")
+    file = serial_suite.folder / "test_join.py"
     file.write_text(test)
-    with monkeypatch.context() as in_a_process_of_its_own:
-        in_a_process_of_its_own.setattr(serial_suite.pytester, "_method", "subprocess")
-        shows(*dump)
-    shows(*load)
-    file.write_text(test.replace("2 * tl.load(x + at, mask=at < n)", "tl.load(x + at, mask=at < n) * 2"))
-    shows(*stale)
+
+    shows(serial_suite, dump)
+    shows(serial_suite, load)
+    file.write_text(test.replace('(["".join(', '(("".join(').replace("n)])", "n)))"))
+    shows(serial_suite, stale)
+
+
+def test_the_kernel_of_the_first_minute_is_added_to_the_same_file(
+    serial_suite: Suite, forget_choices: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton.runtime.interpreter")  # what a run is the first to import, it forgets
+    pytest.importorskip("torch")
+    (serial_suite.folder / "test_join.py").write_text(TESTS[0])
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    shows(serial_suite, SHOWN[0])
+    (serial_suite.folder / "test_double.py").write_text(TESTS[1])
+    monkeypatch.setattr(serial_suite.pytester, "_method", "subprocess")
+    shows(serial_suite, SHOWN[-1])
