@@ -13,7 +13,7 @@ from pathlib import PurePath
 import pytest
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats import (
+from pytest_autotune.cache.codec import (
     Format,
     decode,
     encode,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.made_of import MOST, difference, of_candidates, of_parts
 from pytest_autotune.cache.merge import merge

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.merge import Rules, merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.cache.ties import NOISE, Measured

@@ -24,13 +24,13 @@ class _Kernel:
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
-        from pytest_autotune.cache.formats import binary  # protobuf is imported at the first question
+        from pytest_autotune.cache.codec import binary  # protobuf is imported at the first question
 
         return binary.decode(self._encoded, self._name).entries if self._encoded else tuple(self._entries)
 
     @cached_property
     def encoded(self) -> bytes:
-        from pytest_autotune.cache.formats import binary
+        from pytest_autotune.cache.codec import binary
 
         return self._encoded or binary.encode(self._entries)
 

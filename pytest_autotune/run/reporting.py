@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.run.events import RACED, Event, Log, race_of
 from pytest_autotune.run.lookup import Lookup, Outcome

@@ -45,7 +45,7 @@ def write(name: str, data: str | bytes) -> Callable[[Path], str]:
 
 
 def binary(folder: Path) -> bytes:
-    from pytest_autotune.cache.formats import Format, decode, encode
+    from pytest_autotune.cache.codec import Format, decode, encode
 
     return encode(decode(WHOLE.encode(), Format.TEXT, "whole"), Format.BINARY)
 

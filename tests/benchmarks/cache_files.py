@@ -11,7 +11,7 @@ from functools import partial
 
 from common import machine
 
-from pytest_autotune.cache.formats import Format, decode, encode
+from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions, plain_value
 

@@ -39,7 +39,7 @@ from typing import Any
 
 from common import machine, table
 
-from pytest_autotune.cache.formats import Format, decode
+from pytest_autotune.cache.codec import Format, decode
 
 ARMS = ("off", "on", "full")
 

@@ -16,7 +16,7 @@ from itertools import islice, product
 from pathlib import Path
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats import Format, encode
+from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.cache.stores import read
 

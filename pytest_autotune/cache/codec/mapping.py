@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.formats.schema import (
+from pytest_autotune.cache.codec.schema import (
     FORMAT_VERSION,
     INT64,
     MESSAGES,
