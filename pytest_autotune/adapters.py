@@ -20,9 +20,9 @@ from pytest_autotune.cache.model import (
 )
 from pytest_autotune.devices import cpu, current_gpu
 from pytest_autotune.run.abilities import Abilities
-from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.session import Session, Tuning
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Launch, Runner, torch_clock
 from pytest_autotune.tuners.measuring.verifying import Contest, verify
@@ -50,9 +50,9 @@ __all__ = [
     "Policy",
     "Problem",
     "Runner",
+    "Session",
     "Suite",
     "Tuning",
-    "TuningRun",
     "UnportableError",
     "Value",
     "Verdict",

@@ -22,14 +22,15 @@ import pytest
 from pytest_autotune.cache.codec import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.events import Event
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.session import Session
 from pytest_autotune.run.sweep import Sweep
-from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.run.verify import NO_WAY_IN, Share, Verification
 from pytest_autotune.tuners.protocol import Adapter, HookError
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.events import Event
+from pytest_autotune.workers.gpu_lock import GpuLock
 
 WAIT_S = 5.0
 
@@ -87,11 +88,11 @@ class AdapterConformance(ABC):
     @contextmanager
     def _hooked(
         self, library: ModuleType, *entries: Entry, **policy: Any
-    ) -> Iterator[tuple[TuningRun, list[Lookup], Adapter]]:
+    ) -> Iterator[tuple[Session, list[Lookup], Adapter]]:
         """The adapter hooked for a run that has these entries loaded, and what is reported to the run."""
         lookups: list[Lookup] = []
         index = EntryIndex.of([Cache(entries)]) if entries else None
-        run = TuningRun(Policy(**policy), index, Alone(GpuLock(WAIT_S)), lookups.append, _refuse)
+        run = Session(Policy(**policy), index, Coordinator(GpuLock(WAIT_S)), lookups.append, _refuse)
         adapter = self._make()
         adapter.hook(library, run)
         try:
@@ -241,7 +242,7 @@ class AdapterConformance(ABC):
 
     def test_a_library_without_the_known_internals_is_refused_in_one_line(self) -> None:
         adapter = self._make()
-        run = TuningRun(Policy(), None, Alone(GpuLock(WAIT_S)), lambda lookup: None)
+        run = Session(Policy(), None, Coordinator(GpuLock(WAIT_S)), lambda lookup: None)
         # An AttributeError becomes a line of the summary as well, if not a helpful one.
         with pytest.raises((HookError, AttributeError)) as caught:
             adapter.hook(ModuleType(adapter.module), run)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pytest_autotune.run.together.folders import standard_folder
+from pytest_autotune.workers.folder import standard_folder
 from tests.conftest import REPOSITORY, TOY_TUNER
 
 CRASHING = """
@@ -316,7 +316,7 @@ def _owner(fault: Fault) -> Iterator[str]:
 
 OWNER = """
 import os, pathlib, signal, sys
-from pytest_autotune.run.together.locks import HeldLock
+from pytest_autotune.workers.waits import HeldLock
 lock = HeldLock(pathlib.Path(sys.argv[1]))
 print("held", flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)

@@ -18,13 +18,14 @@ from triton.runtime import autotuner as autotuner_module
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, end
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Policy
-from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.adapter import Adapter
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.gpu_lock import GpuLock
 from tests.test_triton_compiled import AbsentGpu, absent_gpu
 
 __all__ = ["absent_gpu"]
@@ -54,7 +55,7 @@ def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
     def run(calls: Sequence[Callable[[Any], object]], entries: Sequence[Entry] = (), dumping: bool = True) -> Any:
         lookups: list[Lookup] = []
         index = EntryIndex.of([Cache(tuple(entries))]) if entries else None
-        door = TuningRun(Policy(dumping=dumping), index, Alone(GpuLock(1.0)), lookups.append)
+        door = Session(Policy(dumping=dumping), index, Coordinator(GpuLock(1.0)), lookups.append)
         adapter = Adapter()
         adapter.hook(autotuner_module, door)
         adapters.append(adapter)

@@ -12,21 +12,23 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Identity, Problem, Value
-from pytest_autotune.run.distributed import in_distributed_run
-from pytest_autotune.run.events import Log
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.together.coordination import AmongWorkers, GpuLock
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.events import Log
+from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.waits import in_distributed_run
 
 PROBLEM = Problem("toy", "k", (Value("M", 1),), Device("GPU", "arch", 1))
 LOOKUP = Lookup(PROBLEM, entry=Entry(PROBLEM, choice=Candidate(params=(Value("BLOCK", 16),))), tuned=True)
 HOLD = """
 import sys, time
 from pathlib import Path
-from pytest_autotune.run.together.coordination import AmongWorkers, GpuLock
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.gpu_lock import GpuLock
 from tests.test_coordination import LOOKUP
 kind, folder = sys.argv[1:]
 gpu = GpuLock(5.0, lambda: folder)
-held = gpu.measuring() if kind == "gpu" else AmongWorkers(Path(folder), 5.0, gpu).claim(LOOKUP.identity, wait=True)
+held = gpu.measuring() if kind == "gpu" else Coordinator(gpu, Path(folder)).claim(LOOKUP.identity, wait=True)
 with held:
     print("held", flush=True)
     time.sleep(60)
@@ -52,8 +54,8 @@ def holder(tmp_path: Path):
         process.wait()
 
 
-def workers(folder: Path, timeout_s: float, uuid: str = "") -> AmongWorkers:
-    return AmongWorkers(folder, timeout_s, GpuLock(timeout_s, lambda: uuid))
+def workers(folder: Path, timeout_s: float, uuid: str = "") -> Coordinator:
+    return Coordinator(GpuLock(timeout_s, lambda: uuid), folder)
 
 
 def test_a_gpu_that_another_process_holds_is_waited_for_and_then_done_without(holder, tmp_path: Path) -> None:

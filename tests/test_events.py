@@ -13,8 +13,8 @@ import pytest
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.ending import facts_of, lookups_of
-from pytest_autotune.run.events import RACED, Event, Log, Others, RunFolder, race_of
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.workers.events import RACED, Event, Log, Others, RunFolder, race_of
 
 
 def lookup(kernel: str = "k") -> Lookup:

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Device, Problem
-from pytest_autotune.run.events import Log
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.progress import Stage
-from pytest_autotune.run.together.folders import (
+from pytest_autotune.session.progress import ProgressFile
+from pytest_autotune.workers.events import Log
+from pytest_autotune.workers.folder import (
     Membership,
     SharedFolder,
     remove_run_folders,
     shared_folder,
     standard_folder,
 )
-from pytest_autotune.session.progress import ProgressFile
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_the_folder_of_a_run_that_was_killed_goes(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     script = (
-        "import os, sys; from pathlib import Path; from pytest_autotune.run.together.folders import Membership; "
+        "import os, sys; from pathlib import Path; from pytest_autotune.workers.folder import Membership; "
         "member = Membership(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}

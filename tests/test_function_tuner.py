@@ -24,11 +24,10 @@ import pytest
 import pytest_autotune
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Value
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.session import Session
 from pytest_autotune.run.sweep import Sweep
-from pytest_autotune.run.together.coordination import Alone, GpuLock
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.keys import multiple_of, power_of_two
@@ -39,6 +38,8 @@ from pytest_autotune.tuners.function.strategies import Optuna, Random
 from pytest_autotune.tuners.function.tuner import FunctionTuner
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.how import Measuring
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.gpu_lock import GpuLock
 
 #: A clock for kernels that return their own time in microseconds.
 AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
@@ -64,10 +65,10 @@ def identity(config: Any) -> Any:
     return config
 
 
-def a_run(*entries: Any, **policy: Any) -> tuple[TuningRun, list[Lookup]]:
+def a_run(*entries: Any, **policy: Any) -> tuple[Session, list[Lookup]]:
     lookups: list[Lookup] = []
     index = EntryIndex.of([Cache(entries)]) if entries else None
-    return TuningRun(Policy(**policy), index, Alone(GpuLock(1.0)), lookups.append), lookups
+    return Session(Policy(**policy), index, Coordinator(GpuLock(1.0)), lookups.append), lookups
 
 
 # Spaces

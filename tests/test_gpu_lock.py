@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.run.together.gpu_lock import GpuLock
-from pytest_autotune.run.together.locks import HeldLock
+from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.waits import HeldLock
 
 SOON_S = 10.0
 

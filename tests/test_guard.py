@@ -14,11 +14,12 @@ import pytest
 from pytest_autotune import tuners
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Device, Problem, Value
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.policy import OnMiss, Policy, Refusal
-from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.gpu_lock import GpuLock
 from tests.test_tuning_run import Refused, a_run, problem, tune
 
 PROBLEM = Problem("toy", "kernel", (), Device("Toy GPU", "toy"))
@@ -51,18 +52,18 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Any:
 @contextmanager
 def hooked(
     monkeypatch: pytest.MonkeyPatch,
-    hook: Callable[[Any, TuningRun], None],
+    hook: Callable[[Any, Session], None],
     unhook: Callable[[], None] = lambda: None,
     policy: Policy = Policy(),  # noqa: B008
     index: EntryIndex | None = None,
-) -> Iterator[TuningRun]:
+) -> Iterator[Session]:
     """The tuner of the library, hooked by the adapter of another package."""
 
     class Adapter:
         module = "toy_library"
         acts_without_entries = True
 
-        def hook(self, module: ModuleType, run: TuningRun) -> None:
+        def hook(self, module: ModuleType, run: Session) -> None:
             hook(module, run)
 
         def unhook(self) -> None:
@@ -81,7 +82,7 @@ def hooked(
 
     monkeypatch.setattr("pytest_autotune.tuners.hooks.third_party_tuners", lambda: [EntryPoint])
     assert tuners.TUNERS
-    run = TuningRun(policy, index, Alone(GpuLock(1.0)), lambda lookup: None)
+    run = Session(policy, index, Coordinator(GpuLock(1.0)), lambda lookup: None)
     hooks = Hooks(run, None)
     hooks.install()
     try:
@@ -90,8 +91,8 @@ def hooked(
         hooks.uninstall()
 
 
-def replacing_choose(choose: Callable[[Any, TuningRun, Any], Any]) -> Callable[[Any, TuningRun], None]:
-    def hook(module: Any, run: TuningRun) -> None:
+def replacing_choose(choose: Callable[[Any, Session, Any], Any]) -> Callable[[Any, Session], None]:
+    def hook(module: Any, run: Session) -> None:
         original = module.Tuner.choose
         module.Tuner.choose = lambda self: choose(self, run, original)
 
@@ -126,7 +127,7 @@ def test_in_debugging_the_traceback_is_written(
 def test_an_error_of_the_adapter_after_the_search_leaves_the_tuner_its_choice(
     library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def choose(self: Any, run: TuningRun, original: Any) -> Any:
+    def choose(self: Any, run: Session, original: Any) -> Any:
         with run.tuning(PROBLEM, (), lambda entry: True):
             return fail(str(self.measure()))
 
@@ -147,7 +148,7 @@ def test_an_error_of_the_users_kernel_passes_unchanged(
         calls.append(block)
         raise error
 
-    def choose(self: Any, run: TuningRun, original: Any) -> Any:
+    def choose(self: Any, run: Session, original: Any) -> Any:
         if way == "tuner's own function":
             return original(self)
         with run.tuning(PROBLEM, (), lambda entry: True):
@@ -163,7 +164,7 @@ def test_an_error_of_the_users_kernel_passes_unchanged(
 
 @pytest.mark.parametrize("refusal", [Refusal("a miss"), pytest.fail.Exception("a miss")])
 def test_a_refusal_passes_the_guard(library: Any, monkeypatch: pytest.MonkeyPatch, refusal: BaseException) -> None:
-    def choose(self: Any, run: TuningRun, original: Any) -> Any:
+    def choose(self: Any, run: Session, original: Any) -> Any:
         raise refusal
 
     with (
@@ -178,7 +179,7 @@ def test_a_refusal_passes_the_guard(library: Any, monkeypatch: pytest.MonkeyPatc
 def test_a_hook_that_fails_half_way_leaves_nothing_replaced(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.Tuner.choose, library.other
 
-    def hook(module: Any, run: TuningRun) -> None:
+    def hook(module: Any, run: Session) -> None:
         module.Tuner.choose = lambda self: "the adapter's"
         module.other = lambda: "the adapter's"
         raise AttributeError("toy_library has no Tuner.remember")
@@ -313,7 +314,7 @@ class Wordless(Exception):
 
 
 def test_an_error_without_words_is_told_by_its_type(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def choose(self: Any, run: TuningRun, original: Any) -> Any:
+    def choose(self: Any, run: Session, original: Any) -> Any:
         raise Wordless
 
     with hooked(monkeypatch, replacing_choose(choose)) as run:
@@ -357,7 +358,7 @@ def test_a_choice_that_no_file_can_hold_is_told_with_its_problem_and_not_kept(ch
 def test_an_adapter_that_puts_no_function_in_place_of_one_is_left_alone(
     library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hook(module: Any, run: TuningRun) -> None:
+    def hook(module: Any, run: Session) -> None:
         module.Tuner.choose = 3
 
     with hooked(monkeypatch, hook) as run:

@@ -13,11 +13,12 @@ import pytest
 from pytest_autotune import tuners
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.policy import Policy
-from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.tuners.protocol import Suite
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.gpu_lock import GpuLock
 
 ENTRY = Entry(Problem("costly.part", "kernel", (), Device("Toy GPU", "toy")), choice=Candidate("a"))
 
@@ -27,7 +28,7 @@ class CostlyAdapter:
     acts_without_entries = False
     hooked = 0
 
-    def hook(self, module: ModuleType, run: TuningRun) -> None:
+    def hook(self, module: ModuleType, run: Session) -> None:
         CostlyAdapter.hooked += 1
 
     def unhook(self) -> None:
@@ -52,9 +53,9 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CostlyAdapter, "hooked", 0)
 
 
-def run_of(entries: tuple[Entry, ...] | None = None, *, dumping: bool = False) -> TuningRun:
+def run_of(entries: tuple[Entry, ...] | None = None, *, dumping: bool = False) -> Session:
     index = None if entries is None else EntryIndex.of([Cache(entries)])
-    return TuningRun(Policy(dumping=dumping), index, Alone(GpuLock(1.0)), lambda lookup: None)
+    return Session(Policy(dumping=dumping), index, Coordinator(GpuLock(1.0)), lambda lookup: None)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def run_of(entries: tuple[Entry, ...] | None = None, *, dumping: bool = False) -
     ids=["dump", "load with entries", "load without", "update", "asked for", "a part asked for", "another asked for"],
 )
 def test_a_costly_tuner_acts_where_it_has_something_to_do(
-    run: TuningRun, wanted: tuple[str, ...] | None, hooked: int
+    run: Session, wanted: tuple[str, ...] | None, hooked: int
 ) -> None:
     hooks = Hooks(run, wanted)
 
@@ -138,6 +139,6 @@ def test_an_adapter_that_prepares_something_is_told_when_to_begin_and_when_to_en
 def test_a_tuner_is_chosen_with_those_below_it(
     tuners: tuple[str, ...] | None, ignore: tuple[str, ...], ignored: bool
 ) -> None:
-    run = TuningRun(Policy(tuners=tuners, ignore=ignore), None, Alone(GpuLock(1.0)), lambda lookup: None)
+    run = Session(Policy(tuners=tuners, ignore=ignore), None, Coordinator(GpuLock(1.0)), lambda lookup: None)
 
     assert run.ignores("inductor.config", "triton_poi_fused_add") is ignored

@@ -16,17 +16,18 @@ ROOT = Path(pytest_autotune.__file__).parent
 #: What each room, or module beside the rooms, may import of the others.
 MAY_IMPORT = {
     "plugin": {"session"},
-    "session": {"report", "run", "tuners", "cache", "devices"},
+    "session": {"report", "run", "tuners", "workers", "cache", "devices"},
     "report": {"run", "cache"},
     "cli": {"report", "run", "cache", "tuners", "__version__"},  # tuners: XLA's own files are converted
-    "tuners": {"run", "cache", "devices"},
-    "run": {"cache", "devices"},
+    "tuners": {"run", "workers", "cache", "devices"},
+    "run": {"workers", "cache", "devices"},
+    "workers": {"cache", "devices"},
     "devices": {"cache"},
     "cache": set(),
     # What others import: names of our own, the fixtures of their adapters' tests included.
     "__init__": {"tuners", "cache"},
-    "adapters": {"tuners", "run", "cache", "devices"},
-    "testing": {"tuners", "run", "cache", "devices"},
+    "adapters": {"tuners", "run", "workers", "cache", "devices"},
+    "testing": {"tuners", "run", "workers", "cache", "devices"},
 }
 FACES_PYTEST = {"plugin", "session", "testing"}
 

@@ -25,11 +25,10 @@ pytest.importorskip("triton")
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value, Versions
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.find import Caches, find
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
-from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.session import Session
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.inductor import Adapter as InductorAdapter
 from pytest_autotune.tuners.inductor import candidates, identity
@@ -40,6 +39,8 @@ from pytest_autotune.tuners.inductor.padding import Paddings
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _no_longer_compiles, _Offered
 from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.gpu_lock import GpuLock
 from tests import forked_torch
 
 DUMP, LOAD = "--autotune-dump=cache.textproto", "--autotune-load=cache.textproto"
@@ -689,9 +690,9 @@ def on_h200(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"pytest_autotune.tuners.inductor.{module}.versions", lambda: Versions.of("torch 2.13.0"))
 
 
-def run_with(entries: list[Entry] | None, looked_up: list[Lookup]) -> TuningRun:
+def run_with(entries: list[Entry] | None, looked_up: list[Lookup]) -> Session:
     index = None if entries is None else EntryIndex.of([Cache(tuple(entries))])
-    return TuningRun(Policy(dumping=entries is None), index, Alone(GpuLock(1.0)), looked_up.append)
+    return Session(Policy(dumping=entries is None), index, Coordinator(GpuLock(1.0)), looked_up.append)
 
 
 class PadModule(ModuleType):
@@ -730,7 +731,7 @@ class PadModule(ModuleType):
 MATRIX = SimpleNamespace(device=SimpleNamespace(type="cuda", index=0))
 
 
-def _hook_padding(module: PadModule, run: TuningRun) -> Patches:
+def _hook_padding(module: PadModule, run: Session) -> Patches:
     part, patches = Paddings(Benchmarks()), Patches(run, "inductor.pad_mm")
     part.hook(module, run, patches)
     return patches
@@ -807,9 +808,9 @@ def test_a_decision_to_pad_belongs_to_the_sizes_and_the_arithmetic_that_were_mea
 
 @pytest.mark.usefixtures("on_h200")
 def test_an_error_of_the_plugin_leaves_padding_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = Alone(GpuLock(1.0, uuid=str))
+    alone = Coordinator(GpuLock(1.0, uuid=str))
     monkeypatch.setattr(alone, "claim", None)
-    run = TuningRun(Policy(), None, alone, lambda lookup: None)
+    run = Session(Policy(), None, alone, lambda lookup: None)
     module = PadModule()
     _hook_padding(module, run)
     assert module.should_pad("key", MATRIX, MATRIX, "aten.mm") is True

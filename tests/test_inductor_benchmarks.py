@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.run.door import Policy, TuningRun
-from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.session import Policy, Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.gpu_lock import GpuLock
 from tests.test_race import Gpu
 
 OWN_MS = 7.0
@@ -59,8 +60,8 @@ class Search:
         self.held -= 1
 
 
-def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, TuningRun]:
-    run = TuningRun(Policy(), None, Alone(GpuLock(1.0)), lambda lookup: None)
+def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
+    run = Session(Policy(), None, Coordinator(GpuLock(1.0)), lambda lookup: None)
     part = Benchmarks(lambda: gpu)
     part.hook(inductor, run, Patches(run, part.tuner))
     return part, run

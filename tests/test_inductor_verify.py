@@ -10,15 +10,16 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Policy
-from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.session import Session
 from pytest_autotune.run.verify import Share, Verdict, Verification
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.templates import Templates
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.gpu_lock import GpuLock
 from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
 
@@ -26,9 +27,9 @@ GPU = Device("NVIDIA H200", "sm_90", 132)
 ALL = Verification(Share(), 100.0)
 
 
-def a_run(entry: Entry, verify: Verification = ALL) -> tuple[TuningRun, list[Lookup]]:
+def a_run(entry: Entry, verify: Verification = ALL) -> tuple[Session, list[Lookup]]:
     lookups: list[Lookup] = []
-    run = TuningRun(Policy(verify=verify), EntryIndex.of([Cache((entry,))]), Alone(GpuLock(1.0)), lookups.append)
+    run = Session(Policy(verify=verify), EntryIndex.of([Cache((entry,))]), Coordinator(GpuLock(1.0)), lookups.append)
     return run, lookups
 
 

@@ -14,7 +14,7 @@ from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.sources import Answer, Loaded, OtherWorker, Remembered
-from pytest_autotune.run.together.coordination import Claim
+from pytest_autotune.workers.coordinator import Claim
 
 GPU = Device("GPU", "arch", 1)
 CHOICE = Candidate(params=(Value("BLOCK", 16),), time_us=1.0)

@@ -29,27 +29,28 @@ from triton.runtime.jit import KernelInterface
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Entry, Problem
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.policy import Policy
-from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.session import Session
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.gpu_lock import GpuLock
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 CONFIGS = [16, 64]
 
 
-class Session:
+class Process:
     """One run of a process: its lookups, and what it measured."""
 
     def __init__(self, entries: tuple[Entry, ...] | None, **policy: Any) -> None:
         self.lookups: list[Lookup] = []
         index = None if entries is None else EntryIndex.of([Cache(entries)])
-        self.run = TuningRun(Policy(**policy), index, Alone(GpuLock(1.0)), self.lookups.append)
+        self.run = Session(Policy(**policy), index, Coordinator(GpuLock(1.0)), self.lookups.append)
         self.adapter = Adapter()
         self.adapter.hook(autotuner_module, self.run)
 
@@ -78,12 +79,12 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def session() -> Iterator[Any]:
     """Begins a run; beginning another ends the one before, as a new process would."""
-    begun: list[Session] = []
+    begun: list[Process] = []
 
-    def begin(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Session:
+    def begin(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Process:
         if begun:
             begun[-1].adapter.unhook()
-        begun.append(Session(entries, **policy))
+        begun.append(Process(entries, **policy))
         return begun[-1]
 
     yield begin
@@ -968,7 +969,7 @@ def test_each_test_gets_the_choice_that_pruning_left_for_it_in_any_order_and_alo
     def kernel() -> Any:
         return copy_kernel(largest, [16, 32, 64], key=(), prune_configs_by={"early_config_prune": early})
 
-    def chosen(one: Session, kernel: Any, n: int) -> int:
+    def chosen(one: Process, kernel: Any, n: int) -> int:
         one.run.begin_test(f"test_{n}")
         call(kernel, n)
         return next(iter(kernel.cache.values())).kwargs["BLOCK"]

@@ -31,15 +31,16 @@ from triton.runtime import driver
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Entry, Value
-from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.events import Log
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, Policy, Refusal
+from pytest_autotune.run.session import Session
 from pytest_autotune.run.sweep import Sweep
-from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.internals.async_compile import compiles_in_pools
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.events import Log
+from pytest_autotune.workers.gpu_lock import GpuLock
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000
@@ -160,14 +161,14 @@ def run(absent_gpu: AbsentGpu) -> Iterator[Any]:
     adapters: list[Adapter] = []
 
     def begin(
-        entries: tuple[Entry, ...] | None = None, coordination: Coordination | None = None, **policy: Any
+        entries: tuple[Entry, ...] | None = None, coordination: Coordinator | None = None, **policy: Any
     ) -> list[Lookup]:
         for adapter in adapters:
             adapter.unhook()
         lookups: list[Lookup] = []
         index = None if entries is None else EntryIndex.of([Cache(entries)])
         adapter = Adapter()
-        door = TuningRun(Policy(**policy), index, coordination or Alone(GpuLock(1.0)), lookups.append)
+        door = Session(Policy(**policy), index, coordination or Coordinator(GpuLock(1.0)), lookups.append)
         adapter.hook(autotuner_module, door)
         adapters.append(adapter)
         begin.doors.append(door)  # type: ignore[attr-defined]
@@ -356,7 +357,7 @@ class Holder(threading.Thread):
 
     def __init__(self, folder: Path, publish: Lookup | None = None) -> None:
         super().__init__(daemon=True)
-        self.worker = AmongWorkers(folder, 20, GpuLock(1.0, lambda: ""))
+        self.worker = Coordinator(GpuLock(20, lambda: ""), folder)
         self.folder = folder
         self.publish = publish
         self.claimed = threading.Event()
@@ -382,7 +383,7 @@ def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compile
     other.hold(tuned[0])
     shutil.rmtree(tmp_path / "triton")
     compiled.clear()
-    worker = AmongWorkers(tmp_path / "claims", 20, GpuLock(1.0))
+    worker = Coordinator(GpuLock(20), tmp_path / "claims")
     lookups = run(dumping=True, coordination=worker, compile_threads=threads)
     kernel = product_kernel([config(block) for block in CONFIGS])
 

@@ -11,15 +11,16 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.door import TuningRun
-from pytest_autotune.run.events import Event
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
-from pytest_autotune.run.together.coordination import Alone, GpuLock
+from pytest_autotune.run.session import Session
 from pytest_autotune.run.verify import Share, Verdict, Verification
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Limits
 from pytest_autotune.tuners.measuring.verifying import Contest, verify
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.events import Event
+from pytest_autotune.workers.gpu_lock import GpuLock
 from tests.test_race import Gpu
 
 GPU = Device("GPU", "arch", 1)
@@ -62,7 +63,7 @@ def raced(
     """The lookup of a hit with this choice, where candidates take so long now."""
     entry = Entry(PROBLEMS[0], (), candidate(choice), tuple(kept))
     lookups: list[Lookup] = []
-    run = TuningRun(Policy(verify=policy), EntryIndex.of([Cache((entry,))]), Alone(GpuLock(1.0)), lookups.append)
+    run = Session(Policy(verify=policy), EntryIndex.of([Cache((entry,))]), Coordinator(GpuLock(1.0)), lookups.append)
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
         numbers = {one: one.params[0].value for one in some}

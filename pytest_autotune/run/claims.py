@@ -10,11 +10,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from pytest_autotune.run.events import race_of
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.notes import Notes
 from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
-from pytest_autotune.run.together.coordination import Claim, Coordination
+from pytest_autotune.workers.coordinator import Claim, Coordinator
+from pytest_autotune.workers.events import race_of
 
 
 class Claims:
@@ -23,7 +23,7 @@ class Claims:
     :param progress: is told what is waited for.
     """
 
-    def __init__(self, coordination: Coordination, notes: Notes, progress: Progress) -> None:
+    def __init__(self, coordination: Coordinator, notes: Notes, progress: Progress) -> None:
         self._coordination = coordination
         self._notes = notes
         self._progress = progress

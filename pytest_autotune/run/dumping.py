@@ -10,7 +10,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end, lookups_of
-from pytest_autotune.run.events import Log, events_in
+from pytest_autotune.workers.events import Log, events_in
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 from pytest_autotune.cache.model import Versions
 from pytest_autotune.run.compiled_for import CompiledAhead, CompiledFor
-from pytest_autotune.run.events import END, Event
+from pytest_autotune.workers.events import END, Event
 
 
 @dataclass(frozen=True)

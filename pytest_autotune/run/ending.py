@@ -16,11 +16,11 @@ from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, Version
 from pytest_autotune.cache.ties import Measured
 from pytest_autotune.run.compiled_for import with_compiled
 from pytest_autotune.run.encoding import ProcessFacts
-from pytest_autotune.run.events import END, Event
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
 from pytest_autotune.run.nested import outer_of, with_outer
 from pytest_autotune.run.verify import Verdict
+from pytest_autotune.workers.events import END, Event
 
 #: Who has measured what was taken over.
 INTERRUPTED_RUN = "an interrupted run"

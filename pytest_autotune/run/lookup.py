@@ -8,8 +8,8 @@ from enum import Enum
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.model import Entry, Identity, Problem, Value
-from pytest_autotune.run.events import FAILED, TUNED, Event
 from pytest_autotune.run.verify import Verdict
+from pytest_autotune.workers.events import FAILED, TUNED, Event
 
 #: The reason of a miss for which nobody has looked at the other entries of the kernel yet.
 NO_ENTRY = "no entry"

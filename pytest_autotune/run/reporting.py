@@ -9,10 +9,10 @@ from typing import NoReturn
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.run.events import RACED, Event, Log, race_of
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.policy import Policy, Refusal, refusal
+from pytest_autotune.workers.events import RACED, Event, Log, race_of
 
 
 def raise_refusal(message: str) -> NoReturn:

@@ -3,7 +3,7 @@
 What this process has chosen before, what is loaded, what stands in for a tuning where the user wants none, and what
 another worker is tuning; in a sweep the candidates in its order, each a source of its own. Each says what it makes of
 the lookup, and may offer an entry; the tuner takes it or rejects it, and the next source is asked. A source decides
-nothing beyond that: whether a lookup is an error says :class:`~pytest_autotune.run.open_door.Tuning`, for all of them.
+nothing beyond that: whether a lookup is an error says :class:`~pytest_autotune.run.tuning.Tuning`, for all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest, nearest_entries
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.sweep import Sweep
-from pytest_autotune.run.together.coordination import Claim
+from pytest_autotune.workers.coordinator import Claim
 
 
 class Answer(NamedTuple):

@@ -25,11 +25,8 @@ from pytest_autotune.report.gate import judge, judge_drift
 from pytest_autotune.report.summary import Gate, Place, Summary, summarise
 from pytest_autotune.run.dumping import Destination, dump
 from pytest_autotune.run.ending import ALONE, Beginning, Collected, DumpPolicy, end, facts_of, lookups_of, measurements
-from pytest_autotune.run.events import Event, Log, RunFolder, events_in
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
-from pytest_autotune.run.together.coordination import Alone, GpuLock
-from pytest_autotune.run.together.folders import Membership, SharedFolder, remove_run_folders, shared_folder
 from pytest_autotune.session import asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
 from pytest_autotune.session.parsed_options import CacheArgument, Options
@@ -37,6 +34,10 @@ from pytest_autotune.session.preparing import MeetingPlace
 from pytest_autotune.session.progress import ProgressOfWorkers, progress_of_process
 from pytest_autotune.session.worker import Surroundings, TestProcess
 from pytest_autotune.session.xdist import Task, receive_lines, send_task, worker_process
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
+from pytest_autotune.workers.folder import Membership, SharedFolder, remove_run_folders, shared_folder
+from pytest_autotune.workers.gpu_lock import GpuLock
 
 
 class Controller:
@@ -381,7 +382,7 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
     can_prepare = controller.has_compiled and controller.shared.path is not None
     surroundings = Surroundings(
         controller.index,
-        Alone(GpuLock(options.wait_timeout, folder=controller.shared.locks)),
+        Coordinator(GpuLock(options.wait_timeout, folder=controller.shared.locks)),
         controller.folder.log("main") if controller.folder is not None else Log(None, "main"),
         known_kernels=controller.known_kernels,
         progress=progress_of_process(config),

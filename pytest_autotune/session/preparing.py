@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pytest_autotune import devices
-from pytest_autotune.run.distributed import in_distributed_run
-from pytest_autotune.run.together.folders import Membership
 from pytest_autotune.session.completeness import selecting_flag
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.tuners.protocol import Suite
+from pytest_autotune.workers.folder import Membership
+from pytest_autotune.workers.waits import in_distributed_run
 
 #: More threads would only wait for Python's lock, of which Triton's compiler holds 15 %, and keep the tests from it.
 MOST_THREADS = 8

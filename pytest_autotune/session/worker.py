@@ -16,19 +16,19 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.encoding import ProcessFacts
-from pytest_autotune.run.events import Log
 from pytest_autotune.run.imported import module_is_imported
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.progress import Progress
-from pytest_autotune.run.together.coordination import Coordination
-from pytest_autotune.run.together.folders import Membership
+from pytest_autotune.run.session import Session
 from pytest_autotune.session import INPUT_KEY, MARKER, marker
 from pytest_autotune.session.parsed_options import Options, path_argument
 from pytest_autotune.session.preparing import MeetingPlace, prepare
 from pytest_autotune.tuners.hooks import Hooks
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.events import Log
+from pytest_autotune.workers.folder import Membership
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Surroundings:
     """
 
     index: EntryIndex | None
-    coordination: Coordination
+    coordination: Coordinator
     log: Log
     known_kernels: Sequence[str] = ()
     workers: int = 1
@@ -73,7 +73,7 @@ class TestProcess:
         )
         #: What was looked up in the current test.
         self.in_this_test: list[Lookup] = []
-        self.run = TuningRun(
+        self.run = Session(
             policy, around.index, around.coordination, self._was_asked, self._refuse, around.progress, around.log
         )
         self.hooks = Hooks(self.run, options.tuners)

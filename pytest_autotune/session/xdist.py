@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.run.events import Log, Others
 from pytest_autotune.run.progress import Progress
-from pytest_autotune.run.together.coordination import Alone, AmongWorkers, Coordination, GpuLock
-from pytest_autotune.run.together.folders import SharedFolder, shared_folder
 from pytest_autotune.session import INPUT_KEY
 from pytest_autotune.session.parsed_options import Options
 from pytest_autotune.session.preparing import MeetingPlace
 from pytest_autotune.session.progress import ProgressFile
 from pytest_autotune.session.worker import Surroundings, TestProcess
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.events import Log, Others
+from pytest_autotune.workers.folder import SharedFolder, shared_folder
+from pytest_autotune.workers.gpu_lock import GpuLock
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def worker_process(config: pytest.Config, options: Options, workerinput: dict[st
     gpu = GpuLock(options.wait_timeout, folder=shared.locks)
     if shared.note:
         gpu.waits.note(shared.note)
-    coordination: Coordination = Alone(gpu)
+    coordination = Coordinator(gpu)
     progress = prepares_in = None
     log = Log(Path(task.run_folder), worker) if task.is_local and task.run_folder else Log(None, worker)
     if task.run_id and shared.path is not None:
@@ -89,7 +90,7 @@ def worker_process(config: pytest.Config, options: Options, workerinput: dict[st
         if log.folder is None:  # the workers on this machine still read what the others tune
             log = Log(folder, worker, sends=True)
         others = Others(log.folder or folder, worker)
-        coordination = AmongWorkers(folder, options.wait_timeout, gpu, others)
+        coordination = Coordinator(gpu, folder, others)
         if task.is_local:
             progress = Progress(ProgressFile(folder, worker))
         if task.has_compiled:

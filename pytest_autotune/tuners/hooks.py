@@ -11,8 +11,8 @@ from types import ModuleType
 
 from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.model import library_of
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.notes import is_from_outside
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError, Prepares, Suite
 from pytest_autotune.tuners.shared.guard import Replaced
@@ -29,7 +29,7 @@ class Hooks:
     :param wanted: the tuners to act on, matched by prefix; None for all.
     """
 
-    def __init__(self, run: TuningRun, wanted: tuple[str, ...] | None) -> None:
+    def __init__(self, run: Session, wanted: tuple[str, ...] | None) -> None:
         self._run = run
         self._wanted = wanted
         self._adapters: dict[str, Adapter] = {}

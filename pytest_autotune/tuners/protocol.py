@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol, runtime_checkable
 
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 
 
 class HookError(Exception):
@@ -33,7 +33,7 @@ class Suite:
 
 
 class Adapter(Protocol):
-    """Stands between one tuner and a :class:`TuningRun`.
+    """Stands between one tuner and a :class:`Session`.
 
     An adapter is made once per process and run. It touches its library only after
     :meth:`hook`, and an error inside it must leave the tuner alone, not fail a test.
@@ -53,7 +53,7 @@ class Adapter(Protocol):
         False where acting costs something even if nothing is tuned.
         """
 
-    def hook(self, module: ModuleType, run: TuningRun) -> None:
+    def hook(self, module: ModuleType, run: Session) -> None:
         """Hook the tuner; ``module`` has just been imported, or had been before.
 
         :raises HookError: when this version's internals are not the ones known here.

@@ -33,7 +33,7 @@ from torch._inductor.runtime import benchmarking, triton_heuristics
 EVERY_S = 0.02
 #: What the main thread does, by the innermost function on its stack that is known: part of a path, function, phase.
 PHASES = (
-    ("pytest_autotune/run/together/", "", "waiting for other processes"),
+    ("pytest_autotune/workers/", "", "waiting for other processes"),
     ("pytest_autotune/tuners/measuring/", "", "race and clock"),
     ("concurrent/futures/", "", "waiting for what compiles"),
     ("triton/compiler/compiler.py", "compile", "compiling in this thread"),
@@ -147,9 +147,9 @@ def _time() -> None:
     for name in ("StaticTritonCompileResult", "TritonCompileResult"):
         if hasattr(triton_heuristics, name):
             _timed(getattr(triton_heuristics, name), "make_launcher", "loading kernels")
-    if "pytest_autotune.run.door" not in sys.modules:
+    if "pytest_autotune.run.session" not in sys.modules:
         return
-    from pytest_autotune.run.door import Tuning
+    from pytest_autotune.run.session import Tuning
     from pytest_autotune.tuners.measuring.race import Race
 
     for name in ("probe", "finish", "alone"):

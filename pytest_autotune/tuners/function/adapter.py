@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 
 
 class Adapter:
@@ -20,7 +20,7 @@ class Adapter:
         self._tuner: Any = None
         self._memory: Any = None
 
-    def hook(self, module: ModuleType, run: TuningRun) -> None:
+    def hook(self, module: ModuleType, run: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         self._tuner = module.TUNER
         self._memory = self._tuner.attach(run)

@@ -11,7 +11,7 @@ from functools import partial
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, Versions
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.abilities import Abilities
-from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.run.session import Session, Tuning
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, how_measured, how_searched
@@ -69,7 +69,7 @@ class Request:
         return entry.choice is not None and self.plan.space.find(entry.choice.params) is not None
 
 
-def choose(run: TuningRun | None, request: Request, forget: Callable[[], object]) -> Configuration:
+def choose(run: Session | None, request: Request, forget: Callable[[], object]) -> Configuration:
     """What a loaded cache chooses, or a search.
 
     :param run: that is attached; None outside pytest.
@@ -95,7 +95,7 @@ def choose(run: TuningRun | None, request: Request, forget: Callable[[], object]
         return taken if taken is not None else _tuned(run, request, tuning)
 
 
-def _taken(run: TuningRun, request: Request, tuning: Tuning, forget: Callable[[], object]) -> Configuration | None:
+def _taken(run: Session, request: Request, tuning: Tuning, forget: Callable[[], object]) -> Configuration | None:
     """What is offered, unless it can no longer be used; None where nothing is."""
     while tuning.entry is not None and tuning.entry.choice is not None:
         found = request.plan.space.find(tuning.entry.choice.params)
@@ -111,7 +111,7 @@ def _taken(run: TuningRun, request: Request, tuning: Tuning, forget: Callable[[]
     return None
 
 
-def _tuned(run: TuningRun, request: Request, tuning: Tuning) -> Configuration:
+def _tuned(run: Session, request: Request, tuning: Tuning) -> Configuration:
     hold = partial(tuning.measuring, request.plan.processor.lock)
     try:
         outcome = _search(request.plan, request.problem, workers_of(run), hold, tuning)
@@ -156,7 +156,7 @@ def _verify(plan: Plan, tuning: Tuning, workers: int) -> None:
         verify(tuning, Contest(candidates, ready, clock, expected, plan.processor.lock))
 
 
-def choose_unportable(run: TuningRun | None, plan: Plan, problem: Problem, reason: str) -> Configuration:
+def choose_unportable(run: Session | None, plan: Plan, problem: Problem, reason: str) -> Configuration:
     """Search for a problem that cannot be kept.
 
     :param reason: which part of it has no stable form.
@@ -190,7 +190,7 @@ def _search(
             raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
 
 
-def workers_of(run: TuningRun | None) -> int:
+def workers_of(run: Session | None) -> int:
     """How many configurations may be compiled at a time."""
     if run is not None:
         return run.policy.compile_threads

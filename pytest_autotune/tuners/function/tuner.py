@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.model import Identity, Problem, UnportableError, check_name
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_unportable, workers_of
 from pytest_autotune.tuners.function.keys import KeyArgumentError
 from pytest_autotune.tuners.function.plan import Callbacks, Hold, Loss, Plan, processor_of
@@ -27,7 +27,7 @@ WAIT_S = 120.0
 class Memory:
     """What was chosen in this process, as long as one run lasts; ``run`` is None outside pytest."""
 
-    run: TuningRun | None = None
+    run: Session | None = None
     chosen: dict[Identity, Configuration] = field(default_factory=dict)
     #: A lock for each problem that is being tuned, so that another thread waits for it.
     searches: dict[Identity, threading.RLock] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class FunctionTuner:
         """What belongs to the run that is attached now."""
         return self._layers[-1]
 
-    def attach(self, run: TuningRun) -> Memory:
+    def attach(self, run: Session) -> Memory:
         """Let a run see what is tuned; what was chosen before is not remembered while it lasts."""
         before = self.memory
         layer = Memory(run, unseen={problem.kernel for problem, _ in before.chosen} if before.run is None else set())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.compiling import CompileWorkers
 from pytest_autotune.tuners.inductor.fusion import Fusions
@@ -36,7 +36,7 @@ class Adapter:
     names_candidates = True
 
     def __init__(self) -> None:
-        self._run: TuningRun | None = None
+        self._run: Session | None = None
         self._caches = GraphCaches()
         self._workers = CompileWorkers()
         describe, timed = Descriptions(), Benchmarks()
@@ -52,7 +52,7 @@ class Adapter:
         ]
         self._patches: list[Patches] = []
 
-    def hook(self, module: ModuleType, run: TuningRun) -> None:
+    def hook(self, module: ModuleType, run: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`.
 
         The modules in which Inductor tunes are hooked when they are imported, which

@@ -32,7 +32,7 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
@@ -57,7 +57,7 @@ class CompileThreads:
     :param config: ``torch._inductor.config``.
     """
 
-    def __init__(self, run: TuningRun, config: Any) -> None:
+    def __init__(self, run: Session, config: Any) -> None:
         self._run = run
         self._config = config
         self._pool: CompilePool | None = None
@@ -109,7 +109,7 @@ class CompileWorkers:
         self._module: Any = None
         self._pools: list[ForkedPool] = []
 
-    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         failed: Any = getattr(module, "SubprocException", None)
         if failed is None or not _may_fork(run):
@@ -141,7 +141,7 @@ class CompileWorkers:
         self._pools.clear()
 
 
-def _may_fork(run: TuningRun) -> bool:
+def _may_fork(run: Session) -> bool:
     # Workers compile all candidates of a kernel, which is a waste where its choice is loaded.
     is_loaded = any("inductor.config" in index.tuners() for index in run.indexes)
     is_possible = sys.platform.startswith("linux") and "TORCHINDUCTOR_WORKER_START" not in os.environ

@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.run.session import Session, Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions
@@ -32,12 +32,12 @@ class Fusions:
 
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
-        self._run: TuningRun | None = None
+        self._run: Session | None = None
         self._module: Any = None
         #: Digest of a generated module's text -> the name that the kernel would have in a graph, and what it computes.
         self._said: dict[str, tuple[str, str]] = {}
 
-    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._run = run
         self._module = module

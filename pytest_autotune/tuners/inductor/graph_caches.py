@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import library_of
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 
 _OFF = (
     "fx_graph_cache",
@@ -46,7 +46,7 @@ class GraphCaches:
     def __init__(self) -> None:
         self._changed: list[_Setting] = []
 
-    def keep_apart(self, config: ModuleType, run: TuningRun) -> None:
+    def keep_apart(self, config: ModuleType, run: Session) -> None:
         """Switch the caches of graphs off, and choose how many processes compile.
 
         Who sets ``TORCHINDUCTOR_FX_GRAPH_CACHE=1`` keeps the cache of graphs: in runs that
@@ -115,7 +115,7 @@ def forget_compiled() -> None:
             owner.cache_clear()  # type: ignore[union-attr]
 
 
-def _loaded_digest(run: TuningRun) -> str:
+def _loaded_digest(run: Session) -> str:
     text = hashlib.sha256()
     for index in run.indexes:
         for tuner, kernel, data in index.groups():

@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, Protocol
 
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.guard import guarded
 from pytest_autotune.tuners.shared.signatures import known
 
@@ -18,7 +18,7 @@ class Patches:
     :param tuner: the part that replaces them.
     """
 
-    def __init__(self, run: TuningRun, tuner: str) -> None:
+    def __init__(self, run: Session, tuner: str) -> None:
         self._run = run
         self._tuner = tuner
         self._originals: list[tuple[Any, str, Any]] = []
@@ -75,7 +75,7 @@ class Part(Protocol):
     def module(self) -> str:
         """The module of Inductor that it hooks when that is imported."""
 
-    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
         """Hook it.
 
         :raises HookError: when this version's internals are not the ones known here.

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from pytest_autotune.cache.model import Candidate, Problem, UnportableError
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.abilities import Abilities
-from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.run.session import Session, Tuning
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, runners
 from pytest_autotune.tuners.inductor.candidates import (
@@ -69,14 +69,14 @@ class Descriptions:
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[str, str]] = {}
-        self._run: TuningRun | None = None
+        self._run: Session | None = None
         self._config: Any = None
 
     def __call__(self, autotuner: Any) -> tuple[str, str]:
         """What is known of a kernel of the graph compiled last: in short, and in full."""
         return self._of.get(str(autotuner.inductor_meta.get("kernel_name")), ("", ""))
 
-    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._run = run
         self._config = module.config
@@ -125,7 +125,7 @@ class Kernels:
     def __init__(self, describe: Callable[[Any], tuple[str, str]], timed: Benchmarks) -> None:
         self._describe = describe
         self._timed = timed
-        self._run: TuningRun | None = None
+        self._run: Session | None = None
         self._hash_configs: Callable[[Sequence[Any]], str] = str
         self._threads: CompileThreads | None = None
         #: What the search for an autotuner is known by: once it is narrowed to the choice, its list is gone.
@@ -137,7 +137,7 @@ class Kernels:
         #: Kernels that were measured without passing the door.
         self.unseen: set[str] = set()
 
-    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._run = run
         self._hash_configs = module.hash_configs

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.run.session import Session, Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.identity import device_of, versions
@@ -40,13 +40,13 @@ class Paddings:
 
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
-        self._run: TuningRun | None = None
+        self._run: Session | None = None
         self._open: list[_Decision] = []
         #: Times of products without padding, which Inductor measures once for several decisions.
         self._base_times_ms: dict[str, float] = {}
         self._torch: Any = None
 
-    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._run = run
         self._torch = module.torch

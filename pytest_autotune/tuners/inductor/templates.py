@@ -20,8 +20,8 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.abilities import Abilities
-from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.rounding import significant
+from pytest_autotune.run.session import Session, Tuning
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
@@ -52,10 +52,10 @@ class Templates:
 
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
-        self._run: TuningRun | None = None
+        self._run: Session | None = None
         self._torch: Any = None
 
-    def hook(self, module: ModuleType, run: TuningRun, patches: Patches) -> None:
+    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._run = run
         self._torch = module.torch

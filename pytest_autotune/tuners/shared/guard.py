@@ -8,16 +8,16 @@ from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.notes import code_of, frames_of
 from pytest_autotune.run.policy import Refusal
+from pytest_autotune.run.session import Session
 
 _Attribute = tuple[Any, str]
 _IS_GUARDED = "_pytest_autotune_guarded"
 
 
 def guarded(
-    replacement: Callable[..., Any], original: Callable[..., Any], run: TuningRun, tuner: str, library: str = ""
+    replacement: Callable[..., Any], original: Callable[..., Any], run: Session, tuner: str, library: str = ""
 ) -> Any:
     """A function that calls ``replacement``, and where that fails by itself the tuner's ``original`` instead.
 
@@ -74,7 +74,7 @@ class Replaced:
                 self._changed[owner, name] = before, now
         self._before = {}
 
-    def guard(self, run: TuningRun, tuner: str) -> None:
+    def guard(self, run: Session, tuner: str) -> None:
         """Put the guard around each function that was replaced by another one.
 
         :raises TypeError: where one was replaced by what cannot be called.

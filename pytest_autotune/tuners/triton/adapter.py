@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.guard import guarded
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
@@ -49,7 +49,7 @@ class Adapter:
     acts_without_entries = True
 
     def __init__(self) -> None:
-        self._run: TuningRun | None = None
+        self._run: Session | None = None
         self._autotuner_class: Any = None
         self._hooked = ExitStack()
         #: The autotuners that came by, by their id.
@@ -58,7 +58,7 @@ class Adapter:
         self._heuristics: autotuners.HeuristicsOver | None = None
         self._ahead: CompilingAhead | None = None
 
-    def hook(self, module: ModuleType, run: TuningRun) -> None:
+    def hook(self, module: ModuleType, run: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         autotuner_class: Any = module.Autotuner
         check = autotuners.method_of(autotuner_class, autotuners.DISK_CACHE)

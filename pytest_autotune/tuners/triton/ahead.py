@@ -15,7 +15,7 @@ from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Device
 from pytest_autotune.run.compiled_for import CompiledAhead
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.tuners.shared.reach import reached
@@ -40,7 +40,7 @@ class CompilingAhead:
     :param heuristics: those over autotuners.
     """
 
-    def __init__(self, run: TuningRun, autotuner_class: Any, heuristics: HeuristicsOver) -> None:
+    def __init__(self, run: Session, autotuner_class: Any, heuristics: HeuristicsOver) -> None:
         self._run = run
         self._class = autotuner_class
         self._heuristics = heuristics

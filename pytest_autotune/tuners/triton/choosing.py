@@ -13,9 +13,9 @@ from pytest_autotune import devices
 from pytest_autotune.cache.model import Candidate, Device, Entry
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.abilities import Abilities
-from pytest_autotune.run.door import Tuning, TuningRun
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Refusal
+from pytest_autotune.run.session import Session, Tuning
 from pytest_autotune.tuners.shared.candidates import no_longer_compiles
 from pytest_autotune.tuners.shared.source.definitions import may_be_defined
 from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
@@ -48,7 +48,7 @@ class Choices:
     """
 
     def __init__(
-        self, run: TuningRun, compiled: CompiledChoices, heuristics: HeuristicsOver, disk_cache: Callable[..., Any]
+        self, run: Session, compiled: CompiledChoices, heuristics: HeuristicsOver, disk_cache: Callable[..., Any]
     ) -> None:
         self._run = run
         self._compiled = compiled

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_autotune.cache.model import Entry
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.constants import NoText
 from pytest_autotune.tuners.triton.internals import compiled_kernels, kernel_layers
@@ -40,7 +40,7 @@ class CompiledChoices:
     Triton compile again, and is seen there: by the autotuner that launches then, and what that is known to run with.
     """
 
-    def __init__(self, run: TuningRun) -> None:
+    def __init__(self, run: Session) -> None:
         self._run = run
         self._chosen: dict[tuple[int, Any], _Chosen] = {}
         #: The autotuners that look for a choice: what is compiled for them meanwhile may be any candidate.

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compilations import leave_to_others
@@ -27,7 +27,7 @@ def _compile(call: Call, config: Any) -> Any:
 
 
 def compile_candidates(
-    call: Call, configs: Sequence[Any], run: TuningRun, tries: Callable[[int, int], object] = lambda number, of: None
+    call: Call, configs: Sequence[Any], run: Session, tries: Callable[[int, int], object] = lambda number, of: None
 ) -> None:
     """Compile candidates before the GPU is held, in threads where this Triton can.
 
@@ -47,7 +47,7 @@ def compile_candidates(
             _compile(call, config)
 
 
-def help_to_compile(call: Call, configs: Sequence[Any], run: TuningRun) -> None:
+def help_to_compile(call: Call, configs: Sequence[Any], run: Session) -> None:
     """Compile candidates of a tuning that another worker is at, into Triton's cache on disk.
 
     That one begins with the heaviest, this one with the lightest; what another one compiles is left to it.

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.door import Tuning, TuningRun
+from pytest_autotune.run.session import Session, Tuning
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
@@ -18,7 +18,7 @@ from pytest_autotune.tuners.triton.internals import benchmark, kernel_layers
 from pytest_autotune.tuners.triton.launches import clock_for, runner
 
 
-def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: Tuning, run: TuningRun) -> None:
+def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: Tuning, run: Session) -> None:
     """Race the loaded choice where it is its turn.
 
     :param offered: the candidates by their params.

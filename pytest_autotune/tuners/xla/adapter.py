@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pytest_autotune.run.door import TuningRun
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.guard import guarded
 from pytest_autotune.tuners.shared.versions import version_of
@@ -39,7 +39,7 @@ class Adapter:
         self._replaced: list[Hooked] = []
         self._compilations: Compilations | None = None
 
-    def hook(self, module: ModuleType, run: TuningRun) -> None:
+    def hook(self, module: ModuleType, run: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         # Most runs never import JAX: until then nothing of this package is needed but this module.
         from pytest_autotune.tuners.xla.compilations import Compilations

@@ -20,8 +20,8 @@ from typing import Any
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Device, Versions
 from pytest_autotune.devices import of_jax
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.versions import version_of
 from pytest_autotune.tuners.xla import files, flags, hlo, internals
 from pytest_autotune.tuners.xla.entries import KERNELS, NAME, to_entry
@@ -52,7 +52,7 @@ class _Compilation:
 class Compilations:
     """Watches the compilations of this process for one run."""
 
-    def __init__(self, run: TuningRun) -> None:
+    def __init__(self, run: Session) -> None:
         self._run = run
         #: Why compilations were left alone, each reason once.
         self.left_alone: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""TuningRun: the one door between a tuner and the cache, in one process."""
+"""Session: the one door between a tuner and the cache, in one process."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from pytest_autotune.cache.model import (
 from pytest_autotune.run.abilities import NO_ABILITIES, Abilities, MadeOf, nothing_noted
 from pytest_autotune.run.claims import Claims
 from pytest_autotune.run.compiled_for import CompiledAhead, CompiledFor
-from pytest_autotune.run.events import Log
 from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes, in_words
-from pytest_autotune.run.open_door import Asked, Process, Tuning
 from pytest_autotune.run.policy import Policy, Refusal, is_ignored
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.reporting import Reporting, raise_refusal
 from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, Verified, stand_ins, swept
 from pytest_autotune.run.sweep import Sweep
-from pytest_autotune.run.together.coordination import Coordination
+from pytest_autotune.run.tuning import Asked, Process, Tuning
 from pytest_autotune.run.verify import NO_WAY_IN, Races, Verdict
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.events import Log
 
-__all__ = ["Tuning", "TuningRun"]
+__all__ = ["Session", "Tuning"]
 
 
-class TuningRun(Notes):
+class Session(Notes):
     """What tuners in this process may use, and what they report.
 
     :param index: the loaded caches, or None in a run that loads nothing.
@@ -57,7 +57,7 @@ class TuningRun(Notes):
         self,
         policy: Policy,
         index: EntryIndex | None,
-        coordination: Coordination,
+        coordination: Coordinator,
         asked: Callable[[Lookup], object] = lambda lookup: None,
         refuse: Callable[[str], NoReturn] = raise_refusal,
         progress: Progress | None = None,

@@ -12,11 +12,12 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.abilities import Abilities
-from pytest_autotune.run.door import TuningRun
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
 from pytest_autotune.run.policy import Policy
-from pytest_autotune.run.together.coordination import Alone, Claim, GpuLock
+from pytest_autotune.run.session import Session
+from pytest_autotune.workers.coordinator import Claim, Coordinator
+from pytest_autotune.workers.gpu_lock import GpuLock
 
 GPU = Device("GPU", "arch", 1)
 FAST = Candidate(params=(Value("BLOCK", 16),), time_us=1.0)
@@ -35,18 +36,18 @@ def problem(kernel: str = "k", device: Device = GPU, **key: Any) -> Problem:
     return Problem("toy", kernel, tuple(Value(name, value) for name, value in key.items()), device)
 
 
-def a_run(entries: tuple[Entry, ...] | None = None, coordination: Any = None, **policy: Any) -> tuple[TuningRun, list]:
+def a_run(entries: tuple[Entry, ...] | None = None, coordination: Any = None, **policy: Any) -> tuple[Session, list]:
     lookups: list[Lookup] = []
     index = None if entries is None else EntryIndex.of([Cache(entries)])
-    alone = coordination or Alone(GpuLock(1.0))
-    return TuningRun(Policy(**policy), index, alone, lookups.append, refuse), lookups
+    alone = coordination or Coordinator(GpuLock(1.0))
+    return Session(Policy(**policy), index, alone, lookups.append, refuse), lookups
 
 
-def open_door(run: TuningRun, asked: Problem | None = None, source: str = "s", **options: Any) -> Any:
+def open_door(run: Session, asked: Problem | None = None, source: str = "s", **options: Any) -> Any:
     return run.tuning(asked or problem(), [Value("source", source)], options.pop("offered", lambda entry: True))
 
 
-def tune(run: TuningRun, asked: Problem | None = None, **options: Any) -> Entry:
+def tune(run: Session, asked: Problem | None = None, **options: Any) -> Entry:
     with open_door(run, asked, **options) as tuning:
         return tuning.entry or tuning.record(FAST, [FAST, SLOW])
 
@@ -115,7 +116,7 @@ def test_a_miss_tells_the_nearest_entry_at_once_where_it_is_an_error_or_a_test_h
     assert lookups[0].reason == "no entry; the nearest has M 16 instead of 64"
 
 
-def fail(run: TuningRun, *reasons: str) -> None:
+def fail(run: Session, *reasons: str) -> None:
     with open_door(run) as tuning:
         assert tuning.entry is None
         tuning.record_failure(reasons)
@@ -294,7 +295,7 @@ def test_an_observed_tuning_of_a_run_that_loads_nothing_is_no_error() -> None:
 def test_a_measurement_outside_of_a_tuning_names_the_processor_that_it_holds() -> None:
     held = []
 
-    class Held(Alone):
+    class Held(Coordinator):
         @contextmanager
         def measuring(self, on: str = "") -> Iterator[bool]:
             held.append(on)

@@ -9,10 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_autotune.devices import current_gpu_uuid
-from pytest_autotune.run.distributed import in_distributed_run
-from pytest_autotune.run.together.folders import standard_folder
-from pytest_autotune.run.together.locks import HeldLock, in_forked_children
-from pytest_autotune.run.together.waiting import Waits
+from pytest_autotune.workers.folder import standard_folder
+from pytest_autotune.workers.waits import HeldLock, Waits, in_distributed_run, in_forked_children
 
 
 class _Processor:

@@ -1,1 +1,0 @@
-"""What the processes of one machine agree on: claims, the GPU, cores."""

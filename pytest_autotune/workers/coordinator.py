@@ -1,0 +1,144 @@
+"""Each problem is tuned once in a run, and no two measurements overlap on a GPU.
+
+Both rest on locks that the operating system releases when their holder dies, so
+a worker that is killed never leaves another one waiting. Every wait is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_autotune.cache.model import Identity
+from pytest_autotune.workers.events import Event, Others
+from pytest_autotune.workers.folder import Membership
+from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.waits import HeldLock, in_distributed_run
+
+
+@dataclass
+class Claim:
+    """The right to tune one problem in this run, or what another worker has made of it.
+
+    :param result: what another worker has made of this problem in this run.
+    :param is_mine: nobody else has claimed the problem, or is done with it.
+    :param timed_out: another worker has claimed the problem and did not finish in time.
+    """
+
+    result: Event | None = None
+    is_mine: bool = True
+    timed_out: bool = False
+
+
+class Coordinator:
+    """How this process goes together with others: with all of this user's by the GPU, with its run's by claims.
+
+    :param gpu: of this process; its time-out bounds the waits of one tuning together.
+    :param folder: the run's own on this machine, the same for all its workers there; None where it has no others.
+    :param others: what the other workers have tuned; by default they write it down in ``folder``.
+    """
+
+    def __init__(self, gpu: GpuLock, folder: Path | None = None, others: Others | None = None) -> None:
+        self._gpu = gpu
+        self._waits = gpu.waits
+        self._folder = folder
+        self._others = others or (Others(folder, "") if folder is not None else None)
+        self._membership: Membership | None = None
+        #: Where it is seen who compiles what; None where nobody else does.
+        self._compiles_in: Path | None = None
+        #: Seconds spent waiting for other workers' tunings.
+        self.waited_s = 0.0
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user is to read in the summary."""
+        return self._waits.notes
+
+    @contextmanager
+    def claim(self, asked: Identity, *, wait: bool, meanwhile: Callable[[], None] | None = None) -> Iterator[Claim]:
+        """Claim a problem with a fingerprint; with ``wait``, first wait for a worker that tunes it now.
+
+        :param meanwhile: called before such a wait, to help with that tuning.
+        """
+        with self._waits.one_tuning():
+            # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
+            if self._others is None or in_distributed_run() or not self._joined():
+                yield Claim()
+                return
+            claim, may_wait = Claim(), wait and not self._gpu.held
+            lock = self._take(claim, asked, self._others, may_wait, meanwhile)
+            claim.is_mine = lock is not None
+            try:
+                yield claim
+            finally:
+                if lock is not None:
+                    lock.release()
+
+    def _take(
+        self, claim: Claim, asked: Identity, others: Others, may_wait: bool, meanwhile: Callable[[], None] | None
+    ) -> HeldLock | None:
+        """Fill a claim in; what is returned holds it for this process, None where there is nothing to hold."""
+        assert self._folder is not None
+        path = self._folder / f"{asked.digest}.lock"
+
+        def is_there() -> bool:
+            claim.result = others.find(asked)
+            return claim.result is not None
+
+        if is_there():
+            return None
+        lock = self._waits.acquire(path, wait=False)
+        if lock is None and may_wait:
+            if meanwhile is not None:
+                meanwhile()
+            started = time.monotonic()
+            lock = self._waits.acquire(path, unless=is_there)
+            self.waited_s += time.monotonic() - started
+        if is_there() and lock is not None:
+            lock.release()  # all who wait have what they waited for: none waits for the next one to be done with it
+            return None
+        claim.timed_out = may_wait and lock is None and claim.result is None
+        return lock
+
+    def _joined(self) -> bool:
+        """Whether this process can share tunings with the other workers."""
+        if self._membership is None and self._folder is not None:
+            try:
+                self._membership = Membership(self._folder)
+                self._compiles_in = self._folder
+            except OSError as error:
+                self._waits.note(f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings")
+        return self._membership is not None
+
+    def compile_in(self, folder: Path) -> None:
+        """Let threads of this process compile, too: who compiles what is seen in this folder.
+
+        Where the workers of the run share tunings, they share what they compile instead.
+        """
+        if not self._joined():
+            self._compiles_in = folder
+
+    @contextmanager
+    def compiling(self, name: str, wait: bool) -> Iterator[bool]:
+        """Compile what other processes and threads of this run may compile; yields False where another one does now.
+
+        :param name: the same wherever that is compiled.
+        :param wait: for that one, in which case what it made is there then.
+        """
+        self._joined()
+        if self._compiles_in is None or in_distributed_run():
+            yield True
+            return
+        lock = self._waits.acquire(self._compiles_in / f"{name}.compiling", wait=wait)
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def measuring(self, on: str = "") -> AbstractContextManager[bool]:
+        """Hold the current GPU, or the processor named ``on``; yields False where it could not be had in time."""
+        return self._gpu.measuring(on)
