@@ -27,11 +27,10 @@ from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Launch, Runner, torch_clock
 from pytest_autotune.tuners.measuring.verifying import Contest, verify
 from pytest_autotune.tuners.protocol import Adapter, HookError, Suite
-from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.guard import guarded
-from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.source.source_digest import source_digest, source_parts
-from pytest_autotune.tuners.shared.values import stable_value
+from pytest_autotune.tuners.shared.functions import python_function, qualified_name
+from pytest_autotune.tuners.shared.library import guarded
+from pytest_autotune.tuners.shared.source_digest import source_digest, source_parts, stable_value
+from pytest_autotune.tuners.shared.values import digest
 
 __all__ = [
     "Abilities",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import Format, decode, encode
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 
 GPU = Device("NVIDIA H200", "sm_90", 132)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 
-from pytest_autotune.cache.combine import Combined, combine
 from pytest_autotune.cache.codec import Format, encode
+from pytest_autotune.cache.combine import Combined, combine
 from pytest_autotune.cache.model import Cache, Candidate, Entry
 from tests.entries import A100, H200, entry
 

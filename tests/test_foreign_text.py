@@ -9,10 +9,10 @@ from dataclasses import fields, replace
 
 import pytest
 
+from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line, plain_json
-from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import ci_log, html, json_report, markdown, terminal

@@ -12,7 +12,6 @@ from pathlib import PurePath
 
 import pytest
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import (
     Format,
     decode,
@@ -21,6 +20,7 @@ from pytest_autotune.cache.codec import (
     entry_to_mapping,
     format_of,
 )
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 
 H200 = Device("NVIDIA H200", "sm_90", 132)

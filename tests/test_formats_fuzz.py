@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_autotune.cache import autotune_cache_pb2
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import Format, decode, encode
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 
 from .test_formats import CACHE

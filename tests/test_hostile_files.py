@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import Format, decode, encode
+from pytest_autotune.cache.errors import CacheError
 
 from .test_formats import CACHE
 

@@ -14,7 +14,7 @@ from pytest_autotune.cache.made_of import MOST, difference, of_candidates, of_pa
 from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value
 from pytest_autotune.cache.ties import Measured
-from pytest_autotune.tuners.shared.values import stable_value
+from pytest_autotune.tuners.shared.source_digest import stable_value
 
 GPU = Device("GPU", "arch", 1)
 

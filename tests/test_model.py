@@ -9,7 +9,7 @@ import pytest
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, library_of
-from pytest_autotune.tuners.shared.values import stable_value
+from pytest_autotune.tuners.shared.source_digest import stable_value
 
 
 class Scope(enum.Enum):

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from pytest_autotune.cache.stores import read
-from pytest_autotune.tuners.shared.source.definitions import may_be_defined
+from pytest_autotune.tuners.shared.functions import may_be_defined
 from tests.conftest import Suite
 
 LIBRARY = """

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from pytest_autotune.tuners.shared.parsing import fails_in_threads, parsed_one_at_a_time
+from pytest_autotune.tuners.shared.compile_pool import fails_in_threads, parsed_one_at_a_time
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from types import ModuleType
 import pytest
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.shared.source.functions import closure_cells
-from pytest_autotune.tuners.shared.source.source_digest import source_digest, source_parts
-from pytest_autotune.tuners.shared.source.syntax import code_text
+from pytest_autotune.tuners.shared.code_text import code_text
+from pytest_autotune.tuners.shared.functions import closure_cells
+from pytest_autotune.tuners.shared.source_digest import source_digest, source_parts
 from tests.conftest import REPOSITORY
 
 KERNEL = '''
@@ -411,7 +411,7 @@ def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> 
     )
     (tmp_path / "classes.py").write_text(CLASSES.replace("USED", used))
     program = (
-        "import classes, kernels; from pytest_autotune.tuners.shared.source.source_digest import source_digest; "
+        "import classes, kernels; from pytest_autotune.tuners.shared.source_digest import source_digest; "
         "print(*(source_digest(used) for used in (kernels.outer, classes.kernel)))"
     )
 

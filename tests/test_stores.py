@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import Format, encode
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.stores import check_writable, read, update

@@ -19,7 +19,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from pytest_autotune.cache.model import Value
-from pytest_autotune.tuners.shared.source.functions import closure_cells
+from pytest_autotune.tuners.shared.functions import closure_cells
 from tests.test_triton import CONFIGS, Bench, configs, grid, interpreter, session  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("forget_choices", "interpreter")

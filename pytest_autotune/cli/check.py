@@ -15,9 +15,9 @@ from pathlib import Path
 import click
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.codec import Format, encode, format_of
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.codec import Format, encode, format_of
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, problem_text, safe, whole

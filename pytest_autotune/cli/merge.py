@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.codec import encode, format_of
 from pytest_autotune.cache.combine import Combined, combine
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
-from pytest_autotune.cache.codec import encode, format_of
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cli.output import PATH, choice_and_time, on_device, print_lines, safe, whole
 

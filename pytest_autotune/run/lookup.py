@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import Enum
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import entry_from_mapping, entry_to_mapping
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Entry, Identity, Problem, Value
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.workers.events import FAILED, TUNED, Event

@@ -15,7 +15,7 @@ from pytest_autotune.run.notes import is_from_outside
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError, Prepares, Suite
-from pytest_autotune.tuners.shared.guard import Replaced
+from pytest_autotune.tuners.shared.library import Replaced
 
 
 def _built_in(module: str) -> Callable[[], Adapter]:

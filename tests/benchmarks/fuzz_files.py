@@ -12,8 +12,8 @@ import sys
 import time
 from collections import Counter
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import Format, decode, encode
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value, Versions
 
 H200 = Device("NVIDIA H200", "sm_90", 132)

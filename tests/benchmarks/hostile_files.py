@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice, product
 from pathlib import Path
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import Format, encode
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.cache.stores import read
 

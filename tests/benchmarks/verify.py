@@ -310,7 +310,7 @@ def pytest_configure() -> None:
 
 def _plant(autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:
     from pytest_autotune.devices import current_gpu
-    from pytest_autotune.tuners.shared.source.functions import python_function
+    from pytest_autotune.tuners.shared.functions import python_function
     from pytest_autotune.tuners.triton import launches
     from pytest_autotune.tuners.triton.call import Call
     from pytest_autotune.tuners.triton.compiling import load_ahead

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
 from pytest_autotune.cache.codec import binary, json_text, text, text_reader, yaml_text
 from pytest_autotune.cache.codec.mapping import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.codec.schema import FORMAT_VERSION, Format, in_order, one_of_each
+from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
 from pytest_autotune.cache.model import Cache, Entry
 
 __all__ = [

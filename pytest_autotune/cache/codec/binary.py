@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec.mapping import Plain, from_mapping, to_mapping
 from pytest_autotune.cache.codec.schema import MESSAGES
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import NoReturn
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec.mapping import Plain, for_json, from_mapping, to_mapping
 from pytest_autotune.cache.codec.schema import twice
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 
 #: How a JSON report of a run begins, which has a version, too, and fields of other names.

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec.schema import (
     FORMAT_VERSION,
     INT64,
@@ -26,6 +25,7 @@ from pytest_autotune.cache.codec.schema import (
     device_ids,
     unknown_field,
 )
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.made_of import digests_of, known_digests
 from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value, Versions
 

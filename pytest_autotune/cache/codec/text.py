@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.codec.mapping import Plain, to_mapping
 from pytest_autotune.cache.codec.schema import MESSAGES
+from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Entry, Problem
 
 _HEADER = "# proto-file: pytest_autotune/cache/autotune_cache.proto\n# proto-message: pytest_autotune.AutotuneCache\n"

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec.mapping import Plain, from_mapping
 from pytest_autotune.cache.codec.schema import INT64, MESSAGES, UINT32
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
 
 _DEEPEST = 20

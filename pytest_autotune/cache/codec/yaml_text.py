@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec.mapping import Plain, for_json, from_mapping, to_mapping
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry, Scalar
 
 # What YAML does not take literally, or takes for the end of a line.

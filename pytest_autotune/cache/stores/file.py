@@ -5,8 +5,8 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import decode, encode, format_of
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores.store import PathStore
 from pytest_autotune.cache.stores.writing import lock_of, replace

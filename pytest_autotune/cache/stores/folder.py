@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.codec.schema import one_of_each
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.stores.file import FileStore, bytes_of

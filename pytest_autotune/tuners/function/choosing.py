@@ -25,7 +25,7 @@ from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.how import CallersClock, make_clock
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
-from pytest_autotune.tuners.shared.versions import version_of, versions_of
+from pytest_autotune.tuners.shared.library import version_of, versions_of
 
 NAME = "function"
 #: So many configurations of a space that is too large to be listed are candidates of a sweep.

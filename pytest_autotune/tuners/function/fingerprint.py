@@ -12,10 +12,9 @@ from pytest_autotune.tuners.function.source_text import parts_of, source_text
 from pytest_autotune.tuners.function.space import Space
 from pytest_autotune.tuners.function.strategies import Exhaustive, Optuna, Random, Strategy
 from pytest_autotune.tuners.measuring.how import Measuring
-from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.source.functions import python_function
-from pytest_autotune.tuners.shared.source.source_digest import FORM, class_digest, immutable_text
-from pytest_autotune.tuners.shared.values import stable_value
+from pytest_autotune.tuners.shared.functions import python_function
+from pytest_autotune.tuners.shared.source_digest import FORM, class_digest, immutable_text, stable_value
+from pytest_autotune.tuners.shared.values import digest
 
 
 @dataclass(frozen=True)

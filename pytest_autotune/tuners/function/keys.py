@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.model import UnportableError, Value
-from pytest_autotune.tuners.shared.values import stable_value
+from pytest_autotune.tuners.shared.source_digest import stable_value
 
 #: Characters of what is said of a key, or of why it fails.
 _LONGEST = 200

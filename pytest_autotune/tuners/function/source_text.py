@@ -16,11 +16,10 @@ from types import FunctionType, ModuleType
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import UnportableError
-from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.source.code_text import function_text
-from pytest_autotune.tuners.shared.source.functions import of_library, python_function
-from pytest_autotune.tuners.shared.source.source_digest import source_digest, source_parts, used_by
-from pytest_autotune.tuners.shared.source.syntax import code_text
+from pytest_autotune.tuners.shared.code_text import code_text, function_text
+from pytest_autotune.tuners.shared.functions import of_library, python_function
+from pytest_autotune.tuners.shared.source_digest import source_digest, source_parts, used_by
+from pytest_autotune.tuners.shared.values import digest
 
 #: Reading source takes milliseconds; a function's does not change while it lives.
 _digests: WeakKeyDictionary[object, str | None] = WeakKeyDictionary()

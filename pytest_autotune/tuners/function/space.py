@@ -14,8 +14,8 @@ from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value
 from pytest_autotune.tuners.function.source_text import source_text
-from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.values import stable_value
+from pytest_autotune.tuners.shared.source_digest import stable_value
+from pytest_autotune.tuners.shared.values import digest
 
 #: A product of at most this many combinations differs from others by the configurations it
 #: comes to, whatever its constraint looks like; a larger one by its axes and its constraint's source.

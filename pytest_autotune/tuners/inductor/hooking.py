@@ -8,8 +8,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.shared.guard import guarded
-from pytest_autotune.tuners.shared.signatures import known
+from pytest_autotune.tuners.shared.library import guarded, known
 
 
 class Patches:

@@ -28,8 +28,7 @@ from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
-from pytest_autotune.tuners.measuring.comparing import Comparison
-from pytest_autotune.tuners.measuring.times import Measurement
+from pytest_autotune.tuners.measuring.times import Comparison, Measurement
 from pytest_autotune.tuners.measuring.verifying import DISTURBED, report, slower
 from pytest_autotune.tuners.shared.candidates import (
     EVERY_CANDIDATE_FAILED,

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_autotune.tuners.measuring.clocks import Clock, Launch, Runner
-from pytest_autotune.tuners.measuring.comparing import Round
-from pytest_autotune.tuners.measuring.times import Measurement, measurement
+from pytest_autotune.tuners.measuring.times import Measurement, Round, measurement
 from pytest_autotune.tuners.shared.candidates import clear_tracebacks
 
 #: So many launches are queued before the host waits for the device; its queue holds about 1,000 operations.

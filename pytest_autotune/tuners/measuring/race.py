@@ -18,19 +18,20 @@ from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, settle, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
-from pytest_autotune.tuners.measuring.comparing import (
+from pytest_autotune.tuners.measuring.launching import Launching, Racing, Result
+from pytest_autotune.tuners.measuring.times import (
     ALLOWANCE,
     SURE,
     VERY_SURE,
     Comparison,
+    Measurement,
     Round,
     Score,
     compared,
     disagree,
+    measurement,
     scores,
 )
-from pytest_autotune.tuners.measuring.launching import Launching, Racing, Result
-from pytest_autotune.tuners.measuring.times import Measurement, measurement
 
 #: (launches of each that is left, those more than this share slower than the best drop out afterwards).
 STAGES = ((4, 0.30), (5, 0.15), (10, 0.08), (20, 0.04), (40, 0.02), (40, 0.0))

@@ -19,9 +19,9 @@ from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.session import Tuning
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
-from pytest_autotune.tuners.measuring.comparing import Comparison
 from pytest_autotune.tuners.measuring.launching import Result
 from pytest_autotune.tuners.measuring.race import Limits, Race
+from pytest_autotune.tuners.measuring.times import Comparison
 from pytest_autotune.tuners.shared.candidates import error_line, rounded_us
 
 #: What one race may cost. Long kernels differ less from launch to launch.

@@ -1,14 +1,49 @@
-"""The one pool in which tuners compile candidates ahead of measuring them."""
+"""The one pool in which tuners compile candidates ahead of measuring them.
+
+Its threads parse Python one at a time where that fails: from 3.11.0 to 3.11.7, and in 3.12.0 and 3.12.1, all threads
+share the counter by which ``ast.parse`` tells how deep it is, and a thread that is switched to meanwhile leaves a
+``SystemError: AST constructor recursion depth mismatch`` (python/cpython#106905). Compilers written in Python parse,
+and Triton does not recover: it remembers the error, and of a kernel that it was about to digest a digest that is none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
-from pytest_autotune.tuners.shared.parsing import parsed_one_at_a_time
+_ONE_AT_A_TIME = threading.RLock()
+
+
+def fails_in_threads(version: tuple[int, ...]) -> bool:
+    """Whether this version of Python has the fault."""
+    return (3, 11) <= version < (3, 11, 8) or (3, 12) <= version < (3, 12, 2)
+
+
+@contextmanager
+def parsed_one_at_a_time(version: tuple[int, ...] = sys.version_info[:3]) -> Iterator[None]:
+    """Let one thread parse at a time inside, where Python needs that; what else they do goes on side by side."""
+    if not fails_in_threads(version):
+        yield
+        return
+    original = ast.parse
+
+    def parse(*args: Any, **kwargs: Any) -> Any:
+        with _ONE_AT_A_TIME:
+            return original(*args, **kwargs)
+
+    ast.parse = parse
+    try:
+        yield
+    finally:
+        if ast.parse is parse:
+            ast.parse = original
+
 
 THREAD_NAME = "pytest-autotune-compile"
 

@@ -9,7 +9,7 @@ from functools import partial
 from types import CodeType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
 from typing import Any
 
-from pytest_autotune.tuners.shared.source.functions import closure_cells, layers, names_in, of_library
+from pytest_autotune.tuners.shared.functions import closure_cells, layers, names_in, of_library
 
 #: So many things are looked at.
 MOST = 100_000

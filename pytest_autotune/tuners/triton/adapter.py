@@ -18,8 +18,8 @@ from typing import Any
 
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import Suite
-from pytest_autotune.tuners.shared.guard import guarded
-from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.shared.functions import python_function, qualified_name
+from pytest_autotune.tuners.shared.library import guarded
 from pytest_autotune.tuners.triton.ahead import CompilingAhead
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import Compilations

@@ -18,8 +18,8 @@ from pytest_autotune.run.compiled_for import CompiledAhead
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
+from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.reach import reached
-from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, leave_to_others
 from pytest_autotune.tuners.triton.constants import NoText, constant_of, jit_function_of

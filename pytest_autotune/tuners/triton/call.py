@@ -11,10 +11,9 @@ from typing import Any
 
 from pytest_autotune.cache.model import Value, plain_value
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.tuners.shared.scalars import DtypeName, unwrapped
-from pytest_autotune.tuners.shared.source.functions import closure_cells, python_function
-from pytest_autotune.tuners.shared.source.source_digest import is_code
-from pytest_autotune.tuners.shared.values import stable_value
+from pytest_autotune.tuners.shared.functions import closure_cells, python_function
+from pytest_autotune.tuners.shared.source_digest import is_code, stable_value
+from pytest_autotune.tuners.shared.values import DtypeName, unwrapped
 from pytest_autotune.tuners.triton.internals import benchmark, kernel_layers
 
 #: The functions of ``triton.heuristics``, by the name of the value that each makes.

@@ -17,8 +17,7 @@ from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Refusal
 from pytest_autotune.run.session import Session, Tuning
 from pytest_autotune.tuners.shared.candidates import no_longer_compiles
-from pytest_autotune.tuners.shared.source.definitions import may_be_defined
-from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.shared.functions import may_be_defined, python_function, qualified_name
 from pytest_autotune.tuners.triton import identity as identities
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call

@@ -22,11 +22,10 @@ from pytest_autotune.cache.model import (
     Versions,
     before_pruning,
 )
-from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.source.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.source.source_digest import FORM, immutable_text, source_digest, source_parts
-from pytest_autotune.tuners.shared.values import callable_text
-from pytest_autotune.tuners.shared.versions import versions_of
+from pytest_autotune.tuners.shared.functions import python_function, qualified_name
+from pytest_autotune.tuners.shared.library import versions_of
+from pytest_autotune.tuners.shared.source_digest import FORM, callable_text, immutable_text, source_digest, source_parts
+from pytest_autotune.tuners.shared.values import digest
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call, Heuristics, key_value, key_values
 from pytest_autotune.tuners.triton.internals import knobs, targets

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.measuring.clocks import host_time_us
-from pytest_autotune.tuners.shared.source.functions import layers
+from pytest_autotune.tuners.shared.functions import layers
 from pytest_autotune.tuners.triton.internals import kernel_layers
 
 

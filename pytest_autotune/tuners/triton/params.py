@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_autotune.cache.model import UnportableError, Value
-from pytest_autotune.tuners.shared.digest import digest
-from pytest_autotune.tuners.shared.scalars import unwrapped
-from pytest_autotune.tuners.shared.source.source_digest import immutable_text
-from pytest_autotune.tuners.shared.values import callable_text, label_text, stable_value
+from pytest_autotune.tuners.shared.source_digest import callable_text, immutable_text, label_text, stable_value
+from pytest_autotune.tuners.shared.values import digest, unwrapped
 
 
 def _own_params(config: Any) -> tuple[Value, ...]:

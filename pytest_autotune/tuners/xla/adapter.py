@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.guard import guarded
-from pytest_autotune.tuners.shared.versions import version_of
+from pytest_autotune.tuners.shared.library import guarded, version_of
 from pytest_autotune.tuners.xla import internals
 from pytest_autotune.tuners.xla.internals import Hooked
 

@@ -22,7 +22,7 @@ from pytest_autotune.cache.model import Device, Versions
 from pytest_autotune.devices import of_jax
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.shared.versions import version_of
+from pytest_autotune.tuners.shared.library import version_of
 from pytest_autotune.tuners.xla import files, flags, hlo, internals
 from pytest_autotune.tuners.xla.entries import KERNELS, NAME, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_autotune.tuners.shared.signatures import known
+from pytest_autotune.tuners.shared.library import known
 
 
 @dataclass(frozen=True)

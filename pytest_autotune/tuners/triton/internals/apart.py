@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.versions import version_of
+from pytest_autotune.tuners.shared.library import version_of
 from pytest_autotune.tuners.triton.internals.modules import JIT_MODULE, module
 from pytest_autotune.tuners.triton.internals.targets import target_of
 

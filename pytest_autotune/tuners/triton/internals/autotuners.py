@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.tuners.shared.signatures import known
-from pytest_autotune.tuners.shared.source.functions import layers
+from pytest_autotune.tuners.shared.functions import layers
+from pytest_autotune.tuners.shared.library import known
 
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
 _PARAMETERS = {DISK_CACHE: ["self", "tuning_key", "configs", "bench_fn"], PRUNE: ["self", "kwargs"]}

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from pytest_autotune.tuners.shared.source.functions import closure_cells
+from pytest_autotune.tuners.shared.functions import closure_cells
 from pytest_autotune.tuners.triton.internals.modules import AUTOTUNER_MODULE, module
 from pytest_autotune.tuners.triton.internals.targets import triton_driver
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.tuners.shared.signatures import known
+from pytest_autotune.tuners.shared.library import known
 
 _COMPILE_PARAMETERS = ["src", "target", "options"]
 _REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError", "InterpreterError"}

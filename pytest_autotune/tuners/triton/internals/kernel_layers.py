@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_autotune.tuners.shared.source.functions import layers
+from pytest_autotune.tuners.shared.functions import layers
 from pytest_autotune.tuners.triton.internals.modules import JIT_MODULE
 
 

@@ -1,16 +1,64 @@
-"""The one guard around what adapters put in place of a tuner's functions: an error of theirs never fails a test."""
+"""What adapters know of a tuner's library, and replace in it: its version, its functions by their parameters, and the
+one guard around what is put in their place, so that an error of ours never fails a test.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import wraps
+from importlib.metadata import PackageNotFoundError, version
 from types import FunctionType, ModuleType
 from typing import Any
 
+from pytest_autotune.cache.model import Versions
 from pytest_autotune.run.notes import code_of, frames_of
 from pytest_autotune.run.policy import Refusal
 from pytest_autotune.run.session import Session
+from pytest_autotune.tuners.protocol import HookError
+
+
+def version_of(library: str) -> str:
+    """The version of an imported or installed library, without what it was built for; ``"?"`` where there is none."""
+    found = getattr(sys.modules.get(library), "__version__", None)
+    if found is None:
+        with suppress(PackageNotFoundError):
+            found = version(library)
+    return str(found or "?").split("+")[0]
+
+
+def versions_of(*libraries: str) -> Versions:
+    """``triton 3.6.0, torch 2.11.0, cuda 13.0``: of libraries that are imported, and what torch was built for."""
+    pairs = [(library, version_of(library)) for library in libraries if library in sys.modules]
+    torch: Any = sys.modules.get("torch")
+    for name in ("cuda", "hip") if "torch" in libraries and torch is not None else ():
+        if built_for := getattr(torch.version, name, None):
+            pairs.append((name, str(built_for)))
+    return Versions(tuple(pairs))
+
+
+def known(
+    function: Any, what: str, library: str, parameters: Sequence[str], *, and_others: bool = False, needed: str = ""
+) -> Callable[..., Any]:
+    """A function of a library that is what is known here.
+
+    :param function: None where the library has none.
+    :param what: its name, for messages.
+    :param parameters: the names of its parameters, in order.
+    :param and_others: later versions have further ones, which are handed on.
+    :param needed: what to do where there is none.
+    :raises HookError: when it is not there, or takes others.
+    """
+    if function is None:
+        advice = f"; {needed}" if needed else ""
+        raise HookError(f"{library} {version_of(library)} has no {what}{advice}")
+    found = list(inspect.signature(function).parameters)
+    if (found[: len(parameters)] if and_others else found) != list(parameters):
+        raise HookError(f"{what} of {library} {version_of(library)} has another signature")
+    return function  # type: ignore[no-any-return]
+
 
 _Attribute = tuple[Any, str]
 _IS_GUARDED = "_pytest_autotune_guarded"

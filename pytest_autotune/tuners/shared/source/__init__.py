@@ -1,1 +1,0 @@
-"""Source: what the text of a function says, and what identifies it."""
