@@ -91,8 +91,8 @@ def test_the_reference_names_each_key_of_the_json_report() -> None:
 def test_the_reference_names_each_option_and_ini_value() -> None:
     told = {code for row in rows_below(read(ROOT / "docs/reference.md"), "Options and ini values") for code in row[:2]}
     names = {name for cell in told for name in re.findall(r"--autotune-[a-z-]+|autotune_\w+", cell)}
-    flags = {option.flag for option in OPTIONS if option.action}
-    assert names == flags | {option.ini for option in OPTIONS if option.ini_type}
+    flags = {option.flag for option in OPTIONS if option.is_flag}
+    assert names == flags | {option.ini for option in OPTIONS if option.is_ini}
     assert len(flags) == 12
 
 

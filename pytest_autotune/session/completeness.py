@@ -15,7 +15,7 @@ import pytest
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.run.encoding import ProcessFacts
-from pytest_autotune.session.parsed_options import Options
+from pytest_autotune.session.options import Options
 
 _SELECTING = {
     "keyword": "-k",

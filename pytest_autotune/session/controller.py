@@ -29,9 +29,10 @@ from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.session import asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
-from pytest_autotune.session.parsed_options import CacheArgument, Options
+from pytest_autotune.session.options import Options
 from pytest_autotune.session.preparing import MeetingPlace
 from pytest_autotune.session.progress import ProgressOfWorkers, progress_of_process
+from pytest_autotune.session.values import CacheArgument
 from pytest_autotune.session.worker import Surroundings, TestProcess
 from pytest_autotune.session.xdist import Task, receive_lines, send_task, worker_process
 from pytest_autotune.workers.coordinator import Coordinator

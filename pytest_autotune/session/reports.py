@@ -17,7 +17,8 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report import ci_log, markdown, terminal
 from pytest_autotune.report.faces import face_of
 from pytest_autotune.report.summary import Place, Summary
-from pytest_autotune.session.parsed_options import CacheArgument, Options
+from pytest_autotune.session.options import Options
+from pytest_autotune.session.values import CacheArgument
 
 #: Variables with the folder of the checkout: GitHub's, GitLab's.
 _CHECKOUT = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")

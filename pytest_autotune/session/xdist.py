@@ -13,7 +13,7 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.session import INPUT_KEY
-from pytest_autotune.session.parsed_options import Options
+from pytest_autotune.session.options import Options
 from pytest_autotune.session.preparing import MeetingPlace
 from pytest_autotune.session.progress import ProgressFile
 from pytest_autotune.session.worker import Surroundings, TestProcess

@@ -300,19 +300,6 @@ OPTIONS = [
         "--autotune-update=prune: nothing is loaded, * (write --autotune-load=c.pb for the dump)",
     ),
     (["-oautotune_spread_gpus=true"], "autotune_spread_gpus: there are no workers to spread (add -n=NUM)"),
-    (
-        ["--autotune-prune"],
-        "--autotune-prune: there is no such option (write * --autotune-update=prune*",
-    ),
-    (
-        ["--autotune-update-new-only"],
-        "*-new-only: there is no such option (write --autotune-update=new)",
-    ),
-    (["--autotune-ci=off"], "--autotune-ci: there is no such option (write -o autotune_ci=off, *"),
-    (["--autotune-compile-ahead=off"], "--autotune-compile-ahead: there is no such option (write -o *"),
-    (["--autotune-verify-seconds=3"], "--autotune-verify-seconds: there is no such option (write -o *"),
-    (["--autotune-spread-gpus"], "--autotune-spread-gpus: there is no such option (write -o *"),
-    (["--autotune-night=3"], "--autotune-night: there is no such option (name the part, *"),
     (["--autotune-tuners=tritn"], "--autotune-tuners: unknown tuner 'tritn' (known: triton*)"),
     (["--autotune-tuners=triton,nothing.else"], "--autotune-tuners: unknown tuner 'nothing.else' (known: triton*)"),
 ]
