@@ -14,7 +14,7 @@ import pytest
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.progress import Stage
-from pytest_autotune.session.progress import ProgressFile
+from pytest_autotune.session.progress import file_of_worker
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.folder import (
     Membership,
@@ -126,7 +126,7 @@ def test_what_a_worker_of_any_name_has_left_goes_with_the_folder_of_its_run(tmp_
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     member = Membership(folder)
-    ProgressFile(folder, worker)(Stage("triton:k", 0.0))
+    file_of_worker(folder, worker)(Stage("triton:k", 0.0))
     Log(folder, worker).append(Lookup(Problem("triton", "k", (), Device("GPU", "arch"))).event)
 
     member.end()

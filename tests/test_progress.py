@@ -15,7 +15,7 @@ import pytest
 
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.run.progress import WAITING_FOR_GPU, Progress, Stage
-from pytest_autotune.session.progress import ProgressFile, ProgressLine, is_live, stages_in
+from pytest_autotune.session.progress import ProgressLine, file_of_worker, is_live, stages_in
 from tests.conftest import DISTRIBUTIONS, Suite
 
 PROBLEM = Problem("toy", "lib.op", (), Device("GPU", "arch", 1))
@@ -37,8 +37,9 @@ class Screen:
         self.clock = Clock()
         self.written: list[str] = []
         self.stages = list(stages)
-        place = (60 - used - 1, used > 0)
-        self.line = ProgressLine(self.written.append, lambda: place, lambda: self.stages, is_live, self.clock)
+        writer = SimpleNamespace(fullwidth=60, width_of_current_line=used)
+        config: Any = SimpleNamespace(get_terminal_writer=lambda: writer)
+        self.line = ProgressLine(config, self.written.append, lambda: self.stages, is_live, self.clock)
 
     def after(self, seconds: float) -> str:
         """What is written after so many seconds of a tuning."""
@@ -146,16 +147,16 @@ def test_the_stages_of_a_tuning_are_told_and_an_inner_one_before_the_outer() -> 
 
 
 def test_a_worker_tells_its_controller_by_a_file_and_nothing_is_left_of_it(tmp_path: Path) -> None:
-    progress = Progress(ProgressFile(tmp_path, "gw1"))
+    progress = Progress(file_of_worker(tmp_path, "gw1"))
 
     progress.begin(PROBLEM)
     progress.tries(PROBLEM, 2, 3)
-    (stage,) = stages_in(tmp_path, ["gw0", "gw1"])
+    (stage,) = stages_in(tmp_path)
     (tmp_path / "progress-gw0").write_text('{"torn')
     progress.end(PROBLEM)
 
     assert (stage.kernel, stage.number, stage.of) == ("toy:lib.op", 2, 3)
-    assert stages_in(tmp_path, ["gw0", "gw1"]) == []
+    assert stages_in(tmp_path) == []
 
 
 SLOW = """

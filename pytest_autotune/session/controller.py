@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pytest
@@ -31,9 +31,9 @@ from pytest_autotune.session import asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
 from pytest_autotune.session.options import Options
 from pytest_autotune.session.preparing import MeetingPlace
-from pytest_autotune.session.progress import ProgressOfWorkers, progress_of_process
+from pytest_autotune.session.progress import file_of_worker, progress_line, progress_of_process, stages_in
 from pytest_autotune.session.values import CacheArgument
-from pytest_autotune.session.worker import Surroundings, TestProcess
+from pytest_autotune.session.worker import WorkerContext, TestProcess
 from pytest_autotune.session.xdist import Task, receive_lines, send_task, worker_process
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
@@ -162,6 +162,8 @@ class Controller:
             self._receive(worker, lines)
         elif error and worker not in self._crashed:
             self._crashed.append(worker)
+            if self.shared.path is not None:
+                file_of_worker(self.shared.run(self.run_id), worker)(None)
 
     def _receive(self, process: str, lines: Sequence[str]) -> None:
         self._sent += events_in(lines, process)
@@ -377,11 +379,12 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
     config.pluginmanager.register(controller, "autotune-controller")
     if config.getoption("dist", "no") != "no":
         if controller.shared.path is not None:
-            workers = ProgressOfWorkers(config, controller.shared.run(controller.run_id))
-            config.pluginmanager.register(workers, "autotune-progress")
+            line = progress_line(config, partial(stages_in, controller.shared.run(controller.run_id)))
+            if line is not None:
+                config.pluginmanager.register(line, "autotune-progress")
         return controller, None
     can_prepare = controller.has_compiled and controller.shared.path is not None
-    surroundings = Surroundings(
+    context = WorkerContext(
         controller.index,
         Coordinator(GpuLock(options.wait_timeout, folder=controller.shared.locks)),
         controller.folder.log("main") if controller.folder is not None else Log(None, "main"),
@@ -389,7 +392,7 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
         progress=progress_of_process(config),
         prepares_in=MeetingPlace(controller.shared.run(controller.run_id)) if can_prepare else None,
     )
-    process = TestProcess(config, options, surroundings)
+    process = TestProcess(config, options, context)
     controller.serve(process)
     return controller, _register(config, process)
 

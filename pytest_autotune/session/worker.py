@@ -33,7 +33,7 @@ from pytest_autotune.workers.folder import Membership
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class WorkerContext:
     """What a process that runs tests finds.
 
     :param index: what is loaded; None when nothing is.
@@ -58,8 +58,8 @@ class TestProcess:
 
     __test__ = False
 
-    def __init__(self, config: pytest.Config, options: Options, surroundings: Surroundings) -> None:
-        around = self._around = surroundings
+    def __init__(self, config: pytest.Config, options: Options, context: WorkerContext) -> None:
+        self._context = context
         policy = Policy(
             dumping=options.dump is not None,
             on_miss=OnMiss(options.on_miss),
@@ -67,7 +67,7 @@ class TestProcess:
             tuners=options.tuners,
             ignore=options.ignore,
             aliases=dict(options.device_alias),
-            compile_threads=max(devices.cpu().multiprocessors // around.workers, 1),
+            compile_threads=max(devices.cpu().multiprocessors // context.workers, 1),
             sweep=options.sweep,
             verify=options.verification,
             debug=options.debug,
@@ -75,7 +75,7 @@ class TestProcess:
         #: What was looked up in the current test.
         self.in_this_test: list[Lookup] = []
         self.run = Session(
-            policy, around.index, around.coordination, self._was_asked, self._refuse, around.progress, around.log
+            policy, context.index, context.coordination, self._was_asked, self._refuse, context.progress, context.log
         )
         self.hooks = Hooks(self.run, options.tuners)
         self._config = config
@@ -96,7 +96,7 @@ class TestProcess:
 
     def end(self) -> Log:
         """Write down what this process reports of itself when it ends; returns all that it has written."""
-        log = self._around.log
+        log = self._context.log
         log.append(self._facts().event)
         return log
 
@@ -104,17 +104,17 @@ class TestProcess:
         workerinput = getattr(self._config, "workerinput", {})
         self._end_preparing()
         unseen = tuple(self.hooks.unseen())  # may add a note
-        if error := self._around.log.error:
+        if error := self._context.log.error:
             self.run.note(f"the log of this run cannot be written, so a kill would lose tunings: {error}")
         return ProcessFacts(
             worker=workerinput.get("workerid", ""),
             deselected=self._deselected,
-            notes=(*self.run.notes, *self._around.coordination.notes),
+            notes=(*self.run.notes, *self._context.coordination.notes),
             unseen=unseen,
             unhooked=tuple(self.run.unhooked.items()),
             versions=tuple(self.run.versions.items()),
-            imported=tuple(kernel for kernel in self._around.known_kernels if module_is_imported(kernel)),
-            waited_s=self._around.coordination.waited_s,
+            imported=tuple(kernel for kernel in self._context.known_kernels if module_is_imported(kernel)),
+            waited_s=self._context.coordination.waited_s,
             compiled_for=tuple(self.run.compiled_for),
             ahead=self.run.ahead,
         )
@@ -128,7 +128,7 @@ class TestProcess:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        place = self._around.prepares_in
+        place = self._context.prepares_in
         if place is not None:
             with self.run.guard("session", "prepare()"):
                 self._preparing = prepare(session, self._options, place, self.hooks, self._deselected)
@@ -198,7 +198,7 @@ class TestProcess:
             ran_with = list(self.run.ran_with.values())
             report.sections.append(("autotune sweep", _sweep_section(item, self._options, ran_with)))
             for one in ran_with:
-                self._around.log.append(replace(one, test=item.nodeid, test_failed=True).event)
+                self._context.log.append(replace(one, test=item.nodeid, test_failed=True).event)
         return report
 
     @pytest.hookimpl(trylast=True)

@@ -15,8 +15,8 @@ from pytest_autotune.run.progress import Progress
 from pytest_autotune.session import INPUT_KEY
 from pytest_autotune.session.options import Options
 from pytest_autotune.session.preparing import MeetingPlace
-from pytest_autotune.session.progress import ProgressFile
-from pytest_autotune.session.worker import Surroundings, TestProcess
+from pytest_autotune.session.progress import file_of_worker
+from pytest_autotune.session.worker import WorkerContext, TestProcess
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log, Others
 from pytest_autotune.workers.folder import SharedFolder, shared_folder
@@ -92,10 +92,10 @@ def worker_process(config: pytest.Config, options: Options, workerinput: dict[st
         others = Others(log.folder or folder, worker)
         coordination = Coordinator(gpu, folder, others)
         if task.is_local:
-            progress = Progress(ProgressFile(folder, worker))
+            progress = Progress(file_of_worker(folder, worker))
         if task.has_compiled:
             prepares_in = MeetingPlace(folder, task.workers)
-    surroundings = Surroundings(
+    context = WorkerContext(
         EntryIndex.from_groups(task.groups) if task.groups is not None else None,
         coordination,
         log,
@@ -104,4 +104,4 @@ def worker_process(config: pytest.Config, options: Options, workerinput: dict[st
         progress=progress,
         prepares_in=prepares_in,
     )
-    return TestProcess(config, options, surroundings)
+    return TestProcess(config, options, context)
