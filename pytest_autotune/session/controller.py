@@ -33,7 +33,7 @@ from pytest_autotune.session.options import Options
 from pytest_autotune.session.preparing import MeetingPlace
 from pytest_autotune.session.progress import file_of_worker, progress_line, progress_of_process, stages_in
 from pytest_autotune.session.values import CacheArgument
-from pytest_autotune.session.worker import WorkerContext, TestProcess
+from pytest_autotune.session.worker import TestProcess, WorkerContext
 from pytest_autotune.session.xdist import Task, receive_lines, send_task, worker_process
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, RunFolder, events_in

@@ -16,7 +16,7 @@ from pytest_autotune.session import INPUT_KEY
 from pytest_autotune.session.options import Options
 from pytest_autotune.session.preparing import MeetingPlace
 from pytest_autotune.session.progress import file_of_worker
-from pytest_autotune.session.worker import WorkerContext, TestProcess
+from pytest_autotune.session.worker import TestProcess, WorkerContext
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log, Others
 from pytest_autotune.workers.folder import SharedFolder, shared_folder
