@@ -59,14 +59,6 @@ def test_values_in_another_order_are_sorted_by_name() -> None:
     assert decode(message.SerializeToString(), Format.BINARY, "x.pb").entries == (entry(),)
 
 
-def test_a_name_that_stands_twice_is_refused() -> None:
-    message = message_of(to_bytes(entry()))
-    message.entries[0].key.append(message.entries[0].key[0])
-
-    with pytest.raises(CacheError, match=r'entries\[0\]\.key: the name "M" is used twice'):
-        decode(message.SerializeToString(), Format.BINARY, "x.pb")
-
-
 def test_what_protobuf_refuses_is_refused_and_the_rest_is_what_it_reads() -> None:
     data = to_bytes(entry(300), entry(2, choice=None, candidates=(Candidate("a", time_us=1.0),), native=b"n"))
     changed = [data[:cut] for cut in range(len(data))]

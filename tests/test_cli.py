@@ -392,7 +392,7 @@ def test_check_tells_what_cannot_be_read_with_line_and_column(run: Run) -> None:
     assert status == 1
     assert lines[0].startswith('a.textproto:7: the field "kernell" is unknown')
     assert lines[1].startswith("b.textproto:1: an unresolved merge conflict")
-    assert "entries[0].kernel is empty (mend it, " in lines[2]
+    assert "entries[0]: its kernel is empty (mend it, " in lines[2]
     assert lines[3].startswith("gone.pb: no such file")
 
 

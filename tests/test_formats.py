@@ -7,7 +7,6 @@ import math
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import PurePath
 
 import pytest
@@ -42,7 +41,8 @@ TEMPLATE = Entry(
     ),
 )
 XLA = Entry(Problem("xla", "hlo", (), H200), native=bytes(range(256)), label="fusion(größe, 名前)", choice=Candidate())
-CACHE = Cache((TEMPLATE, MATMUL, XLA))
+NONE_WORKS = Entry(Problem("triton", "k", (), H200), candidates=(Candidate(failed='no "x"'), Candidate(failed="1 > 0")))
+CACHE = Cache((TEMPLATE, MATMUL, XLA, NONE_WORKS))
 
 MATMUL_TEXT = """\
 # proto-file: pytest_autotune/cache/autotune_cache.proto
@@ -144,11 +144,6 @@ def test_the_order_of_entries_does_not_show(format):
 
 
 @every_format
-def test_an_empty_cache_is_a_file(format):
-    assert decode(encode(Cache(), format), format, "cache") == Cache()
-
-
-@every_format
 def test_scalars_of_different_kinds_stay_different(format):
     values = [True, 1, 1.0, "1", None, -0.0, 0.0, 2**63 - 1, -(2**63), math.inf, -math.inf, math.nan, 1e16, 5e-324, ""]
     key = tuple(Value(f"v{index:02}", value) for index, value in enumerate(values))
@@ -163,39 +158,6 @@ def test_devices_whose_names_give_one_id_get_two(format):
     data = encode(cache, format)
     assert set(decode(data, format, "cache").entries) == set(cache.entries)
     assert encode(Cache(cache.entries[::-1]), format) == data
-
-
-@every_format
-@pytest.mark.parametrize(
-    "entry",
-    [
-        Entry(Problem("", "k", (), H200)),
-        Entry(Problem("t", "", (), H200)),
-        Entry(Problem("t", "k", (Value("M", 1), Value("M", 2)), H200)),
-        Entry(Problem("t", "k", (Value("M", 2**63),), H200)),
-        Entry(Problem("t", "k", (), H200), choice=Candidate(params=(Value("M", -(2**70)),))),
-        Entry(Problem("t", "k", (), Device("d", "a", 2**32))),
-        Entry(Problem("t", "k", (), H200), label="\ud800"),
-    ],
-    ids=["tuner", "kernel", "names", "key", "param", "multiprocessors", "surrogate"],
-)
-def test_what_no_reader_would_take_back_is_not_written(entry, format):
-    with pytest.raises(CacheError):
-        encode(Cache((entry,)), format)
-
-
-@pytest.mark.parametrize("format", [Format.TEXT, Format.YAML, Format.JSON])
-def test_where_text_cannot_be_encoded_the_error_shows_what_stands_before_it(format):
-    entry = Entry(Problem("t", "kernel\ud800", (), H200))
-    with pytest.raises(CacheError, match=r"kernel\?: UTF-8 cannot encode this"):
-        encode(Cache((entry,)), format)
-
-
-@every_format
-def test_of_two_entries_for_one_problem_the_faster_stays(format):
-    slower = replace(MATMUL, choice=Candidate(params=(Value("BLOCK", 32),), time_us=11.0))
-    untimed = replace(MATMUL, choice=Candidate(params=(Value("BLOCK", 16),)))
-    assert decode(encode(Cache((slower, MATMUL, untimed)), format), format, "cache").entries == (MATMUL,)
 
 
 def test_of_two_entries_in_a_merged_file_the_faster_stays_in_any_order():
@@ -226,25 +188,10 @@ def test_text_written_by_hand_says_the_same(edit):
     assert decode(edit(MATMUL_TEXT).encode(), Format.TEXT, "cache") == Cache((MATMUL,))
 
 
-def test_entries_share_their_values():
-    other = replace(MATMUL, problem=replace(MATMUL.problem, kernel="other"))
-    for format in (Format.TEXT, Format.BINARY):
-        one, two = decode(encode(Cache((MATMUL, other)), format), format, "cache").entries
-        assert one.problem.key[0] is two.problem.key[0]
-        assert one.choice.params[0] is two.choice.params[0]
-
-
 def test_a_journal_line_is_an_entry_with_its_device_inside():
     for entry in CACHE.entries:
         line = json.dumps(entry_to_mapping(entry))
         assert entry_from_mapping(json.loads(line)) == entry
-
-
-def test_a_damaged_journal_line_is_refused_in_words():
-    with pytest.raises(CacheError, match=r"entry\.kernel is empty"):
-        entry_from_mapping({"tuner": "t", "device": {"name": "d"}})
-    with pytest.raises(CacheError, match=r'entry\.device: no device has the id ""'):
-        entry_from_mapping({"tuner": "t", "kernel": "k"})
 
 
 @pytest.mark.parametrize("written", [Format.TEXT, Format.YAML, Format.JSON])
@@ -269,11 +216,6 @@ def test_an_error_does_not_repeat_a_line_of_a_megabyte(format):
     text = encode(Cache((MATMUL,)), format if format is not Format.BINARY else Format.TEXT).decode()
     for damaged in (text.replace("1024", "x" * 1_400_000), text.replace("key", "k" * 1_400_000), "a " * 700_000):
         assert len(told(damaged, format)) < 500
-
-
-def test_nothing_is_printed_before_the_line_about_a_damaged_text(recwarn):
-    assert refusal(MATMUL_TEXT.replace('"M"', '"\\q\\400"'), Format.TEXT)
-    assert not recwarn.list
 
 
 # Newer versions
@@ -319,21 +261,6 @@ def test_unknown_fields_make_a_cache_that_must_not_be_rewritten(data, format):
     assert cache.entries == (MATMUL,)
 
 
-def test_a_binary_file_with_unknown_fields_anywhere_must_not_be_rewritten():
-    from pytest_autotune.cache import autotune_cache_pb2 as pb2
-
-    def places(message):
-        return message, message.devices[0], message.entries[0].choice.params[0]
-
-    data = encode(Cache((MATMUL,)), Format.BINARY)
-    for place in range(3):
-        message = pb2.AutotuneCache.FromString(data)
-        places(message)[place].MergeFromString(b"\xa2\x06\x03new")  # field 100, text
-        cache = decode(message.SerializeToString(), Format.BINARY, "cache")
-        assert cache.entries == (MATMUL,)
-        assert str(CacheError(*cache.lossy)) == 'cache: the field "100" is unknown (upgrade pytest-autotune)'
-
-
 # What is refused
 
 
@@ -376,9 +303,9 @@ def test_a_merge_conflict_is_called_one(format):
     ("old", "new", "expected"),
     [
         ('device: "nv', 'device: "xx', 'entries[0].device: no device has the id "xxidia-h200-sm90-132"'),
-        ('tuner: "triton"', 'tuner: ""', "entries[0].tuner is empty"),
-        ('kernel: "lib.ops.matmul"', "", "entries[0].kernel is empty"),
-        ("dtype", "M", 'entries[0].key: the name "M" is used twice'),
+        ('tuner: "triton"', 'tuner: ""', "entries[0]: its tuner is empty"),
+        ('kernel: "lib.ops.matmul"', "", "entries[0]: its kernel is empty"),
+        ("dtype", "M", 'entries[0]: the name "M" is used twice in its key'),
         ("devices {", "devices { id: 'nvidia-h200-sm90-132' }\ndevices {", '"nvidia-h200-sm90-132" is used twice'),
         ('id: "nvidia-h200-sm90-132"', "", "devices[0] has no id"),
     ],
@@ -437,7 +364,7 @@ def test_yaml_is_data_and_only_that(data, expected):
         ('{"format_version": 1, "format_version": 1}', "stands twice"),
         ('{"format_version": NaN}', "NaN is not JSON"),
         ('{"format_version": ' + "9" * 5000 + "}", "cache"),
-        ('{"format_version": 1, "devices": [{"id": "\\ud800"}]}', "half a character"),
+        ('{"format_version": 1, "devices": [{"name": "\\ud800"}]}', "UTF-8 cannot encode"),
         ("[" * 100_000, "nested too deeply"),
         ("[]", "a list where a mapping belongs"),
     ],
@@ -445,10 +372,6 @@ def test_yaml_is_data_and_only_that(data, expected):
 )
 def test_json_is_strict(data, expected):
     assert expected in refusal(data, Format.JSON)
-
-
-def test_text_nested_without_end_is_refused():
-    assert refusal("format_version: 1\nfuture " + "{ a " * 50_000, Format.TEXT)
 
 
 # Names and imports
@@ -459,11 +382,7 @@ def test_text_nested_without_end_is_refused():
     [
         ("a.textproto", Format.TEXT),
         ("a.b.TXTPB", Format.TEXT),
-        ("a.pbtxt", Format.TEXT),
-        ("a.txt", Format.TEXT),
-        ("a.pb", Format.BINARY),
         ("a.binpb", Format.BINARY),
-        ("a.yaml", Format.YAML),
         ("a.yml", Format.YAML),
         ("a.json", Format.JSON),
     ],
@@ -479,7 +398,7 @@ def test_another_suffix_is_refused_with_the_known_ones(name):
 
 
 def test_importing_the_cache_modules_imports_neither_protobuf_nor_yaml():
-    names = ("model", "errors", "index", "stores", "formats")
+    names = ("model", "errors", "index", "stores", "codec")
     program = "; ".join(
         [*(f"import pytest_autotune.cache.{name}" for name in names), "import sys; print(*sys.modules)"]
     )
@@ -503,16 +422,6 @@ def test_an_unknown_field_of_a_text_is_told_with_its_line_and_the_nearest_name(o
     assert told(MATMUL_TEXT.replace(old, new, 1), Format.TEXT) == expected
 
 
-@mapping_formats
-@pytest.mark.parametrize("name", ["kernel", "fingerprint", "entries", "time_us"])
-def test_an_unknown_field_of_a_mapping_is_told_with_its_line_and_the_nearest_name(name, format):
-    text = encode(Cache((MATMUL,)), format).decode()
-    misspelt = name[:-2] + name[-1] + name[-2]
-    line = text[: text.index(name)].count("\n") + 1
-    shown = told(text.replace(name, misspelt), format)
-    assert shown == f'cache:{line}: the field "{misspelt}" is unknown (is it "{name}"?)'
-
-
 def told(data: str, format: Format) -> str:
     """What is told of a file that is refused, or that is loaded and must not be rewritten."""
     try:
@@ -523,23 +432,8 @@ def told(data: str, format: Format) -> str:
     return str(CacheError(*lossy))
 
 
-@pytest.mark.parametrize("format", list(Format))
-def test_an_entry_whose_candidates_all_failed_survives_every_format(format: Format) -> None:
-    problem = Problem("triton", "k", (), Device("GPU", "arch", 1))
-    entry = Entry(problem, candidates=(Candidate(failed='no "x"'), Candidate(failed="too large: 1 > 0")))
-
-    (read,) = decode(encode(Cache((entry,)), format), format, "cache").entries
-
-    assert read == entry
-    assert read.every_failed
-
-
 @pytest.mark.parametrize(
     "text", ["", "triton 3.6.0, torch 2.11.0+cu130, cuda 13.0", "x", "x , y", " a", "a, , b", "a  b c"]
 )
 def test_the_versions_of_an_entry_are_data_and_stand_in_a_file_as_they_did(text: str) -> None:
     assert str(Versions.of(text)) == text
-
-
-def test_the_version_of_the_tuner_itself_is_told_to_the_minor() -> None:
-    assert Versions.of("triton 3.6.0, torch 2.11.0").minor == ("triton", "3.6")

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import enum
 import itertools
+from collections.abc import Callable
 
 import pytest
 
+from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, library_of
+from pytest_autotune.cache.model import (
+    Cache,
+    Candidate,
+    Device,
+    Entry,
+    Problem,
+    UnportableError,
+    Value,
+    Versions,
+    library_of,
+)
 from pytest_autotune.tuners.shared.source_digest import stable_value
+
+GPU = Device("GPU", "arch", 1)
 
 
 class Scope(enum.Enum):
@@ -73,3 +87,46 @@ def test_devices_of_one_id_come_in_the_same_order_in_every_process() -> None:
 
     assert len({device.id for device in cache.devices}) == 1
     assert [device.name for device in cache.devices] == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Problem("", "k", (), GPU),
+        lambda: Problem("t", "", (), GPU),
+        lambda: Problem("t", "half a character \ud800", (), GPU),
+        lambda: Problem("t", 3, (), GPU),  # type: ignore[arg-type]
+        lambda: Problem("t", "k", (Value("M", 1), Value("M", 2)), GPU),
+        lambda: Value("M", 2**63),
+        lambda: Value("M", -(10**5000)),
+        lambda: Value("M", "\ud800"),
+        lambda: Device("d", "a", 2**32),
+        lambda: Candidate("\ud800"),
+    ],
+)
+def test_what_no_file_could_hold_is_refused_as_it_is_made(make: Callable[[], object]) -> None:
+    with pytest.raises(UnportableError):
+        make()
+
+
+def test_what_is_told_and_never_compared_is_escaped_where_utf8_cannot_encode_it() -> None:
+    candidate = Candidate(failed="no file /tmp/\udcff")
+    entry = Entry(Problem("t", "k", (), GPU), candidates=(candidate,), label="\ud800", versions=Versions.of("t \ud800"))
+
+    assert candidate.failed == "no file /tmp/\\udcff"
+    for format in Format:
+        assert decode(encode(Cache((entry,)), format), format, "x").entries == (entry,)
+
+
+def test_a_key_keeps_its_order_and_is_the_same_in_any_other() -> None:
+    one, other = (Problem("t", "k", tuple(Value(name, 1) for name in names), GPU) for names in ("MNK", "KMN"))
+
+    assert [value.name for value in one.key] == ["M", "N", "K"]
+    assert (one, one.digest, hash(one)) == (other, other.digest, hash(other))
+    assert str(one) == "t:k (M=1, N=1, K=1)"
+
+
+def test_problems_are_in_the_order_of_their_numbers() -> None:
+    problems = [Problem("t", "k", (Value("M", m),), GPU) for m in (1024, 1, 128)]
+
+    assert [one.key[0].value for one in sorted(problems, key=lambda one: one.sort_key)] == [1, 128, 1024]

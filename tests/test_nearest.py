@@ -48,7 +48,7 @@ def test_another_digest_alone_is_new_or_changed_code() -> None:
 
 
 def test_other_key_names_are_told_where_no_entry_has_the_same() -> None:
-    assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have K, N")
+    assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have N, K")
 
 
 def test_keys_whose_names_differ_by_optional_parts_are_compared_part_by_part() -> None:

@@ -38,7 +38,7 @@ class _Kernel:
     def by_key(self) -> Mapping[_Key, Sequence[Entry]]:
         found: dict[_Key, list[Entry]] = {}
         for entry in self.entries:
-            found.setdefault(entry.problem.key, []).append(entry)
+            found.setdefault(entry.problem.sorted_key, []).append(entry)
         return found
 
     @cached_property
@@ -82,7 +82,7 @@ class EntryIndex:
     def same_key(self, problem: Problem) -> Sequence[Entry]:
         """The entries of the problem's tuner, kernel and key, of any device."""
         found = self._kernels.get((problem.tuner, problem.kernel))
-        return found.by_key.get(problem.key, ()) if found else ()
+        return found.by_key.get(problem.sorted_key, ()) if found else ()
 
     def with_fingerprint(self, tuner: str, fingerprint: _Key) -> Sequence[str]:
         """The kernels of this tuner that have an entry with this fingerprint, which is not empty."""

@@ -19,6 +19,7 @@ Scalar = bool | int | float | str | None
 
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 _INT64 = range(-(2**63), 2**63)
+_UINT32 = range(2**32)
 _BY_NAME = attrgetter("name")
 #: A part of an encoded tuple: kind of scalar, scalar, type, each as Python writes text.
 _PART = re.compile(r"""\('(\w+)', ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"), '(\w*)'\)""")
@@ -48,8 +49,8 @@ class Value:
     without a scalar. Values are compared as they are encoded, so ``True``,
     ``1`` and ``1.0`` are three different values.
 
-    :raises UnportableError: for a scalar that is none of Python's own, such as one of numpy: no file or process
-        could hand it on. :func:`plain_value` takes what derives from them.
+    :raises UnportableError: for what no file or process could hand on: a scalar that is none of Python's own, such as
+        one of numpy, an integer beyond 64 bits, text that UTF-8 cannot encode. :func:`plain_value` takes more.
     """
 
     name: str
@@ -57,14 +58,28 @@ class Value:
     type: str = ""
 
     def __post_init__(self) -> None:
-        if self.value.__class__ not in _SCALARS:
+        kind = self.value.__class__
+        if kind not in _SCALARS:
             raise UnportableError(f"{self.name} is a {_type_name(self.value)}, which has no stable form")
+        if kind is int and self.value not in _INT64:
+            raise UnportableError(f"{self.name} is an integer beyond 64 bits")
+        if kind is str:
+            _check_text(self.name, self.value)
+        check_name(self.name)
+        check_name(self.type)
 
     @property
     def encoded(self) -> tuple[str, str, str, str]:
         """The value as text: name, kind of scalar, scalar, type."""
         value = self.value
         return self.name, type(value).__name__, repr(value), self.type
+
+    @property
+    def sort_key(self) -> tuple[str, float, tuple[str, str, str, str]]:
+        """Orders values of one name: numbers by their size."""
+        value = self.value
+        is_number = isinstance(value, (int, float)) and value == value
+        return self.name, float(value) if is_number and value is not None else 0.0, self.encoded
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -117,10 +132,6 @@ def plain_value(name: str, value: object, type: str = "") -> Value:
     """
     check_name(name)
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise UnportableError(f"{name} is text that UTF-8 cannot encode") from None
         return Value(name, str(value), type)
     if value is None or isinstance(value, bool):
         return Value(name, value, type)
@@ -135,13 +146,31 @@ def plain_value(name: str, value: object, type: str = "") -> Value:
 def check_name(name: str) -> None:
     """Refuse a name that no file could hold.
 
-    :raises UnportableError: for one that UTF-8 cannot encode.
+    :raises UnportableError: for one that is no text, or that UTF-8 cannot encode.
     """
-    if not name.isascii():
+    _check_text(f"the name {name!r}", name)
+
+
+def _check_text(what: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise UnportableError(f"{what} is a {_type_name(text)}, and not text")
+    if not text.isascii():
         try:
-            name.encode()
+            text.encode()
         except UnicodeEncodeError:
-            raise UnportableError(f"{name!r} is a name that UTF-8 cannot encode") from None
+            raise UnportableError(f"{what} is text that UTF-8 cannot encode") from None
+
+
+def _check_names(what: str, values: tuple[Value, ...]) -> None:
+    names = [value.name for value in values]
+    if len(set(names)) < len(names):
+        name = next(name for name in names if names.count(name) > 1)
+        raise UnportableError(f'the name "{name}" is used twice in its {what}')
+
+
+def _noted(text: str) -> str:
+    """Text that is told and never compared; what UTF-8 cannot encode, such as half a file name, is escaped."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def _type_name(value: object) -> str:
@@ -162,6 +191,12 @@ class Device:
     name: str
     arch: str
     multiprocessors: int = 0
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_name(self.arch)
+        if self.multiprocessors not in _UINT32:
+            raise UnportableError(f"{self.name} has a number of multiprocessors that does not fit 32 bits")
 
     @property
     def id(self) -> str:
@@ -198,6 +233,13 @@ class Candidate:
     failed: str = ""
     label: str = ""
 
+    def __post_init__(self) -> None:
+        check_name(self.id)
+        if not isinstance(self.time_us, (float, int, type(None))):
+            raise UnportableError(f"the time of {self} is a {_type_name(self.time_us)}")
+        for name in ("failed", "label"):
+            object.__setattr__(self, name, _noted(getattr(self, name)))
+
     def same_configuration(self, other: Candidate) -> bool:
         """Whether both name one configuration, whatever was measured of it."""
         return self.id == other.id and self.params == other.params
@@ -223,19 +265,30 @@ def library_of(tuner: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is tuned: tuner + kernel + key + device. The key is kept sorted by name."""
+    """What is tuned: tuner + kernel + key + device.
+
+    :param key: in the order in which the tuner has it, which is kept and shown; in any other it is the same problem.
+    :raises UnportableError: for a problem that no file could hold.
+    """
 
     tuner: str
     kernel: str
-    key: tuple[Value, ...]
+    key: tuple[Value, ...] = field(compare=False)
     device: Device
+    sorted_key: tuple[Value, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", tuple(sorted(self.key, key=_BY_NAME)))
+        for part, name in (("tuner", self.tuner), ("kernel", self.kernel)):
+            check_name(name)
+            if not name:
+                raise UnportableError(f"its {part} is empty")
+        object.__setattr__(self, "key", tuple(self.key))
+        _check_names("key", self.key)
+        object.__setattr__(self, "sorted_key", tuple(sorted(self.key, key=_BY_NAME)))
 
     def __hash__(self) -> int:
         # Coarser than equality as that of values, and half the time of asking each of them.
-        return hash((self.tuner, self.kernel, *[str(value.value) for value in self.key]))
+        return hash((self.tuner, self.kernel, *[str(value.value) for value in self.sorted_key]))
 
     @property
     def name(self) -> str:
@@ -251,13 +304,13 @@ class Problem:
     def digest(self) -> str:
         """32 hexadecimal digits that name this problem in any process, on any machine."""
         device = (self.device.name, self.device.arch, self.device.multiprocessors)
-        parts = (self.tuner, self.kernel, tuple(value.encoded for value in self.key), device)
+        parts = (self.tuner, self.kernel, tuple(value.encoded for value in self.sorted_key), device)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     @property
     def sort_key(self) -> tuple[object, ...]:
         """Orders problems the same way in every process."""
-        return self.tuner, self.kernel, self.device.sort_key, tuple(value.encoded for value in self.key)
+        return self.tuner, self.kernel, self.device.sort_key, tuple(value.sort_key for value in self.key)
 
     def __str__(self) -> str:
         key = f" ({', '.join(map(str, self.key))})" if self.key else ""
@@ -292,6 +345,7 @@ class Versions:
     def of(cls, text: str) -> Versions:
         """Those that a text names: ``"triton 3.6.0, torch 2.11.0"``. Any text comes back from ``str`` as it was."""
         pairs = []
+        text = _noted(text)
         for part in text.split(", ") if text else ():
             library, _, version = part.partition(" ")
             pairs.append((library, version) if library and version else (part, ""))
@@ -328,6 +382,10 @@ class Digest:
     id: str
     parts: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        check_name(self.id)
+        object.__setattr__(self, "parts", tuple(map(_noted, self.parts)))
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -356,7 +414,11 @@ class Entry:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fingerprint", tuple(sorted(self.fingerprint, key=_BY_NAME)))
-        object.__setattr__(self, "compiled", tuple(sorted(set(self.compiled))))
+        _check_names("fingerprint", self.fingerprint)
+        object.__setattr__(self, "compiled", tuple(sorted({_noted(text) for text in self.compiled})))
+        object.__setattr__(self, "label", _noted(self.label))
+        if not isinstance(self.native, bytes):
+            raise UnportableError(f"what the tuner itself wrote is a {_type_name(self.native)}, and not bytes")
 
     @property
     def identity(self) -> Identity:

@@ -60,8 +60,8 @@ def _lines(cache: Cache, entries: Sequence[Entry]) -> Iterator[str]:
 def _group(name: str, device: Device, entries: list[Entry]) -> Iterator[str]:
     """A table of a kernel's entries for a device: what all have in common stands above it."""
     keys = [{value.name: value for value in entry.problem.key} for entry in entries]
-    seen = {name: {key.get(name) for key in keys} for name in sorted({name for key in keys for name in key})}
-    shared = {name for name, values in seen.items() if len(values) == 1 and len(entries) > 1}
+    seen = {name: {key.get(name) for key in keys} for name in dict.fromkeys(name for key in keys for name in key)}
+    shared = [name for name, values in seen.items() if len(values) == 1 and len(entries) > 1]
     own = [name for name in seen if name not in shared]
     title = ", ".join([f"{name} on {device}", *(str(value) for name in shared for value in seen[name])])
     # Several entries of one problem are told apart by what they rest on.

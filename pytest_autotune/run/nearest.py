@@ -130,7 +130,7 @@ def _comparable(names: Iterable[str], others: Iterable[str]) -> bool:
 
 
 def _difference(has: Mapping[str, Value], wanted: Mapping[str, Value]) -> _Difference:
-    names = sorted(has.keys() | wanted.keys())
+    names = dict.fromkeys([*wanted, *has])
     pairs = [(name, has.get(name), wanted.get(name)) for name in names if has.get(name) != wanted.get(name)]
     parts = [_part(name, one, other) for name, one, other in pairs]
     has_digest = any(value is not None and value.type == "digest" for _, *both in pairs for value in both)

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
-from pytest_autotune.cache.codec import Format, encode
-from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Cache
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.policy import Policy, Refusal, refusal
@@ -21,20 +18,6 @@ def raise_refusal(message: str) -> NoReturn:
     :raises Refusal: always.
     """
     raise Refusal(message)
-
-
-def _check_written(lookup: Lookup) -> None:
-    """Refuse an entry that no file could hold: at the end of the run it would keep all others out of it.
-
-    :raises Exception: then, whatever is wrong with it.
-    """
-    found = [lookup.entry] if lookup.searched else [lookup.verdict.entry] if lookup.verdict is not None else []
-    try:
-        for entry in found:
-            if entry is not None:
-                encode(Cache((entry,)), Format.TEXT)
-    except CacheError as error:
-        raise ValueError(f"{lookup.problem} cannot be written: {error}") from None
 
 
 class Reporting:
@@ -67,7 +50,6 @@ class Reporting:
         tuner = lookup.problem.tuner
         try:
             try:
-                _check_written(lookup)
                 self._log.append(lookup.event)
             except Exception as error:
                 if lookup.entry is None and lookup.verdict is None:

@@ -151,7 +151,7 @@ def test_without_options_nothing_of_the_plugin_is_active(suite: Suite, section) 
     assert suite.tunings == []
 
 
-@pytest.mark.parametrize("bad", ["times={'\\ud800': 1.0}", "environment='toy \\ud800'", "M=2**63"])
+@pytest.mark.parametrize("bad", ["times={'\\ud800': 1.0}", "M=2**63"])
 @pytest.mark.parametrize("path", ["cache.textproto", "cache.pb"])
 def test_an_entry_that_no_file_can_hold_costs_a_line_and_no_other_entry(
     serial_suite: Suite, section, path: str, bad: str
@@ -162,7 +162,6 @@ def test_an_entry_that_no_file_can_hold_costs_a_line_and_no_other_entry(
 
     result.assert_outcomes(passed=2)
     assert result.ret == 0
-    lines = [line for line in section(result) if not line.startswith("UNRECORDED ")]
-    assert lines[0].startswith("toy: error in record(): ValueError: toy:lib.bad")
+    assert section(result)[0].startswith("toy: error in choose(): UnportableError: ")
     assert section(result)[-1].endswith(f"1 entry written to {path}: 1 added")
     assert "1 hit" in serial_suite.run(f"--autotune-load={path}", "-k", "good").stdout.str()

@@ -89,7 +89,7 @@ def test_a_new_key_is_a_miss_that_fails_the_limit_and_is_mended_by_an_update(sui
     covered = suite.load("--autotune-max-misses=0")
 
     assert result.ret == 1
-    row = "MISS test_lib.py::test_gemm[128] - function:lib.gemm (dtype=fp16, m=128): no entry; the nearest has m"
+    row = "MISS test_lib.py::test_gemm[128] - function:lib.gemm (m=128, dtype=fp16): no entry; the nearest has m"
     assert section(result)[0].startswith(row)
     assert any("1 added" in line and "2 unchanged" in line and "1 removed" in line for line in section(updated))
     assert covered.ret == 0
@@ -156,7 +156,7 @@ def test_an_error_on_a_miss_fails_the_test_before_anything_runs(suite: Suite) ->
 
     result.assert_outcomes(passed=1, failed=1)
     assert suite.tunings == []
-    result.stdout.fnmatch_lines(["*autotune: MISS function:lib.gemm (dtype=fp16, m=128): no entry*"])
+    result.stdout.fnmatch_lines(["*autotune: MISS function:lib.gemm (m=128, dtype=fp16): no entry*"])
 
 
 def test_the_report_has_every_candidate_with_its_time_or_why_it_failed(suite: Suite) -> None:

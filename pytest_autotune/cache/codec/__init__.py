@@ -76,16 +76,9 @@ def format_of(path: PurePath, where: str = "") -> Format:
 
 
 def encode(cache: Cache, format: Format) -> bytes:
-    """The cache in a format: the same bytes for the same entries in any order.
-
-    :raises CacheError: for an entry that a reader would not take back.
-    """
-    try:
-        written = _FORMATS[format].write(in_order(cache.entries))
-        return written if isinstance(written, bytes) else written.encode()
-    except UnicodeEncodeError as error:
-        around = re.split(r"[{}\n]", error.object[max(error.start - 60, 0) : error.end])[-1].strip()
-        raise CacheError(around.encode(errors="replace").decode(), "UTF-8 cannot encode this") from None
+    """The cache in a format: the same bytes for the same entries in any order."""
+    written = _FORMATS[format].write(in_order(cache.entries))
+    return written if isinstance(written, bytes) else written.encode()
 
 
 def decode(data: bytes, format: Format, where: str) -> Cache:

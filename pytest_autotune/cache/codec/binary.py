@@ -16,13 +16,7 @@ def encode(entries: Sequence[Entry]) -> bytes:
     from pytest_autotune.cache import autotune_cache_pb2
 
     generated: Any = autotune_cache_pb2
-    plain = to_mapping(entries)
-    try:
-        data: bytes = generated.AutotuneCache(**plain).SerializeToString(deterministic=True)
-    except UnicodeEncodeError:
-        raise
-    except ValueError as error:  # protobuf without its library in C says so of half a character
-        raise CacheError("a text", str(error)) from None
+    data: bytes = generated.AutotuneCache(**to_mapping(entries)).SerializeToString(deterministic=True)
     return data
 
 

@@ -6,7 +6,6 @@ Of dicts, lists, text, bytes, integers, floats and booleans. What is told of a f
 from __future__ import annotations
 
 import base64
-import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -19,15 +18,23 @@ from pytest_autotune.cache.codec.schema import (
     MESSAGES,
     UINT32,
     UPGRADE,
-    check_scalar,
     check_version,
-    defect,
     device_ids,
     unknown_field,
 )
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.made_of import digests_of, known_digests
-from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value, Versions
+from pytest_autotune.cache.model import (
+    Cache,
+    Candidate,
+    Device,
+    Digest,
+    Entry,
+    Problem,
+    UnportableError,
+    Value,
+    Versions,
+)
 
 Plain = dict[str, Any]
 
@@ -35,10 +42,7 @@ _KINDS = {bool: "bool", int: "int", float: "float", str: "text"}
 
 
 def to_mapping(entries: Sequence[Entry]) -> Plain:
-    """A cache of these entries as files hold it, in the order given.
-
-    :raises CacheError: for a number that does not fit.
-    """
+    """A cache of these entries as files hold it, in the order given."""
     ids = device_ids(entry.problem.device for entry in entries)
     plain: Plain = {
         "format_version": FORMAT_VERSION,
@@ -51,10 +55,7 @@ def to_mapping(entries: Sequence[Entry]) -> Plain:
 
 
 def entry_to_mapping(entry: Entry) -> Plain:
-    """The entry as JSON holds it outside a file, with its device and digests inside.
-
-    :raises CacheError: for an integer beyond 64 bits.
-    """
+    """The entry as JSON holds it outside a file, with its device and digests inside."""
     plain = _entry_to(entry, "")
     plain["device"] = _device_to(entry.problem.device)
     if entry.digests:
@@ -90,7 +91,6 @@ def _digest_to(digest: Digest) -> Plain:
 def _value_to(value: Value) -> Plain:
     plain: Plain = {"name": value.name} if value.name else {}
     if value.value is not None:
-        check_scalar(value)
         plain[_KINDS[type(value.value)]] = value.value
     if value.type:
         plain["type"] = value.type
@@ -139,7 +139,6 @@ class _WrongError(Exception):
 
 
 _SHOWN = {dict: "a mapping", list: "a list", str: "text", bytes: "bytes", type(None): "null"}
-_HALF_CHARACTER = re.compile(r"\\[uU]0*[dD][89a-fA-F]")
 _NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _TYPES = {"text": str, "bool": bool, "float": float, "uint32": int, "int64": int, "bytes": bytes}
 _RANGES = {"uint32": UINT32, "int64": INT64}
@@ -251,11 +250,15 @@ class _Reader:
         make = self._make.get(kind)
         if make is None:
             return _scalar(kind, plain)
-        if kind != "value":
-            return make(self._fields(kind, plain))
-        value = self._values.get(id(plain))
+        value = self._values.get(id(plain)) if kind == "value" else None
         if value is None:
-            value = self._values[id(plain)] = make(self._fields(kind, plain))
+            fields = self._fields(kind, plain)
+            try:
+                value = make(fields)
+            except UnportableError as error:
+                raise _WrongError(f": {error}") from None
+            if kind == "value":
+                self._values[id(plain)] = value
         return value
 
     def _entry_of(self, fields: Plain) -> Entry:
@@ -263,17 +266,13 @@ class _Reader:
         device = self._devices.get(id)
         if device is None:
             raise _WrongError(f': no device has the id "{id}"', "device")
-        entry = Entry(
+        return Entry(
             Problem(fields.pop("tuner", ""), fields.pop("kernel", ""), fields.pop("key", ()), device),
             fingerprint,
             versions=Versions.of(fields.pop("environment", "")),
             digests=digests_of(fingerprint, self._digests),
             **fields,
         )
-        part, wrong = defect(entry)
-        if wrong:
-            raise _WrongError(wrong, part)
-        return entry
 
 
 def _device_of(fields: Plain) -> tuple[str, Device]:
@@ -306,11 +305,6 @@ def from_mapping(plain: object, where: str, text: str = "") -> Cache:
     :param text: of the file, in which an unknown field is looked for; empty for a binary one.
     :raises CacheError: where it is none.
     """
-    if _HALF_CHARACTER.search(text):
-        try:
-            json.dumps(for_json(plain), ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise CacheError(where, "an escape stands for half a character") from None
     reader = _Reader()
     try:
         cache = reader.cache(plain, where)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Device, Entry, Identity, Value
+from pytest_autotune.cache.model import Device, Entry, Identity
 
 FORMAT_VERSION = 1
 
@@ -85,26 +85,6 @@ def twice(names: Iterable[str]) -> str:
     return next(name for name, following in pairwise(sorted(ordered)) if name == following)
 
 
-def defect(entry: Entry) -> tuple[str, str]:
-    """What makes an entry none that a file may hold: (part, what is wrong); empty where it may hold it."""
-    for part in ("tuner", "kernel"):
-        if not getattr(entry.problem, part):
-            return part, " is empty"
-    for part, values in (("key", entry.problem.key), ("fingerprint", entry.fingerprint)):
-        if len(values) > 1 and (name := twice([value.name for value in values])):
-            return part, f': the name "{name}" is used twice'
-    return "", ""
-
-
-def check_scalar(value: Value) -> None:
-    """Refuse what no format can hold.
-
-    :raises CacheError: for an integer beyond 64 bits.
-    """
-    if isinstance(value.value, int) and value.value not in INT64:
-        raise CacheError(value.name, f"{value.value} does not fit 64 bits")
-
-
 def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """The entries, one for each problem and fingerprint.
 
@@ -124,15 +104,10 @@ def _preference(entry: Entry) -> tuple[float, str]:
 
 
 def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
-    """An id for each device, unique inside one file and the same in any order of the devices.
-
-    :raises CacheError: for a number of multiprocessors that does not fit 32 bits.
-    """
+    """An id for each device, unique inside one file and the same in any order of the devices."""
     ids: dict[Device, str] = {}
     used: set[str] = set()
     for device in sorted(set(devices), key=lambda device: device.sort_key):
-        if device.multiprocessors not in UINT32:
-            raise CacheError(device.name, f"{device.multiprocessors} multiprocessors do not fit 32 bits")
         base = id = device.id or "device"
         number = 2
         while id in used:
@@ -144,13 +119,5 @@ def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries as a file holds them: checked, sorted, one for each problem and fingerprint.
-
-    :raises CacheError: for an entry that a reader would not take back.
-    """
-    ordered = sorted(one_of_each(entries), key=lambda entry: entry.sort_key)
-    for entry in ordered:
-        part, wrong = defect(entry)
-        if wrong:
-            raise CacheError(str(entry.problem), f"entry.{part}{wrong}")
-    return ordered
+    """The entries as a file holds them: sorted, one for each problem and fingerprint."""
+    return sorted(one_of_each(entries), key=lambda entry: entry.sort_key)

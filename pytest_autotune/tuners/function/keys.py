@@ -37,7 +37,7 @@ class KeyArgumentError(TypeError):
 
 
 def key_values(key: object) -> tuple[Value, ...]:
-    """A caller's ``key=``, sorted by name.
+    """A caller's ``key=``, in its order.
 
     :raises KeyArgumentError: when it is no mapping from names, or a value fails as it is looked at.
     :raises UnportableError: when a value has no stable form.
@@ -45,7 +45,7 @@ def key_values(key: object) -> tuple[Value, ...]:
     parts = {} if key is None else key
     if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
         raise KeyArgumentError(f"key= takes a mapping of names to values, not a {type(key).__name__}")
-    return tuple(_value(name, parts[name]) for name in sorted(parts))
+    return tuple(_value(name, parts[name]) for name in parts)
 
 
 def _value(name: str, value: object) -> Value:
