@@ -61,12 +61,6 @@ def test_the_device_is_the_current_one_of_the_call(torch) -> None:
     assert device.current_gpu() == Device("NVIDIA A100-SXM4-80GB", "sm_80", 108)
 
 
-def test_a_slice_of_a_gpu_is_told_apart_by_its_multiprocessors(torch) -> None:
-    torch(Cuda(nvidia("NVIDIA H200 MIG 1g.18gb", multi_processor_count=16)))
-
-    assert device.current_gpu() == Device("NVIDIA H200 MIG 1g.18gb", "sm_90", 16)
-
-
 def test_rocm_is_its_architecture_without_feature_suffixes(torch) -> None:
     torch(Cuda(nvidia("AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304)))
 
@@ -78,13 +72,6 @@ def test_a_gpu_that_nobody_has_used_yet_is_not_asked_for(torch) -> None:
 
     assert device.current_gpu() is None
     assert device.current_gpu_uuid() == ""
-
-
-def test_without_torch_there_is_no_gpu_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-
-    assert device.current_gpu() is None
-    assert "torch" not in sys.modules
 
 
 def test_an_xpu_is_named_too(torch) -> None:

@@ -213,21 +213,6 @@ def test_a_lambda_that_calls_nothing_of_the_callers_stands_for_itself(looked_up:
     assert len(set(sources(looked_up))) == 4
 
 
-def test_two_functions_under_one_decorator_have_a_source_each(looked_up: list[Lookup]) -> None:
-    decorate = pytest_autotune.tuned(space=[1, 2], kernel="k", measuring=AS_TOLD)
-
-    @decorate
-    def low(*, config: int) -> int:
-        return config
-
-    @decorate
-    def high(*, config: int) -> int:
-        return 10 - config
-
-    assert (low(), high()) == (1, 8)
-    assert len({lookup.fingerprint for lookup in looked_up}) == 2
-
-
 def test_options_of_numba_that_are_compiled_in_belong_to_the_source(looked_up: list[Lookup]) -> None:
     numba = pytest.importorskip("numba")
     for options in ({}, {"fastmath": True}, {"fastmath": {"nnan", "nsz"}}, {"parallel": True}, {"nogil": True}):
@@ -276,19 +261,6 @@ def measured(**how: Any) -> dict[str, Any]:
 def test_what_is_measured_and_which_part_of_the_space_belongs_to_the_choice(one: Any, other: Any) -> None:
     assert how_tuned(**one) == how_tuned(**one)
     assert how_tuned(**one) != how_tuned(**other)
-
-
-def test_a_flushed_cache_and_the_hosts_clock_for_a_gpu_belong_to_the_choice() -> None:
-    usual, flushed = (list(how_measured(Measuring(flush_l2=flush), True)) for flush in (False, True))
-
-    assert (usual, flushed) == ([], [Value("flush_l2", True)])
-    assert list(how_measured(Measuring(clock="host"), True)) == [Value("clock", "host")]
-    assert not list(how_measured(Measuring(clock="host"), False))
-
-
-def test_how_long_is_measured_does_not_belong_to_the_choice() -> None:
-    assert how_tuned(**measured(measure_ms=5, max_runs=7)) == how_tuned(**measured())
-    assert how_tuned(strategy=pytest_autotune.Optuna(trials=9)) == how_tuned()
 
 
 def how_tuned(strategy: Any = "exhaustive", measuring: Any = Measuring()) -> list[Value]:  # noqa: B008

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
@@ -20,7 +19,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.gpu_lock import GpuLock
-from tests.test_tuning_run import Refused, a_run, problem, tune
+from tests.test_session import Refused, a_run, problem, tune
 
 PROBLEM = Problem("toy", "kernel", (), Device("Toy GPU", "toy"))
 LIBRARY = """
@@ -114,29 +113,6 @@ def test_an_error_of_another_packages_adapter_leaves_its_tuner_alone(
     ]
 
 
-def test_in_debugging_the_traceback_is_written(
-    library: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    broken = replacing_choose(lambda self, run, original: fail("no such field"))
-    for debug in (False, True):
-        with hooked(monkeypatch, broken, policy=Policy(debug=debug)):
-            library.Tuner(abs).choose()
-        assert ("in fail\n    raise AttributeError(message)" in capfd.readouterr().err) == debug
-
-
-def test_an_error_of_the_adapter_after_the_search_leaves_the_tuner_its_choice(
-    library: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def choose(self: Any, run: Session, original: Any) -> Any:
-        with run.tuning(PROBLEM, (), lambda entry: True):
-            return fail(str(self.measure()))
-
-    with hooked(monkeypatch, replacing_choose(choose)) as run:
-        assert library.Tuner(abs).choose() == 32
-
-    assert run.notes == ["toy: error in choose(): AttributeError: 32; that call was left to toy, and not recorded"]
-
-
 @pytest.mark.parametrize("error", [ValueError("block"), LookupError("block"), KeyboardInterrupt(), SystemExit(2)])
 @pytest.mark.parametrize("way", ["tuner's own function", "tuner's benchmark behind the door"])
 def test_an_error_of_the_users_kernel_passes_unchanged(
@@ -208,28 +184,6 @@ def test_a_hook_that_skips_or_exits_leaves_its_tuner_alone(
     assert run.notes == [f"toy: error in unhook(): {told}", f"toy was left alone: {told}"]
 
 
-def test_a_test_that_ends_while_a_tuner_is_hooked_ends(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def timed_out(number: int, frame: object) -> None:
-        pytest.fail("Timeout >1.0s")
-
-    before = signal.signal(signal.SIGUSR1, timed_out)
-    try:
-        for end, number in ((pytest.fail.Exception, signal.SIGUSR1), (KeyboardInterrupt, signal.SIGINT)):
-            with pytest.raises(end), hooked(monkeypatch, lambda module, run: signal.raise_signal(number)):  # noqa: B023
-                pass
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-
-
-def test_what_others_replaced_after_the_hook_stays(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with hooked(monkeypatch, replacing_choose(lambda self, run, original: original(self))):
-        mine = library.other = lambda: "the suite's"
-        theirs = library.Tuner.choose = lambda self: "the suite's"
-
-    assert library.other is mine
-    assert library.Tuner.choose is theirs
-
-
 class Broken:
     """A coordination that cannot lock, claim or give a core."""
 
@@ -260,17 +214,6 @@ def test_a_claim_or_lock_that_cannot_be_had_fails_no_tuning() -> None:
 
     assert [(lookup.outcome, lookup.tuned, lookup.disturbed) for lookup in lookups] == [(Outcome.MISS, True, True)]
     assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in run.notes)
-
-
-def test_an_error_of_the_users_inside_a_broken_measurement_passes() -> None:
-    run, _ = a_run((), Broken())
-
-    with (
-        pytest.raises(ZeroDivisionError),
-        run.tuning(problem(), (), lambda entry: True) as tuning,
-        tuning.measuring(),
-    ):
-        1 / 0  # noqa: B018
 
 
 def test_an_error_of_an_adapters_offer_is_a_miss_that_is_tuned() -> None:
@@ -306,42 +249,8 @@ def test_neither_is_an_error_before_the_door(library: Any, monkeypatch: pytest.M
     assert run.unhooked == {"toy": "error in choose(): AttributeError: no such field"}
 
 
-class Wordless(Exception):
-    """An error whose words cannot be had."""
-
-    def __str__(self) -> str:
-        raise ValueError("no words")
-
-
-def test_an_error_without_words_is_told_by_its_type(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def choose(self: Any, run: Session, original: Any) -> Any:
-        raise Wordless
-
-    with hooked(monkeypatch, replacing_choose(choose)) as run:
-        assert library.Tuner(abs).choose() == 32
-    with hooked(monkeypatch, lambda module, run: raise_(Wordless())) as left_alone:
-        assert library.Tuner(abs).choose() == 32
-
-    assert run.notes == [
-        "toy: error in choose(): Wordless: <Wordless that cannot be shown>; that call was left to toy, and not recorded"
-    ]
-    assert left_alone.notes == ["toy was left alone: Wordless: <Wordless that cannot be shown>"]
-
-
 def raise_(error: BaseException) -> None:
     raise error
-
-
-@pytest.mark.parametrize("choice", ["a", 7, Candidate(time_us="fast"), Candidate(params=(("BLOCK", 4),))], ids=repr)
-def test_a_choice_that_is_no_candidate_is_told_and_counted_but_not_kept(choice: Any) -> None:
-    run, lookups = a_run(())
-
-    with run.tuning(problem(), (), lambda entry: True) as tuning:
-        tuning.record(choice)
-
-    assert [(lookup.outcome, lookup.tuned, lookup.entry) for lookup in lookups] == [(Outcome.MISS, False, None)]
-    assert len(run.notes) == 1
-    assert run.notes[0].startswith("toy: error in record(): ")
 
 
 @pytest.mark.parametrize("choice", [Candidate(params=(Value("\ud800", 1),)), Candidate(params=(Value("a", 2**63),))])
@@ -353,15 +262,3 @@ def test_a_choice_that_no_file_can_hold_is_told_with_its_problem_and_not_kept(ch
 
     assert [(lookup.tuned, lookup.entry) for lookup in lookups] == [(False, None)]
     assert run.notes[0].startswith(f"toy: error in record(): ValueError: {problem()} cannot be written: ")
-
-
-def test_an_adapter_that_puts_no_function_in_place_of_one_is_left_alone(
-    library: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hook(module: Any, run: Session) -> None:
-        module.Tuner.choose = 3
-
-    with hooked(monkeypatch, hook) as run:
-        assert library.Tuner(abs).choose() == 32
-
-    assert run.notes[0].startswith("toy was left alone: TypeError: choose() was replaced by ")

@@ -9,9 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -24,21 +23,19 @@ pytest.importorskip("triton")
 
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Identity, Problem, Value, Versions
-from pytest_autotune.run.find import Caches, find
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.inductor import Adapter as InductorAdapter
-from pytest_autotune.tuners.inductor import candidates, identity
+from pytest_autotune.tuners.inductor import identity
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.kernels import uncovered
 from pytest_autotune.tuners.inductor.padding import Paddings
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _no_longer_compiles, _Offered
-from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.gpu_lock import GpuLock
 from tests import forked_torch
@@ -481,38 +478,6 @@ def test_a_choice_that_no_longer_compiles_is_tuned_again_and_told(
     assert re.search(r"STALE .*triton_per_fused__softmax_add_relu .*: the choice no longer compiles: ", run.output)
 
 
-def test_a_choice_that_the_search_could_not_reach_is_never_compiled(gpu_runs: Runs, tmp_path: Path) -> None:
-    run = load_changed(
-        tmp_path,
-        gpu_runs,
-        'name: "XBLOCK" int: 16 }',
-        'name: "XBLOCK" int: 131072 }',
-        "test_softmax and not test_softmax_",
-    )
-
-    assert not [line for line in run.of("test_softmax")["compilations"] if "131072" in line]
-    assert run.of("test_softmax")["chosen"] == gpu_runs.dump.of("test_softmax")["chosen"]
-    assert "the choice XBLOCK=131072, num_warps=8, num_stages=1 is no longer a candidate" in run.output
-
-
-def test_a_missed_fusion_is_told_in_words(gpu_runs: Runs, tmp_path: Path) -> None:
-    run = load_changed(tmp_path, gpu_runs, "_fused__softmax", "_fused__other", "test_softmax and not test_softmax_")
-
-    assert (
-        "MISS test_compiled.py::test_softmax - inductor:triton_per_fused__softmax_add_relu (r0_numel=128, "
-        "xnumel=1000, fp32; aten.add, aten.relu, aten._softmax): no entry"
-    ) in run.output
-
-
-def test_a_setting_that_another_test_left_on_is_named(gpu_runs: Runs, tmp_path: Path) -> None:
-    run = load_changed(tmp_path, gpu_runs, "", "", "test_softmax and not test_softmax_", NO_DESCENT="1")
-
-    assert (
-        "xnumel=1000, fp32; aten.add, aten.relu, aten._softmax): no entry; the nearest has other search, "
-        "settings coordinate_descent_tuning, max_autotune instead of max_autotune"
-    ) in run.output
-
-
 def test_templates_are_measured_for_each_problem_that_inductor_tells_apart_and_in_no_load(template_runs: Runs) -> None:
     dumped, loaded = template_runs.dump.facts[""], template_runs.load.facts[""]
 
@@ -662,17 +627,6 @@ def test_a_load_without_entries_of_inductor_leaves_its_caches_on(tmp_path: Path)
     assert "fx True tag ''" in run.output
 
 
-def test_a_dump_switches_them_off_and_leaves_the_users_number_of_threads(gpu_runs: Runs, tmp_path: Path) -> None:
-    (tmp_path / "test_settings.py").write_text(SETTINGS)
-    # The variable is read when torch is imported.
-    (tmp_path / "conftest.py").write_text("import torch._inductor.config as config\nconfig.compile_threads = 3\n")
-    tuners = "--autotune-tuners=inductor"
-    run = Run(tmp_path, "-s", DUMP, tuners, TORCHINDUCTOR_COMPILE_THREADS="3")
-
-    assert "fx False tag 'pytest-autotune-' 3" in run.output
-    assert gpu_runs.dump.of("test_mlp")["caches"] == [False, "pytest-autotune-"]  # where torch is imported later
-
-
 # Parts of it without torch's machinery.
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
@@ -806,32 +760,6 @@ def test_a_decision_to_pad_belongs_to_the_sizes_and_the_arithmetic_that_were_mea
     assert key(4)[-1] == Value("settings", "deterministic algorithms", "settings")
 
 
-@pytest.mark.usefixtures("on_h200")
-def test_an_error_of_the_plugin_leaves_padding_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = Coordinator(GpuLock(1.0, uuid=str))
-    monkeypatch.setattr(alone, "claim", None)
-    run = Session(Policy(), None, alone, lambda lookup: None)
-    module = PadModule()
-    _hook_padding(module, run)
-    assert module.should_pad("key", MATRIX, MATRIX, "aten.mm") is True
-
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.padding.device_of", None)
-    assert module.should_pad("other key", MATRIX, MATRIX, "aten.mm") is True
-
-    assert [note.partition(": error in ")[2].partition(":")[0] for note in run.notes] == [
-        "the door",
-        "<lambda>()",  # the toy's get_cached_should_pad
-    ]
-
-
-def test_another_signature_is_refused(looked_up: list[Lookup]) -> None:
-    module = PadModule()
-    module.should_pad = lambda match, operands: None
-
-    with pytest.raises(HookError, match=r"pad_mm.should_pad of torch .* has another signature"):
-        _hook_padding(module, run_with(None, looked_up))
-
-
 def choice(id: str, name: str, description: str = "") -> Any:
     class TemplateCaller:
         def hash_key(self) -> str:
@@ -889,19 +817,6 @@ def test_under_other_versions_the_fastest_template_is_compiled_before_it_is_beli
     assert reason == ("the choice no longer compiles: RuntimeError: out of resource" if refused else "")
 
 
-def test_under_other_versions_a_call_of_a_library_has_nothing_to_compile(cpu_runs: Runs, tmp_path: Path) -> None:
-    (tmp_path / "test_compiled.py").write_text(CPU_SUITE)
-    text = cpu_runs.dump.cache.replace('environment: "torch ', 'environment: "torch 0.')
-    slow_template = re.sub(r'(time_us: )[\d.]+( label: "Cpp)', r"\g<1>999999\2", text)
-    (tmp_path / "cache.textproto").write_text(slow_template)
-
-    run = Run(tmp_path, LOAD)
-
-    assert slow_template != text != cpu_runs.dump.cache
-    assert (run.counts["hit"], run.facts[""]["measured"]) == (1, [])
-    assert re.search(r"1 hit, tuned with torch 0.*; this run has torch", run.output)
-
-
 def test_what_is_tuned_in_ways_that_are_not_covered_is_told() -> None:
     import torch._inductor.config as config
 
@@ -925,43 +840,6 @@ def autotuner_of(kind: str = "POINTWISE", size_hints: dict[str, int] | None = No
     return SimpleNamespace(heuristic_type=SimpleNamespace(name=kind), inductor_meta=meta, coordesc_tuner=tuner)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "autotuner", "is_reached"),
-    [
-        ({"XBLOCK": 16}, autotuner_of, True),
-        ({"XBLOCK": 4096}, autotuner_of, True),
-        ({"XBLOCK": 131072}, autotuner_of, False),  # larger than Inductor makes a block
-        ({"XBLOCK": 2048}, partial(autotuner_of, size_hints={"x": 1024}), False),  # larger than what it is a block of
-        ({"XBLOCK": 0}, autotuner_of, False),
-        ({"XBLOCK": -256}, autotuner_of, False),
-        ({"XBLOCK": True}, autotuner_of, False),
-        ({"XBLOCK": 256.0}, autotuner_of, False),
-        ({"XBLOCK": 256, "num_warps": 32}, autotuner_of, True),
-        ({"XBLOCK": 256, "num_warps": 64}, autotuner_of, False),  # more threads than a block may have
-        ({"XBLOCK": 256, "num_stages": 1}, autotuner_of, True),  # Inductor's last resort where nothing fits
-        ({"XBLOCK": 256, "num_stages": 3}, autotuner_of, False),  # not searched
-        ({"XBLOCK": 256, "YBLOCK": 16}, autotuner_of, False),
-        ({"XBLOCK": 512}, partial(autotuner_of, coordinate_descent_tuning=False), False),
-        ({"XBLOCK": 512}, partial(autotuner_of, "USER_AUTOTUNE"), False),
-        ({"XBLOCK": 512}, partial(autotuner_of, "REDUCTION", deterministic=True), False),
-    ],
-)
-def test_a_choice_outside_of_the_list_is_one_that_the_search_can_reach(
-    chosen: dict[str, Any], autotuner: Callable[[], Any], is_reached: bool
-) -> None:
-    params = candidates.params_of(config_of(**chosen))
-
-    assert candidates.is_reached(autotuner(), config_of(XBLOCK=256), params) is is_reached
-
-
-@pytest.mark.parametrize(("block", "is_reached"), [(1024, True), (512, False), (4096, False)])
-def test_the_block_of_a_reduction_is_halved_once_without_coordinate_descent(block: int, is_reached: bool) -> None:
-    autotuner = autotuner_of("REDUCTION", {"x": 64, "r0_": 4096}, coordinate_descent_tuning=False)
-    params = candidates.params_of(config_of(XBLOCK=1, R0_BLOCK=block))
-
-    assert candidates.is_reached(autotuner, config_of(XBLOCK=1, R0_BLOCK=2048), params) is is_reached
-
-
 def combined(*blocks: int) -> Any:
     configs = [config_of(XBLOCK=block) for block in blocks]
     groups = [{"member_indices": [0, 1], "configs": configs, "skip_rblock": False}]
@@ -976,32 +854,6 @@ def combined(*blocks: int) -> Any:
 def test_a_combined_kernel_has_the_same_key_in_every_process() -> None:
     assert identity.kernel_key(combined(64, 128), "list") == identity.kernel_key(combined(64, 128), "list")
     assert identity.kernel_key(combined(64, 128), "list") != identity.kernel_key(combined(64, 256), "list")
-
-
-@pytest.mark.parametrize(
-    ("chosen", "is_reached"),
-    [
-        ({"XBLOCK_0": 128, "XBLOCK_1": 64}, True),
-        ({"XBLOCK_0": 64, "XBLOCK_1": 64, "num_warps": 8, "num_stages": 3}, True),
-        ({"XBLOCK_0": 131072, "XBLOCK_1": 64}, False),
-    ],
-)
-def test_the_parts_of_a_combined_kernel_reach_what_is_in_their_own_lists(
-    chosen: dict[str, Any], is_reached: bool
-) -> None:
-    params = candidates.params_of(config_of(**chosen))
-    start = config_of(XBLOCK_0=64, XBLOCK_1=64)
-
-    assert candidates.is_reached(combined(64, 128), start, params) is is_reached
-
-
-def test_a_kernel_of_the_user_that_is_launched_otherwise_is_another_problem() -> None:
-    def key(blocks: str) -> tuple[Value, ...]:
-        autotuner = combined(64)
-        autotuner.inductor_meta["precomputed_grids"] = [{"config": {"BLOCK": 64}, "python": [blocks, "1", "1"]}]
-        return identity.kernel_key(autotuner, "list")
-
-    assert key("8") == key("8") != key("4096")
 
 
 class ExternKernelCaller:
@@ -1065,6 +917,18 @@ def test_settings_that_decide_among_templates_are_told_where_somebody_set_them(
     assert key_of_call(ExternKernelCaller()) == {"settings": "blas=Cublaslt"}
 
 
+def test_settings_of_generated_cpp_are_told_on_a_cpu_where_somebody_set_them() -> None:
+    import torch._inductor.config as config
+
+    on_cpu, on_gpu = ExternKernelCaller(), ExternKernelCaller()
+    on_cpu.layout.device.type = "cpu"
+
+    assert key_of_call(on_cpu) == {}
+    with config.patch({"cpp.simdlen": 1, "cpp.enable_unsafe_math_opt_flag": True}):
+        assert key_of_call(on_gpu) == {}
+        assert key_of_call(on_cpu) == {"settings": "cpp.enable_unsafe_math_opt_flag=True, cpp.simdlen=1"}
+
+
 def test_without_a_call_of_a_library_the_code_tells_problems_apart() -> None:
     first, second = choice("code-1", "flex_1"), choice("code-2", "flex_1")
     first.layout, first.input_nodes = ExternKernelCaller().layout, ExternKernelCaller().input_nodes
@@ -1072,31 +936,6 @@ def test_without_a_call_of_a_library_the_code_tells_problems_apart() -> None:
 
     assert key_of_call(first).keys() == {"code"}
     assert key_of_call(first) == key_of_call(first) != key_of_call(second)
-
-
-def test_an_edited_call_under_the_same_versions_is_not_known_by_its_name() -> None:
-    call = ExternKernelCaller()
-    then = [Candidate("mm-before", time_us=1.0, label="ExternKernel mm")]
-    edited = replace(template_entry(*then), versions=identity.versions())
-    of_another_torch = replace(edited, versions=Versions.of("torch 1.0"))
-
-    assert _Offered([call]).winner(edited) is None
-    assert _Offered([call]).winner(of_another_torch) is call
-
-
-def test_the_row_of_a_template_that_is_gone_names_it() -> None:
-    entry = template_entry(Candidate("a", time_us=2.0, label="slow"), Candidate("b", time_us=1.0, label="Template mm"))
-    index = EntryIndex.of([Cache((entry,))])
-
-    finding = find(Caches([index]), Identity(entry.problem, ()), lambda entry: False)
-
-    assert finding.reason == "the fastest one, Template mm, is no longer a candidate"
-
-
-def test_an_entry_whose_winner_is_not_on_offer_is_none() -> None:
-    entry = template_entry(Candidate("gone", time_us=1.0, label="gone"), Candidate("a", failed="spills", label="a"))
-
-    assert _Offered([choice("a", "mm_1")]).winner(entry) is None
 
 
 def test_the_way_of_measuring_is_a_part_of_the_key_where_it_is_not_that_of_every_torch() -> None:

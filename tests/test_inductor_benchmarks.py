@@ -85,22 +85,6 @@ def test_in_a_search_inductors_benchmark_is_timed_by_this_package_and_elsewhere_
     assert len(inductor.asked) == 1
 
 
-@pytest.mark.parametrize("settings", [{"return_mode": "all"}, {"device_type": "xpu"}, {"grad_to_none": []}])
-def test_what_is_asked_in_another_way_is_inductors_own(settings: dict[str, Any]) -> None:
-    inductor = Inductor()
-    part, _ = hooked(inductor, Gpu())
-    with part.during(search()):
-        assert inductor.benchmarker.benchmark(lambda: 5.0, **settings) == OWN_MS
-
-
-def test_what_inductor_bans_when_it_is_deterministic_is_left_to_it() -> None:
-    inductor = Inductor(deterministic=True)
-    part, _ = hooked(inductor, Gpu())
-    with part.during(search()):
-        assert inductor.benchmarker.benchmark(lambda: 5.0) == OWN_MS
-        assert inductor.benchmarker.benchmark(lambda: 5.0, is_vetted_benchmarking=True) < 1
-
-
 def test_an_error_is_met_by_inductors_own_benchmark() -> None:
     inductor = Inductor()
     part, run = hooked(inductor, Gpu())
@@ -178,12 +162,3 @@ def test_a_benchmarker_that_somebody_has_put_in_place_of_inductors_is_used() -> 
     with part.during(search()):
         assert raced(part, kernel) == []
     assert not kernel.launched
-
-
-def test_nothing_is_raced_outside_of_a_search_or_where_one_configuration_fails() -> None:
-    part, _ = hooked(Inductor(), Gpu())
-    kernel = Kernel([9.0, 5.0])
-    assert raced(part, kernel) == []
-    kernel.maybe_clone_args = None  # type: ignore[method-assign,assignment]
-    with part.during(search()):
-        assert raced(part, kernel) == []

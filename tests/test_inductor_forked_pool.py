@@ -19,7 +19,7 @@ if not sys.platform.startswith("linux"):
     pytest.skip("forks", allow_module_level=True)
 
 from pytest_autotune.tuners.inductor import compiling
-from pytest_autotune.tuners.inductor.compiling import CompileWorkers, ForkedPool, Worker, share_configurations
+from pytest_autotune.tuners.inductor.compiling import CompileWorkers, ForkedPool
 from pytest_autotune.tuners.inductor.hooking import Patches
 from tests.test_inductor import USER_KERNEL
 
@@ -61,7 +61,7 @@ def _another_job() -> str:
     return "done"
 
 
-def nothing(worker: Worker) -> None:
+def nothing() -> None:
     pass
 
 
@@ -69,7 +69,7 @@ def nothing(worker: Worker) -> None:
 def make() -> Iterator[Callable[..., ForkedPool]]:
     pools: list[ForkedPool] = []
 
-    def make(prepare: Callable[[Worker], object] | None = nothing, workers: int = 2) -> ForkedPool:
+    def make(prepare: Callable[[], object] | None = nothing, workers: int = 2) -> ForkedPool:
         pools.append(ForkedPool(workers, OwnPool, Failed, prepare=prepare))
         return pools[-1]
 
@@ -123,7 +123,7 @@ def test_a_child_that_hangs_is_ended_while_others_work_and_inductors_own_pool_do
 def test_without_children_inductors_own_pool_does_everything(
     make: Callable[..., ForkedPool], monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    def prepare(worker: Worker) -> None:
+    def prepare() -> None:
         if why == "they cannot begin":
             raise ImportError
         if why == "they hang":
@@ -143,14 +143,6 @@ def test_without_children_inductors_own_pool_does_everything(
     assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
 
 
-def test_jobs_and_results_may_be_larger_than_what_fits_into_a_socket(make: Callable[..., ForkedPool]) -> None:
-    pool = make()
-
-    asked = [pool.submit(_worker_compile_triton, "large", 3 << 20, bytes(3 << 20)) for _ in range(6)]
-
-    assert [len(result(one)) for one in asked] == [3 << 20] * 6
-
-
 def test_a_pool_that_has_ended_leaves_nothing_open_and_no_child(make: Callable[..., ForkedPool]) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     pool = make()
@@ -163,62 +155,6 @@ def test_a_pool_that_has_ended_leaves_nothing_open_and_no_child(make: Callable[.
     while Path(f"/proc/{child}").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
         assert time.monotonic() < give_up_at, "it is still there"
         time.sleep(0.01)
-
-
-class Kernel:
-    """Stands in for Inductor's autotuner; each compilation is a line of a file."""
-
-    def __init__(self, path: Path, configs: Sequence[str] = ()) -> None:
-        self.path = path
-        self.configs = list(configs)
-        self.compile_results: list[str] = []
-
-    def _precompile_worker(self) -> None:
-        for config in self.configs:
-            self.compile_results.append(self._precompile_config(config))
-
-    def _precompile_config(self, config: str) -> str:
-        done = Path(f"{self.path}.{config}")
-        if not done.exists():  # in Triton's cache
-            meet(self.path.parent, config)
-            with open(f"{self.path}.log", "a") as log:
-                log.write(f"{config} {os.getpid()}\n")
-            done.touch()
-        return config
-
-
-def meet(folder: Path, config: str) -> None:
-    """Two others begin only when both have begun: in two children at a time."""
-    other = {"b": "c", "c": "b"}.get(config)
-    if other is not None:
-        (folder / config).touch()
-        give_up_at = time.monotonic() + 20
-        while not (folder / other).exists():
-            assert time.monotonic() < give_up_at, "nobody came"
-            time.sleep(0.001)
-
-
-def compile_all(path: Path, configs: Sequence[str]) -> list[str]:
-    kernel = Kernel(path, configs)
-    kernel._precompile_worker()
-    return kernel.compile_results
-
-
-compile_all.__name__ = "_worker_compile_triton"
-compile_all.__qualname__ = "compile_all"
-
-
-@pytest.mark.parametrize("workers", [2, 6])
-def test_one_kernels_configurations_are_compiled_by_several_children_each_once(
-    make: Callable[..., ForkedPool], tmp_path: Path, workers: int
-) -> None:
-    pool = make(partial(share_configurations, Kernel), workers)
-
-    assert result(pool.submit(compile_all, tmp_path / "kernel", ["a", "b", "c"])) == ["a", "b", "c"]
-
-    compiled = [line.split() for line in (tmp_path / "kernel.log").read_text().splitlines()]
-    assert sorted(config for config, _ in compiled) == ["a", "b", "c"]
-    assert len({process for _, process in compiled}) >= 2
 
 
 def test_children_compile_inductors_kernels_for_a_gpu_into_tritons_cache(
@@ -278,19 +214,3 @@ def test_workers_are_forked_where_kernels_are_tuned(
     assert issubclass(module.SubprocPool, ForkedPool) is forks
     patches.undo()
     assert module.SubprocPool is pool
-
-
-def test_inductors_ptxas_is_taken_with_the_first_kernel_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code that is generated before tells which ptxas there was, and is to be the same in a load."""
-    monkeypatch.setattr(compiling, "_prepare", nothing)
-    monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)
-    part, module, _ = hooked(SubprocPool)
-
-    pool = module.SubprocPool(2)
-    pool.submit(_get_ready)
-    before = list(module.taken)
-    result(pool.submit(_worker_compile_triton, "process"))
-    part.end()
-
-    assert (before, module.taken) == ([], [1])
-    assert not pool.is_alive

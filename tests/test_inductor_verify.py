@@ -13,7 +13,7 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.verify import Share, Verdict, Verification
+from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.kernels import Kernels
@@ -71,18 +71,6 @@ def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that
     assert slower.seconds >= 1.5  # compiling them all
     assert good is not None
     assert (good.reason, good.is_slower) == ("", False)
-
-
-def test_a_kernel_on_the_cpu_is_not_raced_and_that_is_told() -> None:
-    entry = Entry(Problem("inductor.config", "k", (), GPU), (), Candidate(params=params(64)))
-    run, lookups = a_run(entry)
-    kernel = Spilling({64: 5.0, 16: 4.0})
-    kernel.device_props = SimpleNamespace(type="cpu")
-    with run.tuning(entry.problem, (), lambda entry: True) as tuning:
-        search: Any = SimpleNamespace(compiled_s=0.0, autotuner=kernel)
-        Kernels(lambda kernel: ("", ""), Benchmarks())._verify(search, tuning, Candidate(params=params(64)), (), {})
-
-    assert lookups[0].verdict == Verdict("it is not on a GPU")
 
 
 def template(name: str) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.tuners.xla import entries, files, hlo, log, messages
 from pytest_autotune.tuners.xla.files import Layout, XlaEntry
 
-REPOSITORY = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data" / "xla"
 H200 = Device("NVIDIA H200", "sm_90", 132)
 
@@ -62,44 +59,12 @@ def test_files_that_xla_wrote_on_an_h200_come_back_to_the_byte(layout: str, writ
         assert back.read_bytes() == (DATA / f"h200_{layout}{written}").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["xla.textproto", "xla.pb"])
-def test_what_xla_wrote_on_an_h200_goes_to_its_own_file_and_back(name: str, tmp_path: Path) -> None:
-    example = REPOSITORY / "example_suite" / "autotune.textproto"
-    tuned = [entry for entry in stores.read(example).entries if entry.problem.tuner == "xla"]
-    xlas, back = tmp_path / name, tmp_path / "back.textproto"
-
-    assert cli.main(["convert", str(example), str(xlas), "--to=xla"]) == 0
-    assert cli.main(["convert", str(xlas), str(back), "--from=xla", "--device=NVIDIA H200,sm_90,132"]) == 0
-
-    found = stores.read(back).entries
-    assert tuned
-    assert [entry.native for entry in found] == [entry.native for entry in tuned]
-    assert [entry.sort_key for entry in found] == [entry.sort_key for entry in tuned]
-    assert {str(entry.choice).split(",")[0] for entry in found} > {"backend=TRITON", "backend=NATIVE_EMITTER"}
-
-
-@pytest.mark.parametrize("text", [True, False])
-def test_the_new_format_comes_back_to_the_byte(text: bool) -> None:
-    written = files.write([new_entry("b" * 32), new_entry("a" * 32)], Layout.NEW, text)
-
-    assert files.write(files.read(written, text, "x"), Layout.NEW, text) == written
-
-
 def test_bytes_of_a_newer_xla_are_kept_in_binary_and_refused_in_text() -> None:
     newer = XlaEntry(Layout.NEW, new_entry().raw + b"\xea\x04\x05newer")
 
     assert files.read(files.write([newer], Layout.NEW, False), False, "x")[0].raw == newer.raw
     with pytest.raises(CacheError, match=r"cannot hold an entry with fields of another version of XLA \(use .pb\)"):
         files.write([newer], Layout.NEW, True)
-
-
-def test_a_file_has_one_entry_of_each_key_in_xlas_order() -> None:
-    found = [new_entry("b" * 32), new_entry("a" * 32), new_entry("b" * 32, block=128)]
-
-    written = files.read(files.write(found, Layout.NEW, False), False, "x")
-
-    assert [entry.hlo for entry in written] == ["a" * 32, "b" * 32]
-    assert written[1].raw == found[0].raw
 
 
 def test_an_entry_of_a_cache_never_names_a_path_outside_the_folder(tmp_path: Path) -> None:
@@ -109,12 +74,6 @@ def test_an_entry_of_a_cache_never_names_a_path_outside_the_folder(tmp_path: Pat
 
     assert files.write_folder(folder, bad) == len(bad)
     assert list(tmp_path.rglob("*")) == [folder]
-
-
-def test_entries_and_xla_entries_are_each_others_reverse() -> None:
-    for entry in (new_entry(), *legacy_entries()):
-        ours = entries.to_entry(entry, H200)
-        assert entries.to_xla(ours) == entry
 
 
 def test_native_bytes_of_another_problem_are_refused() -> None:
@@ -234,15 +193,6 @@ def test_convert_tells_what_it_wrote_and_what_it_left_out(
     assert convert("a.yaml", "new.pb", "--to=xla", "--xla-format=new") == (0, told, "")
 
 
-def test_convert_from_xla_takes_the_device_from_the_user(
-    convert: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
-    (tmp_path / "xla.pb").write_bytes(files.write([new_entry()], Layout.NEW, False))
-
-    assert convert("xla.pb", "a.json", "--from=xla", "--device=NVIDIA H200, sm_90, 132")[0] == 0
-    assert stores.read(tmp_path / "a.json").devices == (H200,)
-
-
 def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
     return [
         ((), "Missing argument 'IN'"),
@@ -300,10 +250,3 @@ def test_a_bad_input_is_one_line_and_exit_status_4(
     assert told in errors
     assert errors.count("\n") == 1
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_the_command_is_installed_and_has_help() -> None:
-    done = subprocess.run([sys.executable, "-m", "pytest_autotune.cli", "--help"], capture_output=True, text=True)
-
-    assert done.returncode == 0
-    assert "convert" in done.stdout

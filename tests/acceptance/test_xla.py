@@ -132,15 +132,6 @@ def test_a_stale_entry_names_the_versions_that_changed(
     assert all(line.endswith(changed) for line in stale)
 
 
-def test_another_cudnn_is_no_reason_against_an_entry_of_another_backend(serial: Suite) -> None:
-    serial.dump()
-
-    loaded = serial.report("--autotune-load=cache.textproto", TOY_XLA_CUDNN="9.19.0")
-
-    assert loaded["counts"]["hit"] == 4
-    assert serial.tunings == []
-
-
 def test_a_stale_legacy_entry_names_cudnn_and_xlas_entry_version(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
@@ -245,15 +236,6 @@ def test_a_retuned_choice_replaces_the_old_one_only_where_it_is_faster(serial: S
     assert choices == {f"backend=TRITON, block_m={kept}"}
 
 
-def test_a_legacy_choice_without_times_is_kept_when_it_is_tuned_again(serial: Suite) -> None:
-    serial.dump(TOY_XLA_LAYOUT="legacy")
-    before = serial.cache.read_bytes()
-
-    serial.dump(TOY_XLA_LAYOUT="legacy", TOY_XLA_BEST="32")
-
-    assert serial.cache.read_bytes() == before
-
-
 def test_a_miss_fails_the_test_that_compiled_it_where_misses_are_errors(serial: Suite) -> None:
     serial.dump("-knot softmax")
 
@@ -309,31 +291,6 @@ def test_on_the_cpu_it_is_said_that_xla_tunes_nothing_there(serial: Suite) -> No
 
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs"])
-
-
-def test_on_the_cpu_jaxs_own_cache_of_programs_stays_on(serial: Suite) -> None:
-    serial.write(
-        test_jax="""
-        import jax
-
-        def test_programs_come_from_the_cache():
-            assert jax.compile("copy") == "from JAX's own cache"
-        """
-    )
-
-    result = serial.dump(TOY_JAX_PLATFORM="cpu", TOY_JAX_CACHE_DIR="jax-cache")
-
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs"])
-    assert "persistent compilation cache" not in result.stdout.str()
-
-
-def test_a_load_run_without_entries_of_xla_leaves_jax_alone(serial: Suite) -> None:
-    serial.cache.write_text("format_version: 1\n")
-
-    loaded = serial.report("--autotune-load=cache.textproto")
-
-    assert loaded["lookups"] == loaded["unseen"] == loaded["notes"] == []
 
 
 def test_jaxs_own_cache_of_programs_is_off_and_that_is_said(serial: Suite) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.model import UnportableError, Value
@@ -42,10 +43,23 @@ def key_values(key: object) -> tuple[Value, ...]:
     :raises KeyArgumentError: when it is no mapping from names, or a value fails as it is looked at.
     :raises UnportableError: when a value has no stable form.
     """
+    return tuple(_value(name, value) for name, value in _parts(key))
+
+
+def stable_values(key: object) -> tuple[Value, ...]:
+    """Those of :func:`key_values` that have a stable form: they tell problems apart that cannot be kept."""
+    values = []
+    for name, value in _parts(key):
+        with suppress(UnportableError):
+            values.append(_value(name, value))
+    return tuple(values)
+
+
+def _parts(key: object) -> list[tuple[str, object]]:
     parts = {} if key is None else key
     if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
         raise KeyArgumentError(f"key= takes a mapping of names to values, not a {type(key).__name__}")
-    return tuple(_value(name, parts[name]) for name in parts)
+    return [(name, parts[name]) for name in parts]
 
 
 def _value(name: str, value: object) -> Value:

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_autotune.cache.model import Identity, Problem, UnportableError, check_name
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_unportable, workers_of
-from pytest_autotune.tuners.function.keys import KeyArgumentError
+from pytest_autotune.tuners.function.keys import KeyArgumentError, stable_values
 from pytest_autotune.tuners.function.plan import Callbacks, Hold, Loss, Plan, processor_of
 from pytest_autotune.tuners.function.search import compare, random_state_kept
 from pytest_autotune.tuners.function.space import Configuration, SpaceError, as_space
@@ -121,7 +121,7 @@ class FunctionTuner:
             try:
                 request = Request.of(name, key, plan, version, source)
             except UnportableError as error:
-                problem = Problem(NAME, name, (), plan.processor.device)
+                problem = Problem(NAME, name, stable_values(key), plan.processor.device)
                 return choose_unportable(self.memory.run, plan, problem, str(error)).config
             # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
             found = plan.space.find(self._chosen(request).params)

@@ -1,4 +1,4 @@
-"""The candidates of one kernel: as params, which of them Inductor's search could come to, which its autotuner has."""
+"""The candidates of one kernel: as params, and which of them its autotuner has."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ DEFAULTS = {"num_ctas": 1, "maxnreg": None, "num_consumer_groups": 0, "num_buffe
 _SPILLED = 16
 _NO_DESCENT = ("TEMPLATE", "USER_AUTOTUNE", "FIXED")
 _REDUCTIONS = ("REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN")
-#: Fields that the search moves by one. Inductor knows no maximum of them; Triton's own kernels use five at most.
-_STAGES = ("num_stages", "NUM_STAGES")
-_MOST_STAGES = 8
-#: Larger than any block: what Inductor does not find too large here, it has no maximum for.
-_BEYOND = 1 << 40
 
 
 def params_of(config: Any) -> Params:
@@ -70,60 +65,6 @@ def may_be_scaled(autotuner: Any) -> bool:
     return getattr(autotuner.heuristic_type, "name", "") == "REDUCTION"
 
 
-def is_reached(autotuner: Any, config: Any, params: Params) -> bool:
-    """Whether Inductor's search could come from a configuration of the list to these params.
-
-    The rules are those of Inductor's own tuner: which fields it moves, and how far.
-    An entry that breaks them is damaged or hostile, and compiling it may take minutes. Under a torch
-    whose tuner is another one, nothing is reached.
-    """
-    start = {value.name: value for value in params_of(config)}
-    wanted = {value.name: value for value in params}
-    try:
-        tuner = autotuner.coordesc_tuner
-        if "waves_per_eu" in wanted and "waves_per_eu" in tuner.tunable_fields:  # what the search starts from on AMD
-            start.setdefault("waves_per_eu", Value("waves_per_eu", 8 // config.num_warps))
-        if start.keys() != wanted.keys() or len(params) != len(wanted):
-            return False
-        moved = [(name, start[name].value, value.value) for name, value in wanted.items() if value != start[name]]
-        return all(_moves(autotuner, *move) for move in moved) and tuner.is_valid_config(made_of(config, params))
-    except (AttributeError, KeyError, TypeError):
-        return False
-
-
-def _moves(autotuner: Any, name: str, start: Any, value: Any) -> bool:
-    if type(start) is not int or type(value) is not int:
-        return False
-    if name in _STAGES and value == 1 < start:  # what Inductor falls back to where no candidate fits on the device
-        return True
-    if may_be_scaled(autotuner) and name.startswith("R") and value * 2 == start:
-        return True
-    if value in _combined(autotuner).get(name, ()):
-        return True
-    tuner = autotuner.coordesc_tuner
-    if not descends(autotuner) or name not in tuner.tunable_fields:
-        return False
-    if name in _STAGES:
-        return 0 < value <= _MOST_STAGES
-    if tuner.value_too_small(name, value) or tuner.value_too_large(name, value):
-        return False
-    return bool(tuner.value_too_large(name, _BEYOND))
-
-
-def _combined(autotuner: Any) -> dict[str, set[int]]:
-    """What the parts of a combined kernel are tuned to, each by its own list: field -> values."""
-    values: dict[str, set[int]] = {}
-    for group in autotuner.inductor_meta.get("combo_tuning_groups") or ():
-        for config in group["configs"]:
-            for name, value in config.kwargs.items():
-                for number in group["member_indices"]:
-                    values.setdefault(f"{name}_{number}", set()).add(value)
-    for warps, stages in autotuner.inductor_meta.get("combo_warp_stage_candidates") or ():
-        values.setdefault("num_warps", set()).add(warps)
-        values.setdefault("num_stages", set()).add(stages)
-    return values
-
-
 @dataclass
 class Search:
     """The search for one kernel, from its compilation to its first call.
@@ -146,11 +87,11 @@ class Search:
     rejected: dict[Params, str] = field(default_factory=dict)
 
     def offers(self, entry: Entry) -> bool:
-        """Whether an entry's choice is in the list, or one that the search could have reached from there."""
+        """Whether an entry's choice sets what a candidate of the list does; the search goes on from those to others."""
         if entry.choice is None:
             return False
-        params = entry.choice.params
-        return any(params == params_of(config) or is_reached(self.autotuner, config, params) for config in self.configs)
+        names = {value.name for value in entry.choice.params}
+        return any(names >= {value.name for value in params_of(config)} for config in self.configs)
 
     def candidates(self) -> list[Candidate]:
         """Those of the list."""

@@ -40,14 +40,10 @@ from pytest_autotune.tuners.shared.compile_pool import CompilePool
 #: Jobs of Inductor that children can do.
 _COMPILES = "_worker_compile_triton"
 _READY = "_get_ready"
-#: A child that takes so long for one configuration hangs, in seconds; the operating system ends it.
-HANGS_S = 90.0
+#: A child that takes so long for one kernel hangs, in seconds; the operating system ends it.
+HANGS_S = 300.0
 #: So often a child looks whether its parent is still there, in seconds.
 _LOOK_S = 5.0
-#: What a child says: its job is done, or failed; others may compile its configurations; it comes to one of these.
-_DONE, _FAILED, _SHARES, _NEXT = range(4)
-#: All configurations of a job.
-_WHOLE = -1
 
 
 class CompileThreads:
@@ -151,9 +147,6 @@ def _may_fork(run: Session) -> bool:
 class ForkedPool:
     """Takes the place of Inductor's ``SubprocPool``: children of this process, each with a thread here that asks it.
 
-    All of them share the configurations of a kernel: who has its job goes through them in their order, and meanwhile
-    others do those that it has not come to.
-
     :param workers: how many.
     :param make_own: makes Inductor's own pool, which does what no child can, and what one has died of.
     :param failed: makes the error that Inductor expects of the text of one.
@@ -167,7 +160,7 @@ class ForkedPool:
         make_own: Callable[[], Any],
         failed: Callable[[str], Exception],
         before: Callable[[], object] = lambda: None,
-        prepare: Callable[[Worker], object] | None = None,
+        prepare: Callable[[], object] | None = None,
     ) -> None:
         self._make_own = make_own
         self._failed = failed
@@ -182,7 +175,7 @@ class ForkedPool:
         with suppress(OSError):  # no memory, descriptor or process is left
             self._fork(workers if workers > 1 else 0, prepare or _prepare)
 
-    def _fork(self, workers: int, prepare: Callable[[Worker], object]) -> None:
+    def _fork(self, workers: int, prepare: Callable[[], object]) -> None:
         if not workers:
             return
         pairs = [socket.socketpair() for _ in range(workers)]
@@ -223,37 +216,24 @@ class ForkedPool:
                 return self._threads.submit(self._in_child, pickle.dumps(whole), whole)
         return self._by_own(whole)
 
-    def _in_child(self, data: bytes, whole: Callable[[], Any] | None, part: int = _WHOLE) -> Any:
+    def _in_child(self, data: bytes, whole: Callable[[], Any]) -> Any:
         """Have a child do a job.
 
         :param whole: what Inductor's own pool does instead where the child dies.
-        :param part: the only configuration that is wanted.
         """
         connection = self._idle.get()  # there are as many as threads
-        parts: dict[int, Future[Any]] = {}
         try:
-            connection.send((part, data))
-            while True:
-                said, what = connection.recv()
-                if said == _SHARES:
-                    last_first = reversed(range(1, what))
-                    parts = {one: self._threads.submit(self._in_child, data, None, one) for one in last_first}
-                elif said == _NEXT:
-                    if not parts[what].cancel():  # another one is at it
-                        futures.wait([parts[what]])
-                    connection.send(None)
-                elif said == _FAILED:
-                    raise self._failed(pickle.loads(what))
-                else:
-                    return pickle.loads(what)
+            connection.send(data)
+            is_done, what = connection.recv()
         except (EOFError, ConnectionError):  # the child has died
-            if whole is None or self._is_shut:
+            if self._is_shut:
                 raise
             return self._by_own(whole).result()
         finally:
-            for one in parts.values():
-                one.cancel()
             self._idle.put(connection)
+        if not is_done:
+            raise self._failed(pickle.loads(what))
+        return pickle.loads(what)
 
     def _by_own(self, job: Callable[[], Any]) -> Future[Any]:
         with self._lock:
@@ -283,57 +263,29 @@ class ForkedPool:
             self._own.shutdown()
 
 
-class Worker:
-    """A forked child: compiles one kernel after the other, as Inductor's own workers do.
+def _serve(connection: Connection, process: int) -> None:
+    """Compile one kernel after the other, as Inductor's own workers do, until the process that asks has gone."""
+    while _is_asked(connection, process):
+        data = connection.recv()
+        _end_unless_done(HANGS_S)
+        connection.send(_result(data))
+        _end_unless_done(0)
 
-    :param process: for whom.
-    """
 
-    def __init__(self, process: int) -> None:
-        self._process = process
-        self._connection: Any = None
-        self._shared: Sequence[Any] = ()
-        #: Which configuration of its kernel it was asked for.
-        self.part = _WHOLE
-
-    def serve(self, connection: Connection) -> None:
-        """Do jobs until the parent has gone."""
-        self._connection = connection
-        while self._is_asked():
-            self.part, data = connection.recv()
-            self._shared = ()
-            _end_unless_done(HANGS_S)
-            connection.send(_result(data))
-            _end_unless_done(0)
-
-    def _is_asked(self) -> bool:
-        while not self._connection.poll(_LOOK_S):
-            try:
-                os.kill(self._process, 0)
-            except ProcessLookupError:  # another child of it may keep the connection open
-                return False
-        return True
-
-    def share(self, configs: Sequence[Any]) -> None:
-        """Let others compile the configurations that this one will come to."""
-        self._shared = configs
-        self._connection.send((_SHARES, len(configs)))
-
-    def comes_to(self, config: Any) -> None:
-        """Wait until no other one is compiling a configuration; what one has done is in Triton's cache on disk."""
-        for number, one in enumerate(self._shared):
-            if one is config and number:
-                _end_unless_done(0)
-                self._connection.send((_NEXT, number))
-                self._connection.recv()
-                _end_unless_done(HANGS_S)
+def _is_asked(connection: Connection, process: int) -> bool:
+    while not connection.poll(_LOOK_S):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:  # another child of it may keep the connection open
+            return False
+    return True
 
 
 def _end_unless_done(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _lead(ends: Sequence[socket.socket], process: int, prepare: Callable[[Worker], object]) -> None:
+def _lead(ends: Sequence[socket.socket], process: int, prepare: Callable[[], object]) -> None:
     """Fork the workers, one for each connection, and wait for them."""
     _leave_alone_what_is_open([end.fileno() for end in ends])
     sys.settrace(None)
@@ -342,15 +294,14 @@ def _lead(ends: Sequence[socket.socket], process: int, prepare: Callable[[Worker
         signal.signal(own, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     _end_unless_done(HANGS_S)  # by a lock that a thread held when this was forked
-    worker = Worker(process)
-    prepare(worker)
+    prepare()
     _end_unless_done(0)
     gc.freeze()  # it would copy the memory that they share
     for number, end in enumerate(ends):
         if os.fork() == 0:
             for other in ends[number + 1 :]:
                 other.close()
-            worker.serve(Connection(end.detach()))
+            _serve(Connection(end.detach()), process)
             return
         end.close()
     for _ in ends:
@@ -367,15 +318,15 @@ def _leave_alone_what_is_open(keep: Collection[int]) -> None:
     sys.stdin = sys.stdout = sys.stderr = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
 
 
-def _result(data: bytes) -> tuple[int, bytes]:
-    """Do a job; what came of it."""
+def _result(data: bytes) -> tuple[bool, bytes]:
+    """Do a job; whether it is done, and what came of it."""
     try:
-        return _DONE, pickle.dumps(pickle.loads(data)())
+        return True, pickle.dumps(pickle.loads(data)())
     except Exception:
-        return _FAILED, pickle.dumps(traceback.format_exc())
+        return False, pickle.dumps(traceback.format_exc())
 
 
-def _prepare(worker: Worker) -> None:
+def _prepare() -> None:
     """Import what each worker would, and have no GPU."""
     heuristics: Any = import_module("torch._inductor.runtime.triton_heuristics")
     codecache = import_module("torch._inductor.codecache")
@@ -383,27 +334,6 @@ def _prepare(worker: Worker) -> None:
     utils._IN_TOPLEVEL_PROCESS = False
     codecache.PyCodeCache.cache_clear()  # what the parent has loaded is in use there
     heuristics.triton_helpers.set_driver_to_gpu = lambda: None  # it asks CUDA, which is not to be asked after a fork
-    share_configurations(heuristics.CachingAutotuner, worker)
     with suppress(Exception):  # what keys are made of takes a while, and is the same for all of them
         codecache.torch_key()
         import_module("torch._inductor.runtime.triton_compat").triton_key()
-
-
-def share_configurations(autotuner: Any, worker: Worker) -> None:
-    """Have a worker do its part of a kernel alone, or let others do theirs."""
-    compile_one, compile_all = autotuner._precompile_config, autotuner._precompile_worker
-
-    def _precompile_config(self: Any, cfg: Any) -> Any:
-        worker.comes_to(cfg)
-        return compile_one(self, cfg)
-
-    def _precompile_worker(self: Any) -> None:
-        configs = self.configs or ()
-        if worker.part != _WHOLE:
-            compile_one(self, configs[worker.part])
-            raise LookupError  # what is handed back is the whole
-        if not self.compile_results and len(configs) > 1:
-            worker.share(configs)
-        compile_all(self)
-
-    autotuner._precompile_config, autotuner._precompile_worker = _precompile_config, _precompile_worker

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint:
         key.append(Value("code", _code_digest(choices), "digest"))
     settings = [*_backends(torch._inductor.config, op, on_gpu), *unusual(torch._inductor.config, _USUAL_SETTINGS)]
     settings += product_settings(torch)
+    if not on_gpu:
+        settings += _cpp_settings(torch._inductor.config)
     if _is_convolution(op):
         settings += unusual(torch, _USUAL_CONVOLUTIONS)
     if settings:
@@ -98,6 +101,13 @@ def unusual(owner: Any, usual: dict[str, Any]) -> Iterator[str]:
                 break
         if value != default:
             yield f"{path.removeprefix('backends.')}={value}"
+
+
+def _cpp_settings(config: Any) -> Iterator[str]:
+    """The settings of generated C++ that are set to something else than their default: ``"cpp.simdlen=1"``."""
+    for name, entry in sorted(config._config.items()):
+        if name.startswith("cpp.") and (value := attrgetter(name)(config)) != entry.default:
+            yield f"{name}={value}"
 
 
 def inner(choice: Any) -> Any:

@@ -33,8 +33,9 @@ def error_line(error: BaseException, message: str = "") -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line of a text that is not blank."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    """The first line of a text that is not blank; what UTF-8 cannot encode, as in some paths, is escaped."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line.encode("utf-8", "backslashreplace").decode()
 
 
 def no_longer_compiles(error: str) -> str:
