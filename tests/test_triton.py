@@ -338,6 +338,48 @@ def test_subclasses_that_end_in_super_run_are_covered(session) -> None:
     assert len(first.entries) == 1
 
 
+def test_a_disk_cache_of_a_class_is_asked_only_where_its_owner_has_switched_it_on(session) -> None:
+    asked = []
+
+    class OwnDisk(autotuner_module.Autotuner):
+        def check_disk_cache(self, key: Any, configs: Any, bench: Any) -> bool:
+            asked.append(key)
+            self.cache[key] = configs[0]
+            return True
+
+    session(dumping=True)
+    stock = copy_kernel(Bench())
+    for is_on in (False, True):
+        kernel = OwnDisk(stock.fn, stock.arg_names, configs(), ["n"], None, None, do_bench=Bench(), cache_results=is_on)
+        kernel.cache_results = is_on  # Triton does not switch it on for its interpreter
+
+        call(kernel)
+
+        assert bool(asked) is is_on
+
+
+def test_an_error_of_the_users_hook_at_a_hit_is_the_users(session) -> None:
+    def refuse(arguments: Any, reset_only: bool = False) -> None:
+        if arguments["x"].stride(0) != 1:
+            raise RuntimeError("x has to be contiguous")
+
+    def kernel_with_hook() -> Any:
+        kernel = copy_kernel(Bench())
+        kernel.pre_hook = refuse
+        return kernel
+
+    first = session(dumping=True)
+    call(kernel_with_hook())
+    second = session(first.entries)
+    kernel = kernel_with_hook()
+
+    for _ in range(2):  # nothing was chosen by the first
+        with pytest.raises(RuntimeError, match="x has to be contiguous"):
+            kernel[grid](torch.ones(200)[::2], torch.zeros(128), 100)
+    assert second.run.notes == []
+    assert call(kernel) == 64
+
+
 def test_an_autotuner_that_replaces_run_is_told_as_unseen(session) -> None:
     class OwnRun(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:

@@ -505,9 +505,24 @@ def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerpri
     monkeypatch.setattr("pytest_autotune.tuners.triton.interpreter.interprets", lambda autotuner: False)
     assert list(identity.settings(None)) == []
 
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
+    monkeypatch.setenv("DISABLE_MMA_V3", "1")  # among what Triton keeps compiled kernels apart by
+    monkeypatch.setenv("MLIR_ENABLE_DUMP", "1")  # only tells
+    monkeypatch.setenv("LLVM_PASS_PLUGIN_PATH", "/home/somebody/passes.so")
     monkeypatch.setattr(triton.knobs.runtime, "debug", True)
 
-    assert list(identity.settings(None)) == [
-        Value("settings", "language.default_fp_fusion=False, runtime.debug=True", "settings")
-    ]
+    settings = "DISABLE_MMA_V3=true, LLVM_PASS_PLUGIN_PATH=passes.so, runtime.debug=True"
+    assert list(identity.settings(None)) == [Value("settings", settings, "settings")]
+
+
+def test_what_a_hook_for_the_stages_of_the_compiler_says_belongs_to_the_fingerprint(monkeypatch) -> None:
+    from pytest_autotune.tuners.triton import identity
+
+    if not hasattr(triton.knobs.runtime, "add_stages_inspection_hook"):
+        pytest.skip("this Triton has no such hook")
+    monkeypatch.setattr("pytest_autotune.tuners.triton.interpreter.interprets", lambda autotuner: False)
+
+    def settings_with(key: str) -> list[Value]:
+        monkeypatch.setattr(triton.knobs.runtime, "add_stages_inspection_hook", lambda *_: (key, "hash"))
+        return list(identity.settings(None))
+
+    assert settings_with("one") == settings_with("one") != settings_with("another")

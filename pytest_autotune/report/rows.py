@@ -134,6 +134,7 @@ def _row(
     worst = met[0]
     searches = [lookup for lookup in met if lookup.searched]
     with_entry = searches or [lookup for lookup in met if lookup.entry is not None]
+    recorded = {lookup.fingerprint for lookup in with_entry}
     found = with_entry[0].entry if with_entry else None
     entry = kept.get(found.identity, found) if found is not None else None
     best = measured.get(found.identity, found) if found is not None else None
@@ -156,7 +157,7 @@ def _row(
         untuned=next((lookup.untuned for lookup in met if lookup.untuned), ""),
         stale_used=worst.outcome is Outcome.STALE and worst.entry is not None and not (searches or worst.untuned),
         failed=any(lookup.failed for lookup in searches) and entry is not None and entry.every_failed,
-        unrecorded=next((lookup.unrecorded for lookup in met if lookup.unrecorded and not with_entry), ""),
+        unrecorded=next((one.unrecorded for one in met if one.unrecorded and one.fingerprint not in recorded), ""),
         verdict=_verdict(met),
     )
 

@@ -194,6 +194,9 @@ class Session(Notes):
                 except Exception as error:
                     tuning.not_recorded(in_words(error))
                     raise
+                except BaseException as error:
+                    tuning.given_up(in_words(error))
+                    raise
                 finally:
                     self._of_thread.outermost = inside
             finally:

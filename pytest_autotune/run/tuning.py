@@ -247,6 +247,12 @@ class Tuning:
         if not nothing_was and not self.lookup.unrecorded:
             self.lookup = replace(self.lookup, unrecorded=reason)
 
+    def given_up(self, reason: str) -> None:
+        """Say why a test went no further than its search, such as by ``pytest.skip``: it missed nothing."""
+        self.not_recorded(reason)
+        if self.lookup.unrecorded:
+            self.lookup = replace(self.lookup, outcome=None)
+
     def record_failure(self, reasons: Iterable[str]) -> Entry:
         """Record that no candidate can be used, so that later runs expect it; each call fails as it always does.
 

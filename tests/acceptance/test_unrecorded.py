@@ -64,6 +64,19 @@ def test_a_miss_whose_search_fails_names_the_failure_and_no_update_for_it(serial
     ]
 
 
+@pytest.mark.parametrize("ends", ["pytest.skip('no')", "pytest.xfail('no')", "exit(2)"])
+def test_a_test_that_ends_inside_its_search_has_missed_nothing(serial_suite: Suite, section, ends: str) -> None:
+    serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").dump()
+    raises = RAISES.format(m=1).replace('raise RuntimeError("the device is gone\\nand more")', ends)
+    serial_suite.write(test_lib=raises.replace("RuntimeError", "SystemExit") if "exit" in ends else raises)
+
+    result = serial_suite.load("--autotune-max-misses=0")
+
+    assert result.ret == 0
+    assert section(result)[0].startswith("UNRECORDED test_lib.py::test_bad - toy:lib.bad: ")
+    assert section(result)[1] == "1 hit; 1 not recorded"
+
+
 def test_an_update_is_named_for_the_other_misses(serial_suite: Suite, section) -> None:
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").dump()
     serial_suite.write(test_lib=RAISES.format(m=2))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
@@ -65,17 +65,23 @@ _IS_GUARDED = "_pytest_autotune_guarded"
 
 
 def guarded(
-    replacement: Callable[..., Any], original: Callable[..., Any], run: Session, tuner: str, library: str = ""
+    replacement: Callable[..., Any],
+    original: Callable[..., Any],
+    run: Session,
+    tuner: str,
+    library: str = "",
+    calls: Callable[..., Iterable[object]] = lambda *args, **kwargs: (),
 ) -> Any:
     """A function that calls ``replacement``, and where that fails by itself the tuner's ``original`` instead.
 
     Errors that the tuner raises are none of the adapter's and pass: those that come through ``original`` or through
-    a function among its arguments, and in a search those that come through any function of the tuner's library.
-    So do a refusal and what is no ``Exception``: Ctrl-C, ``pytest.fail``. Where a miss is an error, so is a call that
-    could not be looked up.
+    a function among its arguments or in ``calls``, and in a search those that come through any function of the tuner's
+    library. So do a refusal and what is no ``Exception``: Ctrl-C, ``pytest.fail``. Where a miss is an error, so is a
+    call that could not be looked up.
 
     :param tuner: whose adapter it is; reported with the error, once.
     :param library: the top package of the tuner; that of ``original``, if empty.
+    :param calls: what else ``replacement`` calls that is none of the adapter's, by its arguments.
     """
     if hasattr(replacement, _IS_GUARDED):
         return replacement
@@ -91,7 +97,7 @@ def guarded(
             raise
         except Exception as error:
             frames = list(frames_of(error))
-            theirs = {code_of(function) for function in (original, *args, *kwargs.values())} - {None}
+            theirs = {code_of(one) for one in (original, *calls(*args, **kwargs), *args, *kwargs.values())} - {None}
             if any(code in theirs for code, _ in frames):
                 raise
             modules = {module for _, module in frames} - {own}

@@ -32,14 +32,27 @@ from pytest_autotune.tuners.triton.pruning import pruned_alone
 class _AlwaysAsk:
     """A data descriptor for ``cache_results``: it covers autotuners made before the hook, too.
 
-    The user's own setting stays where it was, in the instance.
+    The user's own setting stays where it was, in the instance, and holds for classes with a disk cache of their own.
+
+    :param check: what Triton asks where it is switched on.
     """
 
+    def __init__(self, check: Callable[..., bool]) -> None:
+        self._check = check
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else True
+        if instance is None:
+            return self
+        is_ours = getattr(type(instance), autotuners.DISK_CACHE) is self._check
+        return is_ours or instance.__dict__.get("cache_results", False)
 
     def __set__(self, instance: Any, value: object) -> None:
         instance.__dict__["cache_results"] = value
+
+
+def _hook_of(autotuner: Any, *_: object) -> tuple[object]:
+    """What a hit calls of the user's."""
+    return (autotuner.pre_hook,)
 
 
 class Adapter:
@@ -61,12 +74,12 @@ class Adapter:
     def hook(self, module: ModuleType, run: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         autotuner_class: Any = module.Autotuner
-        check = autotuners.method_of(autotuner_class, autotuners.DISK_CACHE)
+        own_check = autotuners.method_of(autotuner_class, autotuners.DISK_CACHE)
         prune = autotuners.method_of(autotuner_class, autotuners.PRUNE)
         heuristics = self._heuristics = autotuners.HeuristicsOver(module)
         self._hooked.callback(heuristics.unhook)
         compiled = CompiledChoices(run)
-        choices = Choices(run, compiled, heuristics, check)
+        choices = Choices(run, compiled, heuristics, own_check)
         adapter = self
 
         def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
@@ -82,9 +95,10 @@ class Adapter:
         leave_alone.__name__ = autotuners.DISK_CACHE  # in a line about an error
         self._run = run
         self._autotuner_class = autotuner_class
-        self._replace(autotuners.DISK_CACHE, guarded(check_disk_cache, leave_alone, run, NAME, library=NAME))
+        check = guarded(check_disk_cache, leave_alone, run, NAME, library=NAME, calls=_hook_of)
+        self._replace(autotuners.DISK_CACHE, check)
         self._replace(autotuners.PRUNE, prune_configs)
-        autotuner_class.cache_results = _AlwaysAsk()
+        autotuner_class.cache_results = _AlwaysAsk(check)
         self._hooked.callback(delattr, autotuner_class, "cache_results")
         self._compilations = Compilations(compiled.compiled, run.compiling)
         self._hooked.callback(self._compilations.unhook)

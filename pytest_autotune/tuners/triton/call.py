@@ -58,11 +58,11 @@ class Call:
 
         The last launch may have been another candidate's: what it left in the tensors must not differ.
         """
+        if not stream_is_capturing():  # first: with arguments that it refuses, nothing was chosen
+            self.autotuner.pre_hook(self.arguments(config), reset_only=True)
         self.autotuner.cache[self.tuning_key] = config
         self.autotuner.configs_timings = {one: [time_ms] * 3 for one, time_ms in times_ms.items()}
         self.autotuner.bench_time = seconds
-        if not stream_is_capturing():
-            self.autotuner.pre_hook(self.arguments(config), reset_only=True)
 
 
 def key_values(call: Call, function: FunctionType) -> Iterator[tuple[str, object]]:

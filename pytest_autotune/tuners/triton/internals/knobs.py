@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 
+from pytest_autotune.tuners.shared.digest import digest
 from pytest_autotune.tuners.triton.internals.modules import module
 
-#: Those of ``triton.knobs`` that change what a kernel is compiled to.
-_SETTINGS = {
-    "language": ("fp32_default", "default_fp_fusion"),
+#: Of the variables in Triton's key, those by which it only tells more of what it does.
+_TELLING = re.compile("DUMP|TIMING|DEBUG|LINE_INFO|IR_LOC|DI_LOCAL")
+#: Those of ``triton.knobs`` that change what a kernel is compiled to, and are no variables of that key.
+_KNOBS = {
     "runtime": ("debug", "sanitize_overflow"),
-    "compilation": ("instrumentation_mode", "enable_asan", "override"),
-    "nvidia": ("disable_ptxas_opt", "ptxas_options"),
-    "amd": (
-        "use_buffer_ops",
-        "use_block_pingpong",
-        "use_in_thread_transpose",
-        "use_async_copy",
-        "scalarize_packed_fops",
-    ),
+    "compilation": ("instrumentation_mode", "override"),
+    "nvidia": ("ptxas_options", "mock_ptx_version"),
+    "amd": ("scalarize_packed_fops", "buffer_ops_analyze_small_tensor_range"),
 }
 
 
 def changed_settings() -> Iterator[str]:
-    """The settings that change what is compiled, where they are not at their defaults: ``group.name=value``."""
+    """The settings that change what is compiled, where they are not at their defaults: ``name=value``.
+
+    Those that Triton itself keeps compiled kernels apart by: environment variables, of which a file has the names of
+    files without their folders, and what its hook for the stages of the compiler says.
+    """
+    for name, value in sorted(module("_C.libtriton").get_cache_invalidating_env_vars().items()):
+        if not _TELLING.search(name):
+            yield f"{name}={value.rpartition('/')[2]}"
     knobs = module("knobs")
-    for group_name, names in _SETTINGS.items():
+    for group_name, names in _KNOBS.items():
         group = getattr(knobs, group_name, None)
         for name in names:
             value = getattr(group, name, None)
@@ -34,6 +38,9 @@ def changed_settings() -> Iterator[str]:
             default = default() if callable(default) else default  # as in Triton 3.4
             if (value or None) != (default or None):
                 yield f"{group_name}.{name}={value}"
+    hook = getattr(knobs.runtime, "add_stages_inspection_hook", None)
+    if hook is not None:
+        yield f"add_stages_inspection_hook={digest(str(hook()[0]))}"
 
 
 def cache_folder() -> str:
