@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from pytest_autotune.tuners.shared.digest import digest
+from pytest_autotune.tuners.shared.values import digest
 from pytest_autotune.tuners.triton.internals.modules import module
 
 #: Of the variables in Triton's key, those by which it only tells more of what it does.
