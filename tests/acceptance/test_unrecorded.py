@@ -160,9 +160,8 @@ def test_no_entry_is_called_unused_of_a_tuner_of_which_a_call_was_not_seen(seria
 
 
 def test_every_report_says_what_was_not_recorded(serial_suite: Suite) -> None:
-    names = ["report.json", "report.md", "report.xml", "report.html"]
+    names = ["report.json", "report.md", "report.html"]
     serial_suite.write(test_lib=STOOD_BACK).dump(*[f"--autotune-report={name}" for name in names])
 
     texts = [(serial_suite.folder / name).read_text() for name in names]
     assert all("start new thread" in text for text in texts)
-    assert "<skipped message=\"unrecorded: nothing was recorded: RuntimeError: can't start new thread" in texts[2]
