@@ -105,17 +105,6 @@ def test_how_to_measure_and_compile_is_told_with_its_defaults() -> None:
     assert told == asdict(Measuring())
 
 
-def test_the_reference_shows_the_messages_of_a_cache() -> None:
-    def bare(text: str) -> list[str]:
-        return re.findall(r"[^\s;{}]+", re.sub(r"//.*", "", text))
-
-    shown = next(
-        example for language, example in _FENCED.findall(read(ROOT / "docs/reference.md")) if language == "proto"
-    )
-    proto = read(PACKAGE / "cache/autotune_cache.proto")
-    assert bare(shown) == bare(proto[proto.index("message AutotuneCache") :])
-
-
 def test_each_dependency_has_its_reason() -> None:
     project = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
     declared = [
