@@ -19,10 +19,10 @@ from pytest_autotune.cache.model import (
     plain_value,
 )
 from pytest_autotune.devices import cpu, current_gpu
-from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
-from pytest_autotune.run.session import Session, Tuning
+from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Launch, Runner, torch_clock
 from pytest_autotune.tuners.measuring.verifying import Contest, verify
@@ -33,7 +33,6 @@ from pytest_autotune.tuners.shared.source_digest import source_digest, source_pa
 from pytest_autotune.tuners.shared.values import digest
 
 __all__ = [
-    "Abilities",
     "Adapter",
     "Candidate",
     "Clock",

@@ -188,7 +188,7 @@ class AdapterConformance(ABC):
                 self.tune()
                 self.forget()
             assert [lookup.tuned for lookup in lookups] == [False], (
-                "run.tuning(…, abilities=Abilities(candidates)) says what a sweep may give"
+                "run.tuning(…, candidates=…) says what a sweep may give"
             )
             assert lookups[0].entry is not None
             picks.append(lookups[0].entry.choice)

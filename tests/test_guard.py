@@ -223,7 +223,7 @@ def test_an_error_of_an_adapters_offer_is_a_miss_that_is_tuned() -> None:
     tune(run, offered=lambda entry: fail("params"))
 
     assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.MISS, True)]
-    assert run.notes == ["toy: error in the door: AttributeError: params"]
+    assert run.notes == ["toy: error in the session: AttributeError: params"]
 
 
 def test_an_error_at_the_door_is_no_silent_tuning_where_a_miss_is_an_error() -> None:
@@ -233,7 +233,7 @@ def test_an_error_at_the_door_is_no_silent_tuning_where_a_miss_is_an_error() -> 
         tune(run, offered=lambda entry: fail("params"))
 
     assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.MISS, False)]
-    assert run.notes == ["toy: error in the door: AttributeError: params"]
+    assert run.notes == ["toy: error in the session: AttributeError: params"]
 
 
 def test_neither_is_an_error_before_the_door(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:

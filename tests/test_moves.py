@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,6 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from pytest_autotune.cache.stores import read
-from pytest_autotune.tuners.shared.functions import may_be_defined
 from tests.conftest import Suite
 
 LIBRARY = """
@@ -108,42 +106,3 @@ def test_a_kernel_with_other_source_has_not_moved(a_suite: Suite) -> None:
     report = a_suite.report("--autotune-load=cache.textproto")
 
     assert {row["outcome"] for row in report["lookups"]} == {"miss"}
-
-
-def make() -> Any:
-    def inner() -> None: ...
-
-    return inner
-
-
-class Kernels:
-    def method(self) -> None: ...
-
-
-alias = make
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("make", True),
-        ("make.<locals>.inner", True),
-        ("make.<locals>.gone", False),
-        ("Kernels.method", True),
-        ("Kernels.gone", False),
-        ("gone", False),
-        ("alias", False),
-        ("gone.<locals>.inner", False),
-    ],
-)
-def test_what_an_imported_module_defines_is_known(name: str, expected: bool) -> None:
-    assert may_be_defined(f"{__name__}.{name}") is expected
-
-
-def test_what_a_module_defines_that_is_not_imported_is_read_in_its_source(tmp_path, monkeypatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "not_imported_kernels.py").write_text("def here(): pass\n")
-
-    assert may_be_defined("not_imported_kernels.here")
-    assert not may_be_defined("not_imported_kernels.gone")
-    assert not may_be_defined("no_such_module.here")

@@ -11,7 +11,6 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.moves import renamed, settled
 from pytest_autotune.run.policy import Policy
@@ -43,19 +42,20 @@ def a_run(entries: tuple[Entry, ...] | None = None, coordination: Any = None, **
     return Session(Policy(**policy), index, alone, lookups.append, refuse), lookups
 
 
-def open_door(run: Session, asked: Problem | None = None, source: str = "s", **options: Any) -> Any:
-    return run.tuning(asked or problem(), [Value("source", source)], options.pop("offered", lambda entry: True))
+def open_tuning(run: Session, asked: Problem | None = None, source: str = "s", **options: Any) -> Any:
+    offered = options.pop("offered", lambda entry: True)
+    return run.tuning(asked or problem(), [Value("source", source)], offered, moves=True)
 
 
 def tune(run: Session, asked: Problem | None = None, **options: Any) -> Entry:
-    with open_door(run, asked, **options) as tuning:
+    with open_tuning(run, asked, **options) as tuning:
         return tuning.entry or tuning.record(FAST, [FAST, SLOW])
 
 
 def test_leaving_without_a_record_reports_the_miss_and_nothing_tuned() -> None:
     run, lookups = a_run(())
 
-    with pytest.raises(ZeroDivisionError), open_door(run):
+    with pytest.raises(ZeroDivisionError), open_tuning(run):
         1 / 0  # noqa: B018
 
     assert [(lookup.outcome, lookup.tuned, lookup.entry) for lookup in lookups] == [(Outcome.MISS, False, None)]
@@ -72,7 +72,7 @@ def test_a_rejected_entry_makes_the_problem_stale_with_the_tuners_reason() -> No
     recorded, _ = a_run()
     run, lookups = a_run((tune(recorded),))
 
-    with open_door(run) as tuning:
+    with open_tuning(run) as tuning:
         assert tuning.entry is not None
         tuning.reject("the choice no longer compiles")
         assert tuning.entry is None
@@ -86,7 +86,7 @@ def test_a_rejected_entry_makes_the_problem_stale_with_the_tuners_reason() -> No
 def test_an_error_on_a_miss_is_raised_before_the_tuner_is_asked_and_is_told_once() -> None:
     run, lookups = a_run((), on_miss="error")
 
-    with pytest.raises(Refused, match="MISS toy:k: no entry"), open_door(run):
+    with pytest.raises(Refused, match="MISS toy:k: no entry"), open_tuning(run):
         pytest.fail("the tuner was asked")
 
     assert [lookup.outcome for lookup in lookups] == [Outcome.MISS]
@@ -96,7 +96,7 @@ def test_an_error_on_a_stale_entry_found_out_by_the_tuner_is_told_once() -> None
     recorded, _ = a_run()
     run, lookups = a_run((tune(recorded),), on_stale="error")
 
-    with pytest.raises(Refused, match="STALE toy:k: broken"), open_door(run) as tuning:
+    with pytest.raises(Refused, match="STALE toy:k: broken"), open_tuning(run) as tuning:
         tuning.reject("broken")
 
     assert [lookup.outcome for lookup in lookups] == [Outcome.STALE]
@@ -107,7 +107,7 @@ def test_a_miss_tells_the_nearest_entry_at_once_where_it_is_an_error_or_a_test_h
     entries = (tune(recorded, problem(M=16)),)
     run, lookups = a_run(entries, on_miss="error")
 
-    with pytest.raises(Refused, match="the nearest has M 16 instead of 64"), open_door(run, problem(M=64)):
+    with pytest.raises(Refused, match="the nearest has M 16 instead of 64"), open_tuning(run, problem(M=64)):
         pytest.fail("the tuner was asked")
 
     run, lookups = a_run(())
@@ -117,7 +117,7 @@ def test_a_miss_tells_the_nearest_entry_at_once_where_it_is_an_error_or_a_test_h
 
 
 def fail(run: Session, *reasons: str) -> None:
-    with open_door(run) as tuning:
+    with open_tuning(run) as tuning:
         assert tuning.entry is None
         tuning.record_failure(reasons)
 
@@ -147,7 +147,7 @@ def test_an_expected_failure_is_a_hit_that_is_neither_tuned_claimed_nor_an_error
     run, lookups = a_run((first[0].entry,), claims, on_miss="error")
 
     fail(run, "another reason")
-    with pytest.raises(ZeroDivisionError), open_door(run):
+    with pytest.raises(ZeroDivisionError), open_tuning(run):
         1 / 0  # noqa: B018
 
     assert {(lookup.outcome, lookup.tuned, lookup.entry) for lookup in lookups} == {
@@ -250,7 +250,7 @@ def test_a_tuning_inside_a_tuning_never_waits_for_other_workers() -> None:
     claims = Claims()
     run, _ = a_run(coordination=claims)
 
-    with open_door(run, problem(M=1)) as outer:
+    with open_tuning(run, problem(M=1)) as outer:
         tune(run, problem(M=2))
         outer.record(FAST)
     tune(run, problem(M=3))
@@ -326,7 +326,7 @@ def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
             yield False
 
     run, lookups = a_run(coordination=Busy())
-    with open_door(run) as tuning:
+    with open_tuning(run) as tuning:
         with tuning.measuring():
             pass
         entry = tuning.record(FAST)
@@ -335,11 +335,9 @@ def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
     assert lookups[0].disturbed
 
 
-def moved_run(*entries: Entry, exists: Any = lambda kernel: False) -> list[Lookup]:
+def moved_run(*entries: Entry) -> list[Lookup]:
     run, lookups = a_run(entries)
-    with run.tuning(
-        problem("new"), [Value("source", "s")], lambda entry: True, abilities=Abilities(exists=exists)
-    ) as tuning:
+    with open_tuning(run, problem("new")) as tuning:
         if tuning.entry is None:
             tuning.record(FAST)
     return lookups
@@ -375,8 +373,7 @@ def test_a_kernel_that_this_process_has_asked_for_has_not_moved() -> None:
     run, lookups = a_run((an_entry("old"),))
     tune(run, problem("old"))
 
-    gone = Abilities(exists=lambda kernel: False)
-    with run.tuning(problem("new"), [Value("source", "s")], lambda entry: True, abilities=gone) as tuning:
+    with open_tuning(run, problem("new")) as tuning:
         assert tuning.entry is None
 
     assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.made_of import LONGEST, difference
-from pytest_autotune.cache.model import Entry, Identity, Problem, Value, before_pruning, is_part
-from pytest_autotune.run.abilities import Exists, MadeOf, nothing_noted
+from pytest_autotune.cache.model import Digest, Entry, Identity, Problem, Value, before_pruning, is_part
 from pytest_autotune.run.lookup import NO_ENTRY, Outcome
 
 #: Types of the values of a fingerprint that say themselves what they stand for.
@@ -61,16 +60,16 @@ def find(
     caches: Caches,
     identity: Identity,
     offered: Callable[[Entry], bool],
-    exists: Exists | None = None,
-    made_of: MadeOf = nothing_noted,
+    made_of: Callable[[], Iterable[Digest]] = tuple,
+    moves: bool = False,
 ) -> Judged:
     """Look a problem up; the first index precedes.
 
     :param identity: with the fingerprint sorted by name.
     :param offered: whether the tuner has the entry's choice among its candidates now.
-    :param exists: whether there may still be a kernel of some name; the entries of one that is gone may be of
-        one that was moved. None: there may be any.
     :param made_of: what the digests of the fingerprint stand for; asked where the problem is stale.
+    :param moves: the kernel is named by where its code stands: an entry of its source under another name may be its
+        own.
     """
     problem, fingerprint = identity
     same_key = [entry for index in caches.indexes for entry in index.same_key(problem)]
@@ -82,7 +81,7 @@ def find(
     if own:
         hit = _hit(own, fingerprint, offered, alias)
         return _stale(own, fingerprint, offered, alias, made_of) if hit is None else hit
-    if exists is not None and (moved := _moved(caches, identity, offered, exists)) is not None:
+    if moves and (moved := _moved(caches, identity, offered)) is not None:
         return moved
     if same_key:
         devices = ", ".join(sorted({str(entry.problem.device) for entry in same_key}))
@@ -112,7 +111,7 @@ def _stale(
     fingerprint: tuple[Value, ...],
     offered: Callable[[Entry], bool],
     alias: str,
-    made_of: MadeOf,
+    made_of: Callable[[], Iterable[Digest]],
 ) -> Judged:
     """What entries come to of which none is a hit: the nearest one, and why it is none."""
     exact = next((entry for entry in entries if entry.fingerprint == fingerprint), None)
@@ -132,8 +131,8 @@ def _stale(
     return Judged(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
 
 
-def _moved(caches: Caches, identity: Identity, offered: Callable[[Entry], bool], exists: Exists) -> Judged | None:
-    """The entry of a kernel with another name and the same source, that is gone; None if several chose differently."""
+def _moved(caches: Caches, identity: Identity, offered: Callable[[Entry], bool]) -> Judged | None:
+    """The entry of a kernel with the same source that nobody asked for; None if several chose differently."""
     problem, fingerprint = identity
     if not any(value.name == "source" for value in fingerprint):
         return None
@@ -144,7 +143,7 @@ def _moved(caches: Caches, identity: Identity, offered: Callable[[Entry], bool],
         old = replace(problem, kernel=kernel)
         same = [entry for index in indexes for entry in index.same_key(old) if entry.problem == old]
         same = [entry for entry in same if entry.fingerprint == fingerprint and entry.choice and offered(entry)]
-        if same and (problem.tuner, kernel) not in caches.asked and not exists(kernel):
+        if same and (problem.tuner, kernel) not in caches.asked:
             found.append(same[0])
     choices = [entry.choice for entry in found if entry.choice is not None]
     if not choices or not all(choice.same_configuration(choices[0]) for choice in choices):
@@ -152,7 +151,9 @@ def _moved(caches: Caches, identity: Identity, offered: Callable[[Entry], bool],
     return Judged(Outcome.HIT, f"moved from {found[0].problem.kernel}", found[0], usable=True)
 
 
-def _differences(entry: Entry, fingerprint: tuple[Value, ...], made_of: MadeOf) -> dict[str, str]:
+def _differences(
+    entry: Entry, fingerprint: tuple[Value, ...], made_of: Callable[[], Iterable[Digest]]
+) -> dict[str, str]:
     """What changed in the parts of a fingerprint since an entry was made, in words, as far as both sides say."""
     noted = {digest.id: digest for digest in entry.digests}
     old, now = ({part.name: part for part in parts} for parts in (entry.fingerprint, fingerprint))

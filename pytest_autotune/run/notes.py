@@ -81,12 +81,12 @@ class Notes:
     def guarded(self, tuner: str, held: AbstractContextManager[_T], otherwise: _T) -> Iterator[_T]:
         """Hold something of ours; ``otherwise`` is given where it cannot be had. What is raised inside passes."""
         value, exits = otherwise, ExitStack()
-        with self.guard(tuner, "the door"):
+        with self.guard(tuner, "the session"):
             value = exits.enter_context(held)
         try:
             yield value
         finally:
-            with self.guard(tuner, "the door"):
+            with self.guard(tuner, "the session"):
                 exits.close()
 
     def _debug(self, error: BaseException | None) -> None:

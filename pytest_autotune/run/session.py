@@ -1,8 +1,9 @@
-"""Session: the one door between a tuner and the cache, in one process."""
+"""Session: what the tuners of one process ask, are answered by, and record in."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -24,27 +25,33 @@ from pytest_autotune.cache.model import (
     Versions,
     is_named,
 )
-from pytest_autotune.run.abilities import NO_ABILITIES, Abilities, MadeOf, nothing_noted
-from pytest_autotune.run.claims import Claims
 from pytest_autotune.run.compiled_for import CompiledAhead, CompiledFor
 from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes, in_words
-from pytest_autotune.run.policy import Policy, Refusal, is_ignored
-from pytest_autotune.run.progress import Progress
-from pytest_autotune.run.reporting import Reporting, raise_refusal
+from pytest_autotune.run.policy import Policy, Refusal, is_ignored, refusal
+from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
 from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, Verified, stand_ins, swept
 from pytest_autotune.run.sweep import Sweep
-from pytest_autotune.run.tuning import Asked, Process, Tuning
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import NO_WAY_IN, Races, Verdict
-from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.events import Log
+from pytest_autotune.workers.coordinator import Claim, Coordinator
+from pytest_autotune.workers.events import RACED, Event, Log, race_of
 
-__all__ = ["Session", "Tuning"]
+
+def raise_refusal(message: str) -> NoReturn:
+    """Refuse a lookup where no test runs that could be failed.
+
+    :raises Refusal: always.
+    """
+    raise Refusal(message)
 
 
 class Session(Notes):
-    """What tuners in this process may use, and what they report.
+    """What the tuners of one process may use, and what they report.
+
+    For each problem a tuner opens a :meth:`tuning`; what became of it is written to the log once, at its record or when
+    it ends, whichever comes first. An error of ours on the way is a line of the summary and bypasses the tuner.
 
     :param index: the loaded caches, or None in a run that loads nothing.
     :param asked: called once for each problem that this process asked for.
@@ -57,7 +64,7 @@ class Session(Notes):
         self,
         policy: Policy,
         index: EntryIndex | None,
-        coordination: Coordinator,
+        coordinator: Coordinator,
         asked: Callable[[Lookup], object] = lambda lookup: None,
         refuse: Callable[[str], NoReturn] = raise_refusal,
         progress: Progress | None = None,
@@ -87,10 +94,14 @@ class Session(Notes):
         self._of_thread = threading.local()
         self._is_isolated = False
         self._at_next_test: list[Callable[[], object]] = []
-        self._reporting = Reporting(policy, self, log or Log(None, ""), asked, refuse)
-        self._claims = Claims(coordination, self, self.progress)
+        self._log = log or Log(None, "")
+        self._was_asked = asked
+        self._refuse = refuse
+        self._coordinator = coordinator
         self._races = Races(policy.verify)
-        self._process = Process(self, self._reporting, self._claims, self._races, self.progress)
+        #: How many tunings are open, in all threads.
+        self._open = 0
+        self._mutex = threading.Lock()
 
     # What is loaded and known.
 
@@ -140,7 +151,7 @@ class Session(Notes):
         if forget not in self._at_next_test:
             self._at_next_test.append(forget)
 
-    # The door.
+    # A lookup.
 
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether the user wants this kernel left alone."""
@@ -157,33 +168,40 @@ class Session(Notes):
         offered: Callable[[Entry], bool],
         versions: Versions = NO_VERSIONS,
         label: str = "",
-        abilities: Abilities = NO_ABILITIES,
+        candidates: Callable[[], Iterable[Candidate]] | None = None,
+        digests: Callable[[], Iterable[Digest]] = tuple,
+        meanwhile: Callable[[], None] | None = None,
+        moves: bool = False,
     ) -> Iterator[Tuning]:
-        """Open the door for one problem.
+        """Ask for the choice of one problem.
 
-        The tuner takes ``Tuning.entry`` while there is one, rejects what it cannot
-        use, and where nothing is left tunes as it always does and records what it
-        chose. Leaving without a record releases every claim.
+        The tuner takes ``Tuning.entry`` while there is one, rejects what it cannot use, and where nothing is left tunes
+        as it always does and records what it chose. Leaving without a record releases every claim.
 
         :param offered: whether an entry's choice is among the candidates now.
         :param versions: of the libraries that matter to this tuner, its own first.
         :param label: words about the call that are known only sometimes, for reports.
-        :param abilities: what the tuner can do when it is asked.
+        :param candidates: all that are on offer now, without times, in the tuner's own order: a sweep gives one of them
+            as ``Tuning.entry``, and so does a user's wish for the first one, or the nearest entry's choice, in place of
+            a tuning. Left out, the tuner searches all the same.
+        :param digests: what the digests of the fingerprint are made of, so that an entry that is stale can say what has
+            changed; called where the problem is stale, or tuned.
+        :param meanwhile: called where another worker tunes the problem now, to help it instead of only waiting.
+        :param moves: the kernel is named by where its code stands: an entry with its source, under a name that nobody
+            asks for, is its own.
         """
         self.versions.setdefault(problem.library, versions)
         if self._caches.indexes:
             self._asked.add((problem.tuner, problem.kernel))
         sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
-        test, inside = self.current_test, self._outermost
-        lookup = Lookup(problem, sorted_fingerprint, test=test, label=label, inside=inside)
-        made_of = abilities.made_of
-        if made_of is not nothing_noted:
-            made_of = partial(self._noted, problem.tuner, made_of)
+        inside = self._outermost
+        lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label, inside=inside)
+        made_of = partial(self._parts, problem.tuner, digests)
         with ExitStack() as held:
-            other = OtherWorker(lambda: self._claims.tuning(lookup, held, abilities.meanwhile), offered)
-            loaded = Loaded(self._caches, self.policy, offered, abilities.exists, made_of)
-            asked = Asked(lookup, versions, made_of, bool(self._caches.indexes))
-            tuning = Tuning(self._process, asked, self._sources(lookup, offered, abilities, loaded, other), other)
+            other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)
+            loaded = Loaded(self._caches, self.policy, offered, made_of, moves)
+            sources = self._sources(lookup, offered, candidates, loaded, other)
+            tuning = Tuning(self, lookup, versions, made_of, sources)
             try:
                 tuning.ask()
                 self._of_thread.outermost = inside or problem.name
@@ -202,6 +220,20 @@ class Session(Notes):
             finally:
                 self._close(tuning)
 
+    def _claim(self, lookup: Lookup, held: ExitStack, meanwhile: Callable[[], None] | None) -> Claim:
+        """Claim a problem until ``held`` is left; waits for a worker that tunes it now, unless inside of a tuning."""
+        with self._mutex:
+            nested, self._open = self._open > 0, self._open + 1
+        held.callback(self._leave)
+        self.progress.begin(lookup.problem, WAITING_FOR_WORKER)
+        # Waiting inside a tuning could wait for a worker that waits for this one.
+        claiming = self._coordinator.claim(lookup.identity, wait=not nested, meanwhile=meanwhile)
+        return held.enter_context(self.guarded(lookup.problem.tuner, claiming, Claim()))
+
+    def _leave(self) -> None:
+        with self._mutex:
+            self._open -= 1
+
     @property
     def _outermost(self) -> str:
         """The tuning inside of which this thread is, as ``tuner:kernel``; of several inside each other the first."""
@@ -212,13 +244,13 @@ class Session(Notes):
         self,
         lookup: Lookup,
         offered: Callable[[Entry], bool],
-        abilities: Abilities,
+        candidates: Callable[[], Iterable[Candidate]] | None,
         loaded: Loaded,
         other: OtherWorker,
     ) -> Iterator[Source]:
         """Where the choice for a lookup may come from, in the order in which it is asked for."""
         yield Remembered(self._known, offered)
-        sweep, candidates = self.policy.sweep, abilities.candidates
+        sweep = self.policy.sweep
         if sweep is not None:
             yield from self._swept(sweep, lookup.problem, candidates)
         else:
@@ -238,9 +270,9 @@ class Session(Notes):
             return swept(sweep, problem, candidates())
         return ()
 
-    def _noted(self, tuner: str, made_of: MadeOf) -> tuple[Digest, ...]:
-        with self.guard(tuner, "made_of()"):
-            return tuple(Digest(one_line(digest.id), tuple(map(one_line, digest.parts))) for digest in made_of())
+    def _parts(self, tuner: str, digests: Callable[[], Iterable[Digest]]) -> tuple[Digest, ...]:
+        with self.guard(tuner, "digests()"):
+            return tuple(Digest(one_line(digest.id), tuple(map(one_line, digest.parts))) for digest in digests())
         return ()
 
     def _close(self, tuning: Tuning) -> None:
@@ -261,14 +293,14 @@ class Session(Notes):
         elif first is not None and not lookup.inside:  # whichever came first: it is asked for by itself, too
             del self._asked_inside[lookup.identity]
             again = replace(first, inside="", test=lookup.test, tuned=False, shared=first.searched)
-            self._reporting.report(again)
+            self.report(again)
 
     def unportable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no form that could be written."""
         lookup = Lookup(problem, (), Outcome.UNPORTABLE, reason, self.current_test)
-        self._reporting.report(lookup)
+        self.report(lookup)
         if self._caches.indexes:
-            self._reporting.refuse_errors(lookup)
+            self.refuse_errors(lookup)
 
     def not_asked(self, tuner: str, where: str, error: BaseException) -> None:
         """Report an error of ours that kept a call from asking: its tuner does as it would without us.
@@ -276,8 +308,8 @@ class Session(Notes):
         :raises BaseException: what the run raises where a miss is an error; nobody knows what the call would have been.
         """
         words = self.call_left_alone(tuner, where, error)
-        if self._caches.indexes:
-            self._reporting.refuse_unknown(tuner, words)
+        if self._caches.indexes and self.policy.is_error(Outcome.MISS):
+            self._refuse(f"autotune: MISS {tuner}: {words}")
 
     def observed(self, *lookups: Lookup) -> None:
         """Report lookups that a tuner made inside itself.
@@ -288,9 +320,40 @@ class Session(Notes):
             lookup = replace(lookup, test=lookup.test or self.current_test, inside=self._outermost)
             if lookup.outcome is Outcome.HIT and self._races.has_turn(lookup.problem):
                 lookup = replace(lookup, verdict=Verdict(NO_WAY_IN))
-            self._reporting.report(lookup)
+            self.report(lookup)
         for lookup in lookups:
-            self._reporting.refuse_errors(lookup)
+            self.refuse_errors(lookup)
+
+    def report(self, lookup: Lookup) -> None:
+        """Write down what became of a lookup; an error in doing so is a line of the summary.
+
+        An adapter of another package may record what is no entry, or ask for what is no problem.
+        """
+        tuner = lookup.problem.tuner
+        try:
+            try:
+                self._log.append(lookup.event)
+            except Exception as error:
+                if lookup.entry is None and lookup.verdict is None:
+                    raise
+                self.error(tuner, "record()", error)
+                lookup = replace(lookup, verdict=None)
+                if lookup.searched:
+                    why = in_words(error)
+                    lookup = replace(lookup, entry=None, tuned=False, shared=False, label="", unrecorded=why)
+                self._log.append(lookup.event)
+        except Exception as error:
+            self.went_wrong(tuner, "tuning()", error)
+            return
+        self._was_asked(lookup)
+
+    def refuse_errors(self, lookup: Lookup) -> None:
+        """Refuse a lookup that the policy calls an error: here, and nowhere else.
+
+        :raises BaseException: what the run raises then.
+        """
+        if self.policy.is_error(lookup.outcome):
+            self._refuse(refusal(lookup))
 
     # What tuners may have or say beside a tuning.
 
@@ -308,9 +371,29 @@ class Session(Notes):
             and self._caches.have(problem)
         )
 
+    @contextmanager
+    def racing(self, lookup: Lookup) -> Iterator[Callable[[], bool] | None]:
+        """Race the choice of a hit: yields what says whether the time is over, None where another worker races it."""
+        claiming = self._coordinator.claim(race_of(lookup.identity), wait=False)
+        with self.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
+            if not claim.is_mine:
+                yield None
+                return
+            left_s, started = self._races.left_s, time.perf_counter()
+            try:
+                yield lambda: time.perf_counter() - started > left_s
+            finally:
+                self._races.spent_s += time.perf_counter() - started
+            self._log.append(Event(RACED, race_of(lookup.identity)))
+
+    @property
+    def why_no_race(self) -> str:
+        """Why no race may begin now; empty where one may."""
+        return self._races.why_none
+
     def compile_in(self, folder: Path) -> None:
         """Let threads of this process compile, too: who compiles what is seen in this folder, the run's own."""
-        self._claims.compile_in(folder)
+        self._coordinator.compile_in(folder)
 
     def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
         """Compile something that other workers, and threads, of this run may compile, too.
@@ -319,14 +402,14 @@ class Session(Notes):
         :param wait: for who compiles it now; what that one made is there then.
         :returns: yields whether nobody else compiles it now.
         """
-        return self._claims.compiling(name, wait)
+        return self.guarded("lock", self._coordinator.compiling(name, wait), True)
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         """Have the device to oneself, for a measurement outside of a tuning; yields False where that took too long.
 
         :param on: names the processor where it is not the current GPU.
         """
-        return self._claims.measuring(on)
+        return self.guarded("lock", self._coordinator.measuring(on), False)
 
     def was_compiled_for(self, entry: Entry, text: str) -> None:
         """Note what an entry's choice was compiled for, where that is to be written."""

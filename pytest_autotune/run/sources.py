@@ -14,8 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
-from pytest_autotune.run.abilities import Exists, MadeOf, nothing_noted
+from pytest_autotune.cache.model import Candidate, Digest, Entry, Identity, Problem
 from pytest_autotune.run.find import Caches, find
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest, nearest_entries
@@ -75,8 +74,8 @@ class Loaded(Source):
     """What is loaded; without anything loaded, it leaves a lookup as it is.
 
     :param offered: whether an entry's choice is among the candidates now.
-    :param exists: whether there may still be a kernel of some name in this process; None: there may be any.
     :param made_of: what the digests of the fingerprint stand for.
+    :param moves: entries of its source under another name may be the kernel's own.
     """
 
     def __init__(
@@ -84,19 +83,19 @@ class Loaded(Source):
         caches: Caches,
         policy: Policy,
         offered: Callable[[Entry], bool],
-        exists: Exists | None = None,
-        made_of: MadeOf = nothing_noted,
+        made_of: Callable[[], Iterable[Digest]] = tuple,
+        moves: bool = False,
     ) -> None:
         self._caches = caches
         self._policy = policy
         self._offered = offered
-        self._exists = exists
         self._made_of = made_of
+        self._moves = moves
 
     def ask(self, lookup: Lookup) -> Answer:
         if not self._caches.indexes:
             return Answer(lookup)
-        found = find(self._caches, lookup.identity, self._offered, self._exists, self._made_of)
+        found = find(self._caches, lookup.identity, self._offered, self._made_of, self._moves)
         reason = self._nearest(lookup.problem) if found.reason == NO_ENTRY else found.reason
         is_hit = found.outcome is Outcome.HIT
         is_used = found.usable and (is_hit or self._policy.on_stale == OnStale.USE)

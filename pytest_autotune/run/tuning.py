@@ -1,74 +1,56 @@
-"""Tuning: one open door of one process, from the first question to what was recorded."""
+"""Tuning: one problem in one process, from the first question to what was recorded."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from pytest_autotune.cache.model import Candidate, Entry, Versions
-from pytest_autotune.run.abilities import MadeOf
-from pytest_autotune.run.claims import Claims
+from pytest_autotune.cache.model import Candidate, Digest, Entry, Versions
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.notes import Notes
 from pytest_autotune.run.policy import Refusal
-from pytest_autotune.run.progress import WAITING_FOR_GPU, Progress
+from pytest_autotune.run.progress import WAITING_FOR_GPU
 from pytest_autotune.run.reasons import failed_candidates
-from pytest_autotune.run.reporting import Reporting
 from pytest_autotune.run.rounding import significant
-from pytest_autotune.run.sources import OtherWorker, Source
-from pytest_autotune.run.verify import Races, Verdict
+from pytest_autotune.run.sources import Source
+from pytest_autotune.run.verify import Verdict
+
+if TYPE_CHECKING:
+    from pytest_autotune.run.session import Session
 
 #: What is said of an entry that expected a failure.
 WORKS_NOW = "every candidate failed when it was tuned, and one works now"
 
 
-@dataclass(frozen=True)
-class Process:
-    """What all open doors of a process have in common."""
-
-    notes: Notes
-    reporting: Reporting
-    claims: Claims
-    races: Races
-    progress: Progress
-
-
-class Asked(NamedTuple):
-    """What a tuner has asked for.
-
-    :param versions: of the libraries that matter to it.
-    :param made_of: what the digests of the fingerprint stand for.
-    :param is_judged: something is loaded, so that the lookup has an outcome.
-    """
-
-    lookup: Lookup
-    versions: Versions
-    made_of: MadeOf
-    is_judged: bool
-
-
 class Tuning:
-    """One open door: an entry to use, or a search to make and record.
+    """One problem: an entry to use, or a search to make and record.
 
+    :param versions: of the libraries that matter to the tuner, now.
+    :param digests: what the digests of the fingerprint are made of.
     :param sources: asked in this order.
-    :param other: one of them, which has the claim.
     """
 
-    def __init__(self, process: Process, asked: Asked, sources: Iterator[Source], other: OtherWorker) -> None:
+    def __init__(
+        self,
+        session: Session,
+        lookup: Lookup,
+        versions: Versions,
+        digests: Callable[[], tuple[Digest, ...]],
+        sources: Iterator[Source],
+    ) -> None:
         #: The entry to use; None where the tuner must search.
         self.entry: Entry | None = None
-        self.lookup = asked.lookup
+        self.lookup = lookup
+        self.versions = versions
         #: This process asked for the problem before and has reported it.
         self.is_remembered = False
         #: The choice of ``entry`` is to be raced before it is used.
         self.to_verify = False
-        self._process = process
-        self._asked = asked
+        self._session = session
+        self._digests = digests
         self._sources = sources
-        self._other = other
         #: The source of ``entry``, and the lookup as that was asked.
         self._offer: tuple[Source, Lookup] | None = None
         self._started = 0.0
@@ -76,7 +58,7 @@ class Tuning:
         self._is_reported = False
 
     def ask(self) -> None:
-        """Ask the sources that are left, until one has an entry; the door does so first.
+        """Ask the sources that are left, until one has an entry; the session does so first.
 
         :raises BaseException: what the run raises where an outcome is an error.
         """
@@ -88,13 +70,13 @@ class Tuning:
             raise
         except Exception as error:  # the tuner goes on without
             self._sources = iter(())
-            self._process.notes.error(self.lookup.problem.tuner, "the door", error)
-            if self._asked.is_judged and self.lookup.outcome is None:
+            self._session.error(self.lookup.problem.tuner, "the session", error)
+            if self._session.indexes and self.lookup.outcome is None:
                 self.lookup = replace(self.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
             # Whoever wants an error instead of a tuning gets none that nobody sees, either.
-            self._process.reporting.refuse_errors(self.lookup)
+            self._session.refuse_errors(self.lookup)
         if self.entry is None:
-            self._process.progress.begin_search(self.lookup.problem)
+            self._session.progress.begin_search(self.lookup.problem)
         self._started, self._waited_s = time.perf_counter(), 0.0
 
     def _ask_each(self) -> None:
@@ -106,7 +88,7 @@ class Tuning:
                 self.to_verify = answer.to_verify
                 self.entry, self._offer = answer.entry, (source, lookup)
                 return
-            self._process.reporting.refuse_errors(self.lookup)
+            self._session.refuse_errors(self.lookup)
             if answer.is_last:
                 self._sources = iter(())
                 return
@@ -121,7 +103,7 @@ class Tuning:
         source, lookup = self._offer
         self.entry = self._offer = None
         self.lookup, self.is_remembered = source.rejected(lookup, reason), False
-        self._process.reporting.refuse_errors(self.lookup)
+        self._session.refuse_errors(self.lookup)
         self.ask()
 
     @contextmanager
@@ -134,23 +116,12 @@ class Tuning:
             yield None
             return
         self.to_verify = False
-        races = self._process.races
-        if why := races.why_none:
+        if why := self._session.why_no_race:
             self.verified(Verdict(why))
             yield None
             return
-        with ExitStack() as held:
-            claim = self._process.claims.race(self.lookup, held)
-            if not claim.is_mine:
-                yield None
-                return
-            left_s, started = races.left_s, time.perf_counter()
-            try:
-                yield lambda: time.perf_counter() - started > left_s
-            finally:
-                verdict = self.lookup.verdict
-                races.spent_s += verdict.seconds if verdict is not None else time.perf_counter() - started
-            self._process.reporting.raced(self.lookup)
+        with self._session.racing(self.lookup) as is_over:
+            yield is_over
 
     def verified(self, verdict: Verdict) -> None:
         """Report what became of the choice in a race, or why there was none."""
@@ -162,20 +133,15 @@ class Tuning:
         """A loaded entry says that every candidate failed: the tuner does as it would without us."""
         return self.entry is None and self.lookup.outcome is Outcome.HIT and not self.lookup.tuned
 
-    @property
-    def versions(self) -> Versions:
-        """Of the libraries that matter to the tuner, now."""
-        return self._asked.versions
-
     @contextmanager
     def measuring(self, on: str = "") -> Iterator[None]:
         """Have the device to oneself, as far as other pytest processes go.
 
         :param on: names the processor where it is not the current GPU.
         """
-        asked, progress, problem = time.perf_counter(), self._process.progress, self.lookup.problem
+        asked, progress, problem = time.perf_counter(), self._session.progress, self.lookup.problem
         progress.waits(problem, WAITING_FOR_GPU)
-        with self._process.claims.measuring(on) as undisturbed:
+        with self._session.measuring(on) as undisturbed:
             progress.waits(problem)
             self._waited_s += time.perf_counter() - asked
             if not undisturbed:
@@ -187,11 +153,11 @@ class Tuning:
 
         :param number: from 1.
         """
-        self._process.progress.tries(self.lookup.problem, number, of)
+        self._session.progress.tries(self.lookup.problem, number, of)
 
     def races(self, left: int, of: int) -> None:
         """Say how many candidates are still in the race, for people who wait."""
-        self._process.progress.races(self.lookup.problem, left, of)
+        self._session.progress.races(self.lookup.problem, left, of)
 
     def was_disturbed(self) -> None:
         """Say that something else may have run on the device while it was measured."""
@@ -217,8 +183,8 @@ class Tuning:
             native,
             label or self.lookup.label,
             significant(seconds),
-            self._asked.versions,
-            digests=tuple(self._asked.made_of()),
+            self.versions,
+            digests=self._digests(),
         )
         if known_to_fail and entry.every_failed:
             assert self.lookup.entry is not None
@@ -228,19 +194,19 @@ class Tuning:
             self.lookup = replace(self.lookup, outcome=Outcome.STALE, reason=WORKS_NOW)
         self.report()  # now, while the claim is held: whoever waits for it finds it written down
         if known_to_fail:
-            self._process.reporting.refuse_errors(self.lookup)
+            self._session.refuse_errors(self.lookup)
         return entry
 
     def report(self) -> None:
         """Write down what became of the lookup, once."""
         if not self._is_reported:
             self._is_reported = True
-            self._process.reporting.report(self.lookup)
+            self._session.report(self.lookup)
 
     def not_recorded(self, reason: str) -> None:
         """Say why a search came to nothing that can be recorded: what kept it from that may be gone the next time.
 
-        The door says so itself of a search that ends with an error. Where none took place, or it has recorded
+        The session says so itself of a search that ends with an error. Where none took place, or it has recorded
         something, or was expected to fail, nothing is said.
         """
         nothing_was = self.entry is not None or self.lookup.tuned or self.known_to_fail

@@ -75,14 +75,14 @@ def test_hit(tune, m): tune("lib.hit", M=m)
 @pytest.mark.parametrize("m", [1, 2])
 def test_stale(tune, m): tune("lib.stale", M=m, source="{source}")
 
-def test_miss(tune): tune("lib.{miss}", M=1)
+def test_miss(tune): tune("lib.missing", M={miss})
 """
 
 
 def test_report_and_junit_equal_those_of_a_serial_run(suite: Suite) -> None:
-    suite.write(test_mixed=MIXED.format(source="old", miss="before"))
+    suite.write(test_mixed=MIXED.format(source="old", miss=1))
     suite.serial.dump()
-    suite.write(test_mixed=MIXED.format(source="new", miss="now"))
+    suite.write(test_mixed=MIXED.format(source="new", miss=2))
     found = []
     for distribution in ([], ["-pxdist", "-n0"], ["-pxdist", "-n2"], ["-pxdist", "-n3", "--dist=worksteal"]):
         suite.distribution = distribution

@@ -149,7 +149,7 @@ def _time() -> None:
             _timed(getattr(triton_heuristics, name), "make_launcher", "loading kernels")
     if "pytest_autotune.run.session" not in sys.modules:
         return
-    from pytest_autotune.run.session import Tuning
+    from pytest_autotune.run.tuning import Tuning
     from pytest_autotune.tuners.measuring.race import Race
 
     for name in ("probe", "finish", "alone"):

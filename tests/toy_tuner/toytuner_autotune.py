@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from functools import partial
 
 from pytest_autotune.adapters import (
-    Abilities,
     Candidate,
     Contest,
     Device,
@@ -85,7 +84,7 @@ class Adapter:
             return {one: Runner(partial(self._library.launch, question, name)) for one, name in ready.items()}
 
         versions = Versions.of(question.environment)
-        with run.tuning(problem, fingerprint, offered, versions, abilities=Abilities(names)) as tuning:
+        with run.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
             while tuning.entry is not None:
                 name = tuning.entry.choice.params[0].value
                 if name not in question.broken:

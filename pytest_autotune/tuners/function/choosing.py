@@ -10,8 +10,8 @@ from functools import partial
 
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, Versions
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.abilities import Abilities
-from pytest_autotune.run.session import Session, Tuning
+from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, how_measured, how_searched
@@ -87,7 +87,8 @@ def choose(run: Session | None, request: Request, forget: Callable[[], object]) 
         # The first one is that of the tuner itself.
         Versions((("pytest-autotune", version_of("pytest_autotune")), *versions_of(*_LIBRARIES).each)),
         request.fingerprint.label,
-        Abilities(request.candidates, made_of=partial(request.fingerprint.made_of, request.plan.space)),
+        request.candidates,
+        partial(request.fingerprint.made_of, request.plan.space),
     ) as tuning:
         if tuning.lookup.inside:  # a test that uses it is to ask for it, too: else that would not be known
             run.at_next_test(forget)

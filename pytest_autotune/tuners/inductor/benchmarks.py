@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.run.session import Session, Tuning
+from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits, Race, time_alone

@@ -15,7 +15,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
-from pytest_autotune.run.session import Session, Tuning
+from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions

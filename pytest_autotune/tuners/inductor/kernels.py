@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.model import Candidate, Problem, UnportableError
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.abilities import Abilities
-from pytest_autotune.run.session import Session, Tuning
+from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, runners
 from pytest_autotune.tuners.inductor.candidates import (
@@ -250,9 +250,7 @@ class Kernels:
         assert self._run is not None
         if self._run.policy.sweep is not None:  # the next test asks again what it runs with
             self._run.at_next_test(forget_compiled)
-        return self._run.tuning(
-            search.problem, (), search.offers, versions(), search.label, Abilities(search.candidates)
-        )
+        return self._run.tuning(search.problem, (), search.offers, versions(), search.label, search.candidates)
 
     def _reject(self, search: Search, tuning: Tuning, choice: Candidate, error: Exception) -> None:
         reason = search.rejected[choice.params] = no_longer_compiles(error_line(error))

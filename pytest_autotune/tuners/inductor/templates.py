@@ -19,9 +19,9 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem
-from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.rounding import significant
-from pytest_autotune.run.session import Session, Tuning
+from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
@@ -90,7 +90,7 @@ class Templates:
             lambda entry: offered.winner(entry) is not None,
             versions(),
             f"{len(choices)} candidates",
-            Abilities(offered.candidates),
+            offered.candidates,
         ) as tuning:
             while tuning.entry is not None:
                 if reason := _no_longer_compiles(offered, tuning.entry):

@@ -12,12 +12,12 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Candidate, Device, Entry
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.abilities import Abilities
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Refusal
-from pytest_autotune.run.session import Session, Tuning
+from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import no_longer_compiles
-from pytest_autotune.tuners.shared.functions import may_be_defined, python_function, qualified_name
+from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton import identity as identities
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
@@ -158,12 +158,10 @@ class Choices:
             on_offer,
             versions(),
             "measured in a CUDA graph" if getattr(call.autotuner, "use_cuda_graph", False) else "",
-            Abilities(
-                candidates,
-                may_be_defined,
-                meanwhile,
-                partial(made_of, call, identity.fingerprint, configs),
-            ),
+            candidates,
+            partial(made_of, call, identity.fingerprint, configs),
+            meanwhile,
+            moves=True,
         )
 
     def _take(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:

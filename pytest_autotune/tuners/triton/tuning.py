@@ -11,7 +11,8 @@ from typing import Any
 from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.session import Session, Tuning
+from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.launching import Result
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, rounded_us
 from pytest_autotune.tuners.triton import interpreter

@@ -7,7 +7,8 @@ from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.session import Session, Tuning
+from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from functools import partial
 
 from pytest_autotune.adapters import (
-    Abilities,
     Candidate,
     Contest,
     HookError,
@@ -71,7 +70,7 @@ class Adapter:
             return {one: Runner(partial(tuned.function, items, on_offer[one.params])) for one in candidates}
 
         versions = Versions((("handrolled", self._library.__version__),))
-        with run.tuning(problem, fingerprint, offered, versions, abilities=Abilities(names)) as tuning:
+        with run.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
             if tuning.entry is not None:
                 verify(tuning, Contest(names(), ready, HostClock, on="cpu"))
                 return on_offer[tuning.entry.choice.params]
