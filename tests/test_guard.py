@@ -12,7 +12,7 @@ import pytest
 
 from pytest_autotune import tuners
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Candidate, Device, Problem, Value
+from pytest_autotune.cache.model import Candidate, Device, Problem
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.policy import OnMiss, Policy, Refusal
 from pytest_autotune.run.session import Session
@@ -251,14 +251,3 @@ def test_neither_is_an_error_before_the_door(library: Any, monkeypatch: pytest.M
 
 def raise_(error: BaseException) -> None:
     raise error
-
-
-@pytest.mark.parametrize("choice", [Candidate(params=(Value("\ud800", 1),)), Candidate(params=(Value("a", 2**63),))])
-def test_a_choice_that_no_file_can_hold_is_told_with_its_problem_and_not_kept(choice: Candidate) -> None:
-    run, lookups = a_run(())
-
-    with run.tuning(problem(), (), lambda entry: True) as tuning:
-        tuning.record(choice)
-
-    assert [(lookup.tuned, lookup.entry) for lookup in lookups] == [(False, None)]
-    assert run.notes[0].startswith(f"toy: error in record(): ValueError: {problem()} cannot be written: ")
