@@ -52,7 +52,7 @@ def shows(suite: Suite, shown: str) -> None:
 
     def same(line: str) -> str:
         # A tuning that was quick saves nothing that is worth a word.
-        return re.sub(r"[0-9.]+s\b", "?s", line).removesuffix("; about ?s of tuning saved")
+        return re.sub(r"[0-9.]+s\b", "?s", line).replace("; about ?s of tuning saved", "")
 
     command, *wanted = shown.splitlines()
     for found in autotuners():  # each run is to be the first one of its process
