@@ -9,6 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Set
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, problem_text, safe, whole
-from pytest_autotune.tuners import TUNERS, third_party_tuners
+from pytest_autotune.tuners import TUNERS, built_in_adapter, third_party_tuners
 
 #: Of each kind of useless entries so many are shown one by one.
 _SHOWN = 10
@@ -111,9 +112,14 @@ def _defect(entry: Entry, known: Set[str], root: str) -> tuple[str, str]:
         return "without a result", f"{problem_text(problem)} has no result"
     if any(part.value != part.value for part in (*problem.key, *entry.fingerprint)):
         return "not to be found", f"{problem_text(problem)} has a value that equals nothing"
-    if problem.tuner == "triton" and (gone := _lacks(problem.kernel, root)):
+    if _are_functions(problem.library) and (gone := _lacks(problem.kernel, root)):
         return "of kernels that are not there", safe(gone)
     return "", ""
+
+
+@lru_cache
+def _are_functions(tuner: str) -> bool:
+    return tuner in TUNERS and getattr(built_in_adapter(tuner), "kernels_are_functions", False)
 
 
 def _lacks(kernel: str, root: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from pytest_autotune import devices
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import one_line, words_of
+from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.run.imported import module_is_imported
@@ -186,9 +186,8 @@ class TestProcess:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        # Triton's words for it; they name no way out.
-        if call.excinfo is not None and "0 active drivers" in words_of(call.excinfo.value):
-            self.run.note("Triton finds no GPU: set TRITON_INTERPRET=1 to run and tune its kernels on the CPU")
+        if call.excinfo is not None:
+            self.hooks.explain(call.excinfo.value)
         if self._refused and report.outcome != "failed":
             report.outcome = "failed"  # the library under test has swallowed the error
             report.longrepr = self._refused

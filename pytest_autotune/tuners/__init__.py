@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 #: The tuners that come with the plugin: name -> module whose ``Adapter`` hooks it.
 TUNERS: dict[str, str] = {
@@ -13,6 +15,11 @@ TUNERS: dict[str, str] = {
 }
 #: The entry points of packages that bring an adapter of their own: tuner = module:class.
 ENTRY_POINTS = "pytest_autotune.tuners"
+
+
+def built_in_adapter(name: str) -> Any:
+    """The class of the adapter of a tuner that comes with the plugin; imports nothing of the tuner."""
+    return import_module(TUNERS[name]).Adapter
 
 
 def third_party_tuners() -> list[EntryPoint]:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.notes import is_from_outside
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners import TUNERS, third_party_tuners
-from pytest_autotune.tuners.protocol import Adapter, HookError, Prepares, Suite
+from pytest_autotune.tuners import TUNERS, built_in_adapter, third_party_tuners
+from pytest_autotune.tuners.protocol import Adapter, HookError, Suite
 from pytest_autotune.tuners.shared.library import Replaced
-
-
-def _built_in(module: str) -> Callable[[], Adapter]:
-    adapter_class: Callable[[], Adapter] = importlib.import_module(module).Adapter
-    return adapter_class
 
 
 class Hooks:
@@ -41,8 +36,8 @@ class Hooks:
 
         To be called again when another cache is loaded.
         """
-        for name, module in TUNERS.items():
-            self._add(name, partial(_built_in, module))
+        for name in TUNERS:
+            self._add(name, partial(built_in_adapter, name))
         for entry_point in third_party_tuners():
             if entry_point.name in TUNERS:
                 self._run.note(
@@ -114,17 +109,26 @@ class Hooks:
 
     def prepare(self, suite: Suite) -> None:
         """Let the adapters that do so prepare something beside the tests, until :meth:`finish`."""
-        for name, adapter in self._adapters.items():
-            with self._run.guard(name, "prepare()"):
-                if isinstance(adapter, Prepares):
-                    adapter.prepare(suite)
+        self._ask("prepare", suite)
 
     def finish(self) -> None:
         """The tests are over."""
+        self._ask("finish")
+
+    def explain(self, error: BaseException) -> None:
+        """Note what adapters know to do about an error that a test has ended with."""
+        for advice in self._ask("explain", error):
+            if advice:
+                self._run.note(advice)
+
+    def _ask(self, method: str, *given: object) -> list[Any]:
+        """What each adapter says that has a method."""
+        said: list[Any] = []
         for name, adapter in self._adapters.items():
-            with self._run.guard(name, "finish()"):
-                if isinstance(adapter, Prepares):
-                    adapter.finish()
+            if (callback := getattr(adapter, method, None)) is not None:
+                with self._run.guard(name, f"{method}()"):
+                    said.append(callback(*given))
+        return said
 
     def uninstall(self) -> None:
         """Restore what was hooked."""

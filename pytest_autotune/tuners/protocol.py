@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from pytest_autotune.run.session import Session
 
@@ -18,7 +18,7 @@ class HookError(Exception):
 
 @dataclass(frozen=True)
 class Suite:
-    """What collection has found, for adapters that prepare something beside the tests (:class:`Prepares`).
+    """What collection has found, for adapters that prepare something beside the tests (:class:`Adapter`, ``prepare``).
 
     :param tests: for each test, in their order, the functions and values that it is made of.
     :param is_part: these are not all tests of the files that were collected.
@@ -38,8 +38,16 @@ class Adapter(Protocol):
     An adapter is made once per process and run. It touches its library only after
     :meth:`hook`, and an error inside it must leave the tuner alone, not fail a test.
 
-    It may have two things more: ``names_candidates``, true where it is to act in a sweep although it does not act
-    without entries, and the methods of :class:`Prepares`.
+    What it may have besides, none of which has to be there; an error in a call costs a line of the summary:
+
+    - ``names_candidates``: true where it is to act in a sweep although it does not act without entries.
+    - ``kernels_are_functions``: true where a kernel's name is that of a function in the suite's source, by which
+      ``pytest-autotune check`` finds out whether it is still there.
+    - ``prepare(suite)``: begin to prepare something beside the tests, such as what they will have compiled, and keep
+      none of them waiting. Called once in a process, before its first test, in a run whose loaded entries say what
+      their choices were compiled for, where cores are left.
+    - ``finish()``: the tests are over; end what ``prepare`` has begun.
+    - ``explain(error)``: what can be done about an error that a test has ended with; empty where nothing is known.
     """
 
     @property
@@ -67,19 +75,3 @@ class Adapter(Protocol):
 
     def unseen(self) -> Iterable[str]:
         """The names of kernels that were tuned without passing the run's door."""
-
-
-@runtime_checkable
-class Prepares(Protocol):
-    """What an adapter has as well that prepares something beside the tests, such as what they will have compiled.
-
-    Neither method may keep the tests waiting, or fail: an error costs a line of the summary.
-    """
-
-    def prepare(self, suite: Suite) -> None:
-        """Begin. Called once in a process, before its first test, in a run whose loaded entries say what their
-        choices were compiled for, where cores are left.
-        """
-
-    def finish(self) -> None:
-        """End what :meth:`prepare` has begun; called once when the tests are over."""

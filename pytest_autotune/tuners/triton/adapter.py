@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
+from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
@@ -60,6 +61,7 @@ class Adapter:
 
     module = modules.AUTOTUNER_MODULE
     acts_without_entries = True
+    kernels_are_functions = True
 
     def __init__(self) -> None:
         self._run: Session | None = None
@@ -103,6 +105,12 @@ class Adapter:
         self._compilations = Compilations(compiled.compiled, run.compiling)
         self._hooked.callback(self._compilations.unhook)
         self._watch_when_imported()
+
+    def explain(self, error: BaseException) -> str:
+        """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
+        if "0 active drivers" not in words_of(error):  # Triton's words for it; they name no way out
+            return ""
+        return "Triton finds no GPU: set TRITON_INTERPRET=1 to run and tune its kernels on the CPU"
 
     def _replace(self, name: str, replacement: Callable[..., Any]) -> None:
         self._hooked.callback(setattr, self._autotuner_class, name, vars(self._autotuner_class)[name])
