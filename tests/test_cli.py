@@ -110,7 +110,6 @@ def test_show_has_a_table_for_each_kernel_and_device_with_the_smallest_sizes_fir
         (["--kernel=m"], {"lib.mul", "mm"}),
         (["--device=a100"], {"lib.mul"}),
         (["--device=NVIDIA H*"], {"lib.add", "mm"}),
-        (["--kernel=add", "--device=a100"], set()),
     ],
 )
 def test_show_can_be_narrowed(run: Run, options: Sequence[str], kernels: set[str]) -> None:
@@ -166,6 +165,22 @@ def test_show_as_json_has_everything_in_values(run: Run) -> None:
     ]
 
 
+def test_show_has_a_row_for_each_kernel_in_a_summary(run: Run) -> None:
+    write("a.textproto", entry(1), entry(2), entry(device=A100))
+
+    rows = [re.sub(" {2,}", " | ", line) for line in run("show", "--summary", "a.textproto")[1]]
+
+    assert rows[3] == " | triton:lib.add | nvidia-h200-sm90-132 | 2 | 3 s"
+
+
+def test_show_says_what_there_is_where_what_was_asked_for_is_not(run: Run) -> None:
+    write("a.textproto", entry(1), entry(2))
+
+    assert run("show", "a.textproto", "--kernel=matmul")[0] == 1
+    assert "there are: triton:lib.add" in run("show", "a.textproto", "--kernel=matmul")[2]
+    assert "there are: nvidia-h200-sm90-132" in run("show", "a.textproto", "--device=A100")[2]
+
+
 def test_an_empty_cache_is_shown_as_such(run: Run) -> None:
     write("a.textproto")
 
@@ -204,13 +219,13 @@ def test_diff_begins_with_the_counts_and_has_a_row_for_each_change(run: Run) -> 
 
     assert status == 0
     assert [re.sub(" {2,}", " | ", line) for line in lines] == [
-        "1 time only, 1 added, 1 code changed, same choice, 1 choice changed, 1 of another GPU",
+        "1 choice changed, 1 updated, same choice, 1 added, 1 measured again, same choice, 1 on NVIDIA A100",
         "",
         "NVIDIA H200 (sm_90, 132 multiprocessors)",
         " | choice changed | triton:lib.add (M=2, a.dtype=fp16) | BLOCK=32 -> BLOCK=64 | 10 us",
-        " | code changed, same choice | triton:lib.add (M=3, a.dtype=fp16) | BLOCK=32 | 10 us | source changed",
+        " | updated, same choice | triton:lib.add (M=3, a.dtype=fp16) | BLOCK=32 | 10 us | source changed",
         " | added | triton:lib.add (M=4, a.dtype=fp16) | BLOCK=32 | 10 us",
-        " | time only | triton:lib.add (M=1, a.dtype=fp16) | BLOCK=32 | 10 us -> 11 us",
+        " | measured again, same choice | triton:lib.add (M=1, a.dtype=fp16) | BLOCK=32 | 10 us -> 11 us",
         "",
         "NVIDIA A100 (sm_80, 108 multiprocessors)",
         " | removed | triton:lib.add (M=64, a.dtype=fp16) | BLOCK=32 | 10 us",
@@ -221,7 +236,10 @@ def test_diff_can_leave_out_what_changed_in_time_only(run: Run) -> None:
     write("old.textproto", entry())
     write("new.textproto", entry(time_us=11.0))
 
-    assert run("diff", "--choices", "--exit-code", "old.textproto", "new.textproto")[:2] == (0, ["1 time only"])
+    assert run("diff", "--choices", "--exit-code", "old.textproto", "new.textproto")[:2] == (
+        0,
+        ["1 measured again, same choice"],
+    )
 
 
 def test_diff_ends_with_status_1_only_where_asked(run: Run) -> None:
@@ -237,6 +255,42 @@ def test_diff_takes_dev_null_as_git_writes_it(run: Run) -> None:
     write("new.textproto", entry())
 
     assert run("diff", "/dev/null", "new.textproto")[1][0] == "1 added"
+
+
+def test_diff_folds_what_only_has_other_versions(run: Run) -> None:
+    of = {
+        version: [replace(entry(m), versions=Versions.of(f"triton {version}")) for m in range(58)] for version in "34"
+    }
+    write("old.textproto", *of["3"])
+    write("new.textproto", *of["4"])
+
+    lines = run("diff", "old.textproto", "new.textproto")[1]
+
+    assert [re.sub(" {2,}", " | ", line) for line in lines] == [
+        "58 other versions only",
+        "",
+        "NVIDIA H200 (sm_90, 132 multiprocessors)",
+        " | other versions only | 58 entries | triton 3 -> triton 4",
+    ]
+
+
+def test_diff_for_a_pull_request_has_narrow_rows_of_what_changed(run: Run) -> None:
+    def wide(m: int, block: int) -> Entry:
+        params = (Value("BLOCK", block), *(Value(f"a_param_with_a_long_name_{number}", 1) for number in range(9)))
+        return replace(entry(m), choice=Candidate(params=params, time_us=72040.0))
+
+    write("old.textproto", *(wide(m, 32) for m in (1024, 1, 128)))
+    write("new.textproto", *(wide(m, 64) for m in (1024, 1, 128)), wide(4096, 1))
+
+    lines = run("diff", "--markdown", "old.textproto", "new.textproto")[1]
+
+    assert lines[:2] == ["**3 choices changed, 1 added**", ""]
+    assert "a.dtype=fp16" in lines[2]
+    rows = [line for line in lines if "BLOCK" in line]
+    assert ["BLOCK 32 -> 64" in row for row in rows] == [True, True, True, False]
+    assert [re.findall(r"M=(\d+)", row)[0] for row in rows] == ["1", "128", "1024", "4096"]
+    assert "72.04 ms" in rows[0]
+    assert max(map(len, lines)) < 120
 
 
 # merge
@@ -260,8 +314,27 @@ def test_merge_replaces_the_file_in_which_git_left_both_sides(run: Run) -> None:
 
     status, lines, errors = run("merge", "ours.textproto", "theirs.textproto", "-o", "out.textproto")
 
-    assert (status, lines, errors) == (0, ["2 entries of 2 caches written to out.textproto"], "")
+    assert (status, lines, errors) == (
+        0,
+        ["2 entries of 2 caches written to out.textproto; then: git add out.textproto"],
+        "",
+    )
     assert set(stores.read("out.textproto").entries) == {entry(1), entry(2)}
+
+
+def test_merge_says_which_fingerprints_of_one_problem_both_stay(run: Run) -> None:
+    write("1.textproto", entry(source="old"), entry(1))
+    write("2.textproto.new", entry(source="new"), entry(1))
+
+    lines = run("merge", "1.textproto", "2.textproto.new", "-o", "out.textproto")[1]
+
+    assert lines[1] == "2 entries of one problem and several fingerprints, all of which stay:"
+    assert [line.rpartition(";")[2] for line in lines[2:4]] == [" source=new", " source=old"]
+    assert "--base=FILE" in lines[4]
+
+    write("base.textproto", entry(source="old"), entry(1))
+    lines = run("merge", "1.textproto", "2.textproto.new", "-o", "out.textproto", "--base=base.textproto")[1]
+    assert "1 entry replaced by an entry with another fingerprint:" in lines
 
 
 def test_merge_lists_what_was_settled(run: Run) -> None:
@@ -485,8 +558,11 @@ def test_prune_drops_what_is_unused_in_all_reports(run: Run) -> None:
     report("1.json", [entry(3)], [entry(1), entry(2)])
     report("2.json", [entry(2), entry(3)], [entry(1)])
 
-    status, lines, _ = run("prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json")
+    both = ["prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json"]
 
+    assert run(*both, "--dry-run", "--exit-code")[0] == 1
+    assert run(*both, "--device=A100", "--exit-code")[:2] == (0, ["0 entries dropped, 4 kept"])
+    status, lines, _ = run(*both)
     assert (status, lines) == (0, ["1 entry dropped, 3 kept", "  triton:lib.add (M=1, a.dtype=fp16) on NVIDIA H200"])
     assert held("a.textproto") == {entry(2), entry(3), entry(True)}
 
@@ -682,5 +758,6 @@ def test_the_hook_for_pre_commit_runs_the_check_on_caches_and_not_on_reports() -
 
     assert hook["entry"].split() == ["pytest-autotune", "check"]
     assert hook["language"] == "python"
-    paths = ["autotune.textproto", "tests/autotune.pb", "tests/autotune-h200.txtpb", "autotune.json", "model.textproto"]
-    assert [path for path in paths if re.search(hook["files"], path)] == paths[:3]
+    paths = ["autotune.textproto", "tests/autotune.pb", "tests/autotune-h200.txtpb", "autotune.json", "a/autotune.yml"]
+    paths += [f"choices/{'0123abcd' * 4}.textproto", "autotune-report.json", "model.textproto"]
+    assert [path for path in paths if re.search(hook["files"], path)] == paths[:6]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_autotune.cache.diff import ChangeKind, Diff, diff, winner
-from pytest_autotune.cache.model import Cache, Candidate, Entry, Versions
+from pytest_autotune.cache.model import Cache, Candidate, Entry, Value, Versions
 from tests.entries import A100, H200, entry
 
 
@@ -28,8 +28,23 @@ def test_another_time_for_the_same_choice_is_time_only() -> None:
 
 
 def test_what_is_only_told_counts_as_time_only() -> None:
-    assert kinds([entry()], [replace(entry(), tuning_seconds=9.0, versions=Versions.of("triton 4"), label="x")]) == [
-        ChangeKind.TIME
+    assert kinds([entry()], [replace(entry(), tuning_seconds=9.0, label="x")]) == [ChangeKind.TIME]
+
+
+def test_other_versions_alone_are_a_change_of_their_own() -> None:
+    assert kinds([entry()], [replace(entry(), versions=Versions.of("triton 4"))]) == [ChangeKind.VERSIONS]
+
+
+def test_a_kernel_that_was_moved_and_one_whose_key_holds_its_code_are_one_change_and_not_two() -> None:
+    def of(kernel: str = "lib.add", code: str = "") -> Entry:
+        key = (Value("M", 1), *([Value("code", code, "digest")] if code else []))
+        return replace(entry(), problem=replace(entry().problem, kernel=kernel, key=key))
+
+    assert kinds([of()], [of("lib.moved")]) == [ChangeKind.MOVED]
+    assert kinds([of(code="a")], [of(code="b")]) == [ChangeKind.CODE]
+    assert kinds([replace(of(), fingerprint=())], [replace(of("x"), fingerprint=())]) == [
+        ChangeKind.ADDED,
+        ChangeKind.REMOVED,
     ]
 
 
@@ -65,7 +80,7 @@ def test_the_counts_are_those_of_the_device_that_changed_most_and_the_rest_of_an
     new = [entry(m, time_us=11.0) for m in range(12)] + [entry(m, block=64) for m in range(12, 15)]
     new += [entry(device=A100, block=64)]
 
-    assert str(found(old, new)) == "12 time only, 3 choices changed, 1 of another GPU"
+    assert str(found(old, new)) == "3 choices changed, 12 measured again, same choice, 1 on NVIDIA A100"
     assert found(old, new).device == H200
 
 

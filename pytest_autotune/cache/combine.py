@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_autotune.cache.model import Cache, Entry, Identity, united
+from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, united
 from pytest_autotune.cache.ties import Measured, ranked
 
 
@@ -32,11 +33,16 @@ class Combined:
 
     :param conflicts: in the order of the entries.
     :param removed: entries that the caches' ancestor had and one of them removed.
+    :param replaced: those of them whose problem has an entry with another fingerprint now.
+    :param several: entries of problems of which different caches have different fingerprints, so that all stay: which
+        of them the code has now, only a run can say.
     """
 
     cache: Cache
     conflicts: tuple[Conflict, ...] = ()
     removed: tuple[Entry, ...] = ()
+    replaced: tuple[Entry, ...] = ()
+    several: tuple[Entry, ...] = ()
 
 
 def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combined:
@@ -65,8 +71,25 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
         if any(other.entry != best.entry for other in others):
             conflicts.append(Conflict(best.entry, tuple(changed.items())))
         kept.append(united(best.entry, rivals.values()))
+    of_problem: defaultdict[Problem, list[Entry]] = defaultdict(list)
+    for entry in kept:
+        of_problem[entry.problem].append(entry)
+    # One cache with both has them on purpose: a factory's kernels, or two lists of candidates.
+    apart = [
+        entry
+        for entries in of_problem.values()
+        if len(entries) > 1 and len({tuple(found[one.identity]) for one in entries}) > 1
+        for entry in entries
+    ]
     return Combined(
         Cache(tuple(kept), next((side.lossy for side in sides.values() if side.lossy), ())),
         tuple(sorted(conflicts, key=lambda conflict: conflict.kept.sort_key)),
-        tuple(sorted(removed, key=lambda entry: entry.sort_key)),
+        *(
+            tuple(sorted(entries, key=lambda entry: entry.sort_key))
+            for entries in (
+                [entry for entry in removed if entry.problem not in of_problem],
+                [entry for entry in removed if entry.problem in of_problem],
+                apart,
+            )
+        ),
     )

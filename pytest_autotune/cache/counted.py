@@ -1,4 +1,4 @@
-"""Counting in words."""
+"""Counts and durations in words."""
 
 from __future__ import annotations
 
@@ -12,3 +12,11 @@ def counted(number: int, one: str, several: str = "", separator: str = "") -> st
     if number != 1:
         one = several or (f"{one[:-1]}ies" if one.endswith("y") else f"{one}s")
     return f"{number:{separator}} {one}"
+
+
+def duration(time_us: float) -> str:
+    """A time in microseconds with the unit that people would take: ``"7.68 us"``, ``"72.04 ms"``."""
+    for unit, us in (("s", 1e6), ("ms", 1e3)):
+        if abs(time_us) >= us:
+            return f"{time_us / us:.4g} {unit}"
+    return f"{time_us:.4g} us"

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from enum import Enum
+from operator import attrgetter
 
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry
+
+_BY_SORT_KEY = attrgetter("sort_key")
 
 
 class ChangeKind(Enum):
     """What became of an entry; the value is the word for it."""
 
     CHOICE = "choice changed"
-    CODE = "code changed, same choice"
+    CODE = "updated, same choice"
+    MOVED = "moved, same choice"
     ADDED = "added"
     REMOVED = "removed"
-    TIME = "time only"
+    VERSIONS = "other versions only"
+    TIME = "measured again, same choice"
 
     def count(self, number: int) -> str:
         """``"3 choices changed"``."""
         return counted(number, self.value, "choices changed" if self is ChangeKind.CHOICE else self.value)
+
+
+#: Whoever reviews choices has nothing to do with these.
+SAME_CHOICE = frozenset({ChangeKind.VERSIONS, ChangeKind.TIME})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,44 +73,71 @@ class Diff:
     def __str__(self) -> str:
         main = self.device
         kinds = Counter(change.kind for change in self.changes if change.entry.problem.device == main)
-        parts = [kind.count(kinds[kind]) for kind in reversed(ChangeKind) if kinds[kind]]
-        others = len(self.changes) - sum(kinds.values())
-        if others:
-            parts.append(f"{others} of another GPU")
+        parts = [kind.count(kinds[kind]) for kind in ChangeKind if kinds[kind]]
+        others = Counter(change.entry.problem.device for change in self.changes)
+        parts += [f"{others[device]} on {device.name}" for device in sorted(others, key=_BY_SORT_KEY) if device != main]
         return ", ".join(parts) or "no difference"
 
 
 def diff(old: Cache, new: Cache) -> Diff:
     """What has to be done to the old cache to get the new one.
 
-    Entries of one problem whose fingerprint changed are one change each, and
-    not one that came and one that went.
+    One change each, and not one entry that came and one that went, are entries of one problem whose fingerprint
+    changed, of one kernel whose key says that its code did, and of a kernel that was moved.
     """
-    before = {entry.identity: entry for entry in old.entries}
-    changes, come = [], []
+    gone = {entry.identity: entry for entry in old.entries}
+    changes: list[Change] = []
+    come: list[Entry] = []
     unchanged = 0
     for entry in new.entries:
-        was = before.pop(entry.identity, None)
+        was = gone.pop(entry.identity, None)
         if was is None:
             come.append(entry)
         elif was == entry:
             unchanged += 1
         else:
-            kind = ChangeKind.TIME if _same_result(was, entry) else ChangeKind.CHOICE
-            changes.append(Change(kind, was, entry))
-    gone: defaultdict[Problem, list[Entry]] = defaultdict(list)
-    for entry in before.values():
-        gone[entry.problem].append(entry)
-    for entry in come:
-        if others := gone[entry.problem]:
-            was = others.pop(0)
-            changes.append(Change(ChangeKind.CODE if _same_result(was, entry) else ChangeKind.CHOICE, was, entry))
-        else:
-            changes.append(Change(ChangeKind.ADDED, None, entry))
-    changes += [Change(ChangeKind.REMOVED, entry, None) for entries in gone.values() for entry in entries]
+            changes.append(Change(_kind_of(was, entry, ChangeKind.TIME), was, entry))
+    for same in (_problem, _without_digests, _elsewhere):
+        kind = ChangeKind.MOVED if same is _elsewhere else ChangeKind.CODE
+        before: defaultdict[Hashable, list[Entry]] = defaultdict(list)
+        for entry in gone.values():
+            before[same(entry)].append(entry)
+        left, come = come, []
+        for entry in left:
+            if others := before[same(entry)] if same(entry) is not None else []:
+                was = gone.pop(others.pop(0).identity)
+                changes.append(Change(_kind_of(was, entry, kind), was, entry))
+            else:
+                come.append(entry)
+    changes += [Change(ChangeKind.ADDED, None, entry) for entry in come]
+    changes += [Change(ChangeKind.REMOVED, entry, None) for entry in gone.values()]
     order = {kind: index for index, kind in enumerate(ChangeKind)}
     changes.sort(key=lambda change: (order[change.kind], change.entry.sort_key))
     return Diff(tuple(changes), unchanged)
+
+
+def _problem(entry: Entry) -> Hashable:
+    return entry.problem
+
+
+def _without_digests(entry: Entry) -> Hashable:
+    """What stays of a problem whose key holds a digest of its code; None for others."""
+    problem = entry.problem
+    rest = tuple(value for value in problem.sorted_key if value.type != "digest")
+    return None if len(rest) == len(problem.key) else (problem.tuner, problem.kernel, problem.device, rest)
+
+
+def _elsewhere(entry: Entry) -> Hashable:
+    """What stays of an entry whose kernel has another name now; None where nothing tells that it is the same."""
+    problem = entry.problem
+    is_known = any(value.name == "source" for value in entry.fingerprint)
+    return (problem.tuner, problem.device, problem.sorted_key, entry.fingerprint) if is_known else None
+
+
+def _kind_of(was: Entry, now: Entry, otherwise: ChangeKind) -> ChangeKind:
+    if replace(was, versions=now.versions) == now:
+        return ChangeKind.VERSIONS
+    return otherwise if _same_result(was, now) else ChangeKind.CHOICE
 
 
 def winner(entry: Entry) -> Candidate | None:

@@ -5,12 +5,13 @@ Pure, and the same result for the same inputs in any order.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
+from pytest_autotune.cache.diff import ChangeKind, diff
 from pytest_autotune.cache.made_of import digests_of, known_digests
 from pytest_autotune.cache.model import Cache, Candidate, Digest, Entry, Identity, Problem, before_pruning, united
 from pytest_autotune.cache.ties import Measured, keeps, ranked
@@ -31,6 +32,7 @@ class Disagreement:
 class Merged:
     """The outcome of a merge; the counts are of entries.
 
+    :param changed: a problem whose code changed, or a kernel that was moved, is one of these, too.
     :param best: of what was measured, the measurement that counts; the cache may keep an older choice all the same.
     """
 
@@ -93,15 +95,16 @@ def merge(
     measured_now = [one.entry for each in rivals.values() for one in each]
     digests = known_digests([*measured_now, *after.values()]) | known_digests(base.entries)
     entries = [_with_digests(entry, digests) for entry in sorted(after.values(), key=attrgetter("sort_key"))]
-    common = before.keys() & after.keys()
-    changed = sum(before[identity] != after[identity] for identity in common)
+    cache = replace(base, entries=tuple(entries))
+    found = diff(base, cache)
+    kinds = Counter(change.kind for change in found.changes)
     return Merged(
-        replace(base, entries=tuple(entries)),
+        cache,
         tuple(filter(None, map(_disagreement, rivals.values()))),
-        added=len(after.keys() - before.keys()),
-        changed=changed,
-        unchanged=len(common) - changed,
-        removed=len(before.keys() - after.keys()),
+        added=kinds[ChangeKind.ADDED],
+        changed=len(found.changes) - kinds[ChangeKind.ADDED] - kinds[ChangeKind.REMOVED],
+        unchanged=found.unchanged,
+        removed=kinds[ChangeKind.REMOVED],
         best={identity: measurements[0].entry for identity, measurements in rivals.items()},
     )
 

@@ -3,40 +3,67 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.diff import Change, ChangeKind, Diff, diff
-from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cli.output import FOUND, OK, PATH, choice_text, print_lines, problem_text, safe, table, time_text
+from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.diff import SAME_CHOICE, Change, ChangeKind, Diff, diff, winner
+from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.model import Cache, Device, Entry
+from pytest_autotune.cli.output import (
+    FOUND,
+    OK,
+    PATH,
+    choice_text,
+    keys_of,
+    print_lines,
+    problem_text,
+    safe,
+    table,
+    time_text,
+)
+
+#: A line of Markdown has at most these: the words for the kind of change, key, choice and time.
+_CELLS = (24, 30, 36, 20)
+_LONGEST_HEADING = 116
 
 
 @click.command("diff", short_help="how two caches differ")
 @click.argument("old", metavar="OLD", type=PATH)
 @click.argument("new", metavar="NEW", type=PATH)
-@click.option("--exit-code", is_flag=True, help="Exit status 1 where they differ; with --choices, in more than time.")
-@click.option("--choices", is_flag=True, help="No rows for what changed in time only.")
-def command(old: str, new: str, exit_code: bool, choices: bool) -> int:
+@click.option("--exit-code", is_flag=True, help="Exit status 1 where they differ; with --choices, in that.")
+@click.option("--choices", is_flag=True, help="No rows for entries whose choice, code and name are what they were.")
+@click.option("--markdown", is_flag=True, help="Tables for the comment of a pull request: only what changed.")
+def command(old: str, new: str, exit_code: bool, choices: bool, markdown: bool) -> int:
     """What is different in the cache NEW: a line of counts, then a row for each entry.
+
+    Where only versions of libraries are others, one row is for all of them.
 
     As git's difftool: git difftool --extcmd="pytest-autotune diff" -- FILE
     """
     # So git names a side that has no such file.
     found = diff(*(Cache() if path == os.devnull else stores.read(path) for path in (old, new)))
-    shown = [change for change in found.changes if not (choices and change.kind is ChangeKind.TIME)]
-    print_lines(_lines(found, shown))
+    shown = [change for change in found.changes if not (choices and change.kind in SAME_CHOICE)]
+    print_lines(_markdown(found, shown) if markdown else _lines(found, shown))
     return FOUND if exit_code and shown else OK
 
 
-def _lines(found: Diff, shown: list[Change]) -> Iterator[str]:
+def _lines(found: Diff, shown: Sequence[Change]) -> Iterator[str]:
     yield str(found)
+    for device, changes in _by_device(found, shown):
+        yield ""
+        rows = [_row(change) for change in changes if change.kind is not ChangeKind.VERSIONS]
+        rows += [[ChangeKind.VERSIONS.value, *words, "", ""] for words in _versions(changes)]
+        yield from table(str(device), rows, right=[3])
+
+
+def _by_device(found: Diff, shown: Sequence[Change]) -> Iterator[tuple[Device, list[Change]]]:
     devices = {change.entry.problem.device for change in shown}
     for device in sorted(devices, key=lambda device: (device != found.device, device.sort_key)):
-        yield ""
-        rows = [_row(change) for change in shown if change.entry.problem.device == device]
-        yield from table(str(device), rows, right=[3])
+        yield device, [change for change in shown if change.entry.problem.device == device]
 
 
 def _row(change: Change) -> list[str]:
@@ -47,6 +74,47 @@ def _row(change: Change) -> list[str]:
         _arrow(change, time_text),
         _fingerprint(change.old, change.new),
     ]
+
+
+def _versions(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
+    """How many entries went from which versions to which."""
+    others = (change for change in changes if change.kind is ChangeKind.VERSIONS)
+    words = Counter(_arrow(change, lambda entry: str(entry.versions)) for change in others)
+    yield from ((counted(number, "entry"), safe(which)) for which, number in words.items())
+
+
+def _markdown(found: Diff, shown: Sequence[Change]) -> Iterator[str]:
+    """A table for each kernel and device: what all its rows have in common stands above it."""
+    from pytest_autotune.report.markdown import code
+
+    yield f"**{one_line(str(found), _LONGEST_HEADING)}**"
+    for device, changes in _by_device(found, shown):
+        yield from (f"\n{number}: {code(one_line(which, 90))}" for number, which in _versions(changes))
+        kernels: defaultdict[str, list[Change]] = defaultdict(list)
+        for change in changes:
+            if change.kind is not ChangeKind.VERSIONS:
+                kernels[change.entry.problem.name].append(change)
+        for name, of_kernel in kernels.items():
+            keys, own, shared = keys_of([change.entry.problem for change in of_kernel])
+            heading = ", ".join([name, *map(str, shared)])
+            yield f"\n{code(one_line(heading, _LONGEST_HEADING - len(device.name) - 6))} on {safe(device.name)}\n"
+            yield "| | problem | choice | time |\n| --- | --- | --- | --- |"
+            for change, key in zip(of_kernel, keys, strict=True):
+                problem = " ".join(f"{part}={key[part].words}" for part in own if part in key)
+                cells = [change.kind.value, problem, _changed_params(change), _arrow(change, time_text)]
+                cut = (one_line(cell, longest) for cell, longest in zip(cells, _CELLS, strict=True))
+                yield f"| {' | '.join(code(cell) if cell else '' for cell in cut)} |"
+
+
+def _changed_params(change: Change) -> str:
+    """The params of a choice that are others; all, where nothing stood there or nothing does now."""
+    sides = [winner(entry) for entry in (change.old, change.new) if entry is not None]
+    params = [{value.name: value.words for value in side.params} for side in sides if side is not None]
+    if len(params) < 2 or not all(params):
+        return _arrow(change, choice_text)
+    before, now = params
+    names = [name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)]
+    return ", ".join(f"{name} {before.get(name, '-')} -> {now.get(name, '-')}" for name in names)
 
 
 def _arrow(change: Change, text: Callable[[Entry], str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -23,7 +24,7 @@ from pytest_autotune.cli.output import FOUND, OK, PATH, choice_and_time, print_l
 
 NAME = "pytest-autotune"
 _WANTED = {"merge": NAME, "diff": NAME}
-_ATTRIBUTES = f"merge={NAME} diff={NAME} linguist-generated"
+_ATTRIBUTES = f"merge={NAME} diff={NAME}"
 _PLAIN = re.compile(r"[\w./*\\-]+", re.ASCII)
 
 
@@ -182,12 +183,20 @@ def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
 @click.command("git-textconv", short_help="a line for each entry; git-setup has git diff show these")
 @click.argument("file")
 def textconv(file: str) -> None:
-    """Print a line for each entry of the cache FILE: the problem, its device, what was chosen, and what it rests on."""
+    """Print a line for each entry of the cache FILE: the problem, its device, what was chosen, and what is noted of it.
+
+    Where a line of the file is another, so is a line of this.
+    """
     cache = stores.read(file, missing_ok=True)
     print_lines(_line(entry) for entry in sorted(cache.entries, key=lambda entry: entry.sort_key))
 
 
 def _line(entry: Entry) -> str:
-    rests_on = "".join(f" {safe(str(value))}" for value in entry.fingerprint)
-    device = safe(entry.problem.device.id)
-    return f"{problem_text(entry.problem)} on {device}: {choice_and_time(entry)};{rests_on}"
+    on = f"{problem_text(entry.problem)} on {safe(entry.problem.device.id)}: {choice_and_time(entry)}"
+    noted = [*map(str, entry.fingerprint), str(entry.versions), entry.label]
+    noted += [f"{entry.tuning_seconds:.3g} s of tuning"] if entry.tuning_seconds else []
+    # What fills lines of the file and is nothing to read: that it is another has to show all the same.
+    rest = (entry.candidates, entry.native, entry.compiled, entry.digests)
+    if any(rest):
+        noted.append(f"and more: {hashlib.sha256(repr(rest).encode()).hexdigest()[:8]}")
+    return f"{on}; {safe(', '.join(filter(None, noted)))}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
             combined = combine({**sides, output: now}, ancestor)
         return combined.cache
 
+    in_git = ""
     try:
         stores.check_writable(output)
         output = stores.update(output, change).written_to
@@ -51,8 +53,9 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
             raise
         # The FILEs are its sides, and git has them, too.
         stores.replace_file(output, encode(combined.cache, format_of(Path(output), output)))
+        in_git = f"; then: git add {shlex.quote(output)}"
     written = f"{counted(len(combined.cache.entries), 'entry')} of {counted(len(files), 'cache')}"
-    print_lines([f"{written} written to {safe(output)}", *settled(combined)])
+    print_lines([f"{written} written to {safe(output)}{safe(in_git)}", *settled(combined)])
 
 
 def settled(combined: Combined) -> Iterator[str]:
@@ -60,6 +63,15 @@ def settled(combined: Combined) -> Iterator[str]:
     if combined.removed:
         yield f"{counted(len(combined.removed), 'entry')} left out, which one side removed:"
         yield from (on_device(entry.problem) for entry in combined.removed)
+    if combined.replaced:
+        yield f"{counted(len(combined.replaced), 'entry')} replaced by an entry with another fingerprint:"
+        yield from (on_device(entry.problem) for entry in combined.replaced)
+    if combined.several:
+        yield f"{counted(len(combined.several), 'entry')} of one problem and several fingerprints, all of which stay:"
+        for entry in combined.several:
+            rests_on = ", ".join(map(str, entry.fingerprint))
+            yield f"{on_device(entry.problem)}: {choice_and_time(entry)}; {safe(rests_on)}"
+        yield "  (a run with --autotune-update=prune, or --base=FILE, drops those of code that is gone)"
     if combined.conflicts:
         several = counted(len(combined.conflicts), "problem")
         yield f"{several} with several entries, the fastest of which stays:"

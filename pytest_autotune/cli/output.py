@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from functools import lru_cache
 
 import click
 
+from pytest_autotune.cache.counted import duration
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Cache, Entry, Problem
+from pytest_autotune.cache.model import Cache, Entry, Problem, Value
 
 #: Nothing is wrong.
 OK = 0
@@ -25,6 +27,15 @@ INTERRUPTED = 130
 PATH = click.Path(readable=False)
 #: Text of a cache as a part of a line; a file repeats its texts.
 safe = lru_cache(maxsize=10_000)(one_line)
+
+
+def matches(wanted: str | None, *names: str) -> bool:
+    """Whether one of some names is meant by an option; None means all."""
+    if wanted is None:
+        return True
+    if any(char in wanted for char in "*?["):
+        return any(fnmatchcase(name, wanted) or fnmatchcase(name, f"*:{wanted}") for name in names)
+    return any(wanted in name for name in names)
 
 
 def print_lines(lines: Iterable[str], err: bool = False) -> None:
@@ -66,12 +77,20 @@ def choice_text(entry: Entry) -> str:
     return f"{len(entry.native)} bytes of the tuner" if entry.native else "nothing"
 
 
+def keys_of(problems: Sequence[Problem]) -> tuple[list[dict[str, Value]], list[str], list[Value]]:
+    """The keys of some problems by name, the names in which they differ, and the values that all of several share."""
+    keys = [{value.name: value for value in problem.key} for problem in problems]
+    names = dict.fromkeys(name for key in keys for name in key)
+    shared = [name for name in names if len(keys) > 1 and len({key.get(name) for key in keys}) == 1]
+    return keys, [name for name in names if name not in shared], [keys[0][name] for name in shared]
+
+
 def time_text(entry: Entry) -> str:
-    """The measured time of what an entry chooses, in microseconds; empty where none is known."""
+    """The measured time of what an entry chooses, as people say it; empty where none is known."""
     best = winner(entry)
     if best is None or best.time_us is None:
         return ""
-    return f"{best.time_us:.0f} us" if abs(best.time_us) >= 1000 else f"{best.time_us:.4g} us"
+    return duration(best.time_us)
 
 
 def choice_and_time(entry: Entry) -> str:

@@ -14,7 +14,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cli.output import PATH, on_device, print_lines, safe
+from pytest_autotune.cli.output import FOUND, OK, PATH, matches, on_device, print_lines, safe
 
 # A problem as a report names it: tuner, kernel, device and key.
 _Reported: TypeAlias = "tuple[str, ...]"
@@ -59,7 +59,11 @@ class Report:
     "kernels and devices that they did ask for.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be dropped, and write nothing.")
-def command(file: str, paths: tuple[str, ...], together: bool, dry_run: bool) -> None:
+@click.option("--device", metavar="NAME", help="Only entries of devices with this in id or name; a glob with * or ?.")
+@click.option("--exit-code", is_flag=True, help="Exit status 1 where entries are dropped, or would be.")
+def command(
+    file: str, paths: tuple[str, ...], together: bool, dry_run: bool, device: str | None, exit_code: bool
+) -> int:
     """Drop the entries of the cache FILE that are unused in all of the reports.
 
     A report of a run that was not complete is refused, unless --together says that all of them make one. What a
@@ -73,7 +77,11 @@ def command(file: str, paths: tuple[str, ...], together: bool, dry_run: bool) ->
             f"of a run that was not complete ({shard.incomplete}), so nothing is known to be unused",
             "with all shards' reports: --together",
         )
-    unused = partial(_unused_together if together else _unused_in_all, reports)
+    judge = partial(_unused_together if together else _unused_in_all, reports)
+
+    def unused(entry: Entry) -> bool:
+        return matches(device, entry.problem.device.id, entry.problem.device.name) and judge(entry)
+
     dropped: list[Entry] = []
     kept: list[Entry] = []
 
@@ -92,6 +100,7 @@ def command(file: str, paths: tuple[str, ...], together: bool, dry_run: bool) ->
     would = "would be dropped" if dry_run else "dropped"
     counts = f"{counted(len(dropped), 'entry')} {would}, {len(kept)} kept{elsewhere}"
     print_lines([counts, *(on_device(entry.problem) for entry in dropped)])
+    return FOUND if exit_code and dropped else OK
 
 
 def _unused_in_all(reports: Sequence[Report], entry: Entry) -> bool:

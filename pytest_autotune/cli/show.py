@@ -4,47 +4,77 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeAlias
 
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.counted import counted, duration
 from pytest_autotune.cache.diff import winner
+from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device, Entry, Value
-from pytest_autotune.cli.output import PATH, choice_text, print_lines, safe, table, time_text
+from pytest_autotune.cli.output import (
+    FOUND,
+    OK,
+    PATH,
+    choice_text,
+    keys_of,
+    matches,
+    print_lines,
+    safe,
+    table,
+    time_text,
+)
+
+#: So many kernels are named where the one that was asked for is not there.
+_NEAREST = 5
 
 
 @click.command("show", short_help="tables of what a cache holds")
 @click.argument("file", metavar="FILE", type=PATH)
 @click.option("--kernel", metavar="NAME", help="Only kernels with this in TUNER:KERNEL; a glob where it has * or ?.")
 @click.option("--device", metavar="NAME", help="Only devices with this in id or name; a glob as above.")
+@click.option("--summary", is_flag=True, help="A row for each kernel and device instead of their tables.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with a line for each entry.")
-def command(file: str, kernel: str | None, device: str | None, as_json: bool) -> None:
+def command(file: str, kernel: str | None, device: str | None, summary: bool, as_json: bool) -> int:
     """Tables of what the cache FILE holds: one for each kernel and device, with a row for each problem."""
     cache = stores.read(file)
-    of_kernel = (entry for entry in cache.entries if _matches(kernel, entry.problem.name))
-    entries = [one for one in of_kernel if _matches(device, one.problem.device.id, one.problem.device.name)]
-    print_lines(_json_lines(entries) if as_json else _lines(cache, entries))
+    of_kernel = [entry for entry in cache.entries if matches(kernel, entry.problem.name)]
+    entries = [one for one in of_kernel if matches(device, one.problem.device.id, one.problem.device.name)]
+    if cache.entries and not entries:
+        print_lines([_none_of(of_kernel or cache.entries, kernel, device if of_kernel else None)], err=True)
+        return FOUND
+    if as_json:
+        print_lines(_json_lines(entries))
+    else:
+        print_lines(_lines(cache, entries, _summary if summary else _tables))
+    if cache.lossy:
+        print_lines([safe(str(CacheError(*cache.lossy)))], err=True)
+    return OK
 
 
-def _matches(wanted: str | None, *names: str) -> bool:
-    if wanted is None:
-        return True
-    if any(char in wanted for char in "*?["):
-        return any(fnmatchcase(name, wanted) or fnmatchcase(name, f"*:{wanted}") for name in names)
-    return any(wanted in name for name in names)
+def _none_of(entries: Sequence[Entry], kernel: str | None, device: str | None) -> str:
+    """What there is, where what was asked for is not."""
+    if device is not None:
+        there = ", ".join(sorted({entry.problem.device.id for entry in entries}))
+        return f"no entry for a device {safe(device)}; there are: {safe(there)}"
+    kernels = dict.fromkeys(entry.problem.name for entry in entries)
+    wanted = kernel or ""
+    near = get_close_matches(wanted, list(kernels), _NEAREST, 0.3) or list(kernels)[:_NEAREST]
+    more = f" and {len(kernels) - len(near)} more (--summary)" if len(kernels) > len(near) else ""
+    return f"no entry of a kernel {safe(wanted)}; there are: {safe(', '.join(near))}{more}"
 
 
-def _lines(cache: Cache, entries: Sequence[Entry]) -> Iterator[str]:
+_Groups: TypeAlias = "list[tuple[tuple[str, Device], list[Entry]]]"
+
+
+def _lines(cache: Cache, entries: Sequence[Entry], render: Callable[[_Groups], Iterator[str]]) -> Iterator[str]:
     groups: defaultdict[tuple[str, Device], list[Entry]] = defaultdict(list)
     for entry in entries:
         groups[entry.problem.name, entry.problem.device].append(entry)
-    for (name, device), members in sorted(groups.items(), key=lambda item: (item[0][0], item[0][1].sort_key)):
-        yield from _group(name, device, members)
-        yield ""
+    yield from render(sorted(groups.items(), key=lambda item: (item[0][0], item[0][1].sort_key)))
     left_out = len(cache.entries) - len(entries)
     yield ", ".join(
         [
@@ -57,13 +87,25 @@ def _lines(cache: Cache, entries: Sequence[Entry]) -> Iterator[str]:
     )
 
 
+def _tables(groups: _Groups) -> Iterator[str]:
+    for (name, device), members in groups:
+        yield from _group(name, device, members)
+        yield ""
+
+
+def _summary(groups: _Groups) -> Iterator[str]:
+    rows = [["kernel", "device", "entries", "tuned in"]]
+    for (name, device), members in groups:
+        seconds = sum(entry.tuning_seconds for entry in members)
+        rows.append([safe(name), safe(device.id), str(len(members)), duration(seconds * 1e6)])
+    yield from table("kernels", rows, right=[2, 3])
+    yield ""
+
+
 def _group(name: str, device: Device, entries: list[Entry]) -> Iterator[str]:
     """A table of a kernel's entries for a device: what all have in common stands above it."""
-    keys = [{value.name: value for value in entry.problem.key} for entry in entries]
-    seen = {name: {key.get(name) for key in keys} for name in dict.fromkeys(name for key in keys for name in key)}
-    shared = [name for name, values in seen.items() if len(values) == 1 and len(entries) > 1]
-    own = [name for name in seen if name not in shared]
-    title = ", ".join([f"{name} on {device}", *(str(value) for name in shared for value in seen[name])])
+    keys, own, shared = keys_of([entry.problem for entry in entries])
+    title = ", ".join([f"{name} on {device}", *map(str, shared)])
     # Several entries of one problem are told apart by what they rest on.
     is_ambiguous = max(Counter(entry.problem for entry in entries).values()) > 1
     rows = [[*own, "choice", "time", "tuned in", *(["fingerprint"] if is_ambiguous else [])]]
@@ -72,7 +114,7 @@ def _group(name: str, device: Device, entries: list[Entry]) -> Iterator[str]:
         cells = [key[name].words if name in key else "-" for name in own]
         cells += [choice_text(entry), time_text(entry), f"{entry.tuning_seconds:.3g} s"]
         rows.append([*cells, *([" ".join(map(str, entry.fingerprint))] if is_ambiguous else [])])
-    numeric = [number for number, name in enumerate(own) if all(map(_is_number, seen[name]))]
+    numeric = [number for number, name in enumerate(own) if all(_is_number(key.get(name)) for key in keys)]
     right = [*numeric, len(own) + 1, len(own) + 2]
     yield from table(title, [[safe(cell) for cell in row] for row in rows], right)
 

@@ -156,7 +156,7 @@ def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPol
         Rules(wanted.keep_candidates, keep_pruned=not is_complete, forget_compiled=prunes),
     )
     left_out = _left_out(beginning, merged.cache, drop, asked) if policy is not None else ()
-    replaced = _replaced(held, merged, measured, lookups) if merged.removed else ()
+    replaced = _replaced(held, merged, measured, lookups) if merged.removed or merged.changed else ()
     return Ending(tuple(lookups), merged, unused, left_out, len(taken_over), replaced)
 
 

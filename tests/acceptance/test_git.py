@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 A100 = Device("NVIDIA A100", "sm_80", 108)
@@ -257,15 +259,15 @@ def test_other_files_of_the_same_kind_are_merged_as_lines(registered: Git) -> No
 
 def test_git_shows_a_line_for_each_entry_that_differs(registered: Git) -> None:
     commit(registered, *BASE)
-    commit(registered, entry(1, 64, 9.0), *BASE[1:])
+    other = replace(BASE[1], versions=Versions.of("triton 3.7.1"), compiled=("divisible by 16",))
+    commit(registered, entry(1, 64, 9.0), other, *BASE[2:])
 
     shown = registered("show", "--format=", "HEAD").stdout
 
     changed = [line for line in shown.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    assert changed == [
-        "-triton:lib.add (M=1) on nvidia-h200-sm90-132: BLOCK=32, 10 us; source=s",
-        "+triton:lib.add (M=1) on nvidia-h200-sm90-132: BLOCK=64, 9 us; source=s",
-    ]
+    assert changed[0] == "-triton:lib.add (M=1) on nvidia-h200-sm90-132: BLOCK=32, 10 us; source=s"
+    assert "+triton:lib.add (M=1) on nvidia-h200-sm90-132: BLOCK=64, 9 us; source=s" in changed
+    assert re.fullmatch(r".*; source=s, triton 3.7.1, and more: [0-9a-f]{8}", changed[-1])
 
 
 def test_the_diff_of_the_command_is_one_of_gits_tools(registered: Git) -> None:
@@ -275,7 +277,7 @@ def test_the_diff_of_the_command_is_one_of_gits_tools(registered: Git) -> None:
     command = f"{cli_path(registered)} diff"
     shown = registered("difftool", "-y", f"--extcmd={command}", "HEAD~1", "--", PATH).stdout
 
-    assert shown.splitlines()[0] == "1 added, 1 choice changed"
+    assert shown.splitlines()[0] == "1 choice changed, 1 added"
 
 
 def cli_path(git: Git) -> str:
@@ -293,7 +295,7 @@ def test_setup_finds_the_caches_of_the_repository_and_says_nothing_twice(git: Gi
     once = Path(".gitattributes").read_text()
     assert cli.main(["git-setup"]) == 0
 
-    attributes = "merge=pytest-autotune diff=pytest-autotune linguist-generated"
+    attributes = "merge=pytest-autotune diff=pytest-autotune"
     assert (
         Path(".gitattributes").read_text()
         == once

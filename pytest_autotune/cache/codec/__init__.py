@@ -58,6 +58,8 @@ _FORMATS = {
         re.compile(r"---|(?:.*\n){0,99}?(?:entries|devices):[ \t]*(?:\[.*)?$", re.MULTILINE),
     ),
 }
+#: What stands behind the suffix of what was written beside a cache that was locked.
+_BESIDE = re.compile(r"\.new\d*$")
 _SUFFIXES = {suffix: format for format in Format for suffix in _FORMATS[format].suffixes}
 
 
@@ -67,7 +69,8 @@ def format_of(path: PurePath, where: str = "") -> Format:
     :param where: the path as the user wrote it, for the error.
     :raises CacheError: for an unknown suffix, listing the known ones.
     """
-    format = _SUFFIXES.get(path.suffix.lower())
+    name = _BESIDE.sub("", path.name)
+    format = _SUFFIXES.get(PurePath(name).suffix.lower())
     if format is None:
         suffix = f'the suffix "{path.suffix}" is unknown' if path.suffix else "has no suffix"
         where = where or str(path)
@@ -144,7 +147,7 @@ def _check_what_it_is(words: str, format: Format, where: str) -> None:
     if conflict is not None:
         line = words.count("\n", 0, conflict.start()) + 1
         file = shlex.quote(where)
-        remedy = f"in git: pytest-autotune git-setup {file} && git checkout --merge -- {file}"
+        remedy = f"in git: pytest-autotune git-setup {file} && git checkout --merge -- {file} && git add {file}"
         raise UnresolvedConflictError(f"{where}:{line}", "an unresolved merge conflict", remedy)
     found = next((other for other, row in _FORMATS.items() if row.start and row.start.match(words)), format)
     if found is not format and (found, format) != (Format.JSON, Format.YAML):  # JSON is YAML
