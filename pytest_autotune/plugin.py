@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{MARKER}(load=PATH, enabled=True): load one more autotuning cache for this test, relative to its "
-        "file; enabled=False leaves the tuners alone in it",
+        "file; enabled=False bypasses the tuners in it",
     )
     if config.option.help:
         return

@@ -250,10 +250,10 @@ class AdapterConformance(ABC):
         assert "\n" not in str(caught.value)
         adapter.unhook()
 
-    def test_nothing_is_unseen_after_what_was_seen(self, library: ModuleType) -> None:
+    def test_nothing_is_untracked_after_what_was_seen(self, library: ModuleType) -> None:
         with self._hooked(library) as (_, _, adapter):
             self.tune()
-            assert list(adapter.unseen()) == []
+            assert list(adapter.untracked()) == []
 
 
 class _Refused(BaseException):

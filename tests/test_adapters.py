@@ -36,7 +36,7 @@ class Adapter:
     def hook(self, module, run): self.run = run
     def unhook(self): raise OSError("unhook")
     def isolated(self): raise OSError("isolated")
-    def unseen(self): raise OSError("unseen")
+    def untracked(self): raise OSError("untracked")
 """
 
 
@@ -150,14 +150,14 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
     result.assert_outcomes(passed=3)
     lines = section(result)
     for told in (
-        "missing was left alone: no_such_module:Adapter: ModuleNotFoundError: No module named 'no_such_module'",
-        "raising was left alone: raising_adapter:Adapter: RuntimeError: two lines",
-        "leaving was left alone: leaving_adapter:Adapter: SystemExit: needs a licence",
-        "skipping was left alone: skipping_adapter:Adapter: Skipped: needs a GPU",
-        "strange was left alone: strange_adapter:Adapter: Strange: of another world",
+        "missing was bypassed: no_such_module:Adapter: ModuleNotFoundError: No module named 'no_such_module'",
+        "raising was bypassed: raising_adapter:Adapter: RuntimeError: two lines",
+        "leaving was bypassed: leaving_adapter:Adapter: SystemExit: needs a licence",
+        "skipping was bypassed: skipping_adapter:Adapter: Skipped: needs a GPU",
+        "strange was bypassed: strange_adapter:Adapter: Strange: of another world",
         "triton: there is a tuner of this name already; broken_adapter:Adapter was left out",
         "broken: error in isolated(): OSError: isolated",
-        "broken: error in unseen(): OSError: unseen",
+        "broken: error in untracked(): OSError: untracked",
     ):
         assert sum(told in line for line in lines) == 1, told
     assert any("2 entries written" in line for line in lines)
@@ -191,7 +191,7 @@ def test_a_version_of_the_library_that_the_adapter_does_not_know_is_left_alone(
 
     result.assert_outcomes(passed=2)
     assert result.ret == 0
-    assert "handrolled was left alone: handrolled 1.2.0 has no Tuned.choose(items)" in section(result)[0]
+    assert "handrolled was bypassed: handrolled 1.2.0 has no Tuned.choose(items)" in section(result)[0]
     assert limited.ret == 1
     limited.stdout.fnmatch_lines(["*requested tuner could not be hooked: handrolled*"])
 

@@ -10,8 +10,7 @@ import pytest
 
 from pytest_autotune.cache.model import Device
 from pytest_autotune.devices import only_type
-from pytest_autotune.run.compiled_for import CompiledAhead
-from pytest_autotune.run.encoding import ProcessFacts
+from pytest_autotune.run.collected import CompiledAhead, ProcessFacts
 from pytest_autotune.session.preparing import cores
 from pytest_autotune.tuners.shared.reach import reached
 

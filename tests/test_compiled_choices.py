@@ -18,11 +18,12 @@ from triton.runtime import autotuner as autotuner_module
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.run.encoding import ProcessFacts
-from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, end
+from pytest_autotune.run.collected import Collected, ProcessFacts
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.result import Request
 from pytest_autotune.run.session import Session
+from pytest_autotune.run.settle import Beginning, settle
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.gpu_lock import GpuLock
@@ -84,7 +85,9 @@ def compiled(*processes: tuple[list[Lookup], ProcessFacts], held: Sequence[Entry
     lookups = tuple((str(number), one) for number, (some, _) in enumerate(processes) for one in some)
     facts = tuple(facts for _, facts in processes)
     cache = Cache(tuple(held))
-    merged = end(Beginning((("x", cache),), cache), Collected(lookups, facts=facts), cache, DumpPolicy()).merged
+    merged = settle(
+        Beginning((("x", cache),), cache), Collected(lookups, facts=facts), cache, Request(dumps=True)
+    ).merged
     return {str(one.problem.key[0]): one.compiled for one in merged.cache.entries}
 
 
@@ -111,7 +114,7 @@ def test_a_load_that_meets_a_new_specialisation_adds_it(process: Process) -> Non
     entries = [one.entry for one in first[0] if one.entry is not None]
     again = process([call(64, 1)], entries)
 
-    held = [end(Beginning(), Collected(tuple(("", one) for one in first[0]), facts=(first[1],)), Cache(), None)]
+    held = [settle(Beginning(), Collected(tuple(("", one) for one in first[0]), facts=(first[1],)), Cache(), Request())]
     known = held[0].merged.cache.entries
     assert len(known[0].compiled) == 1
     assert len(compiled(again, held=known)["n=64"]) == 2

@@ -15,9 +15,9 @@ import pytest_autotune
 from pytest_autotune import Measuring
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.report.json_report import to_mapping
-from pytest_autotune.report.rows import Row
-from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.result import Result
+from pytest_autotune.run.rows import Row
 from pytest_autotune.session.options import OPTIONS
 
 try:
@@ -83,7 +83,7 @@ def test_the_reference_names_each_key_of_the_json_report() -> None:
     rows = list(rows_below(read(ROOT / "docs/reference.md"), "JSON report"))
     ends = next(index for index, row in enumerate(rows) if row[0] == "`outcome`")
     row = Row(Problem("triton", "lib.add", (), Device("GPU", "sm_90", 132)), Outcome.HIT)
-    report = to_mapping(Summary(rows=(row,)))
+    report = to_mapping(Result(rows=(row,)))
     assert {name for row in rows[:ends] for name in code_in(row[0])} == set(report)
     assert {name for row in rows[ends:] for name in code_in(row[0])} == set(report["lookups"][0])
 

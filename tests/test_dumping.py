@@ -11,8 +11,11 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run import dumping
-from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending
+from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.result import Request, Result
+from pytest_autotune.run.settle import Beginning
+from pytest_autotune.workers.events import Log
 
 
 def entry(m: int) -> Entry:
@@ -29,18 +32,18 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> list[Cache]:
     """What the path held, each time that the end of a run was settled."""
     calls: list[Cache] = []
 
-    def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPolicy | None) -> Ending:
+    def settle(beginning: Beginning, collected: Collected, held: Cache, request: Request) -> Result:
         calls.append(held)
-        return original(beginning, collected, held, policy)
+        return original(beginning, collected, held, request)
 
-    original = dumping.end
-    monkeypatch.setattr(dumping, "end", end)
+    original = dumping.settle
+    monkeypatch.setattr(dumping, "settle", settle)
     return calls
 
 
-def dump(path: Path, collected: Collected, held: Cache | None = None) -> tuple[Ending, dumping.Dump]:
+def dump(path: Path, collected: Collected, held: Cache | None = None) -> Result:
     destination = dumping.Destination(Location(path, shown=path.name), "--autotune-dump")
-    return dumping.dump(destination, Beginning(held=held or Cache()), collected, DumpPolicy(), None)
+    return dumping.dump(destination, Beginning(held=held or Cache()), collected, Request(dumps=True), Log(None, ""))
 
 
 def test_a_run_is_settled_once_with_what_the_path_holds(tmp_path: Path, settled: list[Cache]) -> None:
@@ -48,11 +51,12 @@ def test_a_run_is_settled_once_with_what_the_path_holds(tmp_path: Path, settled:
     dump(path, tuned(entry(1)))
     held = stores.read(path)
 
-    ending, dumped = dump(path, tuned(entry(2)), held)
+    result = dump(path, tuned(entry(2)), held)
 
     assert settled == [Cache(), held]
-    assert set(stores.read(path).entries) == set(ending.merged.cache.entries) == {entry(1), entry(2)}
-    assert (dumped.entries, dumped.added, dumped.written_to) == (2, 1, "cache.textproto")
+    assert set(stores.read(path).entries) == set(result.cache.entries) == {entry(1), entry(2)}
+    assert result.dump is not None
+    assert (result.merged.added, result.dump.written_to) == (1, "cache.textproto")
 
 
 def test_what_another_run_has_written_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +75,10 @@ def test_what_another_run_has_written_meanwhile_is_kept(tmp_path: Path, monkeypa
 
 
 def test_a_run_that_comes_to_nothing_makes_no_file(tmp_path: Path) -> None:
-    _, dumped = dump(tmp_path / "folder" / "cache.textproto", Collected())
+    dumped = dump(tmp_path / "folder" / "cache.textproto", Collected()).dump
 
     assert not list(tmp_path.iterdir())
+    assert dumped is not None
     assert (dumped.written, dumped.error) == (False, "")
 
 
@@ -81,8 +86,9 @@ def test_what_cannot_be_written_is_settled_all_the_same(tmp_path: Path, settled:
     (tmp_path / "file").touch()
     held = Cache((entry(1),))
 
-    ending, dumped = dump(tmp_path / "file" / "cache.textproto", tuned(entry(2)), held)
+    result = dump(tmp_path / "file" / "cache.textproto", tuned(entry(2)), held)
 
     assert settled == [held]
-    assert dumped.error.startswith("--autotune-dump: cache.textproto: ")
-    assert set(ending.merged.cache.entries) == {entry(1), entry(2)}
+    assert result.dump is not None
+    assert result.dump.error.startswith("--autotune-dump: cache.textproto: ")
+    assert set(result.cache.entries) == {entry(1), entry(2)}

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.run.encoding import ProcessFacts
-from pytest_autotune.run.ending import facts_of, lookups_of
+from pytest_autotune.run.collected import Collected, ProcessFacts, collect
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.workers.events import RACED, Event, Log, Others, RunFolder, race_of
 
@@ -29,11 +28,11 @@ def lookup(kernel: str = "k") -> Lookup:
 
 
 def asked_in(folder: RunFolder) -> list[tuple[str, Lookup]]:
-    return list(lookups_of(folder.collect()[0]))
+    return list(collect(folder.collect()[0]).lookups)
 
 
 def recovered_in(folder: RunFolder) -> list[Lookup]:
-    return [found for _, found in lookups_of(folder.recovered[0])]
+    return list(collect((), folder.recovered[0]).recovered)
 
 
 @pytest.fixture
@@ -79,8 +78,7 @@ def test_a_line_of_json_that_is_no_lookup_or_no_end_is_passed_over() -> None:
         Event("end", data={"versions": 1}),
     ]
 
-    assert list(lookups_of(("gw0", event) for event in wrong)) == []
-    assert list(facts_of(("gw0", event) for event in wrong)) == []
+    assert collect(("gw0", event) for event in wrong) == Collected()
 
 
 def test_what_crosses_to_xdist_is_what_execnet_can_send() -> None:

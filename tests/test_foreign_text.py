@@ -13,16 +13,16 @@ from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line, plain_json
-from pytest_autotune.cache.merge import Disagreement
+from pytest_autotune.cache.merge import Disagreement, Merged
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import ci_log, html, json_report, markdown, terminal
-from pytest_autotune.report.rows import RanWith, Row
-from pytest_autotune.report.summary import Gate, Place, Summary
-from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.result import Dump, Gate, Place, Result
+from pytest_autotune.run.rows import RanWith, Row
 from pytest_autotune.run.verify import Share, Verdict, Verification
 
 from .conftest import Suite
+from .results import result
 
 #: A forged row, colours, a window title, an 8-bit control, reordered and unseen characters, a command of a CI system,
 #: the end of a script and of a cell.
@@ -73,13 +73,14 @@ def test_escaped_json_stands_for_the_same_values():
     assert "名前" in shown
 
 
-def hostile_summary() -> Summary:
+def hostile_summary() -> Result:
     """A summary in which every text is hostile."""
     device = Device(HOSTILE, HOSTILE, 4)
     value = Value(HOSTILE, HOSTILE, "")
     candidate = Candidate(HOSTILE, (value,), 1.0, HOSTILE, HOSTILE)
     problems = [Problem(HOSTILE, f"{HOSTILE}{index}", (value,), device) for index in range(5)]
-    entry = Entry(problems[0], (value,), candidate, (candidate,), b"", HOSTILE, 1.0, f"{HOSTILE} 1.0")
+    versions = Versions.of(f"{HOSTILE} 1.0")
+    entry = Entry(problems[0], (value,), candidate, (candidate,), b"", HOSTILE, 1.0, versions)
     rows = [
         Row(
             problem,
@@ -87,42 +88,42 @@ def hostile_summary() -> Summary:
             HOSTILE,
             HOSTILE,
             (HOSTILE,),
-            True,
+            ((HOSTILE, 1.0),),
+            False,
             1.0,
-            1.0,
-            candidate,
+            entry,
             (candidate,),
-            Versions.of(f"{HOSTILE} 1.0"),
             HOSTILE,
             verdict=Verdict("", 2, 0.5, 2.0, 1.0, 0.1, 1.0, 1.0, entry) if outcome is Outcome.HIT else Verdict(HOSTILE),
             swept=(RanWith(candidate, (HOSTILE,)),),
-            searches=((HOSTILE, 1.0),),
         )
         for problem, outcome in zip(problems, Outcome, strict=True)
     ]
-    return Summary(
+    disagreement = Disagreement(problems[0], ((HOSTILE, candidate), ("", candidate)))
+    return result(
         loaded=((HOSTILE, 1),),
         rows=tuple(rows),
         unused=(entry,),
         covered={HOSTILE: frozenset([device])},
         incomplete=HOSTILE,
         only_skipped=True,
-        pruning=True,
+        prune=True,
         errors=(HOSTILE,),
         notes=(HOSTILE,),
-        unseen=(HOSTILE,),
+        untracked=(HOSTILE,),
         unhooked=((HOSTILE, HOSTILE),),
-        disagreements=(Disagreement(problems[0], ((HOSTILE, candidate), ("", candidate))),),
-        workers={HOSTILE: 1.0},
+        merged=Merged(Cache((entry,)), (disagreement,), 1, 1, 1, 1),
+        worker=HOSTILE,
+        waited_s=1.0,
         crashed=(HOSTILE,),
-        taken_over=1,
-        dump=Dump(HOSTILE, HOSTILE + "2", 1, 1, 1, 1, 1, True),
+        recovered=1,
+        dump=Dump(HOSTILE, HOSTILE + "2", True),
         gate=Gate(HOSTILE, HOSTILE, HOSTILE),
-        versions={HOSTILE.split(".")[0]: Versions.of(f"{HOSTILE} 2.0")},
+        versions=((HOSTILE.split(".")[0], Versions.of(f"{HOSTILE} 2.0")),),
         left_out=(entry,),
         replaced=(entry,),
-        requested=(HOSTILE,),
-        requested_by=HOSTILE,
+        tuners=(HOSTILE,),
+        tuners_named_by=HOSTILE,
         ignored=1,
         updates=True,
         interrupted=True,
@@ -132,16 +133,16 @@ def hostile_summary() -> Summary:
         refused=(Outcome.MISS,),
         places={HOSTILE: Place(HOSTILE, 1)},
         changes=Diff((Change(ChangeKind.CHOICE, entry, entry),), 1),
-        left_to_tuners=(HOSTILE,),
+        ignore=(HOSTILE,),
     )
 
 
 @pytest.mark.parametrize("verbosity", [-2, -1, 0, 1, 2])
 def test_a_terminal_gets_no_foreign_effects_from_any_text_of_a_summary(verbosity):
     summary = hostile_summary()
-    empty = [field.name for field in fields(Summary) if not getattr(summary, field.name)]
+    empty = [field.name for field in fields(Result) if not getattr(summary, field.name)]
     assert not empty
-    for told in (summary, replace(summary, covered={}), replace(summary, dump=None, pruning=False)):
+    for told in (summary, replace(summary, covered={}), result(summary, dump=None, prune=False)):
         lines = terminal.section(told, verbosity)
         assert lines
         for line in lines:
@@ -210,7 +211,7 @@ def test_miss(tune):
 
 def test_unseen(door):
     from pytest_autotune.cache.model import Device, Problem
-    door.unportable(Problem("toy", H, (), Device(H, H, 1)), H)
+    door.uncacheable(Problem("toy", H, (), Device(H, H, 1)), H)
 """
 
 
@@ -245,7 +246,7 @@ def test_a_hostile_cache_shows_nothing_but_words_in_any_face(suite: Suite):
     shown = result.stdout.str()
     check_plain(shown)
     check_plain((suite.folder / "report.json").read_text())
-    for word in ("MISS", "STALE", "MISMATCH", "UNUSED", "UNPORTABLE", "tuned with"):
+    for word in ("MISS", "STALE", "MISMATCH", "UNUSED", "UNCACHEABLE", "tuned with"):
         assert any(word in line and "error::a" in line for line in shown.splitlines()), word
     assert ET.parse(suite.folder / "junit.xml").getroot() is not None
 

@@ -171,7 +171,7 @@ def test_no_name_that_utf8_cannot_encode_comes_into_a_cache(tuner: FunctionTuner
     tuner.attach(run)
     for value in (1, (1,)):
         tuner.tune("lib.gemm", space=[1, 2], run=identity, key={"\ud800": value}, device="cpu")
-    assert [lookup.outcome for lookup in lookups] == [Outcome.UNPORTABLE] * len(lookups)
+    assert [lookup.outcome for lookup in lookups] == [Outcome.UNCACHEABLE] * len(lookups)
     for kernel, space in (("lib.\ud800", [1, 2]), ("lib.gemm", [{"\ud800": 1}, {"\ud800": 2}])):
         with pytest.raises(TypeError, match="UTF-8"):
             tuner.tune(kernel, space=space, run=identity, device="cpu")

@@ -7,9 +7,9 @@ from typing import Any
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
 from pytest_autotune.report.grouping import Group, groups
-from pytest_autotune.report.rows import Row, rows_of
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.rows import Row, rows_of
 
 GPU = Device("GPU", "arch", 1)
 

@@ -71,7 +71,7 @@ def hooked(
         def isolated(self) -> AbstractContextManager[None]:
             return nullcontext()
 
-        def unseen(self) -> list[str]:
+        def untracked(self) -> list[str]:
             return []
 
     class EntryPoint:
@@ -165,7 +165,7 @@ def test_a_hook_that_fails_half_way_leaves_nothing_replaced(library: Any, monkey
 
     assert run.notes == [
         "toy: error in unhook(): AttributeError: never hooked",
-        "toy was left alone: AttributeError: toy_library has no Tuner.remember",
+        "toy was bypassed: AttributeError: toy_library has no Tuner.remember",
     ]
 
 
@@ -181,7 +181,7 @@ def test_a_hook_that_skips_or_exits_leaves_its_tuner_alone(
         assert library.Tuner(abs).choose() == 32
 
     told = f"{type(error).__name__}: {error}"
-    assert run.notes == [f"toy: error in unhook(): {told}", f"toy was left alone: {told}"]
+    assert run.notes == [f"toy: error in unhook(): {told}", f"toy was bypassed: {told}"]
 
 
 class Broken:

@@ -8,13 +8,13 @@ import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem
 from pytest_autotune.report.hints import hints
-from pytest_autotune.report.rows import Row
-from pytest_autotune.report.summary import Gate, Summary
-from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.result import Dump, Gate, Request, Result
+from pytest_autotune.run.rows import Row
+from tests.results import result
 
 GPU, OTHER = Device("GPU", "arch", 4), Device("Other GPU", "arch", 8)
-LOADED = Summary(loaded=(("c.pb", 1),), covered={"toy": frozenset([GPU])}, update="--autotune-update")
+LOADED = result(loaded=(("c.pb", 1),), covered={"toy": frozenset([GPU])}, update="--autotune-update")
 
 
 def row(outcome: Outcome, device: Device = GPU, kernel: str = "lib.op") -> Row:
@@ -22,6 +22,7 @@ def row(outcome: Outcome, device: Device = GPU, kernel: str = "lib.op") -> Row:
 
 
 UNUSED = (Entry(Problem("toy", "lib.old", (), GPU)),)
+USED = Entry(Problem("toy", "lib.op", (), GPU), choice=Candidate())
 PRUNED = "--autotune-update=prune"
 UPDATE = "Re-run with --autotune-update to update the cache"
 PRUNE = "to drop the unused entries, unless another suite uses them."
@@ -32,12 +33,12 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
     [
         (replace(LOADED, rows=(row(Outcome.HIT),)), []),
         (replace(LOADED, rows=(row(Outcome.STALE),)), [f"{UPDATE}."]),
-        (replace(LOADED, rows=(row(Outcome.STALE),), update=""), []),
-        (replace(LOADED, rows=(replace(row(Outcome.STALE), tuned=True),), dump=Dump("c.pb", "c.pb")), []),
-        (replace(LOADED, rows=(replace(row(Outcome.MISS), choice=Candidate()),), dump=Dump("c.pb", "c.pb")), []),
+        (replace(LOADED, rows=(row(Outcome.STALE),), request=Request()), []),
+        (replace(LOADED, rows=(replace(row(Outcome.STALE), searches=(("", 1.0),)),), dump=Dump("c.pb", "c.pb")), []),
+        (replace(LOADED, rows=(replace(row(Outcome.MISS), entry=USED),), dump=Dump("c.pb", "c.pb")), []),
         (replace(LOADED, rows=(row(Outcome.STALE),), dump=Dump("c.pb", "c.pb")), [f"{UPDATE}."]),
         (
-            replace(LOADED, unused=UNUSED, update="", dump=Dump("c.pb", "c.pb")),
+            replace(LOADED, unused=UNUSED, request=Request(), dump=Dump("c.pb", "c.pb")),
             [f"Run with --autotune-load=c.pb {PRUNED} {PRUNE}"],
         ),
         (replace(LOADED, unused=UNUSED), [f"Re-run with --autotune-update=prune {PRUNE}"]),
@@ -48,7 +49,7 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),
     ],
 )
-def test_it_names_the_options_that_mend_what_is_wrong(summary: Summary, told: list[str]) -> None:
+def test_it_names_the_options_that_mend_what_is_wrong(summary: Result, told: list[str]) -> None:
     assert list(hints(summary)) == told
 
 
@@ -66,25 +67,25 @@ def test_a_cache_that_is_of_no_device_yet_is_updated_anywhere() -> None:
 
 
 def test_what_no_update_covers_is_named_with_what_leaves_it_alone() -> None:
-    unportable = tuple(row(Outcome.UNPORTABLE, kernel=f"k{n}") for n in range(3))
-    summary = replace(LOADED, rows=unportable, unseen=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
+    uncacheable = tuple(row(Outcome.UNCACHEABLE, kernel=f"k{n}") for n in range(3))
+    summary = result(LOADED, rows=uncacheable, untracked=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
 
     assert list(hints(summary)) == [
-        "No update covers what is unportable or unseen: mend it, or set autotune_ignore (ini) for toy:k0, toy:k1, "
+        "No update covers what is uncacheable or untracked: mend it, or set autotune_ignore (ini) for toy:k0, toy:k1, "
         "toy:k2 and 1 other kernel."
     ]
-    assert list(hints(replace(LOADED, unseen=("toy:k8 (lib.Mine)",)))) == [
-        "No update covers what is unseen: mend it, or set autotune_ignore (ini) for toy:k8."
+    assert list(hints(result(LOADED, untracked=("toy:k8 (lib.Mine)",)))) == [
+        "No update covers what is untracked: mend it, or set autotune_ignore (ini) for toy:k8."
     ]
-    assert list(hints(Summary(rows=unportable, dump=Dump("c.pb", "c.pb")))) == [], "a dump that loads nothing"
+    assert list(hints(result(rows=uncacheable, dump=Dump("c.pb", "c.pb")))) == [], "a dump that loads nothing"
 
 
 def test_who_cannot_have_a_tuner_hooked_is_told_how_to_go_on_without_it() -> None:
-    failed = replace(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not be hooked: toy"))
+    failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not be hooked: toy"))
 
-    assert list(hints(failed)) == ["Upgrade pytest-autotune, or report why toy was left alone."]
+    assert list(hints(failed)) == ["Upgrade pytest-autotune, or report why toy was bypassed."]
     both = replace(failed, covered={"toy": frozenset([GPU]), "xla": frozenset([GPU])})
     assert list(hints(both)) == [
-        "Upgrade pytest-autotune, or report why toy was left alone; --autotune-tuners=xla goes on without."
+        "Upgrade pytest-autotune, or report why toy was bypassed; --autotune-tuners=xla goes on without."
     ]
     assert list(hints(replace(both, gate=Gate("0")))) == []

@@ -37,7 +37,7 @@ class CostlyAdapter:
     def isolated(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def unseen(self) -> list[str]:
+    def untracked(self) -> list[str]:
         return []
 
 

@@ -20,11 +20,12 @@ from pytest_autotune.cache.spread import Spread
 from pytest_autotune.report.html import to_html
 from pytest_autotune.report.html.data import page_data
 from pytest_autotune.report.naming import described
-from pytest_autotune.report.rows import Row
-from pytest_autotune.report.summary import Gate, Summary
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.result import Gate, Result
+from pytest_autotune.run.rows import Row
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.measuring.times import Measurement
+from tests.results import result, tuned
 
 GPU = Device("Toy GPU", "toy", 4)
 
@@ -33,7 +34,7 @@ def candidate(block: int, time_us: float | None = None, **more: Any) -> Candidat
     return Candidate(params=(Value("BLOCK", block), Value("num_warps", 4)), time_us=time_us, **more)
 
 
-def summary(problems: int = 3) -> Summary:
+def summary(problems: int = 3) -> Result:
     """A summary in which every third problem is a hit, a miss or stale; each has five candidates."""
     rows = []
     for number in range(problems):
@@ -43,11 +44,11 @@ def summary(problems: int = 3) -> Summary:
         outcome = (Outcome.HIT, Outcome.MISS, Outcome.STALE)[number % 3]
         reason = "" if outcome is Outcome.HIT else "no entry"
         failed = candidate(2048, failed="out of resource")
-        row = Row(problem, outcome, reason, tests=(test,), choice=slow[0], candidates=(*slow, failed))
-        rows.append(replace(row, tuned=True, tuning_seconds=1.5, searches=((test, 1.5),)))
+        row = Row(problem, outcome, reason, tests=(test,), candidates=(*slow, failed))
+        rows.append(tuned(row, slow[0], 1.5, test))
     change = Change(ChangeKind.CHOICE, *(Entry(rows[0].problem, choice=one) for one in rows[0].candidates[1::-1]))
     gate = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
-    return Summary(loaded=(("c.textproto", 3),), rows=tuple(rows), gate=gate, changes=Diff((change,), 2))
+    return result(loaded=(("c.textproto", 3),), rows=tuple(rows), gate=gate, changes=Diff((change,), 2))
 
 
 def test_the_page_loads_nothing_and_may_run_its_own_script_alone() -> None:
@@ -74,19 +75,19 @@ def test_the_verdict_is_there_without_the_script() -> None:
 
 
 def test_a_run_that_asked_for_nothing_has_not_passed() -> None:
-    assert '<p id="verdict" class="unjudged">nothing was judged</p>' in to_html(Summary(loaded=(("c.textproto", 3),)))
+    assert '<p id="verdict" class="unjudged">nothing was judged</p>' in to_html(result(loaded=(("c.textproto", 3),)))
 
 
 def test_without_a_cache_no_problem_was_judged() -> None:
-    unportable = replace(summary(1).rows[0], outcome=Outcome.UNPORTABLE)
-    assert page_data(Summary(rows=(unportable,)))["judged"] is False
+    uncacheable = replace(summary(1).rows[0], outcome=Outcome.UNCACHEABLE)
+    assert page_data(result(rows=(uncacheable,)))["judged"] is False
     assert page_data(summary())["judged"] is True
 
 
 def test_one_of_a_kind_is_counted_as_one() -> None:
     old = replace(summary(1).rows[0], moved_from="lib.ops.old", alias="Other GPU")
     verify = Verification(Share(), 60.0)
-    shown = Summary(loaded=(("c.textproto", 1),), rows=(old,), taken_over=1, verify=verify)
+    shown = result(loaded=(("c.textproto", 1),), rows=(old,), recovered=1, verify=verify)
     data = page_data(shown)
 
     text = "\n".join([*data["notes"], *(text for _, text in data["facts"])])
@@ -117,7 +118,7 @@ def test_each_text_and_configuration_is_in_the_data_once() -> None:
 def test_a_key_is_told_as_in_the_terminal_without_digests_and_settings() -> None:
     key = (Value("M", 64), Value("code", "a1b2", "digest"), Value("settings", "deterministic", "settings"))
     row = replace(summary(1).rows[0], problem=Problem("toy", "lib.ops.kernel", key, GPU))
-    data = page_data(Summary(rows=(row,)))
+    data = page_data(result(rows=(row,)))
 
     assert data["texts"][data["rows"][0][3]] == "M=64"
     assert described(row.problem) == "toy:lib.ops.kernel (M=64)"

@@ -250,7 +250,7 @@ class Run:
             self.facts[file.suffix.removeprefix(".json")] = json.loads(file.read_text())
         cache = folder / "cache.textproto"
         self.cache = cache.read_text() if cache.exists() else ""
-        assert not self.report["unseen"]
+        assert not self.report["untracked"]
 
     @staticmethod
     def _started(folder: Path, options: list[str], variables: dict[str, str]) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from pytest_autotune.cache.model import (
     Device,
     Entry,
     Problem,
-    UnportableError,
+    UncacheableError,
     Value,
     Versions,
     library_of,
@@ -105,7 +105,7 @@ def test_devices_of_one_id_come_in_the_same_order_in_every_process() -> None:
     ],
 )
 def test_what_no_file_could_hold_is_refused_as_it_is_made(make: Callable[[], object]) -> None:
-    with pytest.raises(UnportableError):
+    with pytest.raises(UncacheableError):
         make()
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.report.rows import rows_of
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.rows import rows_of
 
 GPU = Device("GPU", "arch", 1)
 OTHER = Device("Other", "arch", 2)

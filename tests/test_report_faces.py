@@ -12,10 +12,11 @@ from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.report import ci_log, faces, markdown
 from pytest_autotune.report.grouping import Cost, by_kernel, by_test
-from pytest_autotune.report.rows import RanWith, Row
-from pytest_autotune.report.summary import Gate, Place, Summary
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.result import Gate, Place, Result
+from pytest_autotune.run.rows import RanWith, Row
 from pytest_autotune.run.verify import Verdict
+from tests.results import result
 
 GPU = Device("Toy GPU", "toy", 4)
 
@@ -24,17 +25,17 @@ def row(outcome: Outcome | None, kernel: str = "lib.op", test: str = "", seconds
     problem = Problem("toy", kernel, tuple(Value(name, value) for name, value in key.items()), GPU)  # type: ignore[arg-type]
     tests = (test,) if test else ()
     searches = ((test, seconds),) if seconds else ()
-    return Row(problem, outcome, "source changed", "", tests, bool(seconds), seconds, searches=searches)
+    return Row(problem, outcome, "source changed", "", tests, searches)
 
 
-def missed(number: int, **more: object) -> Summary:
+def missed(number: int, **more: object) -> Result:
     """A summary of that many stale problems, each of a test of its own."""
     rows = [row(Outcome.STALE, test=f"test_a.py::test_{index}", M=index) for index in range(number)]
     places = {f"test_a.py::test_{index}": Place("test_a.py", 10 * index + 1) for index in range(number)}
-    return Summary(loaded=(("c.textproto", 3),), rows=tuple(rows), places=places, **more)  # type: ignore[arg-type]
+    return result(loaded=(("c.textproto", 3),), rows=tuple(rows), places=places, **more)  # type: ignore[arg-type]
 
 
-def of_many_kernels(number: int) -> Summary:
+def of_many_kernels(number: int) -> Result:
     rows = tuple(row(Outcome.STALE, f"lib.op_{index}", f"test_a.py::test_{index}") for index in range(number))
     return replace(missed(0), rows=rows)
 
@@ -46,7 +47,7 @@ def test_a_face_is_found_by_how_the_name_of_its_file_ends() -> None:
     names = {"a/r.json": "JSON", "r.md": "Markdown"}
     found = {name: face.name for name in names if (face := faces.face_of(PurePath(name)))}
     assert found == names
-    assert all(face.text(Summary()) for face in faces.FILES)
+    assert all(face.text(Result()) for face in faces.FILES)
 
 
 def test_github_shows_each_miss_at_the_file_and_line_of_its_test() -> None:
@@ -92,7 +93,7 @@ def test_a_refused_outcome_is_an_error_without_a_limit() -> None:
 def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() -> None:
     strange = "dir,1/test:50%.py::test_a"
     rows = (row(Outcome.MISS, "lib.a,b:c%", test=strange, M=1),)
-    (line,) = ci_log.github_annotations(Summary(rows=rows, places={strange: Place("dir,1/test:50%.py", 3)}))
+    (line,) = ci_log.github_annotations(result(rows=rows, places={strange: Place("dir,1/test:50%.py", 3)}))
 
     assert line == (
         "::warning file=dir%2C1/test%3A50%25.py,line=3,title=autotune cache%3A miss::"
@@ -109,7 +110,7 @@ def test_problems_of_one_line_are_one_annotation() -> None:
     rows = tuple(row(Outcome.MISS, f"lib.op_{number}", f"test_a.py::test_op[{number}]") for number in range(14))
     places = {one.tests[0]: Place("test_a.py", 7) for one in rows}
 
-    (line,) = ci_log.github_annotations(Summary(rows=rows, places=places))
+    (line,) = ci_log.github_annotations(result(rows=rows, places=places))
 
     assert line.count("%0A") == 10
     assert line.endswith("%0A… and 4 more")
@@ -120,7 +121,7 @@ def test_many_misses_of_one_kernel_are_one_line_of_an_annotation() -> None:
     rows.append(row(Outcome.STALE, "lib.other", test="test_a.py::test_op[0]"))
     places = {one.tests[0]: Place("test_a.py", 7) for one in rows}
 
-    (line,) = ci_log.github_annotations(Summary(rows=tuple(rows), places=places))
+    (line,) = ci_log.github_annotations(result(rows=tuple(rows), places=places))
 
     assert line.partition("::MISS ")[2] == (
         "toy:lib.op: 14 misses, M = 0 … 13; source changed%0ASTALE toy:lib.other: source changed"
@@ -134,22 +135,22 @@ def test_no_more_annotations_are_written_than_github_shows_of_a_step() -> None:
     assert "32 more tests ask for what is no hit" in lines[-1]
 
 
-def test_a_lookup_outside_of_tests_unseen_kernels_and_unused_entries_have_no_place() -> None:
+def test_a_lookup_outside_of_tests_untracked_kernels_and_unused_entries_have_no_place() -> None:
     unused = Entry(Problem("toy", "lib.old", (), GPU))
-    summary = Summary(rows=(row(Outcome.MISS, M=1),), unseen=("lib.hidden",), unused=(unused,))
+    summary = result(rows=(row(Outcome.MISS, M=1),), untracked=("lib.hidden",), unused=(unused,))
 
     assert ci_log.github_annotations(summary) == [
-        "::warning title=autotune cache%3A miss%2C unseen::MISS toy:lib.op (M=1): source changed"
-        "%0AUNSEEN lib.hidden: tuned without passing the plugin",
+        "::warning title=autotune cache%3A miss%2C untracked::MISS toy:lib.op (M=1): source changed"
+        "%0AUNTRACKED lib.hidden: tuned without passing the plugin",
         "::notice title=autotune cache::1 entry is unused: in this complete run no test asked for it",
     ]
 
 
 def test_a_run_without_misses_says_nothing_to_github() -> None:
-    assert ci_log.github_annotations(Summary(rows=(row(Outcome.HIT),))) == []
+    assert ci_log.github_annotations(result(rows=(row(Outcome.HIT),))) == []
 
 
-def changed() -> Summary:
+def changed() -> Result:
     old, new = (Candidate(params=(Value("BLOCK", size),), time_us=time) for size, time in ((64, 12.0), (128, 10.0)))
     problem = Problem("toy", "lib.op", (Value("M", 1),), GPU)
     change = Change(ChangeKind.CHOICE, Entry(problem, choice=old), Entry(problem, choice=new))
@@ -169,8 +170,8 @@ def test_markdown_has_the_verdict_the_misses_the_changes_and_where_the_time_went
     assert "`pytest --autotune-load=c`" in text
 
 
-def test_without_a_cache_an_unportable_problem_is_counted_and_nothing_else_is() -> None:
-    text = markdown.to_markdown(Summary(rows=(row(Outcome.UNPORTABLE, seconds=1.0), row(None, M=1, seconds=1.0))))
+def test_without_a_cache_an_uncacheable_problem_is_counted_and_nothing_else_is() -> None:
+    text = markdown.to_markdown(result(rows=(row(Outcome.UNCACHEABLE, seconds=1.0), row(None, M=1, seconds=1.0))))
     assert "|  |  |  |  | 1 | 0 | 2 | 0 |" in text
 
 
@@ -213,7 +214,7 @@ def test_a_step_summary_is_never_longer_than_its_room(room: int) -> None:
 
 
 def test_time_is_told_by_kernel_and_by_the_test_that_searched() -> None:
-    summary = Summary(
+    summary = result(
         rows=(
             row(None, "lib.a", "t::one", 1.0, M=1),
             row(None, "lib.a", "t::two", 2.0, M=2),

@@ -12,9 +12,9 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.moves import renamed, settled
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
+from pytest_autotune.run.whole_run import renamed, settled
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.gpu_lock import GpuLock
 

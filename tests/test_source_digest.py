@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_autotune.cache.model import UnportableError
+from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.shared.functions import closure_cells
 from pytest_autotune.tuners.shared.source_digest import source_digest, source_parts
 from tests.conftest import REPOSITORY
@@ -118,11 +118,11 @@ def test_a_function_in_a_closure_cell_is_part_of_the_digest(load) -> None:
     assert source_digest(module.make(module.one)) != source_digest(module.make(module.two))
 
 
-def test_source_that_cannot_be_read_is_unportable() -> None:
+def test_source_that_cannot_be_read_is_uncacheable() -> None:
     namespace: dict[str, object] = {}
     exec("def kernel(x):\n    return x\n", namespace)
 
-    with pytest.raises(UnportableError, match="cannot be read"):
+    with pytest.raises(UncacheableError, match="cannot be read"):
         source_digest(namespace["kernel"])  # type: ignore[arg-type]
 
 
@@ -382,7 +382,7 @@ def test_a_file_that_was_edited_since_it_was_imported_has_no_digest(load, edit: 
     module = load(source)
     assert module.__file__ is not None
     Path(module.__file__).write_text(source.replace(*edit) + "# edited\n")
-    with pytest.raises(UnportableError, match=r"edited since it was imported|cannot be read"):
+    with pytest.raises(UncacheableError, match=r"edited since it was imported|cannot be read"):
         source_digest(module.kernel)
 
 

@@ -152,7 +152,7 @@ def test_a_worker_that_does_not_finish_disturbs_the_measurement() -> None:
 
 
 def test_the_rule_for_errors_is_one_table() -> None:
-    missed = {Outcome.MISS, Outcome.MISMATCH, Outcome.STALE, Outcome.UNPORTABLE}
+    missed = {Outcome.MISS, Outcome.MISMATCH, Outcome.STALE, Outcome.UNCACHEABLE}
     for on_miss, on_stale in itertools.product(OnMiss, OnStale):
         errors = {
             outcome for outcome in (None, *Outcome) if Policy(on_miss=on_miss, on_stale=on_stale).is_error(outcome)

@@ -14,10 +14,10 @@ from pytest_autotune.cache.combine import combine
 from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.ties import Measured
-from pytest_autotune.run.compiled_for import CompiledFor
-from pytest_autotune.run.encoding import ProcessFacts
-from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, end
+from pytest_autotune.run.collected import Collected, CompiledFor, ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.result import Request
+from pytest_autotune.run.settle import Beginning, settle
 from pytest_autotune.tuners.triton.constants import NoText, constant_of
 from pytest_autotune.tuners.triton.specialisation_text import LONGEST, Constant, Held, Typed, parsed, text_of
 
@@ -226,7 +226,7 @@ def asked(one: Entry) -> Lookup:
 
 
 def dumped(
-    held: Cache, lookups: list[Entry], *workers: list[CompiledFor], policy: DumpPolicy | None = None
+    held: Cache, lookups: list[Entry], *workers: list[CompiledFor], prune: bool = False
 ) -> list[tuple[str, ...]]:
     facts = tuple(
         ProcessFacts.of(ProcessFacts(f"gw{index}", compiled_for=tuple(seen)).event)
@@ -234,7 +234,7 @@ def dumped(
     )
     collected = Collected(tuple(("gw0", asked(one)) for one in lookups), facts=facts)
     loaded = (("x", held),)
-    merged = end(Beginning(loaded, held), collected, held, policy or DumpPolicy()).merged
+    merged = settle(Beginning(loaded, held), collected, held, Request(dumps=True, prune=prune)).merged
     return [one.compiled for one in merged.cache.entries]
 
 
@@ -262,10 +262,10 @@ def test_an_entry_never_says_more_than_64_times_what_it_was_compiled_for() -> No
 def test_pruning_drops_what_a_complete_run_did_not_meet(prune: bool, left: tuple[str, ...]) -> None:
     held = entry("k", 64, "old")
 
-    assert dumped(Cache((held,)), [held], [met(held, "new")], policy=DumpPolicy(prune=prune)) == [left]
+    assert dumped(Cache((held,)), [held], [met(held, "new")], prune=prune) == [left]
 
 
 def test_pruning_keeps_what_there_was_where_nothing_was_compiled() -> None:
     held = entry("k", 64, "old")
 
-    assert dumped(Cache((held,)), [held], [], policy=DumpPolicy(prune=True)) == [("old",)]
+    assert dumped(Cache((held,)), [held], [], prune=True) == [("old",)]

@@ -59,9 +59,9 @@ class Process:
         return tuple(lookup.entry for lookup in self.lookups if lookup.entry is not None)
 
     @property
-    def unseen(self) -> list[str]:
+    def untracked(self) -> list[str]:
         gc.collect()
-        return [told for told in self.adapter.unseen() if told.startswith(f"{__name__}.")]
+        return [told for told in self.adapter.untracked() if told.startswith(f"{__name__}.")]
 
     @property
     def outcomes(self) -> list[str | None]:
@@ -163,7 +163,7 @@ def test_where_the_user_wants_no_tuning_the_first_candidate_or_the_nearest_choic
     assert call(copy_kernel(bench), n=99) == 64
 
     assert bench.calls == 0
-    assert [first.lookups[0].untuned, nearest.lookups[0].untuned] == ["first", "nearest"]
+    assert [first.lookups[0].fallback, nearest.lookups[0].fallback] == ["first", "nearest"]
     assert first.outcomes == nearest.outcomes == ["miss"]
 
 
@@ -312,7 +312,7 @@ def test_a_single_candidate_autotuner_is_not_counted(session) -> None:
     call(copy_kernel(None, blocks=[16]))
 
     assert first.lookups == []
-    assert first.unseen == []
+    assert first.untracked == []
 
 
 def test_kernels_decorated_before_the_hook_are_covered(session) -> None:
@@ -380,7 +380,7 @@ def test_an_error_of_the_users_hook_at_a_hit_is_the_users(session) -> None:
     assert call(kernel) == 64
 
 
-def test_an_autotuner_that_replaces_run_is_told_as_unseen(session) -> None:
+def test_an_autotuner_that_replaces_run_is_told_as_untracked(session) -> None:
     class OwnRun(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:
             self.best_config = self.cache["mine"] = self.configs[0]
@@ -392,18 +392,18 @@ def test_an_autotuner_that_replaces_run_is_told_as_unseen(session) -> None:
     y = torch.zeros(128)
     kernel[grid](torch.ones(128), y, 100)
 
-    (told,) = first.unseen
+    (told,) = first.untracked
     assert "copy_kernel.<locals>.copy" in told
     assert "OwnRun" in told
 
 
-def test_an_autotuner_tuned_before_the_hook_is_told_as_unseen(session) -> None:
+def test_an_autotuner_tuned_before_the_hook_is_told_as_untracked(session) -> None:
     kernel = copy_kernel(Bench())
     call(kernel)
 
     first = session(dumping=True)
 
-    assert any("copy_kernel.<locals>.copy" in told for told in first.unseen)
+    assert any("copy_kernel.<locals>.copy" in told for told in first.untracked)
     assert kernel.cache
 
 
@@ -530,14 +530,14 @@ def test_true_one_and_one_point_zero_are_one_problem_as_they_are_to_triton(sessi
     assert len({lookup.problem for lookup in first.lookups}) == 1
 
 
-def test_a_key_without_a_stable_form_is_unportable_and_never_written(session) -> None:
+def test_a_key_without_a_stable_form_is_uncacheable_and_never_written(session) -> None:
     first = session(dumping=True)
     kernel = copy_kernel(Bench(), key=("n", "x"))
 
     assert call(kernel) == 64
 
     (lookup,) = first.lookups
-    assert lookup.outcome is Outcome.UNPORTABLE
+    assert lookup.outcome is Outcome.UNCACHEABLE
     assert lookup.reason == "x is a torch.Tensor, which has no stable form"
     assert lookup.entry is None
 
@@ -846,10 +846,10 @@ def test_only_what_is_asked_without_a_choice_is_replaced_so_that_a_launch_costs_
     }
 
 
-def test_ignored_kernels_are_not_told_as_unseen(session) -> None:
+def test_ignored_kernels_are_not_told_as_untracked(session) -> None:
     call(copy_kernel(Bench()))
 
-    assert session(dumping=True, ignore=("triton:*.copy",)).unseen == []
+    assert session(dumping=True, ignore=("triton:*.copy",)).untracked == []
 
 
 def test_another_signature_is_refused_by_name(session) -> None:
@@ -874,7 +874,7 @@ def test_an_unknown_kind_of_benchmark_function_is_left_alone_and_told(session) -
 
     assert ran == [True]
     assert used is False
-    assert "was left alone" in first.run.notes[0]
+    assert "was bypassed" in first.run.notes[0]
 
 
 def test_ignored_kernels_are_left_alone(session) -> None:
@@ -883,7 +883,7 @@ def test_ignored_kernels_are_left_alone(session) -> None:
     call(copy_kernel(Bench()))
 
     assert first.lookups == []
-    assert first.unseen == []
+    assert first.untracked == []
 
 
 def test_an_isolated_test_sees_none_of_the_memory_before_it_and_leaves_none(session) -> None:

@@ -214,13 +214,13 @@ def test_one_choice_serves_all_values_of_a_heuristic_that_the_key_leaves_out(out
     assert outcome_after(make(), make(), *tensors(100), arguments=tensors(99)) == "hit"
 
 
-def test_a_heuristic_that_carries_something_without_a_stable_form_is_unportable(outcome_after) -> None:
+def test_a_heuristic_that_carries_something_without_a_stable_form_is_uncacheable(outcome_after) -> None:
     thing = object()
 
     def make() -> Any:
         return with_heuristics({"VEC": lambda arguments: 1 if thing else 2}, bench())
 
-    assert outcome_after(make(), make(), *tensors()) == "unportable"
+    assert outcome_after(make(), make(), *tensors()) == "uncacheable"
 
 
 def with_function(bench: Any) -> Any:
@@ -255,12 +255,12 @@ def test_functions_of_a_factory_are_two_values_of_a_key(session, scales) -> None
     assert loaded.outcomes == ["hit", "hit"]
 
 
-def test_a_function_in_the_key_that_carries_something_without_a_stable_form_is_unportable(session) -> None:  # noqa: F811
+def test_a_function_in_the_key_that_carries_something_without_a_stable_form_is_uncacheable(session) -> None:  # noqa: F811
     first = session(dumping=True)
     run(with_function(bench()), *tensors(), make_act(object()))
 
     (lookup,) = first.lookups
-    assert lookup.outcome.value == "unportable"
+    assert lookup.outcome.value == "uncacheable"
     assert "scale of" in lookup.reason
 
 
@@ -275,7 +275,7 @@ def with_helper(bench: Any, helper: Any) -> Any:
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["in the closure", "used by a helper there"])
-def test_a_helper_that_carries_something_without_a_stable_form_is_unportable(session, inner: bool) -> None:  # noqa: F811
+def test_a_helper_that_carries_something_without_a_stable_form_is_uncacheable(session, inner: bool) -> None:  # noqa: F811
     helper = make_act(object())
     if inner:
         helper = make_act(make_act(object()))
@@ -283,7 +283,7 @@ def test_a_helper_that_carries_something_without_a_stable_form_is_unportable(ses
     run(with_helper(bench(), helper), *tensors())
 
     (lookup,) = first.lookups
-    assert lookup.outcome.value == "unportable"
+    assert lookup.outcome.value == "uncacheable"
     assert "scale of" in lookup.reason
 
 
@@ -342,14 +342,14 @@ def test_candidates_that_differ_in_their_hook_only_are_told_apart(session, best:
     assert kernel.best_config is kernel.configs[best]
 
 
-def test_candidates_that_nothing_tells_apart_are_unportable(session) -> None:  # noqa: F811
+def test_candidates_that_nothing_tells_apart_are_uncacheable(session) -> None:  # noqa: F811
     def hook(thing: Any) -> Any:
         return lambda arguments: arguments.update(thing=thing)
 
     first = session(dumping=True)
     run(with_hooks(hook(object()), hook(object())), *tensors())
 
-    assert [lookup.outcome.value for lookup in first.lookups] == ["unportable"]
+    assert [lookup.outcome.value for lookup in first.lookups] == ["uncacheable"]
 
 
 def test_another_hook_of_a_candidate_is_another_search(outcome_after) -> None:

@@ -36,7 +36,7 @@ MOST_COMPILED = 64
 LONGEST_COMPILED = 1000
 
 
-class UnportableError(ValueError):
+class UncacheableError(ValueError):
     """An object has no form that means the same in another process."""
 
 
@@ -49,7 +49,7 @@ class Value:
     without a scalar. Values are compared as they are encoded, so ``True``,
     ``1`` and ``1.0`` are three different values.
 
-    :raises UnportableError: for what no file or process could hand on: a scalar that is none of Python's own, such as
+    :raises UncacheableError: for what no file or process could hand on: a scalar that is none of Python's own, such as
         one of numpy, an integer beyond 64 bits, text that UTF-8 cannot encode. :func:`plain_value` takes more.
     """
 
@@ -60,9 +60,9 @@ class Value:
     def __post_init__(self) -> None:
         kind = self.value.__class__
         if kind not in _SCALARS:
-            raise UnportableError(f"{self.name} is a {_type_name(self.value)}, which has no stable form")
+            raise UncacheableError(f"{self.name} is a {_type_name(self.value)}, which has no stable form")
         if kind is int and self.value not in _INT64:
-            raise UnportableError(f"{self.name} is an integer beyond 64 bits")
+            raise UncacheableError(f"{self.name} is an integer beyond 64 bits")
         if kind is str:
             _check_text(self.name, self.value)
         check_name(self.name)
@@ -126,7 +126,7 @@ def plain_value(name: str, value: object, type: str = "") -> Value:
 
     Integers beyond 64 bits are kept as text of type ``"int"``.
 
-    :raises UnportableError: for anything but None, bool, int, float (not NaN:
+    :raises UncacheableError: for anything but None, bool, int, float (not NaN:
         it never equals itself, so it could never be found again) and text that
         UTF-8 can encode; and for a name that it cannot.
     """
@@ -140,32 +140,32 @@ def plain_value(name: str, value: object, type: str = "") -> Value:
         return Value(name, number, type) if number in _INT64 else Value(name, str(number), "int")
     if isinstance(value, float) and value == value:
         return Value(name, float(value), type)
-    raise UnportableError(f"{name} is a {_type_name(value)}, which has no stable form")
+    raise UncacheableError(f"{name} is a {_type_name(value)}, which has no stable form")
 
 
 def check_name(name: str) -> None:
     """Refuse a name that no file could hold.
 
-    :raises UnportableError: for one that is no text, or that UTF-8 cannot encode.
+    :raises UncacheableError: for one that is no text, or that UTF-8 cannot encode.
     """
     _check_text(f"the name {name!r}", name)
 
 
 def _check_text(what: str, text: object) -> None:
     if not isinstance(text, str):
-        raise UnportableError(f"{what} is a {_type_name(text)}, and not text")
+        raise UncacheableError(f"{what} is a {_type_name(text)}, and not text")
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise UnportableError(f"{what} is text that UTF-8 cannot encode") from None
+            raise UncacheableError(f"{what} is text that UTF-8 cannot encode") from None
 
 
 def _check_names(what: str, values: tuple[Value, ...]) -> None:
     names = [value.name for value in values]
     if len(set(names)) < len(names):
         name = next(name for name in names if names.count(name) > 1)
-        raise UnportableError(f'the name "{name}" is used twice in its {what}')
+        raise UncacheableError(f'the name "{name}" is used twice in its {what}')
 
 
 def _noted(text: str) -> str:
@@ -196,7 +196,7 @@ class Device:
         check_name(self.name)
         check_name(self.arch)
         if self.multiprocessors not in _UINT32:
-            raise UnportableError(f"{self.name} has a number of multiprocessors that does not fit 32 bits")
+            raise UncacheableError(f"{self.name} has a number of multiprocessors that does not fit 32 bits")
 
     @property
     def id(self) -> str:
@@ -236,7 +236,7 @@ class Candidate:
     def __post_init__(self) -> None:
         check_name(self.id)
         if not isinstance(self.time_us, (float, int, type(None))):
-            raise UnportableError(f"the time of {self} is a {_type_name(self.time_us)}")
+            raise UncacheableError(f"the time of {self} is a {_type_name(self.time_us)}")
         for name in ("failed", "label"):
             object.__setattr__(self, name, _noted(getattr(self, name)))
 
@@ -268,7 +268,7 @@ class Problem:
     """What is tuned: tuner + kernel + key + device.
 
     :param key: in the order in which the tuner has it, which is kept and shown; in any other it is the same problem.
-    :raises UnportableError: for a problem that no file could hold.
+    :raises UncacheableError: for a problem that no file could hold.
     """
 
     tuner: str
@@ -281,7 +281,7 @@ class Problem:
         for part, name in (("tuner", self.tuner), ("kernel", self.kernel)):
             check_name(name)
             if not name:
-                raise UnportableError(f"its {part} is empty")
+                raise UncacheableError(f"its {part} is empty")
         object.__setattr__(self, "key", tuple(self.key))
         _check_names("key", self.key)
         object.__setattr__(self, "sorted_key", tuple(sorted(self.key, key=_BY_NAME)))
@@ -418,7 +418,7 @@ class Entry:
         object.__setattr__(self, "compiled", tuple(sorted({_noted(text) for text in self.compiled})))
         object.__setattr__(self, "label", _noted(self.label))
         if not isinstance(self.native, bytes):
-            raise UnportableError(f"what the tuner itself wrote is a {_type_name(self.native)}, and not bytes")
+            raise UncacheableError(f"what the tuner itself wrote is a {_type_name(self.native)}, and not bytes")
 
     @property
     def identity(self) -> Identity:

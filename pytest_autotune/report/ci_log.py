@@ -1,4 +1,4 @@
-"""What GitHub reads of a summary from the log of a job: annotations at the tests.
+"""What GitHub reads of a result from the log of a job: annotations at the tests.
 
 A line ``::error file=F,line=N,title=T::message``, in which ``%``, line breaks and, in properties, ``:`` and
 ``,`` are percent-encoded. It shows ten errors and ten warnings of a step:
@@ -16,29 +16,29 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.grouping import groups
 from pytest_autotune.report.hints import hints
 from pytest_autotune.report.naming import described
-from pytest_autotune.report.rows import NOT_COVERED, Row
-from pytest_autotune.report.summary import Place, Summary
+from pytest_autotune.run.result import Place, Result
+from pytest_autotune.run.rows import NOT_COVERED, Row
 
 #: How many annotations of one level GitHub shows of a step.
 SHOWN = 10
 #: How many problems, or groups of them that say the same, one annotation names.
 _NAMED = 10
 _TITLE = "autotune cache"
-#: What GitHub takes of a step's summary, in bytes, and some room for what other tools write there.
+#: What GitHub takes of a step's result, in bytes, and some room for what other tools write there.
 SUMMARY_BYTES = 1024 * 1024 - 64 * 1024
 #: Of what no test asked for.
 NOWHERE = Place("")
 
 
-def github_annotations(summary: Summary) -> list[str]:
+def github_annotations(result: Result) -> list[str]:
     """Lines that GitHub turns into annotations: why the run fails, and at each test what it asked for and was no hit.
 
     They are errors where the run or the test fails for it, and else warnings.
     """
-    to_do = " ".join(hints(summary))
-    lines = [_command("error", failure, to_do) for failure in summary.failures[:SHOWN]]
+    to_do = " ".join(hints(result))
+    lines = [_command("error", failure, to_do) for failure in result.failures[:SHOWN]]
     found: defaultdict[str, defaultdict[Place, list[Finding]]] = defaultdict(lambda: defaultdict(list))
-    for finding in findings(summary):
+    for finding in findings(result):
         found["error" if finding.fails else "warning"][finding.place].append(finding)
     for level, room in (("error", SHOWN - len(lines)), ("warning", SHOWN)):
         places = sorted(found[level], key=lambda place: (place.path, place.line))
@@ -47,9 +47,9 @@ def github_annotations(summary: Summary) -> list[str]:
         if hidden := len(places) - len(shown):
             what = counted(hidden, "more test asks", "more tests ask")
             lines += [_command(level, f"{what} for what is no hit; the section of the log names all with -v")]
-    if summary.unused:
-        what = counted(len(summary.unused), "entry is", "entries are")
-        them = "it" if len(summary.unused) == 1 else "them"
+    if result.unused:
+        what = counted(len(result.unused), "entry is", "entries are")
+        them = "it" if len(result.unused) == 1 else "them"
         lines.append(_command("notice", f"{what} unused: in this complete run no test asked for {them}"))
     return lines
 
@@ -74,31 +74,31 @@ class Finding:
         return f"{self.word.upper()} {self.text}"
 
 
-def findings(summary: Summary) -> Iterator[Finding]:
+def findings(result: Result) -> Iterator[Finding]:
     """All findings of a run, in the order of its rows."""
 
     def of(row: Row, word: str, why: str, fails: bool, tests: Sequence[str]) -> Finding:
         # Of a test whose worker died, only its name is known.
-        known = [summary.places.get(test) or Place(test.partition("::")[0]) for test in tests]
+        known = [result.places.get(test) or Place(test.partition("::")[0]) for test in tests]
         place = max(known, key=lambda one: one.line > 0, default=NOWHERE)
         text = f"{described(row.problem, row.label)}: {why}"
         return Finding(word, text, place, fails)
 
-    gate_fails, drift_fails = bool(summary.gate.failure), bool(summary.drift.failure)
-    for row in summary.rows:
+    gate_fails, drift_fails = bool(result.gate.failure), bool(result.drift.failure)
+    for row in result.rows:
         if row.outcome in NOT_COVERED:
             assert row.outcome is not None
-            fails = gate_fails or row.outcome in summary.refused
+            fails = gate_fails or row.outcome in result.request.refused
             yield replace(of(row, row.outcome.value, row.reason, fails, row.tests), row=row)
         for one in row.swept:
             for test in one.failed_tests:
                 # Several tests may fail with one candidate, and one test with several.
                 yield of(row, "failed", f"ran with {one.candidate}", True, [test])
-    for row in summary.slower:
+    for row in result.slower:
         yield of(row, "slower", str(row.verdict), drift_fails, row.tests)
-    for kernel in summary.unseen:
+    for kernel in result.untracked:
         text = f"{kernel}: tuned without passing the plugin"
-        yield Finding("unseen", text, NOWHERE, gate_fails)
+        yield Finding("untracked", text, NOWHERE, gate_fails)
 
 
 def _annotation(level: str, place: Place, found: Sequence[Finding]) -> str:

@@ -1,7 +1,7 @@
-"""The faces that a summary shows in files, by their suffix.
+"""The faces that a result shows in files, by their suffix.
 
 The terminal's face is :mod:`pytest_autotune.report.terminal`: pytest has to colour it; what CI systems read from the
-log is :mod:`pytest_autotune.report.ci_log`. To add a face that is a file: a module with a function from a summary to
+log is :mod:`pytest_autotune.report.ci_log`. To add a face that is a file: a module with a function from a result to
 text, and a row in :data:`FILES`.
 """
 
@@ -14,18 +14,18 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_autotune.report.summary import Summary
+    from pytest_autotune.run.result import Result
 
 
 @dataclass(frozen=True)
-class FileFace:
+class FileRenderer:
     """A face that is a file.
 
     :param name: what it is called.
     :param suffixes: of the names of such files.
     :param beginning: how each of them begins, as a regular expression: nothing else may be replaced by one.
     :param module: in this package; imported when a report is written, which most runs do not do.
-    :param function: of that module, from a summary to the whole file.
+    :param function: of that module, from a result to the whole file.
     """
 
     name: str
@@ -38,23 +38,23 @@ class FileFace:
         """Whether the beginning of a file is that of such a report."""
         return re.match(self.beginning, text) is not None
 
-    def text(self, summary: Summary) -> str:
+    def text(self, result: Result) -> str:
         """The whole file."""
-        text: str = getattr(import_module(f"{__package__}.{self.module}"), self.function)(summary)
+        text: str = getattr(import_module(f"{__package__}.{self.module}"), self.function)(result)
         return text
 
 
 #: Every face that is a file.
 FILES = (
-    FileFace("JSON", (".json",), r'\s*\{\s*"format_version":\s*\d+,\s*"complete":', "json_report", "to_json"),
-    FileFace("HTML", (".html",), r"(?s)<!doctype html>.*<title>Autotune report</title>", "html", "to_html"),
-    FileFace("Markdown", (".md",), r"# Autotune cache\n", "markdown", "to_markdown"),
+    FileRenderer("JSON", (".json",), r'\s*\{\s*"format_version":\s*\d+,\s*"complete":', "json_report", "to_json"),
+    FileRenderer("HTML", (".html",), r"(?s)<!doctype html>.*<title>Autotune report</title>", "html", "to_html"),
+    FileRenderer("Markdown", (".md",), r"# Autotune cache\n", "markdown", "to_markdown"),
 )
 
 #: The suffixes that a report may have.
 SUFFIXES = tuple(suffix for face in FILES for suffix in face.suffixes)
 
 
-def face_of(path: PurePath) -> FileFace | None:
+def face_of(path: PurePath) -> FileRenderer | None:
     """The face that a file of this name shows; None where there is none."""
     return next((face for face in FILES if path.name.endswith(face.suffixes)), None)

@@ -1,4 +1,4 @@
-"""Whether a run is within the limits that its user set: functions of a summary, whoever made that."""
+"""Whether a run is within the limits that its user set: functions of a result, whoever made that."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from decimal import Decimal, InvalidOperation
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import is_named, library_of
-from pytest_autotune.report.summary import Gate, Summary
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.result import Gate, Result
 from pytest_autotune.run.verify import TIME_OVER
 
 
@@ -53,34 +53,34 @@ class Limit:
         return f"{number} > {self.text}" if self.percent is None else f"{number} of {all} > {self.text}"
 
 
-def judge_drift(summary: Summary, limit: Limit | None) -> Gate:
+def judge_drift(result: Result, limit: Limit | None) -> Gate:
     """Whether more choices of a run are slower than its user allows.
 
     :param limit: None where the user has set none, or nothing was to be raced.
     """
-    if limit is None or summary.verify is None:
+    if limit is None or result.request.verify is None:
         return Gate()
-    slower, raced = len(summary.slower), len(summary.verified)
+    slower, raced = len(result.slower), len(result.verified)
     if limit.exceeded_by(slower, raced):
         compared = limit.compared(slower, raced)
         return Gate(limit.text, failure=f"maximum allowed drift of autotune choices exceeded: {compared}")
     if raced:
         return Gate(limit.text)
-    if asked_nothing := _asked_nothing(summary):
+    if asked_nothing := _asked_nothing(result):
         return Gate(limit.text, failure=asked_nothing)
-    if late := sum(number for (_, why), number in summary.not_verified.items() if why == TIME_OVER):
+    if late := sum(number for (_, why), number in result.not_verified.items() if why == TIME_OVER):
         choices = counted(late, "choice", "choices")
         return Gate(limit.text, failure=f"not one of {choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)")
-    if not summary.is_judged:
+    if not result.is_judged:
         return Gate(limit.text, skipped="drift of autotune choices not judged: nothing was loaded")
-    if summary.is_empty:
+    if result.is_empty:
         why = "no entry is loaded, so no choice was raced (add some with --autotune-update)"
         return Gate(limit.text, failure=why)
     return Gate(limit.text, skipped="drift of autotune choices not judged: not one was raced")
 
 
 def judge(
-    summary: Summary, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "", empty: str = ""
+    result: Result, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "", empty: str = ""
 ) -> Gate:
     """Whether a run has more misses than its user allows, or unused entries where there are to be none.
 
@@ -88,69 +88,71 @@ def judge(
     :param unloaded: what is wrong with judging a run that loads nothing; nothing is where a test has loaded something.
     :param empty: what is wrong with judging a run by caches without entries; nothing is where misses were judged.
     """
-    gate = _judged(summary, limit, fail_on_unused)
+    gate = _judged(result, limit, fail_on_unused)
     if gate.failure:
         return gate
-    if unloaded and not summary.is_judged:
+    if unloaded and not result.is_judged:
         return replace(gate, failure=unloaded, skipped="", is_usage_error=True)
-    has_judged = summary.problems and (limit is not None or Outcome.MISS in summary.refused)
-    if empty and summary.is_empty and not has_judged and not summary.interrupted:
+    has_judged = result.problems and (limit is not None or Outcome.MISS in result.request.refused)
+    if empty and result.is_empty and not has_judged and not result.collected.interrupted:
         return replace(gate, failure=empty, skipped="")
     return gate
 
 
-def _judged(summary: Summary, limit: Limit | None, fail_on_unused: bool) -> Gate:
+def _judged(result: Result, limit: Limit | None, fail_on_unused: bool) -> Gate:
     gate = Gate(limit.text if limit is not None else "", fail_on_unused=fail_on_unused)
     judged = [*(["misses"] if limit is not None else []), *(["unused entries"] if fail_on_unused else [])]
     if not judged:
         # Where each miss fails its test, a run without one is judged by that as well.
-        is_error = Outcome.MISS in summary.refused and not summary.updates
-        if is_error and not summary.is_judged:
+        is_error = Outcome.MISS in result.request.refused and not result.request.updates
+        if is_error and not result.is_judged:
             return replace(gate, skipped="autotune cache misses not judged: nothing was loaded")
-        return replace(gate, failure=_asked_nothing(summary)) if is_error else gate
+        return replace(gate, failure=_asked_nothing(result)) if is_error else gate
     why_not = ""
-    if not summary.is_judged:
+    if not result.is_judged:
         why_not = "nothing was loaded"
-    elif summary.updates:
+    elif result.request.updates:
         why_not = "this run updates the cache that it loads"
-    elif summary.interrupted:
+    elif result.collected.interrupted:
         why_not = "the run was interrupted"
     if why_not:
         return replace(gate, skipped=f"autotune cache {' and '.join(judged)} not judged: {why_not}")
-    failures = _misses(summary, limit) if limit is not None else []
-    if not failures and (asked_nothing := _asked_nothing(summary)):
+    failures = _misses(result, limit) if limit is not None else []
+    if not failures and (asked_nothing := _asked_nothing(result)):
         failures.append(asked_nothing)
     if fail_on_unused:
-        if summary.incomplete:
-            why_not = f"unused autotune cache entries not judged: {summary.incomplete}"
-        elif summary.unused:
-            failures.append(
-                f"{_entries_were(len(summary.unused))} loaded and not asked for (--autotune-fail-on-unused)"
-            )
+        if result.incomplete:
+            why_not = f"unused autotune cache entries not judged: {result.incomplete}"
+        elif result.unused:
+            failures.append(f"{_entries_were(len(result.unused))} loaded and not asked for (--autotune-fail-on-unused)")
     return replace(gate, failure="; ".join(failures), skipped=why_not)
 
 
-def _asked_nothing(summary: Summary) -> str:
+def _asked_nothing(result: Result) -> str:
     """Why a run of the whole suite that asked for nothing fails; empty where it is none.
 
     Skipped tests are no excuse: where a GPU is lost, every test of it is skipped, and the gate would be green for ever.
     """
-    if not summary.unasked or (summary.incomplete and not summary.only_skipped):
+    if not result.unasked or (result.incomplete and not result.collected.only_skipped):
         return ""
-    left_out = sorted(name for name in summary.covered if not is_named(name, summary.requested))
-    leaves = f"{summary.requested_by} leaves out {', '.join(left_out)}" if summary.requested and left_out else ""
-    ignores = f"autotune_ignore (ini) leaves out {summary.ignored}" if summary.ignored else ""
-    why = "; ".join(filter(None, [leaves, ignores, summary.incomplete]))
-    return f"{_entries_were(summary.unasked)} loaded and not one was asked for{f' ({why})' if why else ''}"
+    left_out = sorted(name for name in result.covered if not is_named(name, result.request.tuners))
+    leaves = (
+        f"{result.request.tuners_named_by} leaves out {', '.join(left_out)}"
+        if result.request.tuners and left_out
+        else ""
+    )
+    ignores = f"autotune_ignore (ini) leaves out {result.ignored}" if result.ignored else ""
+    why = "; ".join(filter(None, [leaves, ignores, result.incomplete]))
+    return f"{_entries_were(result.unasked)} loaded and not one was asked for{f' ({why})' if why else ''}"
 
 
-def _misses(summary: Summary, limit: Limit) -> list[str]:
+def _misses(result: Result, limit: Limit) -> list[str]:
     # Who loads a tuner's entries wants it hooked; else the gate would pass for want of lookups.
-    wanted = {library_of(name) for name in summary.requested or summary.covered}
-    if unhooked := [tuner for tuner, _ in summary.unhooked if library_of(tuner) in wanted]:
+    wanted = {library_of(name) for name in result.request.tuners or result.covered}
+    if unhooked := [tuner for tuner, _ in result.unhooked if library_of(tuner) in wanted]:
         return [f"requested tuner could not be hooked: {', '.join(unhooked)}"]
-    if limit.exceeded_by(summary.misses, summary.problems):
-        return [f"maximum allowed autotune cache misses exceeded: {limit.compared(summary.misses, summary.problems)}"]
+    if limit.exceeded_by(result.misses, result.problems):
+        return [f"maximum allowed autotune cache misses exceeded: {limit.compared(result.misses, result.problems)}"]
     return []
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import Value
 from pytest_autotune.report.naming import described, readable, says_something
-from pytest_autotune.report.rows import Row
-from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.result import Result
+from pytest_autotune.run.rows import Row
 
 #: So many rows are shown one by one all the same,
 FEW = 3
@@ -27,7 +27,7 @@ NOUNS = {
     Outcome.MISS: ("miss", "misses"),
     Outcome.STALE: ("stale", "stale"),
     Outcome.MISMATCH: ("mismatch", "mismatches"),
-    Outcome.UNPORTABLE: ("unportable", "unportable"),
+    Outcome.UNCACHEABLE: ("uncacheable", "uncacheable"),
 }
 
 
@@ -141,14 +141,14 @@ class Cost:
     seconds: float
 
 
-def by_kernel(summary: Summary) -> list[Cost]:
+def by_kernel(result: Result) -> list[Cost]:
     """Of each kernel, as ``tuner:kernel``; the longest first."""
-    return _costs((row.problem.name, seconds) for row in summary.rows for _, seconds in row.searches)
+    return _costs((row.problem.name, seconds) for row in result.rows for _, seconds in row.searches)
 
 
-def by_test(summary: Summary) -> list[Cost]:
+def by_test(result: Result) -> list[Cost]:
     """Of each test, by the one that searched; the longest first."""
-    return _costs((test or OUTSIDE, seconds) for row in summary.rows for test, seconds in row.searches)
+    return _costs((test or OUTSIDE, seconds) for row in result.rows for test, seconds in row.searches)
 
 
 def _costs(searches: Iterable[tuple[str, float]]) -> list[Cost]:

@@ -1,4 +1,4 @@
-"""What to do about what a summary tells, in lines to copy from. Pure."""
+"""What to do about what a result tells, in lines to copy from. Pure."""
 
 from __future__ import annotations
 
@@ -6,60 +6,60 @@ from collections.abc import Iterator
 
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.report.naming import some_of
-from pytest_autotune.report.summary import Summary
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.result import Result
 
 
-def hints(summary: Summary) -> Iterator[str]:
+def hints(result: Result) -> Iterator[str]:
     """The lines, in the order in which to follow them; none where all is well."""
-    yield from _update(summary)
-    yield from _leave_alone(summary)
-    yield from _go_without(summary)
+    yield from _update(result)
+    yield from _bypass(result)
+    yield from _go_without(result)
 
 
-def _update(summary: Summary) -> Iterator[str]:
-    update, dump = summary.update, summary.dump
+def _update(result: Result) -> Iterator[str]:
+    update, dump = result.request.update, result.dump
     is_dumped = dump is not None and not dump.error
     why = "to drop the unused entries, unless another suite uses them"
     prune = f"--autotune-load={dump.path} --autotune-update=prune" if dump is not None else ""
     if not update:
-        if is_dumped and summary.unused:
+        if is_dumped and result.unused:
             yield f"Run with {prune} {why}."
         return
     if update.endswith("--autotune-update"):
         prune = f"{update}=prune"
-    has_no_entries = bool(summary.is_empty and summary.failures)
-    if summary.to_update or (not is_dumped and (summary.moved or has_no_entries)):
-        and_prune = f"; with {prune} {why}" if summary.unused else ""
-        yield f"Re-run{_on(summary)} with {update} to update the cache{and_prune}."
-    elif summary.unused:
+    has_no_entries = bool(result.is_empty and result.failures)
+    if result.to_update or (not is_dumped and (result.moved or has_no_entries)):
+        and_prune = f"; with {prune} {why}" if result.unused else ""
+        yield f"Re-run{_on(result)} with {update} to update the cache{and_prune}."
+    elif result.unused:
         yield f"Re-run with {prune} {why}."
 
 
-def _on(summary: Summary) -> str:
+def _on(result: Result) -> str:
     """Where to run the update, if the cache is of other devices: one that was made elsewhere would change nothing."""
-    devices = {device.name for tuner, device in summary.without_any_entry if summary.covered.get(tuner)}
-    devices.update(row.problem.device.name for row in summary.to_update if row.outcome is Outcome.MISMATCH)
+    devices = {device.name for tuner, device in result.without_any_entry if result.covered.get(tuner)}
+    devices.update(row.problem.device.name for row in result.to_update if row.outcome is Outcome.MISMATCH)
     return f" on {' and '.join(sorted(devices))}" if devices else ""
 
 
-def _go_without(summary: Summary) -> Iterator[str]:
-    wanted = {library_of(name) for name in summary.requested or summary.covered}
-    missing = wanted & {library_of(tuner) for tuner, _ in summary.unhooked}
-    if missing and summary.gate.failure:
+def _go_without(result: Result) -> Iterator[str]:
+    wanted = {library_of(name) for name in result.request.tuners or result.covered}
+    missing = wanted & {library_of(tuner) for tuner, _ in result.unhooked}
+    if missing and result.gate.failure:
         others = ",".join(sorted(wanted - missing))
         without = f"; --autotune-tuners={others} goes on without" if others else ""
-        yield f"Upgrade pytest-autotune, or report why {' and '.join(sorted(missing))} was left alone{without}."
+        yield f"Upgrade pytest-autotune, or report why {' and '.join(sorted(missing))} was bypassed{without}."
 
 
-def _leave_alone(summary: Summary) -> Iterator[str]:
-    if not summary.is_judged:
+def _bypass(result: Result) -> Iterator[str]:
+    if not result.is_judged:
         return
-    rows = [row for row in summary.rows if row.outcome is Outcome.UNPORTABLE]
-    unportable = [f"{row.problem.library}:{row.problem.kernel}" for row in rows]
-    unseen = [kernel.partition(" ")[0] for kernel in summary.unseen]
-    unrecorded = [f"{row.problem.library}:{row.problem.kernel}" for row in summary.rows if row.unrecorded]
-    if kernels := sorted({*unportable, *unseen, *unrecorded}):
-        found = {"unportable": unportable, "unseen": unseen, "not recorded": unrecorded}
+    rows = [row for row in result.rows if row.outcome is Outcome.UNCACHEABLE]
+    uncacheable = [f"{row.problem.library}:{row.problem.kernel}" for row in rows]
+    untracked = [kernel.partition(" ")[0] for kernel in result.untracked]
+    unrecorded = [f"{row.problem.library}:{row.problem.kernel}" for row in result.rows if row.unrecorded]
+    if kernels := sorted({*uncacheable, *untracked, *unrecorded}):
+        found = {"uncacheable": uncacheable, "untracked": untracked, "not recorded": unrecorded}
         what = " or ".join(word for word, those in found.items() if those)
         yield f"No update covers what is {what}: mend it, or set autotune_ignore (ini) for {some_of(kernels)}."

@@ -1,4 +1,4 @@
-"""The JSON face of a summary; its schema is documented in docs/reference.md."""
+"""The JSON face of a result; its schema is documented in docs/reference.md."""
 
 from __future__ import annotations
 
@@ -11,78 +11,78 @@ from pytest_autotune.cache.foreign_text import plain_json
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Candidate, Problem, Value
 from pytest_autotune.report.naming import process
-from pytest_autotune.report.rows import Row
-from pytest_autotune.report.summary import Summary
-from pytest_autotune.run.dumping import Dump
+from pytest_autotune.run.result import Dump, Result
+from pytest_autotune.run.rows import Row
 from pytest_autotune.run.verify import Verdict
 
 FORMAT_VERSION = 1
 
 
-def to_json(summary: Summary) -> str:
-    """The summary as JSON text with a trailing newline; what a terminal would act upon is escaped in it."""
-    return plain_json(json.dumps(to_mapping(summary), indent=1, ensure_ascii=False)) + "\n"
+def to_json(result: Result) -> str:
+    """The result as JSON text with a trailing newline; what a terminal would act upon is escaped in it."""
+    return plain_json(json.dumps(to_mapping(result), indent=1, ensure_ascii=False)) + "\n"
 
 
-def to_mapping(summary: Summary) -> dict[str, Any]:
-    """The summary as plain values, in the order of the documented schema."""
+def to_mapping(result: Result) -> dict[str, Any]:
+    """The result as plain values, in the order of the documented schema."""
     return {
         "format_version": FORMAT_VERSION,
-        "complete": not summary.incomplete,
-        "incomplete_reason": summary.incomplete,
-        "counts": summary.counts,
-        "tuning_seconds": summary.tuning_seconds,
-        "saved_seconds": summary.saved_seconds,
+        "complete": not result.incomplete,
+        "incomplete_reason": result.incomplete,
+        "counts": result.counts,
+        "tuning_seconds": result.tuning_seconds,
+        "saved_seconds": result.saved_seconds,
         "devices": [
             {"id": on.id, "name": on.name, "arch": on.arch, "multiprocessors": on.multiprocessors}
-            for on in summary.devices
+            for on in result.devices
         ],
-        "loaded": [{"path": path, "entries": entries} for path, entries in summary.loaded],
-        "dump": _dump(summary.dump) if summary.dump is not None else None,
+        "loaded": [{"path": path, "entries": entries} for path, entries in result.loaded],
+        "dump": _dump(result, result.dump) if result.dump is not None else None,
         "gate": {
-            "limit": summary.gate.limit,
-            "fail_on_unused": summary.gate.fail_on_unused,
-            "failed": summary.gate.failure,
-            "skipped": summary.gate.skipped,
+            "limit": result.gate.limit,
+            "fail_on_unused": result.gate.fail_on_unused,
+            "failed": result.gate.failure,
+            "skipped": result.gate.skipped,
         },
-        "errors": list(summary.errors),
-        "lookups": [_lookup(row) for row in summary.rows],
-        "unused": [_problem(entry.problem) for entry in summary.unused],
-        "unseen": list(summary.unseen),
-        "disagreements": len(summary.disagreements),
-        "conflicts": [_conflict(disagreement) for disagreement in summary.disagreements],
-        "left_out": [_problem(entry.problem) for entry in summary.left_out],
-        "replaced": [_problem(entry.problem) for entry in summary.replaced],
-        "crashed": list(summary.crashed),
-        "taken_over": summary.taken_over,
-        "waited_seconds": dict(sorted(summary.workers.items())),
+        "errors": list(result.errors),
+        "lookups": [_lookup(row) for row in result.rows],
+        "unused": [_problem(entry.problem) for entry in result.unused],
+        "untracked": list(result.untracked),
+        "disagreements": len(result.merged.disagreements),
+        "conflicts": [_conflict(disagreement) for disagreement in result.merged.disagreements],
+        "left_out": [_problem(entry.problem) for entry in result.left_out],
+        "replaced": [_problem(entry.problem) for entry in result.replaced],
+        "crashed": list(result.collected.crashed),
+        "recovered": result.recovered,
+        "waited_seconds": dict(sorted(result.collected.waited_s.items())),
         "other_versions": [
-            {"tuned_with": then, "running": now, "hits": hits} for (then, now), hits in summary.other_versions.items()
+            {"tuned_with": then, "running": now, "hits": hits} for (then, now), hits in result.other_versions.items()
         ],
-        "moved": [{"from": old, "to": new, "hits": hits} for (old, new), hits in summary.moved.items()],
+        "moved": [{"from": old, "to": new, "hits": hits} for (old, new), hits in result.moved.items()],
         "aliases": [
             {"device": device, "used": other, "problems": problems}
-            for (device, other), problems in summary.aliases.items()
+            for (device, other), problems in result.aliases.items()
         ],
-        "compiled_ahead": asdict(summary.ahead),
-        "update": summary.update,
-        "sweep": summary.sweep,
-        "verify": _verify(summary),
-        "notes": list(summary.notes),
-        "changes": [_change(change) for change in summary.changes.changes],
-        "places": {test: {"file": place.path, "line": place.line} for test, place in summary.places.items()},
+        "compiled_ahead": asdict(result.collected.ahead),
+        "update": result.request.update,
+        "sweep": result.request.sweep,
+        "verify": _verify(result),
+        "notes": list(result.notes),
+        "changes": [_change(change) for change in result.changes.changes],
+        "places": {test: {"file": place.path, "line": place.line} for test, place in result.places.items()},
     }
 
 
-def _dump(dump: Dump) -> dict[str, Any]:
+def _dump(result: Result, dump: Dump) -> dict[str, Any]:
+    merged = result.merged
     return {
         "path": dump.written_to or dump.path,
-        "added": dump.added,
-        "changed": dump.changed,
-        "unchanged": dump.unchanged,
-        "removed": dump.removed,
+        "added": merged.added,
+        "changed": merged.changed,
+        "unchanged": merged.unchanged,
+        "removed": merged.removed,
         "error": dump.error,
-        "new_only": dump.new_only,
+        "new_only": result.request.new_only,
     }
 
 
@@ -119,7 +119,7 @@ def _lookup(row: Row) -> dict[str, Any]:
         "tuned": row.tuned,
         "failed": row.failed,
         "unrecorded": row.unrecorded,
-        "untuned": row.untuned,
+        "fallback": row.fallback,
         "disturbed": row.disturbed,
         "tuning_seconds": row.tuning_seconds,
         "searches": [{"test": test, "seconds": seconds} for test, seconds in row.searches],
@@ -132,20 +132,20 @@ def _lookup(row: Row) -> dict[str, Any]:
     }
 
 
-def _verify(summary: Summary) -> dict[str, Any] | None:
-    verify, drift = summary.verify, summary.drift
+def _verify(result: Result) -> dict[str, Any] | None:
+    verify, drift = result.request.verify, result.drift
     if verify is None:
         return None
     return {
         "share": str(verify.share),
-        "raced": len(summary.verified),
-        "slower": len(summary.slower),
+        "raced": len(result.verified),
+        "slower": len(result.slower),
         "not_raced": [
             {"tuner": tuner, "reason": reason, "problems": problems}
-            for (tuner, reason), problems in summary.not_verified.items()
+            for (tuner, reason), problems in result.not_verified.items()
         ],
-        "seconds": summary.verifying_seconds,
-        "device_seconds": summary.verifying_device_seconds,
+        "seconds": result.verifying_seconds,
+        "device_seconds": result.verifying_device_seconds,
         "gate": {"limit": drift.limit, "failed": drift.failure, "skipped": drift.skipped},
     }
 

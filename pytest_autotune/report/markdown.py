@@ -1,4 +1,4 @@
-"""The Markdown face of a summary: for the summary page of a CI job, a comment, a mail.
+"""The Markdown face of a result: for the result page of a CI job, a comment, a mail.
 
 Foreign text stands in code spans, where Markdown gives nothing else than their end a meaning: no link, no picture, no
 mention of a user.
@@ -18,9 +18,9 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.report.grouping import Cost, Group, by_kernel, by_test, groups
 from pytest_autotune.report.naming import described
-from pytest_autotune.report.rows import NOT_COVERED, Row
-from pytest_autotune.report.summary import Summary
 from pytest_autotune.report.terminal import notes
+from pytest_autotune.run.result import Result
+from pytest_autotune.run.rows import NOT_COVERED, Row
 
 #: Rows of a table; what is more is counted.
 SHOWN = 200
@@ -29,21 +29,21 @@ _LONGEST_CELL = 300
 _T = TypeVar("_T")
 
 
-def to_markdown(summary: Summary, shown: int = SHOWN) -> str:
-    """The summary as Markdown text, as GitHub and GitLab read it.
+def to_markdown(result: Result, shown: int = SHOWN) -> str:
+    """The result as Markdown text, as GitHub and GitLab read it.
 
     :param shown: how many rows of a table, at most.
     """
-    return "\n".join(_lines(summary, shown)) + "\n"
+    return "\n".join(_lines(result, shown)) + "\n"
 
 
-def fitting(summary: Summary, room: int) -> str:
-    """The summary as Markdown text, with as many rows as fit.
+def fitting(result: Result, room: int) -> str:
+    """The result as Markdown text, with as many rows as fit.
 
     :param room: in bytes; a text that is longer all the same is empty.
     """
     for shown in (SHOWN, SHOWN // 4, SHOWN // 20, 0):
-        text = to_markdown(summary, shown)
+        text = to_markdown(result, shown)
         if len(text.encode()) <= room:
             return text
     return ""
@@ -60,70 +60,72 @@ def code(text: str) -> str:
     return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
 
 
-def _lines(summary: Summary, shown: int) -> Iterator[str]:
+def _lines(result: Result, shown: int) -> Iterator[str]:
     yield "# Autotune cache"
-    yield from _head(summary)
-    yield from _tables(summary, shown)
-    yield from _part("Notes", [""], [*_notes(summary)], lambda note: [code(note)], shown)
+    yield from _head(result)
+    yield from _tables(result, shown)
+    yield from _part("Notes", [""], [*_notes(result)], lambda note: [code(note)], shown)
 
 
-def _head(summary: Summary) -> Iterator[str]:
+def _head(result: Result) -> Iterator[str]:
     """Whether the run failed and why, the counts, and what it was."""
-    yield from (f"\n❌ **{code(failure)}**" for failure in summary.failures)
-    if summary.gate.limit and not summary.failures and not summary.gate.skipped:
-        yield f"\n✅ **within the limit of {code(summary.gate.limit)} misses**"
-    if summary.gate.skipped:
-        yield f"\n{code(summary.gate.skipped)}"
+    yield from (f"\n❌ **{code(failure)}**" for failure in result.failures)
+    if result.gate.limit and not result.failures and not result.gate.skipped:
+        yield f"\n✅ **within the limit of {code(result.gate.limit)} misses**"
+    if result.gate.skipped:
+        yield f"\n{code(result.gate.skipped)}"
     yield ""
     yield from _table(
-        ["hit", "miss", "stale", "mismatch", "unportable", "unseen", "tuned", "unused"], [_counts(summary)]
+        ["hit", "miss", "stale", "mismatch", "uncacheable", "untracked", "tuned", "unused"], [_counts(result)]
     )
-    for path, entries in summary.loaded:
+    for path, entries in result.loaded:
         yield f"\nLoaded: {code(path)}, {counted(entries, 'entry')}."
-    if summary.dump is not None and summary.dump.written:
-        dump = summary.dump
-        numbers = f"{dump.added} added, {dump.changed} changed, {dump.unchanged} unchanged, {dump.removed} removed"
-        yield f"\nWritten: {code(dump.written_to)}, {counted(dump.entries, 'entry')}: {numbers}."
-    for device in summary.devices:
+    if result.dump is not None and result.dump.written:
+        dump, merged = result.dump, result.merged
+        numbers = (
+            f"{merged.added} added, {merged.changed} changed, {merged.unchanged} unchanged, {merged.removed} removed"
+        )
+        yield f"\nWritten: {code(dump.written_to)}, {counted(len(merged.cache.entries), 'entry')}: {numbers}."
+    for device in result.devices:
         yield f"\nDevice: {code(str(device))}."
-    if summary.saved_seconds >= 0.1:
-        yield f"\nAbout {summary.saved_seconds:.1f} s of tuning saved."
+    if result.saved_seconds >= 0.1:
+        yield f"\nAbout {result.saved_seconds:.1f} s of tuning saved."
 
 
-def _tables(summary: Summary, shown: int) -> Iterator[str]:
-    missed = [row for row in summary.rows if row.outcome in NOT_COVERED]
+def _tables(result: Result, shown: int) -> Iterator[str]:
+    missed = [row for row in result.rows if row.outcome in NOT_COVERED]
     head = ["", "test", "problem", "why"]
     yield from _part("Not covered", head, groups(missed), _missed, shown, size=lambda group: len(group.rows))
-    if summary.update and summary.to_update:
-        yield f"\nTo update the cache: {code('pytest ' + summary.update)}"
+    if result.request.update and result.to_update:
+        yield f"\nTo update the cache: {code('pytest ' + result.request.update)}"
     slower = ["test", "problem", "faster", "times slower", "time"]
-    yield from _part("Slower than another candidate", slower, summary.slower, _slower, shown)
-    yield from _part("Ran in tests that failed", ["test", "problem", "ran with"], _failed(summary), _texts, shown)
-    yield from _part("Tuned without passing the plugin", ["kernel"], summary.unseen, lambda name: [code(name)], shown)
-    unrecorded = [row for row in summary.rows if row.unrecorded and row.outcome is None]
+    yield from _part("Slower than another candidate", slower, result.slower, _slower, shown)
+    yield from _part("Ran in tests that failed", ["test", "problem", "ran with"], _failed(result), _texts, shown)
+    yield from _part("Tuned without passing the plugin", ["kernel"], result.untracked, lambda name: [code(name)], shown)
+    unrecorded = [row for row in result.rows if row.unrecorded and row.outcome is None]
     yield from _part("Not recorded", ["problem", "why"], unrecorded, _unrecorded, shown)
-    yield from _part("Unused", ["entry"], summary.unused, _unused, shown)
-    title = f"Different from {'the loaded cache' if summary.loaded else 'what the file held'}"
-    yield from _part(title, ["", "problem", "choice", "time"], summary.changes.changes, _change, shown)
+    yield from _part("Unused", ["entry"], result.unused, _unused, shown)
+    title = f"Different from {'the loaded cache' if result.loaded else 'what the file held'}"
+    yield from _part(title, ["", "problem", "choice", "time"], result.changes.changes, _change, shown)
     head = ["", "problems", "seconds"]
-    yield from _part("Time of tuning by kernel", head, by_kernel(summary), _cost, shown)
-    yield from _part("Time of tuning by test", head, by_test(summary), _cost, shown)
+    yield from _part("Time of tuning by kernel", head, by_kernel(result), _cost, shown)
+    yield from _part("Time of tuning by test", head, by_test(result), _cost, shown)
 
 
-def _notes(summary: Summary) -> Iterator[str]:
-    yield from notes(summary)
-    if summary.verify is not None:
-        raced = f"verify {summary.verify}: {counted(len(summary.verified), 'choice')} raced"
-        yield f"{raced} in {summary.verifying_seconds:.1f} s"
-    if summary.sweep:
-        yield f"run with candidates of --autotune-sweep={summary.sweep}"
+def _notes(result: Result) -> Iterator[str]:
+    yield from notes(result)
+    if result.request.verify is not None:
+        raced = f"verify {result.request.verify}: {counted(len(result.verified), 'choice')} raced"
+        yield f"{raced} in {result.verifying_seconds:.1f} s"
+    if result.request.sweep:
+        yield f"run with candidates of --autotune-sweep={result.request.sweep}"
 
 
-def _counts(summary: Summary) -> list[str]:
-    counts = summary.counts
-    outcomes = ("hit", "miss", "stale", "mismatch", "unportable")
-    known = [str(counts[name]) if summary.is_judged or counts[name] else "" for name in outcomes]
-    return [*known, str(len(summary.unseen)), str(counts["tuned"]), str(counts["unused"])]
+def _counts(result: Result) -> list[str]:
+    counts = result.counts
+    outcomes = ("hit", "miss", "stale", "mismatch", "uncacheable")
+    known = [str(counts[name]) if result.is_judged or counts[name] else "" for name in outcomes]
+    return [*known, str(len(result.untracked)), str(counts["tuned"]), str(counts["unused"])]
 
 
 def _unrecorded(row: Row) -> list[str]:
@@ -149,11 +151,11 @@ def _slower(row: Row) -> list[str]:
     return [code(test), code(described(row.problem, row.label)), code(verdict.best), f"{1 + verdict.slower:.2f}", times]
 
 
-def _failed(summary: Summary) -> list[list[str]]:
+def _failed(result: Result) -> list[list[str]]:
     """In a sweep, what ran in tests that failed."""
     return [
         [test, described(row.problem, row.label), str(one.candidate)]
-        for row in summary.rows
+        for row in result.rows
         for one in row.swept
         for test in one.failed_tests
     ]

@@ -1,4 +1,4 @@
-"""The terminal face of a summary, in pytest's own manner."""
+"""The terminal face of a result, in pytest's own manner."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.report.grouping import NOUNS, Group, groups
 from pytest_autotune.report.hints import hints
 from pytest_autotune.report.naming import described, disagreed, replaced
-from pytest_autotune.report.rows import Row
-from pytest_autotune.report.summary import Summary
-from pytest_autotune.run.dumping import Dump
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.result import Dump, Result
+from pytest_autotune.run.rows import Row
 
 #: Rows of one kind that are shown without ``-v``.
 SHOWN = 10
 NO_LOOKUPS = "no lookups: no autotuned kernel was called"
-_ORDER = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)
+_ORDER = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
 
 
 @dataclass(frozen=True)
@@ -39,64 +38,64 @@ class Line:
         object.__setattr__(self, "text", one_line(self.text))
 
 
-def section(summary: Summary, verbosity: int) -> list[Line]:
+def section(result: Result, verbosity: int) -> list[Line]:
     """The lines of the section; none when there is nothing to say at this verbosity.
 
     ``-qq`` reports only what fails the run, ``-q`` also what was asked for, a dump, what a crash cost, notes of what
     went wrong, and counts with what mends them when not all is well, ``-v`` every row and a table by tuner. Rows that
     fail the gate are there in any case.
     """
-    nothing_judged = bool(summary.gate.limit and not summary.problems)
-    bad = bool(summary.misses or summary.unused or summary.unhooked or summary.notes or summary.gate.failure)
-    bad = bad or bool(summary.counts["unrecorded"])
-    failed = bool(summary.failures)
-    errors = [Line(f" {error}", "ERROR", "red") for error in summary.errors]
-    skipped = [Line(why) for why in (summary.gate.skipped, summary.drift.skipped) if why]
+    nothing_judged = bool(result.gate.limit and not result.problems)
+    bad = bool(result.misses or result.unused or result.unhooked or result.notes or result.gate.failure)
+    bad = bad or bool(result.counts["unrecorded"])
+    failed = bool(result.failures)
+    errors = [Line(f" {error}", "ERROR", "red") for error in result.errors]
+    skipped = [Line(why) for why in (result.gate.skipped, result.drift.skipped) if why]
     if verbosity < 0:
-        blamed = [*_rows(summary, verbosity, failed), *_unhooked(summary)] if summary.gate.failure else []
-        blamed += _slower(summary, verbosity) if summary.drift.failure and not blamed else []
+        blamed = [*_rows(result, verbosity, failed), *_unhooked(result)] if result.gate.failure else []
+        blamed += _slower(result, verbosity) if result.drift.failure and not blamed else []
         if verbosity < -1:
             return [*blamed, *errors]
-        settled = [*_settled(summary, failed, with_counts=bad or nothing_judged)]
-        hint = [*map(Line, hints(summary))] if bad or nothing_judged else []
-        noted = [note for note in _noted(summary) if note not in blamed]
-        return [*blamed, *_crashes(summary), *noted, *_refused_prune(summary), *settled, *hint, *errors, *skipped]
+        settled = [*_settled(result, failed, with_counts=bad or nothing_judged)]
+        hint = [*map(Line, hints(result))] if bad or nothing_judged else []
+        noted = [note for note in _noted(result) if note not in blamed]
+        return [*blamed, *_crashes(result), *noted, *_refused_prune(result), *settled, *hint, *errors, *skipped]
     lines: list[Line] = []
     if verbosity > 0:
-        lines += _by_tuner(summary)
-    lines += _rows(summary, verbosity, failed)
-    lines += _notes(summary, verbosity)
-    lines += _ahead(summary, verbosity)
-    lines += _settled(summary, failed)
-    lines += _raced(summary, verbosity)
+        lines += _by_tuner(result)
+    lines += _rows(result, verbosity, failed)
+    lines += _notes(result, verbosity)
+    lines += _ahead(result, verbosity)
+    lines += _settled(result, failed)
+    lines += _raced(result, verbosity)
     lines += errors
-    lines += map(Line, hints(summary))
+    lines += map(Line, hints(result))
     return [*lines, *skipped]
 
 
-def _rows(summary: Summary, verbosity: int, failed: bool) -> Iterator[Line]:
+def _rows(result: Result, verbosity: int, failed: bool) -> Iterator[Line]:
     color = "red" if failed else "yellow"
-    yield from _not_covered(summary, verbosity, color)
-    yield from _first(_unrecorded(summary), verbosity)
+    yield from _not_covered(result, verbosity, color)
+    yield from _first(_unrecorded(result), verbosity)
     unused = [
-        Line(f" {described(one.problem)} - not requested by any test", "UNUSED", "yellow") for one in summary.unused
+        Line(f" {described(one.problem)} - not requested by any test", "UNUSED", "yellow") for one in result.unused
     ]
     yield from _first(unused, verbosity)
-    yield from _slower(summary, verbosity)
-    yield from _swept(summary, verbosity)
+    yield from _slower(result, verbosity)
+    yield from _swept(result, verbosity)
     behind = "tuned behind pytest-autotune's back; neither loaded nor dumped"
-    yield from _first([Line(f" {kernel}: {behind}", "UNSEEN", color) for kernel in summary.unseen], verbosity)
+    yield from _first([Line(f" {kernel}: {behind}", "UNTRACKED", color) for kernel in result.untracked], verbosity)
 
 
-def _not_covered(summary: Summary, verbosity: int, color: str) -> Iterator[Line]:
+def _not_covered(result: Result, verbosity: int, color: str) -> Iterator[Line]:
     summed_up: set[Row] = set()
     if verbosity <= 0:
-        for (tuner, device), same in summary.without_any_entry.items():
+        for (tuner, device), same in result.without_any_entry.items():
             if len(same) > 1:
                 summed_up.update(same)
-                yield _summed_up(summary, tuner, device, same, color)
+                yield _summed_up(result, tuner, device, same, color)
     for outcome in _ORDER:
-        rows = [row for row in summary.rows if row.outcome is outcome and row not in summed_up]
+        rows = [row for row in result.rows if row.outcome is outcome and row not in summed_up]
         together = [Group((row,)) for row in rows] if verbosity > 0 else groups(rows)
         shown = together if verbosity > 0 else together[:SHOWN]
         for group in shown:
@@ -108,9 +107,9 @@ def _not_covered(summary: Summary, verbosity: int, color: str) -> Iterator[Line]
             yield _hidden(hidden, *NOUNS[outcome])
 
 
-def _unrecorded(summary: Summary) -> list[Line]:
+def _unrecorded(result: Result) -> list[Line]:
     """The problems of which nothing was recorded, in a run in which they have no outcome."""
-    rows = [row for row in summary.rows if row.unrecorded and row.outcome is None]
+    rows = [row for row in result.rows if row.unrecorded and row.outcome is None]
     return [
         Line(f" {_where(row)}{described(row.problem, row.label)}: {row.unrecorded}", "UNRECORDED", "yellow")
         for row in rows
@@ -126,51 +125,52 @@ def _first(lines: Sequence[Line], verbosity: int) -> Iterator[Line]:
         yield _hidden(hidden, word, word)
 
 
-def _slower(summary: Summary, verbosity: int) -> Iterator[Line]:
+def _slower(result: Result, verbosity: int) -> Iterator[Line]:
     """The loaded choices that a race of this run has found slower."""
-    color = "red" if summary.drift.failure else "yellow"
+    color = "red" if result.drift.failure else "yellow"
     lines = [
         Line(f" {_where(row)}{described(row.problem, row.label)}: {row.verdict}", "SLOWER", color)
-        for row in summary.slower
+        for row in result.slower
     ]
     yield from _first(lines, verbosity)
 
 
-def _raced(summary: Summary, verbosity: int) -> Iterator[Line]:
+def _raced(result: Result, verbosity: int) -> Iterator[Line]:
     """What became of the choices that were to be raced again."""
-    if summary.verify is None:
+    if result.request.verify is None:
         return
-    if not summary.is_judged:
-        yield Line(f"verify {summary.verify}: nothing was loaded, so there was no choice to race")
+    if not result.is_judged:
+        yield Line(f"verify {result.request.verify}: nothing was loaded, so there was no choice to race")
         return
-    raced, slower = len(summary.verified), len(summary.slower)
-    took = f" in {summary.verifying_seconds:.1f}s" if summary.verifying_seconds >= 0.1 else ""
+    raced, slower = len(result.verified), len(result.slower)
+    took = f" in {result.verifying_seconds:.1f}s" if result.verifying_seconds >= 0.1 else ""
     found = f": {slower} slower" if slower else ""
     yield Line(
-        f"verify {summary.verify}: {counted(raced, 'choice')} raced{took}{found}", color="yellow" if slower else ""
+        f"verify {result.request.verify}: {counted(raced, 'choice')} raced{took}{found}",
+        color="yellow" if slower else "",
     )
-    yield from _not_raced(summary)
-    if slower and summary.update and summary.dump is None:
-        yield Line(f"Re-run with {summary.update} --autotune-verify to replace slower choices.")
+    yield from _not_raced(result)
+    if slower and result.request.update and result.dump is None:
+        yield Line(f"Re-run with {result.request.update} --autotune-verify to replace slower choices.")
 
 
-def _not_raced(summary: Summary) -> Iterator[Line]:
-    for (tuner, reason), problems in summary.not_verified.items():
+def _not_raced(result: Result) -> Iterator[Line]:
+    for (tuner, reason), problems in result.not_verified.items():
         yield Line(f"{counted(problems, 'choice')} of {tuner} not raced: {reason}")
 
 
-def _swept(summary: Summary, verbosity: int) -> Iterator[Line]:
+def _swept(result: Result, verbosity: int) -> Iterator[Line]:
     """What ran in tests that failed; and, with ``-v``, what could not be used."""
     failed = [
         Line(f" {test} - {described(row.problem, row.label)}: ran with {one.candidate}", "FAILED", "red")
-        for row in summary.rows
+        for row in result.rows
         for one in row.swept
         for test in one.failed_tests
     ]
     yield from _first(failed, verbosity)
     refused = [
         Line(f" {described(row.problem, row.label)}: {one}: {one.failed}", "REFUSED", "yellow")
-        for row in summary.rows
+        for row in result.rows
         if row.swept
         for one in row.candidates
         if one.failed
@@ -178,17 +178,17 @@ def _swept(summary: Summary, verbosity: int) -> Iterator[Line]:
     yield from _first(refused, verbosity)
 
 
-def _counts_of_sweep(summary: Summary) -> Iterator[Line]:
-    rows = [row for row in summary.rows if row.swept]
+def _counts_of_sweep(result: Result) -> Iterator[Line]:
+    rows = [row for row in result.rows if row.swept]
     if not rows:
         yield Line(NO_LOOKUPS)
         return
     failed = sum(any(one.failed_tests for one in row.swept) for row in rows)
-    what = f"{counted(len(rows), 'problem')} ran with candidates of --autotune-sweep={summary.sweep}"
+    what = f"{counted(len(rows), 'problem')} ran with candidates of --autotune-sweep={result.request.sweep}"
     in_tests = f"; {failed} of them in tests that failed" if failed else ""
     yield Line(what + in_tests, color="red" if failed else "green")
     most = max(rows, key=lambda row: len(row.candidates))
-    _, _, parts = summary.sweep.partition("/")
+    _, _, parts = result.request.sweep.partition("/")
     if parts and len(most.candidates) > int(parts):
         more = sum(len(row.candidates) > int(parts) for row in rows)
         yield Line(
@@ -206,9 +206,9 @@ def _quality(row: Row) -> str:
     return f" ({'; '.join(notes)})" if notes else ""
 
 
-def _summed_up(summary: Summary, tuner: str, device: Device, rows: Sequence[Row], color: str) -> Line:
+def _summed_up(result: Result, tuner: str, device: Device, rows: Sequence[Row], color: str) -> Line:
     word = "MISMATCH" if any(row.outcome is Outcome.MISMATCH for row in rows) else "MISS"
-    others = sorted(map(str, summary.covered.get(tuner, ())))
+    others = sorted(map(str, result.covered.get(tuner, ())))
     has = f"; those for {', '.join(others)} do not hold here" if others else ""
     return Line(f" {len(rows)} problems of {tuner} - no entries for {device}{has}", word, color)
 
@@ -222,54 +222,56 @@ def _where(row: Row) -> str:
     return f"{row.tests[0]} - " if row.tests else ""
 
 
-def _crashes(summary: Summary) -> Iterator[Line]:
-    for worker in summary.crashed:
-        kept = "every tuning that it had finished was kept" if summary.dump else "its last test may be missing here"
+def _crashes(result: Result) -> Iterator[Line]:
+    for worker in result.collected.crashed:
+        kept = "every tuning that it had finished was kept" if result.dump else "its last test may be missing here"
         yield Line(f"worker {worker} crashed; {kept}", color="yellow")
-    if summary.taken_over:
-        yield Line(f"took over {counted(summary.taken_over, 'tuning')} of an interrupted run with this dump path")
+    if result.recovered:
+        yield Line(f"recovered {counted(result.recovered, 'tuning')} of an interrupted run with this dump path")
 
 
-def _unhooked(summary: Summary) -> Iterator[Line]:
-    for tuner, reason in summary.unhooked:
-        yield Line(f"{tuner} was left alone: {reason}", color="yellow")
+def _unhooked(result: Result) -> Iterator[Line]:
+    for tuner, reason in result.unhooked:
+        yield Line(f"{tuner} was bypassed: {reason}", color="yellow")
 
 
-def _noted(summary: Summary) -> Iterator[Line]:
-    for note in summary.notes:
+def _noted(result: Result) -> Iterator[Line]:
+    for note in result.notes:
         yield Line(note, color="yellow")
 
 
-def _notes(summary: Summary, verbosity: int) -> Iterator[Line]:
-    yield from _crashes(summary)
-    yield from _noted(summary)
-    for (then, now), hits in summary.other_versions.items():
+def _notes(result: Result, verbosity: int) -> Iterator[Line]:
+    yield from _crashes(result)
+    yield from _noted(result)
+    for (then, now), hits in result.other_versions.items():
         yield Line(f"{counted(hits, 'hit')}, tuned with {then}; this run has {now}")
-    for (old, new), hits in summary.moved.items():
+    for (old, new), hits in result.moved.items():
         yield Line(f"{counted(hits, 'hit')} of {new} moved from {old}")
-    for device, other in summary.aliases:
+    for device, other in result.aliases:
         yield Line(f"{device} used entries of {other} (autotune_device_alias)")
-    if summary.left_out and summary.dump is not None:
-        yield _left_out(summary.left_out, summary.dump)
-    if summary.replaced:
-        yield Line(replaced(summary.replaced), color="yellow")
-    if summary.disagreements:
-        yield Line(f"{counted(len(summary.disagreements), 'problem')} tuned more than once with different choices")
+    if result.left_out and result.dump is not None:
+        yield _left_out(result.left_out, result.dump)
+    if result.replaced:
+        yield Line(replaced(result.replaced), color="yellow")
+    if result.merged.disagreements:
+        yield Line(
+            f"{counted(len(result.merged.disagreements), 'problem')} tuned more than once with different choices"
+        )
     if verbosity > 0:
-        for disagreement in summary.disagreements:
+        for disagreement in result.merged.disagreements:
             choices, kept = disagreed(disagreement)
             yield Line(f" {choices} - kept {kept}", "CONFLICT")
-        for worker, seconds in summary.workers.items():
+        for worker, seconds in result.collected.waited_s.items():
             if seconds >= 0.1:
                 yield Line(f"{worker} waited {seconds:.1f}s for other workers' tunings")
-    yield from _refused_prune(summary)
-    if summary.incomplete and not summary.pruning and verbosity > 0 and (summary.loaded or summary.dump):
-        yield Line(f"unused entries not checked: {summary.incomplete}")
+    yield from _refused_prune(result)
+    if result.incomplete and not result.request.prune and verbosity > 0 and (result.loaded or result.dump):
+        yield Line(f"unused entries not checked: {result.incomplete}")
 
 
-def notes(summary: Summary) -> list[str]:
-    """What is to be known of a run beside its rows, for other forms of the summary: the same words as here."""
-    lines = [*_unhooked(summary), *_notes(summary, 1), *_not_raced(summary)]
+def notes(result: Result) -> list[str]:
+    """What is to be known of a run beside its rows, for other forms of the result: the same words as here."""
+    lines = [*_unhooked(result), *_notes(result, 1), *_not_raced(result)]
     return list(dict.fromkeys(line.word + line.text for line in lines))
 
 
@@ -281,34 +283,34 @@ def _left_out(entries: Sequence[Entry], dump: Dump) -> Line:
     return Line(f"{are} not in {dump.path}: no test asked for {them} ({devices})")
 
 
-def _refused_prune(summary: Summary) -> Iterator[Line]:
-    if summary.incomplete and summary.pruning:
-        yield Line(f"nothing was pruned, the run was not complete: {summary.incomplete}", color="yellow")
+def _refused_prune(result: Result) -> Iterator[Line]:
+    if result.incomplete and result.request.prune:
+        yield Line(f"nothing was pruned, the run was not complete: {result.incomplete}", color="yellow")
 
 
-def _by_tuner(summary: Summary) -> Iterator[Line]:
+def _by_tuner(result: Result) -> Iterator[Line]:
     """A table, where it says more than the counts of all."""
-    tuners = sorted({row.problem.tuner for row in summary.rows})
+    tuners = sorted({row.problem.tuner for row in result.rows})
     for tuner in tuners if len(tuners) > 1 else ():
-        rows = [row for row in summary.rows if row.problem.tuner == tuner]
-        parts = _outcomes(rows) if summary.is_judged else []
+        rows = [row for row in result.rows if row.problem.tuner == tuner]
+        parts = _outcomes(rows) if result.is_judged else []
         tuned = sum(row.tuned and not row.failed for row in rows)
         if tuned:
             parts.append(f"{tuned} tuned")
         yield Line(f"{tuner:<18} {', '.join(parts)}")
 
 
-def _settled(summary: Summary, failed: bool, *, with_counts: bool = True) -> Iterator[Line]:
+def _settled(result: Result, failed: bool, *, with_counts: bool = True) -> Iterator[Line]:
     """What the run came to, in one line: what it looked up and what it has written."""
-    if summary.sweep:
-        yield from _counts_of_sweep(summary)
+    if result.request.sweep:
+        yield from _counts_of_sweep(result)
         return
-    counts = _counts(summary) if with_counts else ""
-    written, is_bad = _dump(summary)
-    color = "yellow" if summary.misses or summary.unused else "green"
+    counts = _counts(result) if with_counts else ""
+    written, is_bad = _dump(result)
+    color = "yellow" if result.misses or result.unused else "green"
     if failed:
         color = "red"
-    if not (summary.is_judged and summary.problems):
+    if not (result.is_judged and result.problems):
         color = ""
     if is_bad:  # a line of its own: something is to be done
         if counts:
@@ -318,49 +320,49 @@ def _settled(summary: Summary, failed: bool, *, with_counts: bool = True) -> Ite
         yield Line("; ".join(filter(None, [counts, written])), color=color if counts else "")
 
 
-def _counts(summary: Summary) -> str:
-    counts = summary.counts
-    seconds = f" in {summary.tuning_seconds:.1f}s" if summary.tuning_seconds else ""
-    if not summary.is_judged:
+def _counts(result: Result) -> str:
+    counts = result.counts
+    seconds = f" in {result.tuning_seconds:.1f}s" if result.tuning_seconds else ""
+    if not result.is_judged:
         parts = [f"{counted(counts['tuned'], 'problem')} tuned{seconds}"] if counts["tuned"] else []
-        parts += _not_tuned(summary)
-        parts += [f"{counts['unportable']} unportable"] if counts["unportable"] else []
-        parts += [f"{len(summary.unseen)} unseen"] if summary.unseen else []
-        if not summary.problems and summary.dump is not None:
-            parts.append(_no_lookups(summary))
+        parts += _not_tuned(result)
+        parts += [f"{counts['uncacheable']} uncacheable"] if counts["uncacheable"] else []
+        parts += [f"{len(result.untracked)} untracked"] if result.untracked else []
+        if not result.problems and result.dump is not None:
+            parts.append(_no_lookups(result))
         return ", ".join(parts)
-    if not summary.problems:
-        unasked = f"; {counted(summary.unasked, 'entry')} loaded for nothing" if summary.unasked else ""
-        return f"{_no_lookups(summary)}{unasked}"
-    parts = _outcomes(summary.rows)
-    if summary.unseen:
-        parts.append(f"{len(summary.unseen)} unseen")
+    if not result.problems:
+        unasked = f"; {counted(result.unasked, 'entry')} loaded for nothing" if result.unasked else ""
+        return f"{_no_lookups(result)}{unasked}"
+    parts = _outcomes(result.rows)
+    if result.untracked:
+        parts.append(f"{len(result.untracked)} untracked")
     if counts["unused"]:
         parts.append(f"{counts['unused']} unused")
     searched = [f"{counts['tuned']} tuned{seconds}"] if counts["tuned"] else []
-    searched += _not_tuned(summary)
+    searched += _not_tuned(result)
     tuned = f"; {', '.join(searched)}" if searched else ""
-    saved = f"; about {summary.saved_seconds:.1f}s of tuning saved" if summary.saved_seconds >= 0.1 else ""
-    untuned = f"; {counts['untuned']} used untuned" if counts["untuned"] else ""
-    return ", ".join(parts) + tuned + untuned + saved
+    saved = f"; about {result.saved_seconds:.1f}s of tuning saved" if result.saved_seconds >= 0.1 else ""
+    fallback = f"; {counts['fallback']} used a fallback" if counts["fallback"] else ""
+    return ", ".join(parts) + tuned + fallback + saved
 
 
-def _not_tuned(summary: Summary) -> list[str]:
+def _not_tuned(result: Result) -> list[str]:
     """How many searches chose nothing."""
     words = {"failed": "cannot be tuned", "unrecorded": "not recorded"}
-    return [f"{summary.counts[name]} {word}" for name, word in words.items() if summary.counts[name]]
+    return [f"{result.counts[name]} {word}" for name, word in words.items() if result.counts[name]]
 
 
-def _no_lookups(summary: Summary) -> str:
-    alone = sorted({tuner for tuner, _ in summary.unhooked})
+def _no_lookups(result: Result) -> str:
+    alone = sorted({tuner for tuner, _ in result.unhooked})
     if alone:
-        return f"no lookups: {' and '.join(alone)} left alone"
-    leaves_out = " or ".join(summary.left_to_tuners)
+        return f"no lookups: {' and '.join(alone)} bypassed"
+    leaves_out = " or ".join(result.request.bypassing)
     return f"{NO_LOOKUPS}, or {leaves_out} left it out" if leaves_out else NO_LOOKUPS
 
 
-def _ahead(summary: Summary, verbosity: int) -> Iterator[Line]:
-    ahead = summary.ahead
+def _ahead(result: Result, verbosity: int) -> Iterator[Line]:
+    ahead = result.collected.ahead
     if ahead.kernels:
         yield Line(f"{counted(ahead.kernels, 'kernel')} compiled ahead in {ahead.seconds:.1f}s")
     if ahead.failed and verbosity > 0:
@@ -373,27 +375,33 @@ def _outcomes(rows: Sequence[Row]) -> list[str]:
     return [counted(numbers[outcome], *NOUNS[outcome]) for outcome in shown]
 
 
-def _dump(summary: Summary) -> tuple[str, bool]:
+def _dump(result: Result) -> tuple[str, bool]:
     """What became of the dump, and whether that is not what was asked for."""
-    dump = summary.dump
+    dump = result.dump
     if dump is None or dump.error:
         return "", False
-    entries = counted(dump.entries, "entry")
-    workers = f", {len(summary.workers)} workers" if len(summary.workers) > 1 else ""
+    merged = result.merged
+    entries = counted(len(merged.cache.entries), "entry")
+    workers = f", {len(result.collected.waited_s)} workers" if len(result.collected.waited_s) > 1 else ""
     if dump.written_to and dump.written_to != dump.path:
         where = f"{entries} written to {dump.written_to}: compare and rename it"
         return f"{dump.path} could not be locked or read; {where}", True
     if not dump.written_to:
-        # Who asked, was left alone or tuned elsewhere has tuned all the same.
-        what = "recorded" if summary.problems or summary.unhooked else "tuned"
+        # Who asked, was bypassed or tuned elsewhere has tuned all the same.
+        what = "recorded" if result.problems or result.unhooked else "tuned"
         return f"nothing was {what}: {dump.path} was not written", True
     if not dump.rewritten:
-        is_left = dump.new_only or summary.to_update or summary.counts["unrecorded"] or not summary.problems
+        is_left = result.request.new_only or result.to_update or result.counts["unrecorded"] or not result.problems
         state = "left as it was" if is_left else "up to date"
         return f"{dump.path} is {state} ({entries}{workers})", False
-    numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
+    numbers = {
+        "added": merged.added,
+        "changed": merged.changed,
+        "unchanged": merged.unchanged,
+        "removed": merged.removed,
+    }
     changes = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
     what = f": {changes}" if changes else ""
-    if dump.new_only and (stale := summary.counts["stale"]):
+    if result.request.new_only and (stale := result.counts["stale"]):
         what += f"; {stale} stale left as they were"
     return f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}{what}", False

@@ -22,7 +22,7 @@ class Outcome(str, Enum):
     MISS = "miss"
     MISMATCH = "mismatch"
     STALE = "stale"
-    UNPORTABLE = "unportable"
+    UNCACHEABLE = "uncacheable"
 
     @property
     def badness(self) -> int:
@@ -35,7 +35,7 @@ _ASKED = "asked"
 _KINDS = frozenset({TUNED, FAILED, _ASKED, *(outcome.value for outcome in Outcome)})
 #: The fields that an event holds beside what was asked, entry, test and verdict.
 _DATA = (
-    "outcome", "reason", "label", "shared", "disturbed", "alias", "test_failed", "untuned", "inside", "failed",
+    "outcome", "reason", "label", "shared", "disturbed", "alias", "test_failed", "fallback", "inside", "failed",
     "unrecorded",
 )  # fmt: skip
 
@@ -53,7 +53,7 @@ class Lookup:
     :param disturbed: something else may have run on the device while it was measured.
     :param verdict: of a hit whose turn it was to be raced again.
     :param test_failed: in a sweep, what ``test`` ran with when it failed.
-    :param untuned: what was used in place of a tuning, of which there was none: ``"first"``, the first candidate, or
+    :param fallback: what was used in place of a tuning, of which there was none: ``"first"``, the first candidate, or
         ``"nearest"``, the choice of the nearest entry; else empty.
     :param inside: the tuning, as ``tuner:kernel``, by which it was asked for; of several inside each other the first.
     :param failed: what a search recorded is that no candidate can be used.
@@ -73,7 +73,7 @@ class Lookup:
     disturbed: bool = False
     alias: str = ""
     test_failed: bool = False
-    untuned: str = ""
+    fallback: str = ""
     inside: str = ""
     failed: bool = False
     unrecorded: str = ""

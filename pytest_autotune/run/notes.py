@@ -36,11 +36,11 @@ class Notes:
         if text not in self.notes:
             self.notes.append(text)
 
-    def left_alone(self, tuner: str, reason: str, error: BaseException | None = None) -> None:
+    def bypassed(self, tuner: str, reason: str, error: BaseException | None = None) -> None:
         """Note for the user that a tuner, or a part of one, could not be hooked."""
         self._debug(error)
         self.unhooked[tuner] = reason
-        self.note(f"{tuner} was left alone: {reason}")
+        self.note(f"{tuner} was bypassed: {reason}")
 
     def error(self, tuner: str, where: str, error: BaseException) -> None:
         """Note an error of ours in one line: it must never fail a test, or the run."""
@@ -52,7 +52,7 @@ class Notes:
         self.error(tuner, where, error)
         self.unhooked.setdefault(tuner, _words(where, error))
 
-    def call_left_alone(self, tuner: str, where: str, error: BaseException) -> str:
+    def call_bypassed(self, tuner: str, where: str, error: BaseException) -> str:
         """The same of an error that left the call to its tuner.
 
         :returns: the error in words.

@@ -35,7 +35,7 @@ class Refusal(LookupError):
 
 
 def is_ignored(tuner: str, kernel: str, globs: Iterable[str]) -> bool:
-    """Whether globs of ``tuner:kernel`` leave a kernel alone."""
+    """Whether globs of ``tuner:kernel`` bypass a kernel."""
     names = {f"{tuner}:{kernel}", f"{library_of(tuner)}:{kernel}"}
     return any(fnmatchcase(name, glob) for name in names for glob in globs)
 
@@ -48,7 +48,7 @@ class Policy:
     :param on_miss: applies to every outcome but a hit.
     :param on_stale: applies to stale problems, beside ``on_miss``.
     :param tuners: the tuners to act on, each with those below it; None for all.
-    :param ignore: globs of ``tuner:kernel`` that are left alone.
+    :param ignore: globs of ``tuner:kernel`` that are bypassed.
     :param aliases: device name -> name of a device whose entries it may use.
     :param compile_threads: this process's share of the cores.
     :param sweep: says which candidate each problem runs with; then nothing is loaded or measured.

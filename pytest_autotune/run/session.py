@@ -25,13 +25,13 @@ from pytest_autotune.cache.model import (
     Versions,
     is_named,
 )
-from pytest_autotune.run.compiled_for import CompiledAhead, CompiledFor
+from pytest_autotune.run.collected import CompiledAhead, CompiledFor
 from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.policy import Policy, Refusal, is_ignored, refusal
 from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
-from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, Verified, stand_ins, swept
+from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, Verified, fallbacks, swept
 from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import NO_WAY_IN, Races, Verdict
@@ -154,7 +154,7 @@ class Session(Notes):
     # A lookup.
 
     def ignores(self, tuner: str, kernel: str) -> bool:
-        """Whether the user wants this kernel left alone."""
+        """Whether the user wants this kernel bypassed."""
         wanted = self.policy.tuners
         if wanted is not None and not is_named(tuner, wanted):
             return True
@@ -256,7 +256,7 @@ class Session(Notes):
         else:
             yield loaded if self.policy.verify is None else Verified(loaded, self._races.has_turn)
             if candidates is not None and self.policy.wants_no_tuning and self._caches.indexes:
-                yield from stand_ins(lookup.identity, self.policy.on_miss, self._caches, offered, candidates)
+                yield from fallbacks(lookup.identity, self.policy.on_miss, self._caches, offered, candidates)
         if not self._is_isolated:
             yield other
 
@@ -295,9 +295,9 @@ class Session(Notes):
             again = replace(first, inside="", test=lookup.test, tuned=False, shared=first.searched)
             self.report(again)
 
-    def unportable(self, problem: Problem, reason: str) -> None:
+    def uncacheable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no form that could be written."""
-        lookup = Lookup(problem, (), Outcome.UNPORTABLE, reason, self.current_test)
+        lookup = Lookup(problem, (), Outcome.UNCACHEABLE, reason, self.current_test)
         self.report(lookup)
         if self._caches.indexes:
             self.refuse_errors(lookup)
@@ -307,7 +307,7 @@ class Session(Notes):
 
         :raises BaseException: what the run raises where a miss is an error; nobody knows what the call would have been.
         """
-        words = self.call_left_alone(tuner, where, error)
+        words = self.call_bypassed(tuner, where, error)
         if self._caches.indexes and self.policy.is_error(Outcome.MISS):
             self._refuse(f"autotune: MISS {tuner}: {words}")
 

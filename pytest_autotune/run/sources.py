@@ -113,11 +113,11 @@ class Loaded(Source):
         return replace(lookup, outcome=Outcome.STALE, reason=reason)
 
 
-class StandIn(Source):
+class Fallback(Source):
     """What is used in place of a tuning, where the user wants none.
 
     :param entry: of the problem that is looked up, as if it had been tuned.
-    :param kind: as :attr:`Lookup.untuned` says it.
+    :param kind: as :attr:`Lookup.fallback` says it.
     """
 
     def __init__(self, entry: Entry, kind: OnMiss) -> None:
@@ -125,10 +125,10 @@ class StandIn(Source):
         self._kind = kind
 
     def ask(self, lookup: Lookup) -> Answer:
-        return Answer(replace(lookup, entry=self._entry, untuned=self._kind.value), self._entry)
+        return Answer(replace(lookup, entry=self._entry, fallback=self._kind.value), self._entry)
 
 
-def stand_ins(
+def fallbacks(
     identity: Identity,
     on_miss: OnMiss,
     caches: Caches,
@@ -147,7 +147,7 @@ def stand_ins(
         if (choice.id, choice.params) not in seen:
             seen.add((choice.id, choice.params))
             # The time is another problem's.
-            yield StandIn(Entry(problem, fingerprint, replace(choice, time_us=None)), kind)
+            yield Fallback(Entry(problem, fingerprint, replace(choice, time_us=None)), kind)
 
 
 class Verified(Source):

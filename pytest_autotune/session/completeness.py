@@ -14,7 +14,6 @@ import pytest
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.run.encoding import ProcessFacts
 from pytest_autotune.session.options import Options
 
 _SELECTING = {
@@ -79,10 +78,11 @@ class Completeness:
         """
         return bool(reason) and reason == self._skipped
 
-    def reason(
-        self, session: pytest.Session, exitstatus: int, crashed: Sequence[str], facts: Sequence[ProcessFacts]
-    ) -> str:
-        """The first reason why the run was not complete; empty when it was."""
+    def reason(self, session: pytest.Session, exitstatus: int, crashed: Sequence[str], deselected: int) -> str:
+        """The first reason why the run was not complete; empty when it was.
+
+        :param deselected: how many of the collected tests were not to run.
+        """
         if exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop:
             return "the run was interrupted"
         if exitstatus == pytest.ExitCode.INTERNAL_ERROR:
@@ -93,7 +93,6 @@ class Completeness:
             return f"{self._collection_error} could not be collected"
         if part := selection(self._config):
             return part
-        deselected = max((process.deselected for process in facts), default=0)
         if deselected:
             return counted(deselected, "test deselected", "tests deselected")
         if self._failed:

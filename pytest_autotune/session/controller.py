@@ -22,11 +22,12 @@ from pytest_autotune.cache.model import Cache
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge, judge_drift
-from pytest_autotune.report.summary import Gate, Place, Summary, summarise
+from pytest_autotune.run.collected import ALONE, collect
 from pytest_autotune.run.dumping import Destination, dump
-from pytest_autotune.run.ending import ALONE, Beginning, Collected, DumpPolicy, end, facts_of, lookups_of, measurements
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
+from pytest_autotune.run.result import Gate, Place, Request, Result
+from pytest_autotune.run.settle import Beginning, measurements, settle
 from pytest_autotune.session import asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
 from pytest_autotune.session.options import Options
@@ -61,7 +62,7 @@ class Controller:
         self._places: dict[str, Place] = {}
         self._is_on_github = reports.is_on_github(options.ci)
         self._locate = reports.Places(config.rootpath)
-        self._summary: Summary | None = None
+        self._result: Result | None = None
         self.run_id = uuid.uuid4().hex
         self._notes: list[str] = []
         #: Where this run's processes meet those of other runs on this machine.
@@ -109,8 +110,8 @@ class Controller:
         parts = [f"load {path} ({counted(len(cache.entries), 'entry')})" for path, cache in self._beginning.loaded]
         if self._options.dump is not None:
             parts.append(f"dump {self._options.dump.typed}")
-        is_untuned = self._options.on_miss in ("first", "nearest")  # not what a run is expected to do
-        if is_untuned and (self._options.load or self._options.dump is None):  # a dump alone tunes all the same
+        uses_fallback = self._options.on_miss in ("first", "nearest")  # not what a run is expected to do
+        if uses_fallback and (self._options.load or self._options.dump is None):  # a dump alone tunes all the same
             parts.append(f"on miss {self._options.on_miss}")
         if self._options.verification is not None:
             parts.append(f"verify {self._options.verification}")
@@ -203,23 +204,23 @@ class Controller:
             return
         if self._process is not None:
             self._receive(ALONE, self._process.end().unwritten)
-        summary = reports.write(self._options.report, self._end(session, exitstatus))
+        result = reports.write(self._options.report, self._end(session, exitstatus))
         if self._is_on_github:
-            summary = reports.add_step_summary(summary)
-        self._summary = summary
-        reports.add_to_junit(summary, self._config)
-        if summary.failures:
+            result = reports.add_step_summary(result)
+        self._result = result
+        reports.add_to_junit(result, self._config)
+        if result.failures:
             if session.exitstatus == pytest.ExitCode.OK:
-                status = pytest.ExitCode.USAGE_ERROR if summary.gate.is_usage_error else pytest.ExitCode.TESTS_FAILED
+                status = pytest.ExitCode.USAGE_ERROR if result.gate.is_usage_error else pytest.ExitCode.TESTS_FAILED
                 session.exitstatus = status
             # What pytest says between exclamation marks is one text: -x must not hide why the run fails.
             why = [str(session.shouldfail)] if session.shouldfail else []
-            session.shouldfail = "; ".join([*why, one_line(summary.failures[0])])
+            session.shouldfail = "; ".join([*why, one_line(result.failures[0])])
             if self._config.getoption("no_summary", False):  # else the rows that fail the run would be nowhere
                 self._show(after="\n")
-        self._close(written=summary.dump is None or not summary.dump.error)
+        self._close(written=result.dump is None or not result.dump.error)
 
-    def _end(self, session: pytest.Session, exitstatus: int) -> Summary:
+    def _end(self, session: pytest.Session, exitstatus: int) -> Result:
         """Settle the run, write its dump, and judge it."""
         options = self._options
         events, damaged = self.folder.collect() if self.folder is not None else ([], 0)
@@ -227,60 +228,48 @@ class Controller:
         if damaged or damaged_before:
             self._notes.append(f"{counted(damaged + damaged_before, 'line')} of this run's log cannot be read")
         events += self._sent
-        facts = sorted(facts_of(events), key=lambda process: process.worker)
-        incomplete = self._completeness.reason(session, exitstatus, self._crashed, facts)
-        collected = Collected(
-            tuple(lookups_of(events)),
-            tuple(lookup for _, lookup in lookups_of(recovered) if lookup.tuned),
-            tuple(facts),
-            tuple(self._crashed),
-            incomplete,
-            self._completeness.was_interrupted(exitstatus),
-            tuple(self._notes),
-            self._completeness.is_only_skipped(incomplete),
+        collected = collect(events, recovered)
+        incomplete = self._completeness.reason(session, exitstatus, self._crashed, collected.deselected)
+        collected = replace(
+            collected,
+            crashed=tuple(sorted(self._crashed)),
+            incomplete=incomplete,
+            only_skipped=self._completeness.is_only_skipped(incomplete),
+            interrupted=self._completeness.was_interrupted(exitstatus),
+            own_notes=tuple(self._notes),
         )
-        dumped = None
         if options.dump is None:
-            ending = end(self._beginning, collected, Cache(), None)
+            result = settle(self._beginning, collected, Cache(), self._request())
         else:
             destination = Destination(options.dump.location, options.dump.given)
-            change = DumpPolicy(options.update == "prune", options.update == "new", options.keep_candidates)
-            ending, dumped = dump(destination, self._beginning, collected, change, self._unwritten)
-        policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
-        summary = summarise(
-            self._beginning,
-            collected,
-            ending,
-            dumped,
-            prune=options.update == "prune",
-            ignore=options.ignore,
-            aliases=dict(options.device_alias),
-            is_sweep=options.sweep is not None,
-        )
-        named_by = self._tuners_named_by()
-        left_to_tuners = [named_by] if options.tuners else []
-        summary = replace(
-            summary,
-            updates=options.updates,
-            requested=options.tuners or (),
-            requested_by=named_by,
-            left_to_tuners=(*left_to_tuners, *(["autotune_ignore (ini)"] if options.ignore else [])),
-            update=options.update_arguments,
-            sweep=str(options.sweep or ""),
-            refused=tuple(filter(policy.is_error, Outcome)),
-            verify=options.verification,
-            places=dict(sorted(self._places.items())),
-        )
+            result = dump(destination, self._beginning, collected, self._request(), self._unwritten)
+        result = replace(result, places=dict(sorted(self._places.items())))
         # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
         unloaded = unloaded_gate(self._config, options) if self._process is None else ""
         empty = empty_gate(self._config, options, self._beginning.loaded)
-        gate = judge(summary, options.max_misses, options.fail_on_unused, unloaded, empty)
-        drift = Gate() if gate.is_usage_error else judge_drift(summary, options.max_drift)
-        return replace(summary, gate=gate, drift=drift)
+        gate = judge(result, options.max_misses, options.fail_on_unused, unloaded, empty)
+        drift = Gate() if gate.is_usage_error else judge_drift(result, options.max_drift)
+        return replace(result, gate=gate, drift=drift)
 
-    def _tuners_named_by(self) -> str:
-        names = self._config.getoption("autotune_tuners")
-        return f"--autotune-tuners={names}" if names is not None else "autotune_tuners (ini)"
+    def _request(self) -> Request:
+        """What the user asked for, as far as the end of the run goes by it."""
+        options, names = self._options, self._config.getoption("autotune_tuners")
+        policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
+        return Request(
+            dumps=options.dump is not None,
+            prune=options.update == "prune",
+            new_only=options.update == "new",
+            keep_candidates=options.keep_candidates,
+            updates=options.updates,
+            update=options.update_arguments,
+            tuners=options.tuners or (),
+            tuners_named_by=f"--autotune-tuners={names}" if names is not None else "autotune_tuners (ini)",
+            ignore=options.ignore,
+            aliases=dict(options.device_alias),
+            refused=tuple(filter(policy.is_error, Outcome)),
+            sweep=str(options.sweep or ""),
+            verify=options.verification,
+        )
 
     def _close(self, *, written: bool) -> None:
         if self.folder is not None:
@@ -293,17 +282,17 @@ class Controller:
     def _show(self, after: str = "") -> None:
         """Write the section of the terminal, once."""
         terminalreporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if self._summary is not None and terminalreporter is not None and not self._is_shown:
+        if self._result is not None and terminalreporter is not None and not self._is_shown:
             self._is_shown = True
             terminalreporter.write(after)
-            reports.show(terminal.section(self._summary, self._config.get_verbosity()), terminalreporter)
-            for line in ci_log.github_annotations(self._summary) if self._is_on_github else ():
+            reports.show(terminal.section(self._result, self._config.get_verbosity()), terminalreporter)
+            for line in ci_log.github_annotations(self._result) if self._is_on_github else ():
                 terminalreporter.write_line(line)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_summary(self, postfix: list[str]) -> None:
-        if self._summary is not None:
-            postfix.append(reports.pytest_html_section(self._summary))
+        if self._result is not None:
+            postfix.append(reports.pytest_html_section(self._result))
 
     def pytest_unconfigure(self) -> None:
         self._close(written=False)
@@ -358,9 +347,7 @@ def _read_loaded(options: Options, held: Cache, folder: RunFolder | None) -> lis
         except CacheError as error:
             raise pytest.UsageError(f"{argument.given}: {error}") from None
         if is_dump and folder is not None:
-            cache = merge(
-                cache, measurements(("", lookup) for _, lookup in lookups_of(folder.recovered[0]) if lookup.tuned)
-            ).cache
+            cache = merge(cache, measurements(("", one) for one in collect((), folder.recovered[0]).recovered)).cache
         caches.append((argument.typed, cache))
     return caches
 

@@ -147,7 +147,7 @@ class Options:
         only=_FLAG,
     )
     ignore: tuple[str, ...] = _row(
-        values.LINES, "Globs of tuner:kernel to leave alone, one on a line, such as triton:mylib.fuzz.*", only=_INI
+        values.LINES, "Globs of tuner:kernel to bypass, one on a line, such as triton:mylib.fuzz.*", only=_INI
     )
     device_alias: tuple[tuple[str, str], ...] = _row(
         values.PAIRS, "NVIDIA H100 PCIe = NVIDIA H100 80GB HBM3: the first may use the entries of the second", only=_INI

@@ -16,7 +16,7 @@ import pytest
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report import ci_log, markdown, terminal
 from pytest_autotune.report.faces import face_of
-from pytest_autotune.report.summary import Place, Summary
+from pytest_autotune.run.result import Place, Result
 from pytest_autotune.session.options import Options
 from pytest_autotune.session.values import CacheArgument
 
@@ -69,10 +69,10 @@ def _may_be_replaced(path: Path) -> bool:
     return not beginning.strip() or face.begins(beginning)
 
 
-def write(reports: Sequence[CacheArgument], summary: Summary) -> Summary:
+def write(reports: Sequence[CacheArgument], result: Result) -> Result:
     """Write the reports.
 
-    :returns: the summary, with an error for each report that could not be written.
+    :returns: the result, with an error for each report that could not be written.
     """
     for report in reports:
         path = report.location.path
@@ -80,14 +80,14 @@ def write(reports: Sequence[CacheArgument], summary: Summary) -> Summary:
         assert face is not None, "the options refuse other suffixes"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(face.text(summary), encoding="utf-8")
+            path.write_text(face.text(result), encoding="utf-8")
         except OSError as error:
             problem = f"{report.given}: {report.typed}: cannot be written: {error.strerror or error}"
-            summary = replace(summary, errors=(*summary.errors, problem))
-    return summary
+            result = replace(result, errors=(*result.errors, problem))
+    return result
 
 
-def add_to_junit(summary: Summary, config: pytest.Config) -> None:
+def add_to_junit(result: Result, config: pytest.Config) -> None:
     """Add the counts, and the test cases of the run itself, to JUnit's report, where the run writes one."""
     try:
         from _pytest.junitxml import xml_key
@@ -96,22 +96,22 @@ def add_to_junit(summary: Summary, config: pytest.Config) -> None:
     log = config.stash.get(xml_key, None)
     if log is None:
         return
-    for name, count in summary.counts.items():
+    for name, count in result.counts.items():
         log.add_global_property(f"autotune_{name}", count)
-    for name, failed, skipped in _junit_cases(summary):
+    for name, failed, skipped in _junit_cases(result):
         for report in _as_reports(name, one_line(failed), one_line(skipped)):
             log.pytest_runtest_logreport(report)
 
 
-def _junit_cases(summary: Summary) -> Iterator[tuple[str, str, str]]:
+def _junit_cases(result: Result) -> Iterator[tuple[str, str, str]]:
     """(name, why it failed, why it says nothing) of the gates where there are any, and of what could not be done."""
-    gate, drift = summary.gate, summary.drift
+    gate, drift = result.gate, result.drift
     if gate.limit or gate.fail_on_unused or gate.failure:
         yield "gate", gate.failure, gate.skipped
     if drift.limit:
         yield "drift", drift.failure, drift.skipped
     # Named by their order: the words of an error would be another test case in each run.
-    yield from ((f"error_{number}", error, "") for number, error in enumerate(summary.errors, 1))
+    yield from ((f"error_{number}", error, "") for number, error in enumerate(result.errors, 1))
 
 
 def _as_reports(name: str, failed: str, skipped: str) -> Iterator[pytest.TestReport]:
@@ -127,9 +127,9 @@ def _as_reports(name: str, failed: str, skipped: str) -> Iterator[pytest.TestRep
     yield pytest.TestReport(nodeid, place, {}, "passed", None, "teardown")
 
 
-def pytest_html_section(summary: Summary) -> str:
+def pytest_html_section(result: Result) -> str:
     """The section for the report of pytest-html: that of the terminal, with all rows."""
-    lines = "\n".join(html.escape(line.word + line.text) for line in terminal.section(summary, 1))
+    lines = "\n".join(html.escape(line.word + line.text) for line in terminal.section(result, 1))
     style = "white-space: pre-wrap; overflow-wrap: anywhere"
     return f'<h2>autotune cache</h2><pre id="autotune-cache" style="{style}">{lines}</pre>'
 
@@ -156,21 +156,21 @@ def is_on_github(wanted: str) -> bool:
     return wanted != "off" and os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def add_step_summary(summary: Summary) -> Summary:
-    """Add the summary, as Markdown, to that of the step.
+def add_step_summary(result: Result) -> Result:
+    """Add the result, as Markdown, to that of the step.
 
-    :returns: the summary, with a note where that could not be written.
+    :returns: the result, with a note where that could not be written.
     """
     path = os.environ.get("GITHUB_STEP_SUMMARY", "")
-    if not path or not (summary.rows or summary.loaded or summary.dump or summary.failures):
-        return summary
+    if not path or not (result.rows or result.loaded or result.dump or result.failures):
+        return result
     try:
         with open(path, "a", encoding="utf-8") as file:
-            file.write(markdown.fitting(summary, ci_log.SUMMARY_BYTES - file.tell()))
+            file.write(markdown.fitting(result, ci_log.SUMMARY_BYTES - file.tell()))
     except OSError as error:
         note = f"the step summary could not be written: {error.strerror or error} (GITHUB_STEP_SUMMARY)"
-        return replace(summary, notes=(*summary.notes, note))
-    return summary
+        return replace(result, notes=(*result.notes, note))
+    return result
 
 
 class Places:

@@ -16,7 +16,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.run.encoding import ProcessFacts
+from pytest_autotune.run.collected import ProcessFacts
 from pytest_autotune.run.imported import module_is_imported
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
@@ -103,14 +103,14 @@ class TestProcess:
     def _facts(self) -> ProcessFacts:
         workerinput = getattr(self._config, "workerinput", {})
         self._end_preparing()
-        unseen = tuple(self.hooks.unseen())  # may add a note
+        untracked = tuple(self.hooks.untracked())  # may add a note
         if error := self._context.log.error:
             self.run.note(f"the log of this run cannot be written, so a kill would lose tunings: {error}")
         return ProcessFacts(
             worker=workerinput.get("workerid", ""),
             deselected=self._deselected,
             notes=(*self.run.notes, *self._context.coordination.notes),
-            unseen=unseen,
+            untracked=untracked,
             unhooked=tuple(self.run.unhooked.items()),
             versions=tuple(self.run.versions.items()),
             imported=tuple(kernel for kernel in self._context.known_kernels if module_is_imported(kernel)),

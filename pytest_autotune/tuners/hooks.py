@@ -60,7 +60,7 @@ class Hooks:
             self._adapters.pop(name, None)
             if is_from_outside(error):
                 raise
-            self._leave_alone(name, error, where)
+            self._bypass(name, error, where)
 
     def _may_act(self, name: str) -> bool:
         return self._wanted is None or any(library_of(wanted) == name for wanted in self._wanted)
@@ -72,10 +72,10 @@ class Hooks:
             return getattr(adapter, "names_candidates", False)
         return any(library_of(tuner) == name for index in self._run.indexes for tuner in index.tuners())
 
-    def _leave_alone(self, name: str, error: BaseException, where: str = "") -> None:
+    def _bypass(self, name: str, error: BaseException, where: str = "") -> None:
         words = words_of(error)
         reason = where + (words if isinstance(error, HookError) else f"{type(error).__name__}: {words}")
-        self._run.left_alone(name, " ".join(reason.split()), error)
+        self._run.bypassed(name, " ".join(reason.split()), error)
 
     def _hook_when_imported(self, name: str, module: str) -> None:
         import wrapt
@@ -105,7 +105,7 @@ class Hooks:
             self._unhook(name, adapter)
             if is_from_outside(error):
                 raise
-            self._leave_alone(name, error)
+            self._bypass(name, error)
 
     def prepare(self, suite: Suite) -> None:
         """Let the adapters that do so prepare something beside the tests, until :meth:`finish`."""
@@ -164,10 +164,10 @@ class Hooks:
         with self._run.guard(name, "isolated()"):
             swapped.__exit__(None, None, None)
 
-    def unseen(self) -> list[str]:
+    def untracked(self) -> list[str]:
         """``tuner:kernel`` of what was tuned without passing the run's door."""
         found: list[str] = []
         for name, adapter in self._adapters.items():
-            with self._run.guard(name, "unseen()"):
-                found += [f"{name}:{kernel}" for kernel in adapter.unseen()]
+            with self._run.guard(name, "untracked()"):
+                found += [f"{name}:{kernel}" for kernel in adapter.untracked()]
         return found

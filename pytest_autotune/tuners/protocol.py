@@ -36,7 +36,7 @@ class Adapter(Protocol):
     """Stands between one tuner and a :class:`Session`.
 
     An adapter is made once per process and run. It touches its library only after
-    :meth:`hook`, and an error inside it must leave the tuner alone, not fail a test.
+    :meth:`hook`, and an error inside it must bypass the tuner, not fail a test.
 
     What it may have besides, none of which has to be there; an error in a call costs a line of the summary:
 
@@ -73,5 +73,5 @@ class Adapter(Protocol):
     def isolated(self) -> AbstractContextManager[None]:
         """Swap the tuner's own memory out, and back afterwards."""
 
-    def unseen(self) -> Iterable[str]:
+    def untracked(self) -> Iterable[str]:
         """The names of kernels that were tuned without passing the run's door."""

@@ -162,6 +162,6 @@ def test_an_entry_that_no_file_can_hold_costs_a_line_and_no_other_entry(
 
     result.assert_outcomes(passed=2)
     assert result.ret == 0
-    assert section(result)[0].startswith("toy: error in choose(): UnportableError: ")
+    assert section(result)[0].startswith("toy: error in choose(): UncacheableError: ")
     assert section(result)[-1].endswith(f"1 entry written to {path}: 1 added")
     assert "1 hit" in serial_suite.run(f"--autotune-load={path}", "-k", "good").stdout.str()

@@ -142,7 +142,7 @@ def test_the_first_configuration_that_works_is_used_where_the_user_wants_no_tuni
     report = serial_suite.report("--autotune-on-miss=first")
 
     (lookup,) = report["lookups"]
-    assert (lookup["outcome"], lookup["untuned"], lookup["tuned"]) == ("miss", "first", False)
+    assert (lookup["outcome"], lookup["fallback"], lookup["tuned"]) == ("miss", "first", False)
     assert lookup["choice"] == {"params": {"BLOCK": 32}}
     assert set(serial_suite.tunings) <= {"32"}, "16 was refused, and 64 never tried"
 
@@ -226,7 +226,7 @@ def test_a_key_without_a_stable_form_is_told_limited_and_never_written(suite: Su
     result = suite.load("--autotune-dump=other.textproto", "--autotune-max-misses=0")
 
     assert result.ret == 1
-    assert section(result)[0].startswith("UNPORTABLE ")
+    assert section(result)[0].startswith("UNCACHEABLE ")
     assert "dtype" in section(result)[0] or "object" in section(result)[0]
     assert not (suite.folder / "other.textproto").exists()
 
@@ -291,7 +291,7 @@ def test_the_marker_and_the_fixture_work_as_for_any_tuner(suite: Suite) -> None:
     suite.run().assert_outcomes(passed=4)
 
 
-def test_what_a_conftest_tuned_before_the_run_is_told_as_unseen(serial_suite: Suite, section: Any) -> None:
+def test_what_a_conftest_tuned_before_the_run_is_told_as_untracked(serial_suite: Suite, section: Any) -> None:
     a_suite(
         serial_suite,
         conftest="""
@@ -305,7 +305,7 @@ def test_what_a_conftest_tuned_before_the_run_is_told_as_unseen(serial_suite: Su
 
     result = serial_suite.dump()
 
-    assert any(line.startswith("UNSEEN function:lib.early") for line in section(result))
+    assert any(line.startswith("UNTRACKED function:lib.early") for line in section(result))
 
 
 def test_a_test_that_fails_inside_run_leaves_the_problem_to_the_next_one(suite: Suite) -> None:

@@ -212,18 +212,18 @@ def test_a_limit_on_drift_is_not_green_where_no_entry_was_asked_for(serial_suite
     result.stdout.fnmatch_lines(["!* 4 entries were loaded and not one was asked for !*"])
 
 
-UNPORTABLE = """
+UNCACHEABLE = """
 from pytest_autotune.cache.model import Device, Problem
 
-def test_unportable(door):
+def test_uncacheable(door):
     problem = Problem("toy", "lib.lists", (), Device("Toy GPU", "toy", 4))
     for _ in range(2):
-        door.unportable(problem, "M is a list, which has no stable form")
+        door.uncacheable(problem, "M is a list, which has no stable form")
 """
 
 
-def test_an_unportable_problem_counts_as_a_miss_and_is_never_written(suite: Suite, section) -> None:
-    suite.write(test_op="def test_op(tune): tune('lib.op')", test_unportable=UNPORTABLE)
+def test_an_uncacheable_problem_counts_as_a_miss_and_is_never_written(suite: Suite, section) -> None:
+    suite.write(test_op="def test_op(tune): tune('lib.op')", test_uncacheable=UNCACHEABLE)
     suite.dump()
     assert suite.cache.read_text().count("entries {") == 1
 
@@ -232,9 +232,9 @@ def test_an_unportable_problem_counts_as_a_miss_and_is_never_written(suite: Suit
     assert result.ret == 1
     assert verdict(result) == [f"{EXCEEDED}: 1 > 0"]
     assert section(result)[0] == (
-        "UNPORTABLE test_unportable.py::test_unportable - toy:lib.lists: M is a list, which has no stable form"
+        "UNCACHEABLE test_uncacheable.py::test_uncacheable - toy:lib.lists: M is a list, which has no stable form"
     )
-    result.stdout.fnmatch_lines(["1 hit, 1 unportable"])
+    result.stdout.fnmatch_lines(["1 hit, 1 uncacheable"])
 
 
 @pytest.mark.parametrize("options", [[], ["--autotune-tuners=toy"]])
@@ -245,7 +245,7 @@ def test_a_requested_tuner_that_cannot_be_hooked_fails_the_gate(suite: Suite, se
 
     assert result.ret == 1
     assert verdict(result) == ["requested tuner could not be hooked: toy"]
-    assert "toy was left alone: its tune() takes other arguments" in section(result)
+    assert "toy was bypassed: its tune() takes other arguments" in section(result)
 
 
 ELDER = """
@@ -265,7 +265,7 @@ def test_a_call_that_an_error_of_an_adapter_left_uncounted_fails_the_gate(suite:
 
     result.assert_outcomes(passed=1)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["toy was left alone: error in *", "!*requested tuner could not be hooked: toy*"])
+    result.stdout.fnmatch_lines(["toy was bypassed: error in *", "!*requested tuner could not be hooked: toy*"])
 
 
 def test_a_tuner_that_nobody_asked_for_may_be_left_alone(serial_suite: Suite, section) -> None:
@@ -278,7 +278,7 @@ def test_a_tuner_that_nobody_asked_for_may_be_left_alone(serial_suite: Suite, se
     result = serial_suite.load("--autotune-max-misses=0")
 
     assert result.ret == 0
-    assert "elder was left alone: RuntimeError: its tune() takes other arguments" in section(result)
+    assert "elder was bypassed: RuntimeError: its tune() takes other arguments" in section(result)
 
 
 def test_what_was_tuned_behind_our_back_counts_as_a_miss(suite: Suite, section) -> None:
@@ -287,7 +287,7 @@ def test_what_was_tuned_behind_our_back_counts_as_a_miss(suite: Suite, section) 
     result = suite.load("--autotune-max-misses=0", TOY_UNSEEN="lib.hidden")
 
     assert verdict(result) == [f"{EXCEEDED}: 1 > 0"]
-    assert section(result)[0].startswith("UNSEEN toy:lib.hidden")
+    assert section(result)[0].startswith("UNTRACKED toy:lib.hidden")
 
 
 def test_the_gate_fails_for_a_cache_that_only_a_marker_loads(suite: Suite) -> None:

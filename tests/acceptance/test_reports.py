@@ -13,7 +13,7 @@ from tests.conftest import Suite
 
 #: The documented schema: a key -> the type of its value, or what it holds.
 COUNTS = dict.fromkeys(
-    ["hit", "miss", "stale", "mismatch", "tuned", "failed", "unrecorded", "untuned", "unused", "unportable"], int
+    ["hit", "miss", "stale", "mismatch", "tuned", "failed", "unrecorded", "fallback", "unused", "uncacheable"], int
 )
 CANDIDATE = {"params": dict, "time_us": float}
 LOOKUP = {
@@ -92,11 +92,11 @@ def test_the_json_report_has_the_documented_keys_and_its_counts_agree(changed: S
         "stale": 1,
         "mismatch": 1,
         "tuned": 3,
-        "untuned": 0,
+        "fallback": 0,
         "failed": 0,
         "unrecorded": 0,
         "unused": 1,
-        "unportable": 0,
+        "uncacheable": 0,
     }
     outcomes = [row["outcome"] for row in report["lookups"]]
     assert all(report["counts"][outcome] == outcomes.count(outcome) for outcome in set(outcomes))
@@ -237,9 +237,9 @@ def test_junit_has_the_counts_as_properties_of_the_suite(changed: Suite) -> None
         "autotune_tuned": "3",
         "autotune_failed": "0",
         "autotune_unrecorded": "0",
-        "autotune_untuned": "0",
+        "autotune_fallback": "0",
         "autotune_unused": "1",
-        "autotune_unportable": "0",
+        "autotune_uncacheable": "0",
     }
 
 

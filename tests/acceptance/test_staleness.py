@@ -16,7 +16,7 @@ def ask(arguments: str) -> str:
 
 def rows(lines: list[str]) -> list[str]:
     """The lines of a section that tell of a problem."""
-    return [line for line in lines if line.split(" ")[0] in ("MISS", "STALE", "MISMATCH", "UNPORTABLE")]
+    return [line for line in lines if line.split(" ")[0] in ("MISS", "STALE", "MISMATCH", "UNCACHEABLE")]
 
 
 CHANGES = [
@@ -231,7 +231,7 @@ def test_on_miss_error_fails_the_test_whatever_the_library_swallows(serial_suite
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_on_miss_error_applies_to_stale_mismatch_and_unportable_too(suite: Suite) -> None:
+def test_on_miss_error_applies_to_stale_mismatch_and_uncacheable_too(suite: Suite) -> None:
     far = suite.write(test_op=ask("")).folder / "far.textproto"
     suite.serial.run(f"--autotune-dump={far}", TOY_DEVICE="Far GPU")
     far.write_text(far.read_text().replace("lib.op", "lib.far"))
@@ -239,16 +239,16 @@ def test_on_miss_error_applies_to_stale_mismatch_and_unportable_too(suite: Suite
     suite.write(
         test_op=ask("source='two'"),
         test_mismatch="def test(tune): tune('lib.far')",
-        test_unportable="""
+        test_uncacheable="""
             from pytest_autotune.cache.model import Device, Problem
-            def test(door): door.unportable(Problem("toy", "lib.x", (), Device("Toy GPU", "toy", 4)), "M is a list")
+            def test(door): door.uncacheable(Problem("toy", "lib.x", (), Device("Toy GPU", "toy", 4)), "M is a list")
         """,
     )
 
     result = suite.load("--autotune-load=far.textproto", "--autotune-on-miss=error")
 
     result.assert_outcomes(failed=3)
-    for word in "STALE", "MISMATCH", "UNPORTABLE":
+    for word in "STALE", "MISMATCH", "UNCACHEABLE":
         result.stdout.fnmatch_lines([f"autotune: {word} *"])
     assert suite.tunings == []
 

@@ -116,7 +116,7 @@ def test_an_update_and_q_say_so_too(serial_suite: Suite, section) -> None:
                 "1 not recorded",
             ],
         ),
-        (NEVER_ASKED, ["toy: error in choose(): *", "no lookups: toy left alone"]),
+        (NEVER_ASKED, ["toy: error in choose(): *", "no lookups: toy bypassed"]),
     ],
 )
 def test_a_dump_says_what_its_tuner_tuned_by_itself_and_not_that_nothing_was(

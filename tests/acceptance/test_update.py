@@ -214,7 +214,7 @@ def test_new(tune): tune("lib.new", times={"a": 2.0, "b": 1.0})
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--autotune-on-miss=first"], "2 used untuned; cache.textproto is left as it was (1 entry)"),
+        (["--autotune-on-miss=first"], "2 used a fallback; cache.textproto is left as it was (1 entry)"),
         (["--autotune-on-miss=error"], "; cache.textproto is left as it was (1 entry)"),
         (["--autotune-on-stale=use"], "; 2 entries written to cache.textproto: 1 added, 1 unchanged"),
     ],

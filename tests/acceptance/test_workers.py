@@ -48,8 +48,8 @@ def test_what_one_worker_tuned_counts_once(suite: Suite) -> None:
     report = suite.report("--autotune-load=empty.textproto")
 
     assert report["counts"] == {
-        "hit": 0, "miss": 3, "stale": 0, "mismatch": 0, "tuned": 3, "failed": 0, "unrecorded": 0, "untuned": 0,
-        "unused": 0, "unportable": 0,
+        "hit": 0, "miss": 3, "stale": 0, "mismatch": 0, "tuned": 3, "failed": 0, "unrecorded": 0, "fallback": 0,
+        "unused": 0, "uncacheable": 0,
     }  # fmt: skip
     assert len(suite.tunings) == 3
 

@@ -57,11 +57,11 @@ def test_a_dumped_suite_loads_without_tuning(jax_suite: Suite, layout: str) -> N
         "stale": 0,
         "mismatch": 0,
         "tuned": 0,
-        "untuned": 0,
+        "fallback": 0,
         "failed": 0,
         "unrecorded": 0,
         "unused": 0,
-        "unportable": 0,
+        "uncacheable": 0,
     }
     assert loaded["complete"]
 
@@ -275,7 +275,7 @@ def test_settings_that_rule_a_cache_out_leave_xla_alone_and_fail_the_gate(
     result = serial.load("--autotune-max-misses=0")
 
     result.stdout.fnmatch_lines(["*1 passed*"])
-    assert f"UNSEEN xla:JAX programs ({reason}" in result.stdout.str()
+    assert f"UNTRACKED xla:JAX programs ({reason}" in result.stdout.str()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
@@ -283,7 +283,7 @@ def test_jax_distributed_leaves_xla_alone_with_the_reason(serial: Suite) -> None
     result = serial.dump(TOY_JAX_DISTRIBUTED="1")
 
     result.assert_outcomes(passed=3)
-    assert "UNSEEN xla:JAX programs (under jax.distributed XLA itself shares its tuning" in result.stdout.str()
+    assert "UNTRACKED xla:JAX programs (under jax.distributed XLA itself shares its tuning" in result.stdout.str()
 
 
 def test_on_the_cpu_it_is_said_that_xla_tunes_nothing_there(serial: Suite) -> None:
@@ -336,7 +336,7 @@ def test_an_unknown_jax_is_left_alone_with_the_reason(serial: Suite) -> None:
 
     result = serial.dump()
 
-    assert "xla was left alone: backend_compile_and_load of jax 0.11.2 has another signature" in result.stdout.str()
+    assert "xla was bypassed: backend_compile_and_load of jax 0.11.2 has another signature" in result.stdout.str()
 
 
 def test_a_jaxlib_whose_folder_misses_a_part_may_dump_but_not_load(serial: Suite) -> None:
@@ -345,7 +345,7 @@ def test_a_jaxlib_whose_folder_misses_a_part_may_dump_but_not_load(serial: Suite
 
     result = serial.load("--autotune-max-misses=0", TOY_JAXLIB="0.8.3", TOY_XLA_LAYOUT="legacy")
 
-    assert "xla was left alone: jaxlib 0.8.3 finds only a part of what is loaded" in result.stdout.str()
+    assert "xla was bypassed: jaxlib 0.8.3 finds only a part of what is loaded" in result.stdout.str()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 

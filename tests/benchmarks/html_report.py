@@ -24,9 +24,9 @@ from common import machine, median, table
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report.html import to_html
-from pytest_autotune.report.rows import NOT_COVERED, Row
-from pytest_autotune.report.summary import Gate, Place, Summary
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.result import Gate, Place, Request, Result
+from pytest_autotune.run.rows import NOT_COVERED, Row
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
 KERNELS = ["matmul", "matmul_fp8", "softmax", "layer_norm_fwd", "layer_norm_bwd", "flash_attention_fwd", "rms_norm",
@@ -43,7 +43,7 @@ document.documentElement.dataset.filtered = (performance.now() - began).toFixed(
 </script>"""
 
 
-def summary(problems: int, seed: int = 0) -> Summary:
+def summary(problems: int, seed: int = 0) -> Result:
     """A summary of that many problems of twenty kernels, each with twenty candidates: what a large dump comes to.
 
     A quarter is no hit, as after a change of some kernels; all have been tuned.
@@ -54,13 +54,12 @@ def summary(problems: int, seed: int = 0) -> Summary:
     missed = sum(row.outcome in NOT_COVERED for row in rows)
     changes = tuple(_change(row) for row in stale if row.choice)
     seen = sorted({row.tests[0] for row in rows})
-    return Summary(
+    return Result(
         loaded=(("tests/autotune.textproto", problems * 9 // 10),),
         rows=rows,
         changes=Diff(changes, problems - len(changes)),
         gate=Gate("0", f"maximum allowed autotune cache misses exceeded: {missed} > 0"),
-        update="--autotune-load=tests/autotune.textproto --autotune-dump=tests/autotune.textproto",
-        versions={"triton": Versions.of("triton 3.7.1, torch 2.13.0")},
+        request=Request(update="--autotune-load=tests/autotune.textproto --autotune-update"),
         places={test: Place(test.partition("::")[0], number) for number, test in enumerate(seen)},
     )
 
@@ -75,13 +74,13 @@ def _row(number: int, chance: random.Random) -> Row:
     choice = min((one for one in candidates if one.time_us), key=lambda one: one.time_us or 0)
     outcome = chance.choices(list(Outcome), [75, 12, 2, 10, 1])[0]
     reason = {Outcome.MISS: f"no entry; the nearest has batch {number - 1} instead of {number}",
-              Outcome.STALE: "source changed", Outcome.HIT: "", Outcome.UNPORTABLE: "key x is a Tensor",
+              Outcome.STALE: "source changed", Outcome.HIT: "", Outcome.UNCACHEABLE: "key x is a Tensor",
               Outcome.MISMATCH: "tuned on NVIDIA H100, running on NVIDIA H200"}[outcome]  # fmt: skip
     test = f"tests/test_{kernel}.py::test_{kernel}[{'-'.join(map(str, sizes.values()))}-bf16]"
     seconds = chance.lognormvariate(0, 0.8)
     return Row(
-        problem, outcome, reason, tests=(test,), tuned=True, tuning_seconds=seconds, choice=choice,
-        candidates=candidates, versions=Versions.of("triton 3.7.1, torch 2.13.0"), searches=((test, seconds),),
+        problem, outcome, reason, tests=(test,), searches=((test, seconds),),
+        entry=Entry(problem, choice=choice, versions=Versions.of("triton 3.7.1, torch 2.13.0")), candidates=candidates,
     )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ class Adapter:
     def isolated(self):
         return nullcontext()
 
-    def unseen(self):
+    def untracked(self):
         return os.environ.get("TOY_UNSEEN", "").split()
 
     def _choose(self, run, question):

@@ -31,7 +31,7 @@ from pytest_autotune.cache.model import (
     Digest,
     Entry,
     Problem,
-    UnportableError,
+    UncacheableError,
     Value,
     Versions,
 )
@@ -255,7 +255,7 @@ class _Reader:
             fields = self._fields(kind, plain)
             try:
                 value = make(fields)
-            except UnportableError as error:
+            except UncacheableError as error:
                 raise _WrongError(f": {error}") from None
             if kind == "value":
                 self._values[id(plain)] = value

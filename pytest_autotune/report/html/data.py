@@ -16,9 +16,9 @@ from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.spread import Spread
 from pytest_autotune.report.grouping import OUTSIDE, Cost, by_kernel, by_test, groups
 from pytest_autotune.report.naming import readable
-from pytest_autotune.report.rows import NOT_COVERED, RanWith, Row
-from pytest_autotune.report.summary import Summary
 from pytest_autotune.report.terminal import notes
+from pytest_autotune.run.result import Result
+from pytest_autotune.run.rows import NOT_COVERED, RanWith, Row
 
 #: Counts as people read them: ``2,000 entries``.
 _counted = partial(counted, separator=",")
@@ -53,51 +53,58 @@ class Texts:
         return [[*map(self, parts)] for parts in self._configurations]
 
 
-def page_data(summary: Summary) -> dict[str, Any]:
+def page_data(result: Result) -> dict[str, Any]:
     """All that the report shows."""
     texts = Texts()
-    dump = summary.dump
+    dump = result.dump
     data = {
-        "counts": {**summary.counts, "unseen": len(summary.unseen), "slower": len(summary.slower)},
-        "judged": summary.is_judged,
-        "seconds": summary.tuning_seconds,
-        "saved": summary.saved_seconds,
-        "complete": not summary.incomplete,
-        "facts": _facts(summary),
-        "update": one_line(f"pytest {summary.update}") if summary.update and summary.to_update else "",
-        "rows": [_row(row, texts) for row in summary.rows],
-        "kernels": [_cost(cost, texts) for cost in by_kernel(summary)],
-        "tests": [_cost(cost, texts) for cost in by_test(summary)],
-        "groups": _groups(summary, texts),
-        "missed": _missed(summary, texts),
-        "compared": "the loaded cache" if summary.loaded else one_line(dump.path) if dump is not None else "",
-        "changed": _changed(summary.changes),
-        "changes": [_change(change, texts) for change in summary.changes.changes],
-        "unused": [_problem(entry.problem, texts) for entry in summary.unused],
-        "notes": [*notes(summary), *(one_line(f"{one}: tuned without passing the plugin") for one in summary.unseen)],
+        "counts": {**result.counts, "untracked": len(result.untracked), "slower": len(result.slower)},
+        "judged": result.is_judged,
+        "seconds": result.tuning_seconds,
+        "saved": result.saved_seconds,
+        "complete": not result.incomplete,
+        "facts": _facts(result),
+        "update": one_line(f"pytest {result.request.update}") if result.request.update and result.to_update else "",
+        "rows": [_row(row, texts) for row in result.rows],
+        "kernels": [_cost(cost, texts) for cost in by_kernel(result)],
+        "tests": [_cost(cost, texts) for cost in by_test(result)],
+        "groups": _groups(result, texts),
+        "missed": _missed(result, texts),
+        "compared": "the loaded cache" if result.loaded else one_line(dump.path) if dump is not None else "",
+        "changed": _changed(result.changes),
+        "changes": [_change(change, texts) for change in result.changes.changes],
+        "unused": [_problem(entry.problem, texts) for entry in result.unused],
+        "notes": [*notes(result), *(one_line(f"{one}: tuned without passing the plugin") for one in result.untracked)],
     }
     configurations = texts.configurations  # these are texts, too
     return {"texts": texts.texts, "configurations": configurations, **data}
 
 
-def _facts(summary: Summary) -> list[tuple[str, str]]:
+def _facts(result: Result) -> list[tuple[str, str]]:
     """What is to be known of the run, as (word, text)."""
-    facts = [("Device", str(device)) for device in summary.devices]
-    facts += [("Loaded", f"{path} ({_counted(entries, 'entry')})") for path, entries in summary.loaded]
-    dump = summary.dump
+    facts = [("Device", str(device)) for device in result.devices]
+    facts += [("Loaded", f"{path} ({_counted(entries, 'entry')})") for path, entries in result.loaded]
+    dump, merged = result.dump, result.merged
     if dump is not None and dump.written:
-        numbers = {"added": dump.added, "changed": dump.changed, "unchanged": dump.unchanged, "removed": dump.removed}
+        numbers = {
+            "added": merged.added,
+            "changed": merged.changed,
+            "unchanged": merged.unchanged,
+            "removed": merged.removed,
+        }
         changed = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
-        entries = _counted(dump.entries, "entry")
+        entries = _counted(len(merged.cache.entries), "entry")
         facts.append(("Written", f"{dump.written_to} ({entries}{': ' if changed else ''}{changed})"))
-    facts += [("Versions", str(versions)) for versions in sorted(set(summary.versions.values()), key=str) if versions]
-    if summary.verify is not None:
-        raced = f"{_counted(len(summary.verified), 'choice')} in {summary.verifying_seconds:.1f} s"
-        facts.append(("Raced again", f"{summary.verify}: {raced}, {len(summary.slower)} slower"))
-    if summary.sweep:
-        facts.append(("Sweep", summary.sweep))
-    if summary.incomplete:
-        facts.append(("Not complete", summary.incomplete))
+    facts += [
+        ("Versions", str(versions)) for versions in sorted(set(result.collected.versions.values()), key=str) if versions
+    ]
+    if result.request.verify is not None:
+        raced = f"{_counted(len(result.verified), 'choice')} in {result.verifying_seconds:.1f} s"
+        facts.append(("Raced again", f"{result.request.verify}: {raced}, {len(result.slower)} slower"))
+    if result.request.sweep:
+        facts.append(("Sweep", result.request.sweep))
+    if result.incomplete:
+        facts.append(("Not complete", result.incomplete))
     return [(word, one_line(text)) for word, text in facts]
 
 
@@ -151,9 +158,9 @@ def _cost(cost: Cost, texts: Texts) -> list[Any]:
     return [texts(cost.name), cost.problems, _rounded(cost.seconds)]
 
 
-def _groups(summary: Summary, texts: Texts) -> list[list[Any]]:
+def _groups(result: Result, texts: Texts) -> list[list[Any]]:
     """What is no hit, that of one kernel which says the same as one."""
-    found = groups([row for row in summary.rows if row.outcome in NOT_COVERED])
+    found = groups([row for row in result.rows if row.outcome in NOT_COVERED])
     return [
         [
             texts(group.outcome.value),
@@ -167,10 +174,10 @@ def _groups(summary: Summary, texts: Texts) -> list[list[Any]]:
     ]
 
 
-def _missed(summary: Summary, texts: Texts) -> list[list[Any]]:
+def _missed(result: Result, texts: Texts) -> list[list[Any]]:
     """Of each test the numbers of the rows that it was the first to ask for and that are no hits; most first."""
     by_test: defaultdict[str, list[int]] = defaultdict(list)
-    for number, row in enumerate(summary.rows):
+    for number, row in enumerate(result.rows):
         if row.outcome in NOT_COVERED:
             by_test[row.tests[0] if row.tests else OUTSIDE].append(number)
     ordered = sorted(by_test.items(), key=lambda pair: (-len(pair[1]), pair[0]))

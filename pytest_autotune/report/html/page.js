@@ -3,8 +3,8 @@
 (() => {
   const report = JSON.parse(document.getElementById("data").textContent);
   const { texts, configurations } = report;
-  const OUTCOMES = ["hit", "miss", "stale", "mismatch", "unportable"];
-  const URGENT = ["stale", "miss", "mismatch", "unportable", "", "hit"];  // what is to be looked at comes first
+  const OUTCOMES = ["hit", "miss", "stale", "mismatch", "uncacheable"];
+  const URGENT = ["stale", "miss", "mismatch", "uncacheable", "", "hit"];  // what is to be looked at comes first
   const PAGE = 25;
 
   // Every text is shown as text: nothing of the data is ever read as HTML.
@@ -338,7 +338,7 @@
     const known = OUTCOMES.filter((name) => counts[name] || (report.judged && name === "hit"));
     const tiles = [...known.map((name) => tile(name, counts[name])), tile("tuned", counts.tuned)];
     if (counts.slower) tiles.push(tile("slower", counts.slower));
-    const others = ["failed", "unrecorded", "untuned", "unused", "unseen"].filter((name) => counts[name]);
+    const others = ["failed", "unrecorded", "fallback", "unused", "untracked"].filter((name) => counts[name]);
     tiles.push(...others.map((name) => fact(number(counts[name]), name)));
     if (counts.tuned) tiles.push(fact(seconds(report.seconds), "of tuning"));
     if (report.saved >= 0.1) tiles.push(fact(seconds(report.saved), "of tuning saved"));

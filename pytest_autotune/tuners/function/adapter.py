@@ -44,8 +44,8 @@ class Adapter:
         finally:
             self._memory.chosen = chosen
 
-    def unseen(self) -> list[str]:
+    def untracked(self) -> list[str]:
         """Kernels that were tuned before the run began, as in a conftest.py."""
         if self._memory is None:
             return []
-        return sorted(kernel for kernel in self._memory.unseen if not self._memory.run.ignores("function", kernel))
+        return sorted(kernel for kernel in self._memory.untracked if not self._memory.run.ignores("function", kernel))

@@ -48,7 +48,7 @@ class Request:
     def of(cls, kernel: str, key: object, plan: Plan, version: object, source: object) -> Request:
         """What a call of ``tune()`` with these arguments asks for.
 
-        :raises UnportableError: when a part of it has no stable form.
+        :raises UncacheableError: when a part of it has no stable form.
         """
         problem = Problem(NAME, kernel, key_values(key), plan.processor.device)
         searched = (*how_measured(plan.measuring, plan.processor.on_gpu), *how_searched(plan.strategy, plan.space))
@@ -103,7 +103,7 @@ def _taken(run: Session, request: Request, tuning: Tuning, forget: Callable[[], 
         assert found is not None
         if run.policy.sweep is not None:  # it asks again what it runs with
             run.at_next_test(forget)
-        elif not tuning.lookup.untuned:
+        elif not tuning.lookup.fallback:
             _verify(request.plan, tuning, workers_of(run))
             return found
         if not (why := _why_unusable(request, found)):
@@ -157,7 +157,7 @@ def _verify(plan: Plan, tuning: Tuning, workers: int) -> None:
         verify(tuning, Contest(candidates, ready, clock, expected, plan.processor.lock))
 
 
-def choose_unportable(run: Session | None, plan: Plan, problem: Problem, reason: str) -> Configuration:
+def choose_uncacheable(run: Session | None, plan: Plan, problem: Problem, reason: str) -> Configuration:
     """Search for a problem that cannot be kept.
 
     :param reason: which part of it has no stable form.
@@ -165,7 +165,7 @@ def choose_unportable(run: Session | None, plan: Plan, problem: Problem, reason:
     """
     hold: Hold = nullcontext
     if run is not None and not run.paused and not run.ignores(NAME, problem.kernel):
-        run.unportable(problem, reason)
+        run.uncacheable(problem, reason)
         hold = partial(run.measuring, plan.processor.lock)
     return _search(plan, problem, workers_of(run), hold).best.configuration
 

@@ -47,7 +47,7 @@ def fingerprint(
     :param version: anything with a stable form that the caller changes when a choice is no longer good.
     :param sources: see :func:`~pytest_autotune.tuners.function.source_text.source_text`.
     :param searched: how the search and its measurements differ from the usual.
-    :raises UnportableError: when the version has no stable form.
+    :raises UncacheableError: when the version has no stable form.
     """
     values = [Value("space", space.digest, "digest"), *searched]
     texts = [source_text(source) for source in sources]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from pytest_autotune.cache.foreign_text import one_line, words_of
-from pytest_autotune.cache.model import UnportableError, Value
+from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.shared.source_digest import stable_value
 
 #: Characters of what is said of a key, or of why it fails.
@@ -41,7 +41,7 @@ def key_values(key: object) -> tuple[Value, ...]:
     """A caller's ``key=``, in its order.
 
     :raises KeyArgumentError: when it is no mapping from names, or a value fails as it is looked at.
-    :raises UnportableError: when a value has no stable form.
+    :raises UncacheableError: when a value has no stable form.
     """
     return tuple(_value(name, value) for name, value in _parts(key))
 
@@ -50,7 +50,7 @@ def stable_values(key: object) -> tuple[Value, ...]:
     """Those of :func:`key_values` that have a stable form: they tell problems apart that cannot be kept."""
     values = []
     for name, value in _parts(key):
-        with suppress(UnportableError):
+        with suppress(UncacheableError):
             values.append(_value(name, value))
     return tuple(values)
 
@@ -65,7 +65,7 @@ def _parts(key: object) -> list[tuple[str, object]]:
 def _value(name: str, value: object) -> Value:
     try:
         return stable_value(name, value, carried=False)
-    except UnportableError:
+    except UncacheableError:
         raise
     except Exception as error:
         words = one_line(f"{type(error).__name__}: {words_of(error)}", _LONGEST)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from weakref import WeakKeyDictionary
 
-from pytest_autotune.cache.model import UnportableError
+from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.shared.code_text import code_text, function_text
 from pytest_autotune.tuners.shared.functions import of_library, python_function
 from pytest_autotune.tuners.shared.source_digest import source_digest, source_parts, used_by
@@ -43,7 +43,7 @@ def sources_of(source: object, *callbacks: object) -> tuple[object, ...]:
 def _called_by(function: FunctionType) -> tuple[object, ...]:
     try:
         names = function_text(function).names
-    except UnportableError:
+    except UncacheableError:
         return ()
     used = [value for _, value in used_by(function, names)]
     if any(isinstance(one, type) and not of_library(one) for one in used):  # what it does with a class is its own
@@ -83,14 +83,14 @@ def parts_of(source: object) -> dict[str, str]:
         return {name: source_text(source) or ""}
     try:
         return source_parts(_kernel_of(source), carried=False)
-    except UnportableError:
+    except UncacheableError:
         return {}
 
 
 def _digest_or_none(kernel: object) -> str | None:
     try:
         return source_digest(kernel, carried=False)
-    except UnportableError:
+    except UncacheableError:
         return None
 
 

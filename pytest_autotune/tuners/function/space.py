@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pytest_autotune.cache.model import UnportableError, Value
+from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.function.source_text import source_text
 from pytest_autotune.tuners.shared.source_digest import stable_value
 from pytest_autotune.tuners.shared.values import digest
@@ -207,7 +207,7 @@ def as_space(space: object) -> Space:
             return product(**space)
         if isinstance(space, Iterable) and not isinstance(space, (str, bytes)):
             return ListedSpace(space)
-    except UnportableError as error:
+    except UncacheableError as error:
         raise TypeError(f"space=: {error}") from None
     raise TypeError(f"space= takes configurations, or axes by name, not {space!r}")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pytest_autotune.cache.model import Identity, Problem, UnportableError, check_name
+from pytest_autotune.cache.model import Identity, Problem, UncacheableError, check_name
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_unportable, workers_of
+from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_uncacheable, workers_of
 from pytest_autotune.tuners.function.keys import KeyArgumentError, stable_values
 from pytest_autotune.tuners.function.plan import Callbacks, Hold, Loss, Plan, processor_of
 from pytest_autotune.tuners.function.search import compare, random_state_kept
@@ -32,7 +32,7 @@ class Memory:
     #: A lock for each problem that is being tuned, so that another thread waits for it.
     searches: dict[Identity, threading.RLock] = field(default_factory=dict)
     #: Kernels that were tuned before the run began.
-    unseen: set[str] = field(default_factory=set)
+    untracked: set[str] = field(default_factory=set)
 
 
 class FunctionTuner:
@@ -52,7 +52,7 @@ class FunctionTuner:
     def attach(self, run: Session) -> Memory:
         """Let a run see what is tuned; what was chosen before is not remembered while it lasts."""
         before = self.memory
-        layer = Memory(run, unseen={problem.kernel for problem, _ in before.chosen} if before.run is None else set())
+        layer = Memory(run, untracked={problem.kernel for problem, _ in before.chosen} if before.run is None else set())
         self._layers.append(layer)
         return layer
 
@@ -120,9 +120,9 @@ class FunctionTuner:
                 return plan.space.only.config
             try:
                 request = Request.of(name, key, plan, version, source)
-            except UnportableError as error:
+            except UncacheableError as error:
                 problem = Problem(NAME, name, stable_values(key), plan.processor.device)
-                return choose_unportable(self.memory.run, plan, problem, str(error)).config
+                return choose_uncacheable(self.memory.run, plan, problem, str(error)).config
             # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
             found = plan.space.find(self._chosen(request).params)
             assert found is not None
@@ -202,7 +202,7 @@ def _kernel_name(kernel: object) -> str:
         raise TypeError(f"tune() takes the name of the kernel first, as text, not {kernel!r}")
     try:
         check_name(kernel)
-    except UnportableError as error:
+    except UncacheableError as error:
         raise TypeError(f"tune(): {error}") from None
     return kernel
 

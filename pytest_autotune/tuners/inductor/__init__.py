@@ -5,7 +5,7 @@
 - :mod:`.fusion`: measurements that decide whether to fuse
 - :mod:`.padding`: whether to pad the operands of a matrix product
 
-A part whose hook points are not the ones known here is left alone; the others act.
+A part whose hook points are not the ones known here is bypassed; the others act.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Adapter:
             wrapt.register_post_import_hook(_hook_of(weakref.ref(self), part), part.module)
 
     def hook_part(self, part: Part, module: ModuleType) -> None:
-        """Hook one part, whose module has just been imported; where that fails, only it is left alone."""
+        """Hook one part, whose module has just been imported; where that fails, only it is bypassed."""
         if self._run is None:
             return
         patches = Patches(self._run, part.tuner)
@@ -75,7 +75,7 @@ class Adapter:
         except Exception as error:
             patches.undo()
             reason = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
-            self._run.left_alone(part.tuner, reason)
+            self._run.bypassed(part.tuner, reason)
         else:
             self._patches.append(patches)
 
@@ -97,9 +97,9 @@ class Adapter:
         with self._caches.isolated():
             yield
 
-    def unseen(self) -> list[str]:
+    def untracked(self) -> list[str]:
         """Kernels that were measured outside the first call, where the run's door is."""
-        return sorted(self._kernels.unseen)
+        return sorted(self._kernels.untracked)
 
 
 def _hook_of(adapter: weakref.ref[Adapter], part: Part) -> Callable[[ModuleType], None]:

@@ -23,7 +23,7 @@ _REDUCTIONS = ("REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN")
 def params_of(config: Any) -> Params:
     """What a configuration sets.
 
-    :raises UnportableError: for a value that has no stable form.
+    :raises UncacheableError: for a value that has no stable form.
     """
     values = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
     for name, default in DEFAULTS.items():

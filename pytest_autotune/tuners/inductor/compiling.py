@@ -287,7 +287,7 @@ def _end_unless_done(seconds: float) -> None:
 
 def _lead(ends: Sequence[socket.socket], process: int, prepare: Callable[[], object]) -> None:
     """Fork the workers, one for each connection, and wait for them."""
-    _leave_alone_what_is_open([end.fileno() for end in ends])
+    _disconnect([end.fileno() for end in ends])
     sys.settrace(None)
     warnings.simplefilter("ignore")  # some libraries warn of forks
     for own in (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM):
@@ -308,7 +308,7 @@ def _lead(ends: Sequence[socket.socket], process: int, prepare: Callable[[], obj
         os.wait()
 
 
-def _leave_alone_what_is_open(keep: Collection[int]) -> None:
+def _disconnect(keep: Collection[int]) -> None:
     """Let all that is open lead nowhere. It stays open, so that nothing else gets a number that something writes to."""
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for descriptor in map(int, os.listdir("/proc/self/fd")):

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pytest_autotune.cache.model import Candidate, Problem, UnportableError
+from pytest_autotune.cache.model import Candidate, Problem, UncacheableError
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
@@ -135,7 +135,7 @@ class Kernels:
         #: What a race has found of the launchers that Inductor asks for now, in milliseconds.
         self._raced_ms: dict[Any, float] = {}
         #: Kernels that were measured without passing the door.
-        self.unseen: set[str] = set()
+        self.untracked: set[str] = set()
 
     def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
@@ -241,8 +241,8 @@ class Kernels:
         try:
             for config in configs:
                 params_of(config)
-        except UnportableError as error:
-            self._run.unportable(problem, str(error))
+        except UncacheableError as error:
+            self._run.uncacheable(problem, str(error))
             return None
         return Search(autotuner, problem, configs, results, label)
 
@@ -372,5 +372,5 @@ class Kernels:
         if times_ms is not None:
             times_ms[params_of(launcher.config)] = float(time_ms)
         elif len(autotuner.launchers) > 1 and self._acts_on(autotuner):
-            self.unseen.add(kernel_name(autotuner))
+            self.untracked.add(kernel_name(autotuner))
         return time_ms

@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from pytest_autotune.cache.model import UnportableError, Value, plain_value
+from pytest_autotune.cache.model import UncacheableError, Value, plain_value
 from pytest_autotune.tuners.inductor.identity import inputs_key, without_place
 from pytest_autotune.tuners.shared.values import digest
 
@@ -139,7 +139,7 @@ def _arguments(calls: Sequence[Any]) -> Iterator[tuple[str, bool | int | float |
 
 
 def _readable(name: str, value: Any) -> Any:
-    with suppress(UnportableError):
+    with suppress(UncacheableError):
         return plain_value(name, value).value
     return re.sub(r" at 0x[0-9a-f]+", "", str(value)).removeprefix("torch.")
 

@@ -23,7 +23,7 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pytest_autotune.cache.model import UnportableError
+from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.shared.functions import qualified_name
 
 #: Fields that follow from others, or are about how something is written.
@@ -159,7 +159,7 @@ def function_text(function: FunctionType, kept: str = "") -> FunctionText:
     """What is read of a function.
 
     :param kept: its source, where whoever made a kernel of it has kept that.
-    :raises UnportableError: when its source cannot be read.
+    :raises UncacheableError: when its source cannot be read.
     """
     found = _functions.get(function)
     if found is None or found.code is not function.__code__ or found.kept != kept:
@@ -198,18 +198,18 @@ def class_text(cls: type) -> str:
 def _definition(function: FunctionType, kept: str) -> ast.AST:
     """The ``def`` of a function.
 
-    :raises UnportableError: when its source cannot be read, or was edited since it was imported.
+    :raises UncacheableError: when its source cannot be read, or was edited since it was imported.
     """
     try:
         # Of the code: of a function, inspect would read what functools.wraps() says it wraps.
         node = _first_statement(kept or "".join(inspect.getsourcelines(function.__code__)[0]))
     except (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError):
-        raise UnportableError(f"the source of {qualified_name(function)} cannot be read") from None
+        raise UncacheableError(f"the source of {qualified_name(function)} cannot be read") from None
     if kept:
         return node
     # Python 3.13 takes code of exec() for lines of another "<string>".
     if getattr(node, "name", None) != function.__code__.co_name:
-        raise UnportableError(f"the source of {qualified_name(function)} cannot be read")
+        raise UncacheableError(f"the source of {qualified_name(function)} cannot be read")
     _check_not_edited(function.__code__, qualified_name(function))
     return node
 
@@ -217,7 +217,7 @@ def _definition(function: FunctionType, kept: str) -> ast.AST:
 def _check_not_edited(code: CodeType, name: str) -> None:
     """Compare what is read with what runs, where the file has been written meanwhile.
 
-    :raises UnportableError: when it differs: a digest would be that of code which nobody has measured.
+    :raises UncacheableError: when it differs: a digest would be that of code which nobody has measured.
     """
     if any(variable.startswith("@py_") for variable in code.co_varnames):
         return  # pytest has rewritten its assertions
@@ -226,7 +226,7 @@ def _check_not_edited(code: CodeType, name: str) -> None:
     except OSError:
         return
     if written > _STARTED and not any(_same_code(code, one) for one in _codes_at(code)):
-        raise UnportableError(f"the source of {name} was edited since it was imported")
+        raise UncacheableError(f"the source of {name} was edited since it was imported")
 
 
 def _codes_at(code: CodeType) -> Iterator[CodeType]:
@@ -258,19 +258,19 @@ def _first_statement(source: str) -> ast.stmt:
 def _lambda(code: CodeType, name: str) -> ast.AST:
     """The expression of a lambda: of those that begin on its line, one that compiles to the same code.
 
-    :raises UnportableError: when its source cannot be read.
+    :raises UncacheableError: when its source cannot be read.
     """
     try:
         lines, _ = inspect.findsource(code)
         tree = _parsed("".join(lines))
     except (OSError, TypeError, SyntaxError):
-        raise UnportableError(f"the source of {name} cannot be read") from None
+        raise UncacheableError(f"the source of {name} cannot be read") from None
     on_line = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
     for node in sorted(on_line, key=lambda node: node.col_offset):
         if len(on_line) == 1 or _same_code(code, _compiled(node, code.co_freevars, tree)):
             _check_not_edited(code, name)
             return node
-    raise UnportableError(f"the source of {name} cannot be read")
+    raise UncacheableError(f"the source of {name} cannot be read")
 
 
 @lru_cache(maxsize=8)

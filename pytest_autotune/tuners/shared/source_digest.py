@@ -24,7 +24,7 @@ from functools import cached_property, partial
 from types import FunctionType, ModuleType
 from typing import Any, Optional
 
-from pytest_autotune.cache.model import UnportableError, Value, check_name
+from pytest_autotune.cache.model import UncacheableError, Value, check_name
 from pytest_autotune.tuners.shared.code_text import class_text, function_text
 from pytest_autotune.tuners.shared.functions import (
     closure_cells,
@@ -71,7 +71,7 @@ def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True
     :param named: whether the kernel's own name belongs to it. It does not where a renamed kernel is the same.
     :param carried: whether plain values in closures and defaults belong to it. They do not where they are those of
         one call.
-    :raises UnportableError: when the source of a function cannot be read.
+    :raises UncacheableError: when the source of a function cannot be read.
     """
     return _Digests(carried).of(kernel, own_cells, named)
 
@@ -81,7 +81,7 @@ def source_parts(
 ) -> dict[str, str]:
     """The functions, classes and constants in :func:`source_digest`, by name, each with a digest of it alone.
 
-    :raises UnportableError: when the source of a function cannot be read.
+    :raises UncacheableError: when the source of a function cannot be read.
     """
     digests = _Digests(carried)
     digests.of(kernel, own_cells, named)
@@ -127,7 +127,7 @@ class _Digests:
                     self._is_part(name, text)
             elif name in function.__code__.co_freevars and name not in cells and not is_code(used):
                 kind = type(used).__qualname__
-                raise UnportableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
+                raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
         counted = [(name, used) for name, used in _defaults(function) if self._carried or is_code(used)]
         fixed = [*(f"default {name}: {self._text(used)}" for name, used in counted), *compiled_in(value)]
         parts += fixed
@@ -158,7 +158,7 @@ class _Digests:
         """The text of a value that cannot change; None for any other."""
         try:
             return self._constant(value)
-        except UnportableError:
+        except UncacheableError:
             return None
 
     def _constant(self, value: object) -> str:
@@ -192,7 +192,7 @@ class _Digests:
         if python_function(value) is not None:
             try:
                 return self._text(value)
-            except UnportableError:  # one that a decorator of the class made
+            except UncacheableError:  # one that a decorator of the class made
                 return None
         return None if name.startswith("_") and name.endswith("_") else self._text(value)
 
@@ -293,7 +293,7 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
 
     :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. As the dtype of data they are one.
     :param carried: whether what functions carry in closures and defaults belongs to them.
-    :raises UnportableError: for what has no stable form, such as a tensor, and for a name that UTF-8 cannot encode.
+    :raises UncacheableError: for what has no stable form, such as a tensor, and for a name that UTF-8 cannot encode.
     """
     if type(value) in PLAIN:
         return scalar_value(name, value)
@@ -313,7 +313,7 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
 def callable_text(value: object) -> str:
     """What a function that is called beside a kernel does, such as a hook: its source and what it carries.
 
-    :raises UnportableError: when a part of that has no stable form.
+    :raises UncacheableError: when a part of that has no stable form.
     """
     if isinstance(value, functools.partial):
         return f"{callable_text(value.func)}({_text(value.args)}, {_text(tuple(sorted(value.keywords.items())))})"
@@ -334,7 +334,7 @@ def label_text(value: object) -> str:
     if (function := python_function(value)) is not None:
         try:
             return source_digest(value, carried=False)
-        except UnportableError:
+        except UncacheableError:
             return qualified_name(function)
     owner = value.__self__ if inspect.ismethod(value) else value
     name = f"{value.__func__.__qualname__} of " if inspect.ismethod(value) else ""
@@ -344,5 +344,5 @@ def label_text(value: object) -> str:
 def _text(value: object) -> str:
     text = immutable_text(value)
     if text is None:
-        raise UnportableError(f"a {type(value).__qualname__} has no stable form")
+        raise UncacheableError(f"a {type(value).__qualname__} has no stable form")
     return text

@@ -31,7 +31,7 @@ def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
     """Encode a plain value so that it means the same in another process.
 
     :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. As the dtype of data they are one.
-    :raises UnportableError: for anything else, and for a name that UTF-8 cannot encode.
+    :raises UncacheableError: for anything else, and for a name that UTF-8 cannot encode.
     """
     if type(value) in PLAIN:  # nearly all are, and a space has hundreds of them
         return plain_value(name, value)

@@ -88,16 +88,16 @@ class Adapter:
             adapter._seen[id(self)] = self
             return choices.choose(self, tuning_key, configs, bench_fn)
 
-        def leave_alone(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-            return choices.leave_alone(self, tuning_key, configs, bench_fn)
+        def bypass(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
+            return choices.bypass(self, tuning_key, configs, bench_fn)
 
         def prune_configs(self: Any, kwargs: Any) -> Any:
             return prune(self, kwargs) if run.paused else pruned_alone(self, lambda: prune(self, kwargs))
 
-        leave_alone.__name__ = autotuners.DISK_CACHE  # in a line about an error
+        bypass.__name__ = autotuners.DISK_CACHE  # in a line about an error
         self._run = run
         self._autotuner_class = autotuner_class
-        check = guarded(check_disk_cache, leave_alone, run, NAME, library=NAME, calls=_hook_of)
+        check = guarded(check_disk_cache, bypass, run, NAME, library=NAME, calls=_hook_of)
         self._replace(autotuners.DISK_CACHE, check)
         self._replace(autotuners.PRUNE, prune_configs)
         autotuner_class.cache_results = _AlwaysAsk(check)
@@ -166,7 +166,7 @@ class Adapter:
             for held, cache in swapped:
                 held["cache"] = cache
 
-    def unseen(self) -> list[str]:
+    def untracked(self) -> list[str]:
         """Kernels of autotuners that were tuned and never came by: before the hook, or by a search of their class's."""
         names = set()
         for one in self._live_autotuners():

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Device
-from pytest_autotune.run.compiled_for import CompiledAhead
+from pytest_autotune.run.collected import CompiledAhead
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.compile_pool import CompilePool

@@ -27,7 +27,7 @@ from pytest_autotune.tuners.triton.failures import failure_text
 from pytest_autotune.tuners.triton.identity import (
     NAME,
     CallIdentity,
-    UnportableProblem,
+    UncacheableProblem,
     identity_of,
     made_of,
     versions,
@@ -65,25 +65,25 @@ class Choices:
         run = self._run
         function = python_function(autotuner)
         if run.paused or function is None or run.ignores(NAME, qualified_name(function)):
-            return self.leave_alone(autotuner, tuning_key, configs, bench_fn)
+            return self.bypass(autotuner, tuning_key, configs, bench_fn)
         try:
             call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.over(autotuner))
         except LookupError:
-            run.note(f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was left alone")
-            return self.leave_alone(autotuner, tuning_key, configs, bench_fn)
+            run.note(f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was bypassed")
+            return self.bypass(autotuner, tuning_key, configs, bench_fn)
         try:
             done = self._choose(call, function, configs, bench_fn)
         except Refusal:
             autotuner.nargs = None  # Triton's run lets go of the arguments only where it returns
             raise
-        return self.leave_alone(autotuner, tuning_key, configs, bench_fn) if done is None else done
+        return self.bypass(autotuner, tuning_key, configs, bench_fn) if done is None else done
 
     def _choose(
         self, call: Call, function: FunctionType, configs: Sequence[Any], bench_fn: Callable[[], None]
     ) -> bool | None:
         """Put a choice into ``autotuner.cache``.
 
-        :returns: True when it was not benchmarked; None where the call is to be left alone.
+        :returns: True when it was not benchmarked; None where the call is to be bypassed.
         """
         run, autotuner = self._run, call.autotuner
         if len(configs) == 1:
@@ -107,7 +107,7 @@ class Choices:
             self._forget_before_the_next_test(call, tuning.lookup)
             return False
 
-    def leave_alone(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
+    def bypass(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
         """Do what Triton does without us."""
         if _owner_uses_disk_cache(autotuner):
             return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
@@ -115,15 +115,15 @@ class Choices:
         return False
 
     def _identity(self, call: Call, function: FunctionType, configs: Sequence[Any]) -> CallIdentity | None:
-        """What the call is known by; None where it is to be left alone."""
+        """What the call is known by; None where it is to be bypassed."""
         try:
             device = self._device(call.autotuner)
         except RuntimeError:  # there is no GPU, or it is broken: the launch says which
             return None
         try:
             return identity_of(call, function, configs, device)
-        except UnportableProblem as unportable:
-            self._run.unportable(unportable.problem, unportable.reason)
+        except UncacheableProblem as uncacheable:
+            self._run.uncacheable(uncacheable.problem, uncacheable.reason)
             return None
 
     def _device(self, autotuner: Any) -> Device:

@@ -17,7 +17,7 @@ from pytest_autotune.cache.model import (
     Digest,
     Entry,
     Problem,
-    UnportableError,
+    UncacheableError,
     Value,
     Versions,
     before_pruning,
@@ -34,7 +34,7 @@ from pytest_autotune.tuners.triton.params import distinct_params, has_names, sea
 NAME = "triton"
 
 
-class UnportableProblem(Exception):
+class UncacheableProblem(Exception):
     """A problem cannot be written; carries what is known of it."""
 
     def __init__(self, problem: Problem, reason: str) -> None:
@@ -60,7 +60,7 @@ def identity_of(call: Call, function: FunctionType, configs: Sequence[Any], on: 
 
     :param function: the kernel's.
     :param configs: the candidates that pruning left.
-    :raises UnportableProblem: when a part of it has no stable form.
+    :raises UncacheableProblem: when a part of it has no stable form.
     """
     key: list[Value] = []
     try:
@@ -71,8 +71,8 @@ def identity_of(call: Call, function: FunctionType, configs: Sequence[Any], on: 
         for config, params in zip(configs, distinct_params(configs), strict=True):
             offered.setdefault(params, config)
         fingerprint = (*_fingerprint(call.autotuner, call.heuristics, arguments), *_pruned(call.autotuner, configs))
-    except UnportableError as error:
-        raise UnportableProblem(Problem(NAME, qualified_name(function), tuple(key), on), str(error)) from None
+    except UncacheableError as error:
+        raise UncacheableProblem(Problem(NAME, qualified_name(function), tuple(key), on), str(error)) from None
     return CallIdentity(Problem(NAME, qualified_name(function), tuple(key), on), fingerprint, offered)
 
 
@@ -83,7 +83,7 @@ def holds(entry: Entry, autotuner: Any, function: FunctionType, heuristics: Heur
     """
     try:
         now = _fingerprint(autotuner, heuristics, ())
-    except UnportableError:
+    except UncacheableError:
         return False
     return before_pruning(entry.fingerprint) == tuple(sorted(now, key=operator.attrgetter("name")))
 
@@ -91,7 +91,7 @@ def holds(entry: Entry, autotuner: Any, function: FunctionType, heuristics: Heur
 def _fingerprint(autotuner: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> tuple[Value, ...]:
     """What choices of an autotuner rest on, before pruning.
 
-    :raises UnportableError: when a part of it has no stable form.
+    :raises UncacheableError: when a part of it has no stable form.
     """
     return (
         Value("source", _source(autotuner.fn, heuristics, arguments), FORM),

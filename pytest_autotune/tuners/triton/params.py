@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_autotune.cache.model import UnportableError, Value
+from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.shared.source_digest import callable_text, immutable_text, label_text, stable_value
 from pytest_autotune.tuners.shared.values import digest, unwrapped
 
@@ -21,7 +21,7 @@ def _own_params(config: Any) -> tuple[Value, ...]:
 def distinct_params(configs: Sequence[Any]) -> list[tuple[Value, ...]]:
     """The params of each candidate; where those of two are equal, what else they differ in is added.
 
-    :raises UnportableError: when that has no stable form, so that nothing tells the two apart.
+    :raises UncacheableError: when that has no stable form, so that nothing tells the two apart.
     """
     found = [_own_params(config) for config in configs]
     often = Counter(found)
@@ -52,7 +52,7 @@ def search_text(config: Any) -> str:
     for name, value in _extras(config):
         try:
             words.append(_stable_extra(name, value).encoded)
-        except UnportableError:  # enough to see that there is one, and what can be seen of it
+        except UncacheableError:  # enough to see that there is one, and what can be seen of it
             words.append((name, type(value).__qualname__, label_text(value) if callable(value) else "", ""))
     override = getattr(config, "ir_override", None)
     if override is not None:

@@ -86,10 +86,10 @@ class Adapter:
         """Do nothing: XLA's memory of choices belongs to the process and cannot be swapped."""
         yield
 
-    def unseen(self) -> list[str]:
-        """Why compilations that may have tuned were left alone."""
-        left_alone = self._compilations.left_alone if self._compilations is not None else ()
-        return [f"JAX programs ({reason})" for reason in left_alone]
+    def untracked(self) -> list[str]:
+        """Why compilations that may have tuned were bypassed."""
+        bypassed = self._compilations.bypassed if self._compilations is not None else ()
+        return [f"JAX programs ({reason})" for reason in bypassed]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -54,8 +54,8 @@ class Compilations:
 
     def __init__(self, run: Session) -> None:
         self._run = run
-        #: Why compilations were left alone, each reason once.
-        self.left_alone: dict[str, None] = {}
+        #: Why compilations were bypassed, each reason once.
+        self.bypassed: dict[str, None] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._number = 0
         self._in_memory: set[bytes] = set()
@@ -76,25 +76,25 @@ class Compilations:
         :returns: what ``compile`` returns.
         """
         compilation: _Compilation | None = None
-        with self._left_alone_on_error():
+        with self._bypassed_on_error():
             compilation = self._prepare(backend, devices, options, program)
         # XLA does not say when it begins to measure. Where each held the GPU for a whole compilation, four workers
         # took 1.6 times as long and chose no better (tests/benchmarks/jax_suite.py).
         compiled = compile()
         if compilation is not None:
             lookups: Sequence[Lookup] = ()
-            with self._left_alone_on_error():
+            with self._bypassed_on_error():
                 lookups = self._lookups_of(compilation)
             if compilation.reported:
                 self._run.observed(*lookups)
         return compiled
 
     @contextmanager
-    def _left_alone_on_error(self) -> Iterator[None]:
+    def _bypassed_on_error(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # an error of ours must not fail a test
-            self.left_alone[f"{type(error).__name__}: {error}"] = None
+            self.bypassed[f"{type(error).__name__}: {error}"] = None
 
     def tunes_on(self, backend: Any) -> bool:
         """Whether XLA tunes what is compiled for a backend, and the user wants it to be kept."""
@@ -113,7 +113,7 @@ class Compilations:
         return False
 
     def _prepare(self, backend: Any, devices: Any, options: Any, program: str) -> _Compilation | None:
-        """Set what XLA reads and writes in this compilation; None where it is left alone."""
+        """Set what XLA reads and writes in this compilation; None where it is bypassed."""
         if not self.tunes_on(backend):
             return None
         all_devices = backend.devices()
@@ -123,7 +123,7 @@ class Compilations:
         else:
             reason = flags.objection(options)
         if reason:
-            self.left_alone[reason] = None
+            self.bypassed[reason] = None
             return None
         run = self._run
         if getattr(debug_options, flags.FOLDER):

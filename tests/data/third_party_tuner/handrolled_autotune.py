@@ -12,7 +12,7 @@ from pytest_autotune.adapters import (
     HostClock,
     Problem,
     Runner,
-    UnportableError,
+    UncacheableError,
     Value,
     Versions,
     cpu,
@@ -53,8 +53,8 @@ class Adapter:
         problem = Problem("handrolled", kernel, (Value("items", len(items)),), cpu())
         try:
             source = source_digest(tuned.function)
-        except UnportableError as error:
-            run.unportable(problem, str(error))
+        except UncacheableError as error:
+            run.uncacheable(problem, str(error))
             return self._original(tuned, items)
         search = digest(repr(sorted(tuned.chunks)))
         fingerprint = [Value("source", source, "digest"), Value("search", search, "digest")]
@@ -99,5 +99,5 @@ class Adapter:
             for tuned, memory in zip(tuners, memories, strict=True):
                 tuned.best = memory
 
-    def unseen(self):
+    def untracked(self):
         return []

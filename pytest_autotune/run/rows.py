@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pytest_autotune.cache.merge import Merged
 from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Entry, Identity, Problem, Versions
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
-from pytest_autotune.run.moves import old_entry
 from pytest_autotune.run.nearest import Near
 from pytest_autotune.run.verify import Verdict
+from pytest_autotune.run.whole_run import old_entry
 
 #: The outcomes that count as misses: what a fresh cache would have covered.
-NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNPORTABLE)
+NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
 
-_UNTUNED = {"first": "the first candidate was used", "nearest": "the nearest entry's choice was used"}
+_FALLBACKS = {"first": "the first candidate was used", "nearest": "the nearest entry's choice was used"}
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,18 @@ class Row:
 
     :param tests: the node ids of the tests that asked, first in their process or with another fingerprint;
         the one with the worst outcome comes first.
-    :param tuned: a search took place, and came to something that can be recorded.
+    :param searches: (node id of the test in which a search took place that came to something, its seconds).
     :param failed: what was recorded is that no candidate can be used.
     :param unrecorded: why all searches came to nothing that could be recorded; empty where one did, or none took place.
-    :param untuned: what was used in place of a tuning: ``"first"`` candidate or choice of the ``"nearest"`` entry.
+    :param fallback: what was used in place of a tuning: ``"first"`` candidate or choice of the ``"nearest"`` entry.
     :param stale_used: it is stale, and its choice was used all the same.
     :param nearest: of a miss, the parts of the key in which the nearest entry differs, as name and what that has.
     :param moved_from: the kernel's old name, where its entry still has that.
-    :param tuning_seconds: what the search took; 0 where there was none.
-    :param choice: what is kept: of several searches by the rule of a merge, or what the file had all the time.
+    :param entry: what is kept: of several searches by the rule of a merge, or what the file had all the time.
     :param candidates: the measurement that counts.
     :param disturbed: something else may have run on the device in the measurement that counts.
     :param verdict: of a hit whose turn it was to be raced again.
     :param swept: in a sweep, what the problem ran with: one candidate, or one for each list that pruning left.
-    :param searches: (node id of the test in which a search took place, its seconds), one for each search.
     """
 
     problem: Problem
@@ -57,28 +55,43 @@ class Row:
     reason: str = ""
     label: str = ""
     tests: tuple[str, ...] = ()
-    tuned: bool = False
-    tuning_seconds: float = 0.0
+    searches: tuple[tuple[str, float], ...] = ()
+    failed: bool = False
     saved_seconds: float = 0.0
-    choice: Candidate | None = None
+    entry: Entry | None = None
     candidates: tuple[Candidate, ...] = ()
-    versions: Versions = NO_VERSIONS
     alias: str = ""
     moved_from: str = ""
     disturbed: bool = False
-    verdict: Verdict | None = None
-    swept: tuple[RanWith, ...] = ()
-    searches: tuple[tuple[str, float], ...] = ()
-    untuned: str = ""
-    failed: bool = False
+    fallback: str = ""
     unrecorded: str = ""
     stale_used: bool = False
     nearest: tuple[tuple[str, str], ...] = ()
+    verdict: Verdict | None = None
+    swept: tuple[RanWith, ...] = ()
+
+    @property
+    def tuned(self) -> bool:
+        """Whether a search took place, and came to something that can be recorded."""
+        return bool(self.searches)
+
+    @property
+    def tuning_seconds(self) -> float:
+        """What the searches took; 0 where there was none."""
+        return sum(sorted(seconds for _, seconds in self.searches), 0.0)
+
+    @property
+    def choice(self) -> Candidate | None:
+        return self.entry.choice if self.entry is not None else None
+
+    @property
+    def versions(self) -> Versions:
+        return self.entry.versions if self.entry is not None else NO_VERSIONS
 
     @property
     def is_kept(self) -> bool:
-        """Whether a dump holds what it ran with: not what stood in for a tuning, nor where there was none."""
-        return self.tuned or not (self.choice is None or self.untuned or self.stale_used)
+        """Whether a dump holds what it ran with: not what was used in place of a tuning, nor where there was none."""
+        return self.tuned or not (self.choice is None or self.fallback or self.stale_used)
 
     @property
     def became(self) -> str:
@@ -87,7 +100,7 @@ class Row:
             return f"nothing was recorded: {self.unrecorded}"
         if self.stale_used:
             return "the stale choice was used"
-        return _UNTUNED[self.untuned] if self.untuned else ""
+        return _FALLBACKS[self.fallback] if self.fallback else ""
 
 
 def rows_of(
@@ -144,19 +157,16 @@ def _row(
         worst.reason,
         label=worst.label or (entry.label if entry else ""),
         tests=tuple(dict.fromkeys(lookup.test for lookup in met if lookup.test)),
-        tuned=bool(searches),
-        tuning_seconds=_searched_seconds(searches),
+        searches=_each_search(searches),
+        failed=any(lookup.failed for lookup in searches) and entry is not None and entry.every_failed,
         saved_seconds=max((lookup.saved_seconds for lookup in met), default=0.0),
-        choice=entry.choice if entry else None,
+        entry=entry,
         candidates=best.candidates if best else (),
-        versions=entry.versions if entry else NO_VERSIONS,
         alias=next((lookup.alias for lookup in met if lookup.alias), ""),
         moved_from=_moved_from(met),
         disturbed=any(lookup.disturbed for lookup in searches if lookup.entry == best),
-        searches=_each_search(searches),
-        untuned=next((lookup.untuned for lookup in met if lookup.untuned), ""),
-        stale_used=worst.outcome is Outcome.STALE and worst.entry is not None and not (searches or worst.untuned),
-        failed=any(lookup.failed for lookup in searches) and entry is not None and entry.every_failed,
+        fallback=next((lookup.fallback for lookup in met if lookup.fallback), ""),
+        stale_used=worst.outcome is Outcome.STALE and worst.entry is not None and not (searches or worst.fallback),
         unrecorded=next((one.unrecorded for one in met if one.unrecorded and one.fingerprint not in recorded), ""),
         verdict=_verdict(met),
     )
@@ -194,9 +204,3 @@ def _each_search(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:
     # Of what is shared, the worker that searched comes first; it may have died before it could report.
     first = {lookup.entry: lookup for lookup in sorted(searches, key=lambda one: (one.tuned, one.test))}
     return tuple(sorted((one.test, entry.tuning_seconds) for entry, one in first.items() if entry is not None))
-
-
-def _searched_seconds(searches: Sequence[Lookup]) -> float:
-    # What one worker took from another carries the same entry: one search, counted once.
-    entries = {lookup.entry for lookup in searches if lookup.entry is not None}
-    return sum(sorted(entry.tuning_seconds for entry in entries), 0.0)

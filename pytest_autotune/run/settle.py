@@ -1,28 +1,29 @@
-"""The end of a run: what was collected, loaded and held in, the change of the cache out. Pure.
+"""The end of a run: what was collected and loaded in, its result out. Pure.
 
-Called by :mod:`pytest_autotune.run.dumping` while the dump path is locked, with what it holds then; a run that dumps
+:mod:`pytest_autotune.run.dumping` calls it while the dump path is locked, with what that holds then; a run that dumps
 nothing ends in the same way, with an empty cache: what its reports hold is settled by the rules of a merge, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from pytest_autotune.cache.diff import ChangeKind, Diff, diff
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import Merged, Rules, merge, without_candidates
-from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, Versions, before_pruning, library_of
+from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_pruning, library_of
 from pytest_autotune.cache.ties import Measured
-from pytest_autotune.run.compiled_for import with_compiled
-from pytest_autotune.run.encoding import ProcessFacts
+from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.moves import renamed, settled
-from pytest_autotune.run.nested import outer_of, with_outer
+from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.policy import is_ignored
+from pytest_autotune.run.result import NO_CHANGES, Request, Result
+from pytest_autotune.run.rows import rows_of
 from pytest_autotune.run.verify import Verdict
-from pytest_autotune.workers.events import END, Event
+from pytest_autotune.run.whole_run import old_entry, outer_of, renamed, settled, with_compiled, with_outer
 
-#: Who has measured what was taken over.
+#: Who has measured what was recovered.
 INTERRUPTED_RUN = "an interrupted run"
 
 
@@ -39,125 +40,60 @@ class Beginning:
     held: Cache = field(default_factory=Cache)
     index: EntryIndex | None = None
 
-
-@dataclass(frozen=True)
-class Collected:
-    """What the processes of a run have reported.
-
-    :param lookups: (process, what it asked for); no lookup twice.
-    :param taken_over: what killed runs with this dump path had tuned.
-    :param facts: of each process that could still send them.
-    :param crashed: the workers that could not.
-    :param incomplete: the first reason why the run was not complete; empty when it was.
-    :param interrupted: the run was ended before its tests were.
-    :param notes: lines of the process where all this comes together.
-    :param only_skipped: that reason is a skipped test, in a run of the whole suite.
-    """
-
-    lookups: tuple[tuple[str, Lookup], ...] = ()
-    taken_over: tuple[Lookup, ...] = ()
-    facts: tuple[ProcessFacts, ...] = ()
-    crashed: tuple[str, ...] = ()
-    incomplete: str = ""
-    interrupted: bool = False
-    notes: tuple[str, ...] = ()
-    only_skipped: bool = False
-
     @property
-    def versions(self) -> Mapping[str, Versions]:
-        """Tuner -> the versions that it ran under."""
-        return {tuner: versions for process in self.facts for tuner, versions in process.versions}
+    def entries(self) -> Iterator[Entry]:
+        """What was loaded."""
+        return (entry for _, cache in self.loaded for entry in cache.entries)
 
 
-#: The only process of a run without workers.
-ALONE = "main"
-
-
-def lookups_of(events: Iterable[tuple[str, Event]]) -> Iterator[tuple[str, Lookup]]:
-    """The lookups among what processes did; what only looks like one, as in a damaged file, is left out."""
-    for process, event in events:
-        with suppress(ValueError):
-            if (lookup := Lookup.of(event)) is not None:
-                yield "" if process == ALONE else process, lookup
-
-
-def facts_of(events: Iterable[tuple[str, Event]]) -> Iterator[ProcessFacts]:
-    """What processes reported when they ended."""
-    for _, event in events:
-        with suppress(ValueError):
-            if event.kind == END:
-                yield ProcessFacts.of(event)
-
-
-@dataclass(frozen=True)
-class DumpPolicy:
-    """What a dump does beside adding what was chosen.
-
-    :param prune: drop the unused entries.
-    :param keep_candidates: keep every candidate of a new entry that has a choice.
-    :param new_only: leave the entries of every problem that the dump path holds as they are.
-    """
-
-    prune: bool = False
-    new_only: bool = False
-    keep_candidates: bool = False
-
-
-@dataclass(frozen=True)
-class Ending:
-    """What a run comes to.
-
-    :param lookups: of all processes, with the outcomes that only the whole run knows.
-    :param merged: what the dump path is to hold, and what changes there.
-    :param unused: entries that nobody asked for; with ``prune`` they are dropped.
-    :param left_out: loaded entries of problems that nobody asked for and the dump path will not hold.
-    :param taken_over: how many tunings of killed runs count in this one.
-    :param replaced: entries that were there for other code or candidates of what was tuned, of which no row tells.
-    """
-
-    lookups: tuple[Lookup, ...] = ()
-    merged: Merged = field(default_factory=lambda: Merged(Cache()))
-    unused: tuple[Entry, ...] = ()
-    left_out: tuple[Entry, ...] = ()
-    taken_over: int = 0
-    replaced: tuple[Entry, ...] = ()
-
-
-def end(beginning: Beginning, collected: Collected, held: Cache, policy: DumpPolicy | None) -> Ending:
-    """Settle a run.
+def settle(beginning: Beginning, collected: Collected, held: Cache, request: Request) -> Result:
+    """What a run comes to, as if its dump will be written: :meth:`Result.dumped` says what is so if it is not.
 
     :param held: what the dump path holds now; another run may have written to it meanwhile.
-    :param policy: None in a run that dumps nothing.
     """
-    is_complete, wanted = not collected.incomplete, policy or DumpPolicy()
-    prunes = wanted.prune and is_complete
+    is_complete = not collected.incomplete
+    prunes = request.prune and is_complete
     lookups = _of_all(collected, forget_compiled=prunes)
     unused = _unused(beginning, lookups, collected) if is_complete else ()
     asked = {lookup.problem for lookup in lookups}
-    taken_over = [one for one in with_outer(collected.taken_over) if one.problem not in asked] if policy else []
-    measured = _measured(collected, lookups, taken_over)
-    kept = lookups if policy is None else _of_the_run(lookups, beginning, held)
+    recovered = [one for one in with_outer(collected.recovered) if one.problem not in asked] if request.dumps else []
+    measured = _measured(collected, lookups, recovered)
+    kept = _of_the_run(lookups, beginning, held) if request.dumps else lookups
     used = [lookup.entry for lookup in kept if lookup.entry is not None and _was_used(lookup)]
-    drop = {entry.identity for entry in unused} if wanted.prune else set()
-    if wanted.new_only:
+    drop = {entry.identity for entry in unused} if request.prune else set()
+    there: set[Problem] = set()
+    if request.new_only:
         there = {entry.problem for entry in held.entries}
         measured = [one for one in measured if one.entry.problem not in there]
     else:
-        there = set()
         used, gone = _under_new_names(used, lookups, is_complete=is_complete)
         drop |= gone
-    if policy is not None:
-        used += _faster(kept, policy.keep_candidates)
+    if request.dumps:
+        used += _faster(kept, request.keep_candidates)
     merged = merge(
         held,
         measured,
         [entry for entry in used if entry.problem not in there],
         lambda entry: entry.identity in drop,
-        Rules(wanted.keep_candidates, keep_pruned=not is_complete, forget_compiled=prunes),
+        Rules(request.keep_candidates, keep_pruned=not is_complete, forget_compiled=prunes),
     )
-    left_out = _left_out(beginning, merged.cache, drop, asked) if policy is not None else ()
-    replaced = _replaced(held, merged, measured, lookups) if merged.removed or merged.changed else ()
-    return Ending(tuple(lookups), merged, unused, left_out, len(taken_over), replaced)
+    index = beginning.index
+    nearest = Nearest([index] if index is not None else [], request.aliases)
+    return Result(
+        rows_of(lookups, nearest.find, merged, is_sweep=bool(request.sweep)),
+        collected,
+        request,
+        merged if request.dumps else replace(merged, disagreements=()),
+        loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
+        covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
+        unused=unused,
+        left_out=_left_out(beginning, merged.cache, drop, asked) if request.dumps else (),
+        replaced=_replaced(held, merged, measured, lookups) if request.dumps else (),
+        recovered=len(recovered),
+        ignored=0 if lookups else _ignored(beginning, request.ignore),
+        changes=_changes(beginning, lookups, merged.cache),
+        notes=(*collected.notes, *_aliases_of_nothing(beginning, request.aliases)),
+    )
 
 
 def _of_all(collected: Collected, *, forget_compiled: bool) -> list[Lookup]:
@@ -167,11 +103,11 @@ def _of_all(collected: Collected, *, forget_compiled: bool) -> list[Lookup]:
     return with_compiled(found, compiled_for, anew=forget_compiled)
 
 
-def _measured(collected: Collected, lookups: Sequence[Lookup], taken_over: Sequence[Lookup]) -> list[Measured]:
+def _measured(collected: Collected, lookups: Sequence[Lookup], recovered: Sequence[Lookup]) -> list[Measured]:
     processes = [process for process, _ in collected.lookups]
     return [
         *measurements(zip(processes, lookups, strict=True)),
-        *measurements((INTERRUPTED_RUN, lookup) for lookup in taken_over),
+        *measurements((INTERRUPTED_RUN, lookup) for lookup in recovered),
     ]
 
 
@@ -239,7 +175,7 @@ def _faster(lookups: Iterable[Lookup], keep_candidates: bool) -> list[Entry]:
 
 def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity], asked: Set[Problem]) -> tuple[Entry, ...]:
     written = {entry.problem for entry in after.entries} | asked
-    loaded = {entry.identity: entry for _, cache in beginning.loaded for entry in cache.entries}
+    loaded = {entry.identity: entry for entry in beginning.entries}
     found = (entry for identity, entry in loaded.items() if identity not in dropped)
     return tuple(sorted((entry for entry in found if entry.problem not in written), key=lambda one: one.sort_key))
 
@@ -265,10 +201,10 @@ def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collecte
     the same minor version of that tuner's library, and its kernel was asked for or
     its module imported. An entry of a problem that no entry could serve is not
     unused: it is stale, and reported as that. Nor is one for candidates that pruning
-    left elsewhere: which list a test asks for may depend on those before it. Nothing is said of a tuner that was left
-    alone, if only in one call; nor of what only another tuning has asked for, where that one was asked for.
+    left elsewhere: which list a test asks for may depend on those before it. Nothing is said of a tuner that was
+    bypassed, if only in one call; nor of what only another tuning has asked for, where that one was asked for.
     """
-    kept = merge(beginning.held, used=[entry for _, cache in beginning.loaded for entry in cache.entries]).cache
+    kept = merge(beginning.held, used=beginning.entries).cache
     exact = {lookup.identity for lookup in lookups}
     exact |= {lookup.entry.identity for lookup in lookups if lookup.entry is not None}
     unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
@@ -279,14 +215,14 @@ def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collecte
     kernels.update(kernel for process in collected.facts for kernel in process.imported)
     versions = collected.versions
     # A call that an error of ours left to its tuner may have been the one.
-    left_alone = {library_of(tuner) for process in collected.facts for tuner, _ in process.unhooked}
+    bypassed = {library_of(tuner) for process in collected.facts for tuner, _ in process.unhooked}
 
     def is_unused(entry: Entry) -> bool:
         problem = entry.problem
         now = versions.get(problem.library)
         return (
             problem.device in devices
-            and problem.library not in left_alone
+            and problem.library not in bypassed
             and now is not None
             and now.minor == entry.versions.minor
             and problem.name in kernels
@@ -297,3 +233,36 @@ def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collecte
         )
 
     return tuple(entry for entry in kept.entries if is_unused(entry))
+
+
+def _ignored(beginning: Beginning, globs: tuple[str, ...]) -> int:
+    problems = [entry.problem for entry in beginning.entries] if globs else []
+    return sum(is_ignored(problem.tuner, problem.kernel, globs) for problem in problems)
+
+
+def _aliases_of_nothing(beginning: Beginning, aliases: Mapping[str, str]) -> Iterator[str]:
+    devices = {device.name for _, cache in beginning.loaded for device in cache.devices}
+    for other in sorted(set(aliases.values()) - devices):
+        if devices:
+            yield f"autotune_device_alias: no loaded entry is for {other} (they are for {', '.join(sorted(devices))})"
+
+
+def _changes(beginning: Beginning, lookups: Iterable[Lookup], after: Cache) -> Diff:
+    """What is new in the entries of the problems that a run asked for, or chosen otherwise, or measured anew.
+
+    They are compared with the loaded caches, or with what the dump path held where nothing is loaded. What nobody
+    asked for is not among it: those entries are unused, of other devices, or of tests that did not run.
+    """
+    asked = {lookup.problem for lookup in lookups if old_entry(lookup) is None}  # a moved one is not new
+    kernels = {problem.kernel for problem in asked}
+
+    def of_this_run(entries: Iterable[Entry]) -> Cache:
+        # The hash of a problem takes long, and most entries of a large cache are of other kernels.
+        return Cache(tuple(entry for entry in entries if entry.problem.kernel in kernels and entry.problem in asked))
+
+    given = [cache for _, cache in beginning.loaded] or [beginning.held]
+    before = {entry.identity: entry for cache in given for entry in of_this_run(cache.entries).entries}
+    if not before and not beginning.loaded:
+        return NO_CHANGES
+    found = diff(Cache(tuple(before.values())), of_this_run(after.entries))
+    return Diff(tuple(change for change in found.changes if change.kind is not ChangeKind.REMOVED), found.unchanged)

@@ -13,13 +13,13 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import faces, html, json_report, markdown, terminal
 from pytest_autotune.report.gate import Limit, judge, judge_drift
-from pytest_autotune.report.rows import Row
-from pytest_autotune.report.summary import Summary, summarise
-from pytest_autotune.run.dumping import Dump
-from pytest_autotune.run.encoding import ProcessFacts
-from pytest_autotune.run.ending import Beginning, Collected, DumpPolicy, Ending, end
+from pytest_autotune.run.collected import Collected, ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.result import Dump, Request, Result
+from pytest_autotune.run.rows import Row
+from pytest_autotune.run.settle import Beginning, settle
 from pytest_autotune.run.verify import TIME_OVER, Share, Verdict, Verification
+from tests.results import result
 
 GPU = Device("GPU", "arch", 4)
 OTHER = Device("Other GPU", "arch", 8)
@@ -59,37 +59,35 @@ def collected(*lookups: tuple[str, Lookup] | Lookup, **more: Any) -> Collected:
     return Collected(tuple(pairs), **{"facts": (FACTS,), **more})
 
 
-def finished(
-    began: Beginning, found: Collected, policy: DumpPolicy | None = None, prune: bool = False
-) -> tuple[Ending, Summary]:
-    ending = end(began, found, began.held, policy)
-    return ending, summarise(began, found, ending, DUMP if policy else None, prune=prune)
+def finished(began: Beginning, found: Collected, **request: Any) -> Result:
+    settled = settle(began, found, began.held, Request(**request))
+    return settled.dumped(DUMP) if settled.request.dumps else settled
 
 
 def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_the_new_one() -> None:
     old = entry(problem(), "b")
     new = entry(problem(), "a", a=10.0, b=10.1)
 
-    ending, summary = finished(beginning(held=(old,)), collected(searched(new)), DumpPolicy())
+    summary = finished(beginning(held=(old,)), collected(searched(new)), dumps=True)
 
-    assert ending.merged.cache.entries == (old,)
+    assert summary.cache.entries == (old,)
     assert [row.choice for row in summary.rows] == [old.choice]
     assert summary.rows[0].candidates == new.candidates
 
 
-@pytest.mark.parametrize("policy", [DumpPolicy(), None])
-def test_of_two_searches_the_report_shows_the_one_that_counts(policy: DumpPolicy | None) -> None:
+@pytest.mark.parametrize("dumps", [True, False])
+def test_of_two_searches_the_report_shows_the_one_that_counts(dumps: bool) -> None:
     disturbed = searched(entry(problem(), "a", a=1.0, b=2.0), disturbed=True, test="test_a.py::test")
     good = searched(entry(problem(), "b", a=9.0, b=2.0), test="test_b.py::test")
 
     for lookups in itertools.permutations([("gw0", disturbed), ("gw1", good)]):
-        ending, summary = finished(beginning(), collected(*lookups), policy)
+        summary = finished(beginning(), collected(*lookups), dumps=dumps)
 
         (row,) = summary.rows
-        assert row.choice == ending.merged.cache.entries[0].choice == candidate("b", 2.0)
+        assert row.choice == summary.cache.entries[0].choice == candidate("b", 2.0)
         assert row.candidates == good.entry.candidates  # type: ignore[union-attr]
         assert not row.disturbed
-        assert len(summary.disagreements) == (policy is not None)
+        assert len(summary.merged.disagreements) == dumps
 
 
 def test_the_same_ending_in_whatever_order_processes_reported() -> None:
@@ -100,7 +98,7 @@ def test_the_same_ending_in_whatever_order_processes_reported() -> None:
         ("gw2", searched(entry(problem(M=2), "b", b=1.5))),
     ]
     began = beginning(kept)
-    endings = [finished(began, collected(*order), DumpPolicy())[1] for order in itertools.permutations(lookups)]
+    endings = [finished(began, collected(*order), dumps=True).rows for order in itertools.permutations(lookups)]
 
     assert all(one == endings[0] for one in endings)
 
@@ -109,13 +107,13 @@ def test_an_entry_that_nobody_asked_for_in_a_complete_run_is_unused_and_pruned_o
     asked, unasked = entry(problem(M=1)), entry(problem(M=2))
     began = beginning(asked, unasked, held=(asked, unasked))
 
-    kept, told = finished(began, collected(hit(asked)), DumpPolicy())
-    pruned, _ = finished(began, collected(hit(asked)), DumpPolicy(prune=True), prune=True)
-    incomplete, silent = finished(began, collected(hit(asked), incomplete="-k selects tests"), DumpPolicy(prune=True))
+    kept = finished(began, collected(hit(asked)), dumps=True)
+    pruned = finished(began, collected(hit(asked)), dumps=True, prune=True)
+    incomplete = finished(began, collected(hit(asked), incomplete="-k selects tests"), dumps=True, prune=True)
 
-    assert (kept.merged.removed, told.unused) == (0, (unasked,))
+    assert (kept.merged.removed, kept.unused) == (0, (unasked,))
     assert (pruned.merged.removed, pruned.merged.cache.entries) == (1, (asked,))
-    assert (incomplete.merged.removed, silent.unused) == (0, ())
+    assert (incomplete.merged.removed, incomplete.unused) == (0, ())
 
 
 def test_an_entry_for_another_list_that_pruning_left_is_not_unused_where_its_problem_was_asked_for() -> None:
@@ -125,9 +123,9 @@ def test_an_entry_for_another_list_that_pruning_left_is_not_unused_where_its_pro
 
     asked, another, unasked = of("one", 1), of("other", 1), of("one", 2)
 
-    ending, _ = finished(beginning(asked, another, unasked), collected(hit(asked)))
+    summary = finished(beginning(asked, another, unasked), collected(hit(asked)))
 
-    assert ending.unused == (unasked,)
+    assert summary.unused == (unasked,)
 
 
 @pytest.mark.parametrize(
@@ -142,30 +140,30 @@ def test_an_entry_for_another_list_that_pruning_left_is_not_unused_where_its_pro
 def test_an_entry_that_this_run_could_not_have_asked_for_is_not_unused(unasked: Entry, facts: ProcessFacts) -> None:
     asked = entry(problem(M=1))
 
-    ending, _ = finished(beginning(asked, unasked), collected(hit(asked), facts=(facts,)))
+    summary = finished(beginning(asked, unasked), collected(hit(asked), facts=(facts,)))
 
-    assert ending.unused == ()
+    assert summary.unused == ()
 
 
 def test_what_another_run_wrote_meanwhile_stays() -> None:
     mine, theirs = entry(problem(M=1), a=1.0), entry(problem(M=2))
 
-    ending = end(beginning(), collected(searched(mine)), Cache((theirs,)), DumpPolicy(prune=True))
+    summary = settle(beginning(), collected(searched(mine)), Cache((theirs,)), Request(dumps=True, prune=True))
 
-    assert {one.problem for one in ending.merged.cache.entries} == {mine.problem, theirs.problem}
-    assert (ending.merged.added, ending.merged.unchanged) == (1, 1)
+    assert {one.problem for one in summary.cache.entries} == {mine.problem, theirs.problem}
+    assert (summary.merged.added, summary.merged.unchanged) == (1, 1)
 
 
-def test_what_was_taken_over_counts_only_where_this_run_did_not_ask() -> None:
+def test_what_was_recovered_counts_only_where_this_run_did_not_ask() -> None:
     before, now = entry(problem(M=1), "a", a=1.0), entry(problem(M=1), "b", b=2.0)
     other = entry(problem(M=2), "a", a=1.0)
-    found = collected(searched(now), taken_over=(searched(before), searched(other)))
+    found = collected(searched(now), recovered=(searched(before), searched(other)))
 
-    ending, summary = finished(beginning(), found, DumpPolicy())
+    summary = finished(beginning(), found, dumps=True)
 
-    assert [one.choice for one in ending.merged.cache.entries] == [now.choice, other.choice]
-    assert summary.taken_over == 1
-    assert finished(beginning(), found)[0].taken_over == 0
+    assert [one.choice for one in summary.cache.entries] == [now.choice, other.choice]
+    assert summary.recovered == 1
+    assert finished(beginning(), found).recovered == 0
 
 
 def test_loaded_entries_that_the_dump_does_not_hold_are_named_by_device(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,11 +171,11 @@ def test_loaded_entries_that_the_dump_does_not_hold_are_named_by_device(capsys: 
     gone = [entry(problem(M=3)), *(entry(problem(M=m, device=OTHER)) for m in range(7))]
     found = collected(hit(asked), searched(entry(problem(M=2), source="new", a=1.0), Outcome.STALE), incomplete="-k")
 
-    ending, summary = finished(beginning(asked, stale, *gone), found, DumpPolicy())
+    summary = finished(beginning(asked, stale, *gone), found, dumps=True)
 
-    assert set(ending.left_out) == set(gone)
-    assert set(finished(beginning(asked, stale, *gone, held=tuple(gone)), found, DumpPolicy())[0].left_out) == set()
-    assert finished(beginning(asked, *gone), found)[1].left_out == ()
+    assert set(summary.left_out) == set(gone)
+    assert set(finished(beginning(asked, stale, *gone, held=tuple(gone)), found, dumps=True).left_out) == set()
+    assert finished(beginning(asked, *gone), found).left_out == ()
     told = [line.text for line in terminal.section(summary, 0)]
     assert f"8 loaded entries are not in new.textproto: no test asked for them (1 for {GPU}; 7 for {OTHER})" in told
     assert len(json_report.to_mapping(summary)["left_out"]) == 8
@@ -188,7 +186,7 @@ def test_a_dump_names_the_kernels_of_which_it_drops_what_another_suite_may_have_
     held = [theirs, *(entry(problem(f"k{n}", M=m), source="old") for n in range(1, 5) for m in (1, 2))]
     again = [*ours, *(entry(problem(f"k{n}", M=m), source="ours", a=1.0) for n in range(1, 5) for m in (1, 2))]
 
-    _, summary = finished(beginning(held=tuple(held)), collected(*map(searched, again)), DumpPolicy())
+    summary = finished(beginning(held=tuple(held)), collected(*map(searched, again)), dumps=True)
 
     assert set(summary.replaced) == set(held)
     told = "9 entries of other code or candidates were replaced: toy:k0, toy:k1, toy:k2 and 2 other kernels"
@@ -202,17 +200,17 @@ def test_what_a_row_tells_to_be_stale_is_not_told_again_when_it_is_replaced() ->
     old, new = entry(problem(), source="old"), entry(problem(), source="new", a=1.0)
     stale = collected(searched(new, Outcome.STALE))
 
-    assert finished(beginning(old, held=(old,)), stale, DumpPolicy())[1].replaced == ()
-    assert finished(beginning(old), stale)[1].replaced == ()
-    pruned = finished(beginning(held=(old,)), collected(searched(entry(problem(M=1)))), DumpPolicy(prune=True))
-    assert pruned[1].replaced == ()
+    assert finished(beginning(old, held=(old,)), stale, dumps=True).replaced == ()
+    assert finished(beginning(old), stale).replaced == ()
+    pruned = finished(beginning(held=(old,)), collected(searched(entry(problem(M=1)))), dumps=True, prune=True)
+    assert pruned.replaced == ()
 
 
 def rows(*outcomes: Outcome) -> tuple[Row, ...]:
     return tuple(Row(problem(M=number), outcome) for number, outcome in enumerate(outcomes))
 
 
-MISSED = Summary(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcome.STALE, Outcome.MISMATCH))
+MISSED = Result(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcome.STALE, Outcome.MISMATCH))
 
 
 @pytest.mark.parametrize(
@@ -222,36 +220,34 @@ MISSED = Summary(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcom
         (MISSED, "2", "maximum allowed autotune cache misses exceeded: 3 > 2", ""),
         (MISSED, "75%", "", ""),
         (MISSED, "74.9%", "maximum allowed autotune cache misses exceeded: 3 of 4 > 74.9%", ""),
-        (replace(MISSED, unseen=("triton:k",)), "3", "maximum allowed autotune cache misses exceeded: 4 > 3", ""),
-        (replace(MISSED, updates=True), "0", "", "this run updates the cache that it loads"),
-        (replace(MISSED, interrupted=True), "0", "", "the run was interrupted"),
-        (Summary(), "0", "", "nothing was loaded"),
+        (result(MISSED, untracked=("triton:k",)), "3", "maximum allowed autotune cache misses exceeded: 4 > 3", ""),
+        (result(MISSED, updates=True), "0", "", "this run updates the cache that it loads"),
+        (result(MISSED, interrupted=True), "0", "", "the run was interrupted"),
+        (Result(), "0", "", "nothing was loaded"),
         (replace(MISSED, rows=()), "9", "1 entry was loaded and not one was asked for", ""),
-        (replace(MISSED, rows=(), incomplete="1 test deselected"), "0", "", ""),
+        (result(MISSED, rows=(), incomplete="1 test deselected"), "0", "", ""),
         (
-            replace(MISSED, rows=(), incomplete="t.py::t was skipped", only_skipped=True),
+            result(MISSED, rows=(), incomplete="t.py::t was skipped", only_skipped=True),
             "0",
             "1 entry was loaded and not one was asked for (t.py::t was skipped)",
             "",
         ),
         (
-            replace(MISSED, unhooked=(("toy", "why"),), requested=("toy.part",)),
+            result(MISSED, unhooked=(("toy", "why"),), tuners=("toy.part",)),
             "9",
             "requested tuner could not be hooked: toy",
             "",
         ),
         (
-            replace(MISSED, unhooked=(("toy", "why"),), covered={"toy": frozenset()}),
+            result(MISSED, unhooked=(("toy", "why"),), covered={"toy": frozenset()}),
             "9",
             "requested tuner could not be hooked: toy",
             "",
         ),
-        (replace(MISSED, unhooked=(("toy", "why"),), requested=("other",)), "9", "", ""),
+        (result(MISSED, unhooked=(("toy", "why"),), tuners=("other",)), "9", "", ""),
     ],
 )
-def test_the_gate_needs_the_summary_and_the_limit_only(
-    summary: Summary, limit: str, failure: str, skipped: str
-) -> None:
+def test_the_gate_needs_the_summary_and_the_limit_only(summary: Result, limit: str, failure: str, skipped: str) -> None:
     gate = judge(summary, Limit.parse(limit))
 
     assert (gate.limit, gate.failure, gate.skipped.removeprefix("autotune cache misses not judged: ")) == (
@@ -261,8 +257,8 @@ def test_the_gate_needs_the_summary_and_the_limit_only(
     )
 
 
-def test_an_unportable_problem_of_a_run_that_loads_nothing_is_not_judged() -> None:
-    rows = tuple(replace(row, outcome=Outcome.UNPORTABLE) for row in MISSED.rows)
+def test_an_uncacheable_problem_of_a_run_that_loads_nothing_is_not_judged() -> None:
+    rows = tuple(replace(row, outcome=Outcome.UNCACHEABLE) for row in MISSED.rows)
     gate = judge(replace(MISSED, loaded=(), rows=rows), Limit.parse("0"))
 
     assert (gate.failure, gate.skipped) == ("", "autotune cache misses not judged: nothing was loaded")
@@ -278,7 +274,7 @@ def test_a_run_that_should_have_loaded_something_passes_only_where_a_test_has() 
 
 
 def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_drift_green() -> None:
-    summary = replace(MISSED, rows=rows(Outcome.HIT, Outcome.HIT), verify=Verification(Share(), seconds=1.0))
+    summary = result(MISSED, rows=rows(Outcome.HIT, Outcome.HIT), verify=Verification(Share(), seconds=1.0))
     first, second = (Verdict("it cannot be launched"), Verdict(TIME_OVER))
     mixed = replace(
         summary, rows=tuple(replace(row, verdict=told) for row, told in zip(summary.rows, (first, second), strict=True))
@@ -290,7 +286,7 @@ def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_dr
 
 
 def test_without_a_limit_nothing_is_judged() -> None:
-    assert judge(MISSED, None) == Summary().gate
+    assert judge(MISSED, None) == Result().gate
 
 
 def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_as_in_the_terminal() -> None:
@@ -299,19 +295,19 @@ def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_a
         ("gw0", hit(old)),
         ("gw1", searched(entry(problem(M=2), "a", a=1.0))),
         ("gw2", searched(entry(problem(M=2), "b", b=2.0))),
-        taken_over=(searched(entry(problem(M=3), a=1.0)),),
+        recovered=(searched(entry(problem(M=3), a=1.0)),),
         crashed=("gw3",),
         facts=(replace(FACTS, worker="gw1", waited_s=1.5),),
     )
 
-    _, summary = finished(beginning(old), found, DumpPolicy())
+    summary = finished(beginning(old), found, dumps=True)
 
     told = "\n".join(line.word + line.text for line in terminal.section(summary, 1))
     report = json_report.to_mapping(summary)
     assert "worker gw3 crashed" in told
     assert report["crashed"] == ["gw3"]
-    assert "took over 1 tuning" in told
-    assert report["taken_over"] == 1
+    assert "recovered 1 tuning" in told
+    assert report["recovered"] == 1
     assert "1 hit, tuned with toy 0.9; this run has toy 1.0" in told
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
     assert "CONFLICT toy:k (M=2): gw1 chose config=a, gw2 chose config=b - kept gw1" in told
@@ -324,7 +320,7 @@ def test_very_verbose_output_tells_the_spread_of_a_measurement_and_that_it_was_d
     chosen = replace(candidate("a", 10.0), label="+-0.1 us, 9 of 9 runs")
     made = replace(entry(problem()), choice=chosen, candidates=(chosen,))
 
-    _, summary = finished(beginning(), collected(searched(made, Outcome.MISS, disturbed=True)))
+    summary = finished(beginning(), collected(searched(made, Outcome.MISS, disturbed=True)))
 
     (told,) = (line.text for line in terminal.section(summary, 2) if line.text.startswith("     tuned in"))
     assert told.endswith("(+-0.1 us, 9 of 9 runs; disturbed: something else may have run on the device)")

@@ -44,7 +44,7 @@ def test_first_uses_the_first_candidate_for_a_miss_and_for_a_stale_problem(suite
         "MISS test_op.py::test_op[32] - toy:lib.op (M=32): no entry; the nearest has M 16 instead of 32; "
         "the first candidate was used",
         "STALE test_op.py::test_op[16] - toy:lib.op (M=16): source changed; the first candidate was used",
-        "1 hit, 1 miss, 1 stale; 2 used untuned",
+        "1 hit, 1 miss, 1 stale; 2 used a fallback",
         "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache.",
     ]
     assert known.cache.read_bytes() == before
@@ -56,8 +56,8 @@ def test_nearest_uses_the_choice_of_the_nearest_entry(known: Suite) -> None:
     report = known.report("--autotune-load=cache.textproto", "--autotune-on-miss=nearest")
 
     assert known.tunings == []
-    assert report["counts"]["miss"] == report["counts"]["untuned"] == 2
-    assert [(row["untuned"], row["tuned"], row["choice"]) for row in report["lookups"]] == [
+    assert report["counts"]["miss"] == report["counts"]["fallback"] == 2
+    assert [(row["fallback"], row["tuned"], row["choice"]) for row in report["lookups"]] == [
         ("nearest", False, {"params": {"config": "fast"}}),
         ("nearest", False, {"params": {"config": "middle"}}),
     ]
@@ -70,7 +70,7 @@ def test_the_gate_counts_them_as_misses(known: Suite, section, word: str) -> Non
     result = known.load(f"--autotune-on-miss={word}", "--autotune-max-misses=0")
 
     assert result.ret == 1
-    assert section(result)[-2].startswith("2 hits, 1 miss; 1 used untuned")
+    assert section(result)[-2].startswith("2 hits, 1 miss; 1 used a fallback")
 
 
 def test_nearest_takes_the_first_candidate_where_no_entry_is_near(serial_suite: Suite) -> None:
@@ -79,7 +79,7 @@ def test_nearest_takes_the_first_candidate_where_no_entry_is_near(serial_suite: 
 
     report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-on-miss=nearest")
 
-    assert [row["untuned"] for row in report["lookups"]] == ["first"]
+    assert [row["fallback"] for row in report["lookups"]] == ["first"]
     assert report["counts"]["tuned"] == 0
 
 
@@ -90,7 +90,7 @@ def test_first_needs_no_cache(serial_suite: Suite, section) -> None:
 
     result.assert_outcomes(passed=1)
     assert serial_suite.tunings == []
-    assert section(result)[-1] == "0 hits, 1 miss; 1 used untuned"
+    assert section(result)[-1] == "0 hits, 1 miss; 1 used a fallback"
     result.stdout.fnmatch_lines(["autotune: on miss first"])
 
 

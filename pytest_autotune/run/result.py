@@ -1,0 +1,319 @@
+"""What a run came to, as data: the one thing that every renderer shows. Pure.
+
+Whatever one renderer knows stands here, so that all of them can show it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pytest_autotune.cache.diff import Diff
+from pytest_autotune.cache.merge import Merged
+from pytest_autotune.cache.model import Cache, Device, Entry
+from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.rows import NOT_COVERED, Row
+from pytest_autotune.run.verify import Verification
+
+NO_CHANGES = Diff((), 0)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a test is defined.
+
+    :param path: of its file, relative to the root of the repository, with forward slashes.
+    :param line: the first one is 1; 0 where it is not known.
+    """
+
+    path: str
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Whether a run is within a limit: on its misses and unused entries, or on its choices that are slower.
+
+    :param limit: how many are allowed, as the user wrote it; empty where they are not to be judged.
+    :param fail_on_unused: whether unused entries are to be judged.
+    :param failure: why the run fails; empty when it passes.
+    :param skipped: why nothing was judged; empty when it was.
+    :param is_usage_error: the failure is one of what was asked for, not of what was found.
+    """
+
+    limit: str = ""
+    failure: str = ""
+    skipped: str = ""
+    is_usage_error: bool = False
+    fail_on_unused: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, as far as the end of a run goes by it.
+
+    :param dumps: what was chosen is to be written.
+    :param prune: the unused entries are to be dropped.
+    :param new_only: leave the entries of every problem that the dump path holds as they are.
+    :param keep_candidates: keep every candidate of a new entry that has a choice.
+    :param updates: the dump path was loaded, too.
+    :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
+    :param tuners: those that the user named; empty where those with loaded entries act.
+    :param tuners_named_by: how the user named them, as spelt.
+    :param ignore: globs of kernels that are bypassed.
+    :param aliases: device name -> name of a device whose entries it may use.
+    :param refused: the outcomes for which the test that asks fails.
+    :param sweep: whose candidates the problems ran with, as a user types it again; empty where it is no sweep.
+    :param verify: which loaded choices were to be raced again; None where none were.
+    """
+
+    dumps: bool = False
+    prune: bool = False
+    new_only: bool = False
+    keep_candidates: bool = False
+    updates: bool = False
+    update: str = ""
+    tuners: tuple[str, ...] = ()
+    tuners_named_by: str = ""
+    ignore: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    refused: tuple[Outcome, ...] = ()
+    sweep: str = ""
+    verify: Verification | None = None
+
+    @property
+    def bypassing(self) -> tuple[str, ...]:
+        """The options that bypass some tuners or kernels, as spelt."""
+        named_by = [self.tuners_named_by] if self.tuners else []
+        return (*named_by, *(["autotune_ignore (ini)"] if self.ignore else []))
+
+
+@dataclass(frozen=True)
+class Dump:
+    """What became of the dump file; what changed there is told by :attr:`Result.merged`.
+
+    :param path: as the user wrote it.
+    :param written_to: where it was written; another path where the file was locked, empty where it was not.
+    :param rewritten: its bytes have changed.
+    :param error: why it could not be written; empty if it was.
+    """
+
+    path: str
+    written_to: str = ""
+    rewritten: bool = False
+    error: str = ""
+
+    @property
+    def written(self) -> bool:
+        """Whether what the run came to is in a file now."""
+        return bool(self.written_to)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to.
+
+    :param collected: what its processes have reported.
+    :param merged: what the dump path is to hold, and what changes there.
+    :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
+    :param covered: tuner -> the devices that the loaded caches have entries for.
+    :param unused: entries that nobody asked for; those that were pruned are not among them.
+    :param left_out: loaded entries of problems that nobody asked for and the dump path does not hold.
+    :param replaced: entries that the dump path had for other code or candidates of what was tuned, of which no row
+        tells.
+    :param recovered: how many tunings of killed runs with this dump path count in this one.
+    :param ignored: how many loaded entries ``autotune_ignore`` leaves out, in a run that asked for nothing.
+    :param changes: how what was chosen differs from what was loaded; where nothing was, from what the dump path held.
+    :param notes: what is to be known beside: lines of adapters and of the plugin itself.
+    :param errors: what the user asked for and did not get; any fails the run.
+    :param drift: whether no more of the choices that were raced again are slower than may be.
+    :param places: node id of a test that asked -> where it is defined.
+    """
+
+    rows: tuple[Row, ...] = ()
+    collected: Collected = field(default_factory=Collected)
+    request: Request = field(default_factory=Request)
+    merged: Merged = field(default_factory=lambda: Merged(Cache()))
+    loaded: tuple[tuple[str, int], ...] = ()
+    covered: Mapping[str, frozenset[Device]] = field(default_factory=dict)
+    unused: tuple[Entry, ...] = ()
+    left_out: tuple[Entry, ...] = ()
+    replaced: tuple[Entry, ...] = ()
+    recovered: int = 0
+    ignored: int = 0
+    changes: Diff = NO_CHANGES
+    notes: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    dump: Dump | None = None
+    gate: Gate = field(default_factory=Gate)
+    drift: Gate = field(default_factory=Gate)
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def cache(self) -> Cache:
+        """What the dump path is to hold."""
+        return self.merged.cache
+
+    def dumped(self, dump: Dump) -> Result:
+        """The result, when what became of the dump is known."""
+        if not dump.written:
+            errors = (*self.errors, *([dump.error] if dump.error else []))
+            merged = Merged(self.cache, best=self.merged.best)
+            return replace(self, dump=dump, merged=merged, recovered=0, left_out=(), replaced=(), errors=errors)
+        return replace(self, dump=dump, unused=() if self.request.prune else self.unused)
+
+    @property
+    def incomplete(self) -> str:
+        """The first reason why unused entries were not looked for."""
+        return self.collected.incomplete
+
+    @property
+    def untracked(self) -> tuple[str, ...]:
+        """Kernels that were tuned without passing the session."""
+        return self.collected.untracked
+
+    @property
+    def unhooked(self) -> tuple[tuple[str, str], ...]:
+        """(tuner, why it could not be hooked)."""
+        return self.collected.unhooked
+
+    @property
+    def verified(self) -> tuple[Row, ...]:
+        """The rows whose loaded choice was raced again."""
+        return tuple(row for row in self.rows if row.verdict is not None and not row.verdict.reason)
+
+    @property
+    def slower(self) -> tuple[Row, ...]:
+        """Those of them whose choice is slower than another candidate, the slowest first."""
+        rows = [row for row in self.verified if row.verdict is not None and row.verdict.is_slower]
+        return tuple(sorted(rows, key=lambda row: -row.verdict.slower if row.verdict else 0.0))
+
+    @property
+    def not_verified(self) -> dict[tuple[str, str], int]:
+        """(tuner, why) -> of how many hits it was the turn, and they were not raced."""
+        found = [(row.problem.tuner, row.verdict.reason) for row in self.rows if row.verdict and row.verdict.reason]
+        return dict(sorted(Counter(found).items()))
+
+    @property
+    def verifying_seconds(self) -> float:
+        """What racing took, with compiling and waiting, in all processes together."""
+        return round(sum(row.verdict.seconds for row in self.rows if row.verdict), 3)
+
+    @property
+    def verifying_device_seconds(self) -> float:
+        """How long devices were held for that."""
+        return round(sum(row.verdict.measured_seconds for row in self.rows if row.verdict), 3)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of problems by outcome, and by what became of them; of entries, how many are unused.
+
+        Tuned are those of which something was chosen, failed those of which no candidate can be used.
+        """
+        by_outcome = Counter(row.outcome for row in self.rows)
+        counts = {outcome.value: by_outcome[outcome] for outcome in (Outcome.HIT, Outcome.MISS, Outcome.STALE)}
+        counts["mismatch"] = by_outcome[Outcome.MISMATCH]
+        counts["tuned"] = sum(row.tuned and not row.failed for row in self.rows)
+        counts["failed"] = sum(row.failed for row in self.rows)
+        counts["unrecorded"] = sum(bool(row.unrecorded) for row in self.rows)
+        counts["fallback"] = sum(bool(row.fallback) for row in self.rows)
+        counts["unused"] = len(self.unused)
+        counts["uncacheable"] = by_outcome[Outcome.UNCACHEABLE]
+        return counts
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether lookups could be hits: something was loaded, if only by a marker."""
+        return bool(self.loaded) or any(row.outcome not in (None, Outcome.UNCACHEABLE) for row in self.rows)
+
+    @property
+    def to_update(self) -> tuple[Row, ...]:
+        """The rows that an update would cover: not those that the dump has now, nor those that nothing can record."""
+        outcomes = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH)
+        rows = (row for row in self.rows if row.outcome in outcomes and not row.unrecorded)
+        dump = self.dump
+        if dump is None or dump.error:
+            return tuple(rows)
+        return tuple(row for row in rows if not row.is_kept or (self.request.new_only and row.outcome is Outcome.STALE))
+
+    @property
+    def moved(self) -> dict[tuple[str, str], int]:
+        """(tuner:kernel as it was, kernel as it is) -> how many of its problems are found under the old name only."""
+        rows = [row for row in self.rows if row.moved_from]
+        return dict(
+            sorted(Counter((f"{row.problem.tuner}:{row.moved_from}", row.problem.kernel) for row in rows).items())
+        )
+
+    @property
+    def aliases(self) -> dict[tuple[str, str], int]:
+        """(device, name of the device whose entries it took) -> how many problems."""
+        pairs = Counter((row.problem.device.name, row.alias) for row in self.rows if row.alias)
+        return dict(sorted(pairs.items()))
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Why the run fails; empty when it passes."""
+        return (*filter(None, [self.gate.failure, self.drift.failure]), *self.errors)
+
+    @property
+    def misses(self) -> int:
+        """The number of problems that the loaded caches do not cover."""
+        return sum(row.outcome in NOT_COVERED for row in self.rows) + len(self.untracked)
+
+    @property
+    def problems(self) -> int:
+        """The number of problems that were looked up."""
+        return len(self.rows) + len(self.untracked)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether what was loaded has no entry at all, nor had the cache of a test one for what that looked up."""
+        found_nothing = all(row.outcome in (None, Outcome.MISS, Outcome.UNCACHEABLE) for row in self.rows)
+        return bool(self.loaded) and not any(entries for _, entries in self.loaded) and found_nothing
+
+    @property
+    def unasked(self) -> int:
+        """How many entries were loaded for lookups, in a run that made none at all; else 0."""
+        return 0 if self.problems else sum(entries for _, entries in self.loaded)
+
+    @property
+    def tuning_seconds(self) -> float:
+        return round(sum((row.tuning_seconds for row in self.rows), 0.0), 3)
+
+    @property
+    def saved_seconds(self) -> float:
+        return round(sum((row.saved_seconds for row in self.rows), 0.0), 3)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that this run's problems are of."""
+        return tuple(sorted({row.problem.device for row in self.rows}, key=lambda device: device.sort_key))
+
+    @property
+    def other_versions(self) -> dict[tuple[str, str], int]:
+        """(tuned with, this run's) -> how many hits; noted as a hint, never judged."""
+        hints: Counter[tuple[str, str]] = Counter()
+        for row in self.rows:
+            then, now = row.versions, self.collected.versions.get(row.problem.library)
+            if row.outcome is Outcome.HIT and then and now and then.minor != now.minor:
+                hints[then.first, now.first] += 1
+        return dict(sorted(hints.items()))
+
+    @property
+    def without_any_entry(self) -> dict[tuple[str, Device], tuple[Row, ...]]:
+        """The rows of each tuner and device for which the loaded caches have no entry at all.
+
+        A device that takes another's entries has some, and so has one that a test's own cache serves.
+        """
+        by_device: defaultdict[tuple[str, Device], list[Row]] = defaultdict(list)
+        for row in self.rows:
+            by_device[row.problem.tuner, row.problem.device].append(row)
+        return {
+            (tuner, device): tuple(rows)
+            for (tuner, device), rows in by_device.items()
+            if self.loaded
+            and device not in self.covered.get(tuner, ())
+            and all(row.outcome in (Outcome.MISS, Outcome.MISMATCH) for row in rows)
+        }
