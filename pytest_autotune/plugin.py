@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import pytest_autotune.session as session
 from pytest_autotune.session import INPUT_KEY, MARKER, asks_for_cache, supply_interpreter_benchmark
 from pytest_autotune.session.options import add_options, anything_set
 
@@ -49,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    session.has_ended = True
     for undo in config.stash.get(_undo, []):
         undo()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from importlib.abc import Loader
+from importlib.util import spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -91,6 +94,33 @@ def test_a_cache_that_a_test_loads_brings_its_tuner_in_once() -> None:
     with hooks.isolated():
         hooks.install()
         hooks.install()
+
+    assert CostlyAdapter.hooked == 1
+    hooks.uninstall()
+
+
+class Rewriter:
+    """A finder that answers by itself, as pytest's does for what it rewrites."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        return spec_from_loader(name, Empty()) if name == "costly_library" else None
+
+
+class Empty(Loader):
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+@pytest.mark.parametrize("has_wrapts", [True, False])
+def test_an_import_is_seen_whatever_finders_there_are(monkeypatch: pytest.MonkeyPatch, has_wrapts: bool) -> None:
+    monkeypatch.delitem(sys.modules, "costly_library")
+    wrapts = [finder for finder in sys.meta_path if "wrapt" in type(finder).__module__]
+    others = [finder for finder in sys.meta_path if finder not in wrapts]
+    monkeypatch.setattr(sys, "meta_path", [Rewriter(), *(wrapts if has_wrapts else []), *others])
+    hooks = Hooks(run_of((ENTRY,)), None)
+
+    hooks.install()
+    importlib.import_module("costly_library")
 
     assert CostlyAdapter.hooked == 1
     hooks.uninstall()

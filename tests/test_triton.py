@@ -358,6 +358,16 @@ def test_a_disk_cache_of_a_class_is_asked_only_where_its_owner_has_switched_it_o
         assert bool(asked) is is_on
 
 
+def test_a_run_inside_a_test_leaves_the_run_around_it_hooked() -> None:
+    outer = Process(None, dumping=True)
+    Process(None, dumping=True).adapter.unhook()
+
+    call(copy_kernel(Bench()))
+
+    assert [lookup.tuned for lookup in outer.lookups] == [True]
+    outer.adapter.unhook()
+
+
 def test_an_error_of_the_users_hook_at_a_hit_is_the_users(session) -> None:
     def refuse(arguments: Any, reset_only: bool = False) -> None:
         if arguments["x"].stride(0) != 1:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MARKER = "autotune_cache"
 #: What is ours in xdist's ``workerinput`` and ``workeroutput``.
 INPUT_KEY = "autotune"
+#: Whether a session has ended in this process: what it has tuned is in memory, and nobody's fault.
+has_ended = False
 
 
 def asks_for_cache(item: pytest.Item) -> bool:

@@ -385,6 +385,6 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
 
 
 def _register(config: pytest.Config, process: TestProcess) -> TestProcess:
-    process.hooks.install()
+    process.begin()
     config.pluginmanager.register(process, "autotune-process")
     return process

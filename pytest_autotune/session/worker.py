@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_autotune import devices
+from pytest_autotune import devices, session
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
@@ -83,9 +83,16 @@ class TestProcess:
         self._process_id = os.getpid()
         self._deselected = 0
         self._refused = ""
+        self._run_ends = ExitStack()
         self._test_ends = ExitStack()
         self._is_isolated = False
         self._preparing: Membership | None = None
+
+    def begin(self) -> None:
+        """Hook the tuners; until this run ends, they remember nothing of sessions before it."""
+        self.hooks.install()
+        if session.has_ended:
+            self._run_ends.enter_context(self.hooks.isolated())
 
     def _was_asked(self, lookup: Lookup) -> None:
         self.in_this_test.append(lookup)
@@ -209,6 +216,7 @@ class TestProcess:
     def pytest_unconfigure(self) -> None:
         self._end_preparing()
         self.run.begin_test("")  # a run may follow in this process: what the last test of a sweep ran with is forgotten
+        self._run_ends.close()
         self.hooks.uninstall()
 
 

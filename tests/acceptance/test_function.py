@@ -308,6 +308,13 @@ def test_what_a_conftest_tuned_before_the_run_is_told_as_untracked(serial_suite:
     assert any(line.startswith("UNTRACKED function:lib.early") for line in section(result))
 
 
+def test_what_a_session_before_has_tuned_in_this_process_is_not_told_as_unseen(serial_suite: Suite) -> None:
+    a_suite(serial_suite).dump()
+    serial_suite.run("-ppytest_autotune.plugin").assert_outcomes(passed=4)
+
+    assert serial_suite.load("--autotune-max-misses=0").ret == 0
+
+
 def test_a_test_that_fails_inside_run_leaves_the_problem_to_the_next_one(suite: Suite) -> None:
     a_suite(
         suite,

@@ -37,12 +37,13 @@ class Adapter:
         if self._tuner is None:
             yield
             return
-        chosen = self._memory.chosen
-        self._memory.chosen = {}
+        memory = self._memory
+        before = memory.chosen, memory.unseen
+        memory.chosen, memory.unseen = {}, set()
         try:
             yield
         finally:
-            self._memory.chosen = chosen
+            memory.chosen, memory.unseen = before
 
     def untracked(self) -> list[str]:
         """Kernels that were tuned before the run began, as in a conftest.py."""

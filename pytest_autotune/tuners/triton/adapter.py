@@ -100,8 +100,11 @@ class Adapter:
         check = guarded(check_disk_cache, bypass, run, NAME, library=NAME, calls=_hook_of)
         self._replace(autotuners.DISK_CACHE, check)
         self._replace(autotuners.PRUNE, prune_configs)
+        if around := vars(autotuner_class).get("cache_results"):  # a run in whose test this one is
+            self._hooked.callback(setattr, autotuner_class, "cache_results", around)
+        else:
+            self._hooked.callback(delattr, autotuner_class, "cache_results")
         autotuner_class.cache_results = _AlwaysAsk(check)
-        self._hooked.callback(delattr, autotuner_class, "cache_results")
         self._compilations = Compilations(compiled.compiled, run.compiling)
         self._hooked.callback(self._compilations.unhook)
         self._watch_when_imported()
