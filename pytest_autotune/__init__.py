@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_autotune.cache.model import Device as Device
-    from pytest_autotune.tuners.function.decorator import tuned as tuned
-    from pytest_autotune.tuners.function.errors import InvalidConfiguration as InvalidConfiguration
-    from pytest_autotune.tuners.function.errors import TuningError as TuningError
-    from pytest_autotune.tuners.function.keys import multiple_of as multiple_of
-    from pytest_autotune.tuners.function.keys import power_of_two as power_of_two
+    from pytest_autotune.tuners.function.fingerprint import multiple_of as multiple_of
+    from pytest_autotune.tuners.function.fingerprint import power_of_two as power_of_two
+    from pytest_autotune.tuners.function.space import InvalidConfiguration as InvalidConfiguration
+    from pytest_autotune.tuners.function.space import TuningError as TuningError
     from pytest_autotune.tuners.function.space import product as product
     from pytest_autotune.tuners.function.strategies import Optuna as Optuna
     from pytest_autotune.tuners.function.strategies import Random as Random
     from pytest_autotune.tuners.function.tuner import loss as loss
     from pytest_autotune.tuners.function.tuner import tune as tune
+    from pytest_autotune.tuners.function.tuner import tuned as tuned
     from pytest_autotune.tuners.measuring.how import Measuring as Measuring
 
 __version__ = "0.1.0"
@@ -27,17 +27,17 @@ __version__ = "0.1.0"
 _FUNCTION = "pytest_autotune.tuners.function"
 _PUBLIC = {
     "Device": "pytest_autotune.cache.model",
-    "InvalidConfiguration": f"{_FUNCTION}.errors",
+    "InvalidConfiguration": f"{_FUNCTION}.space",
     "Measuring": "pytest_autotune.tuners.measuring.how",
     "Optuna": f"{_FUNCTION}.strategies",
     "Random": f"{_FUNCTION}.strategies",
-    "TuningError": f"{_FUNCTION}.errors",
+    "TuningError": f"{_FUNCTION}.space",
     "loss": f"{_FUNCTION}.tuner",
-    "multiple_of": f"{_FUNCTION}.keys",
-    "power_of_two": f"{_FUNCTION}.keys",
+    "multiple_of": f"{_FUNCTION}.fingerprint",
+    "power_of_two": f"{_FUNCTION}.fingerprint",
     "product": f"{_FUNCTION}.space",
     "tune": f"{_FUNCTION}.tuner",
-    "tuned": f"{_FUNCTION}.decorator",
+    "tuned": f"{_FUNCTION}.tuner",
 }
 
 

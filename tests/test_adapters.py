@@ -207,7 +207,7 @@ XLA = """
 import jax
 from jax._src import toy_xla
 from pytest_autotune.testing import AdapterConformance
-from pytest_autotune.tuners.xla import Adapter
+from pytest_autotune.tuners.xla.adapter import Adapter
 
 class TestXla(AdapterConformance):
     tuner = "xla"

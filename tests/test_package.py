@@ -1,4 +1,4 @@
-"""What a wheel of this project holds."""
+"""What a wheel of this project holds, and what the package offers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import pytest_autotune
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,3 +31,10 @@ def test_a_built_wheel_has_every_module(tmp_path: Path) -> None:
     assert built >= modules
     assert {"pytest_autotune/py.typed", "pytest_autotune/cache/autotune_cache.proto"} <= built
     assert {f"pytest_autotune/report/html/page.{suffix}" for suffix in ("html", "css", "js")} <= built
+
+
+def test_every_public_name_is_there() -> None:
+    for name in dir(pytest_autotune):
+        assert getattr(pytest_autotune, name) is not None or name.startswith("__")
+    with pytest.raises(AttributeError, match="nothing"):
+        pytest_autotune.nothing  # noqa: B018

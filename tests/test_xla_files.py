@@ -11,7 +11,7 @@ from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.tuners.xla import entries, files, hlo, log, messages
+from pytest_autotune.tuners.xla import entries, files, log, messages
 from pytest_autotune.tuners.xla.files import Layout, XlaEntry
 
 DATA = Path(__file__).parent / "data" / "xla"
@@ -122,7 +122,7 @@ def test_the_log_of_an_h200_has_the_times_of_what_was_tuned_and_tells_each_fusio
     tuned = files.read((DATA / "h200_new.pb").read_bytes(), False, "h200_new.pb")
     choices = {str(entries.to_entry(entry, H200).choice) for entry in tuned}
 
-    assert sorted(hlo.summary(profile.hlo_text) for profile in profiles.values()) == [
+    assert sorted(entries.hlo_summary(profile.hlo_text) for profile in profiles.values()) == [
         "gemm_fusion_dot: f32[4,256,256]; jit(<lambda>)/dot_general",
         "input_reduce_fusion: bf16[]; jit(<lambda>)/convert_element_type",
         "input_reduce_fusion: f32[256]; jit(<lambda>)/reduce_sum",
@@ -159,7 +159,7 @@ def test_a_legacy_log_reads_as_empty_and_a_torn_one_is_an_error() -> None:
     ],
 )
 def test_hlo_text_is_told_by_its_ops_and_shapes(text: str, summary: str) -> None:
-    assert hlo.summary(text) == summary
+    assert entries.hlo_summary(text) == summary
 
 
 # The command

@@ -10,7 +10,7 @@ from typing import Any
 TUNERS: dict[str, str] = {
     "triton": "pytest_autotune.tuners.triton.adapter",
     "inductor": "pytest_autotune.tuners.inductor",
-    "xla": "pytest_autotune.tuners.xla",
+    "xla": "pytest_autotune.tuners.xla.adapter",
     "function": "pytest_autotune.tuners.function.adapter",
 }
 #: The entry points of packages that bring an adapter of their own: tuner = module:class.

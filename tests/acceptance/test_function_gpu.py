@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.tuners.function.errors import TuningError
+from pytest_autotune.tuners.function.space import TuningError
 from pytest_autotune.tuners.function.tuner import FunctionTuner
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.how import Measuring, make_clock

@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from pytest_autotune.run.reasons import REASON_LENGTH
-from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
 from pytest_autotune.tuners.function.plan import Found, Hold, Plan, Trial
-from pytest_autotune.tuners.function.space import Configuration
+from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, TuningError
 from pytest_autotune.tuners.measuring.clocks import HostClock, Runner
 from pytest_autotune.tuners.measuring.how import NoClockError, make_clock, measured_by
 from pytest_autotune.tuners.measuring.launching import DeviceLostError, Result

@@ -13,13 +13,11 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import Verdict
-from pytest_autotune.tuners.function.errors import TuningError
-from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, how_measured, how_searched
-from pytest_autotune.tuners.function.keys import key_values
+from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, how_measured, how_searched, key_values
 from pytest_autotune.tuners.function.plan import Found, Hold, Plan
 from pytest_autotune.tuners.function.search import check, random_state_kept, search
 from pytest_autotune.tuners.function.source_text import sources_of
-from pytest_autotune.tuners.function.space import Configuration
+from pytest_autotune.tuners.function.space import Configuration, TuningError
 from pytest_autotune.tuners.function.strategies import Exhaustive
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.how import CallersClock, make_clock

@@ -9,8 +9,7 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Candidate, Device
-from pytest_autotune.tuners.function.errors import InvalidConfiguration, TuningError
-from pytest_autotune.tuners.function.space import Configuration, Space
+from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, Space, TuningError
 from pytest_autotune.tuners.function.strategies import Strategy
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.tuners.measuring.times import Measurement

@@ -12,9 +12,8 @@ from typing import Any
 
 from pytest_autotune.devices import torch_cuda
 from pytest_autotune.tuners.function.bench import Bench, Tells, tells_nobody
-from pytest_autotune.tuners.function.errors import TuningError
 from pytest_autotune.tuners.function.plan import Found, Hold, Loss, Plan, Trial
-from pytest_autotune.tuners.function.space import Configuration, params_of
+from pytest_autotune.tuners.function.space import Configuration, TuningError, params_of
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 

@@ -1,4 +1,4 @@
-"""The configurations that a hand-written tuner may choose from."""
+"""The configurations that a hand-written tuner may choose from, and what it raises where none can be chosen."""
 
 from __future__ import annotations
 
@@ -16,6 +16,22 @@ from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.tuners.function.source_text import source_text
 from pytest_autotune.tuners.shared.source_digest import stable_value
 from pytest_autotune.tuners.shared.values import digest
+
+
+class InvalidConfiguration(Exception):
+    """Raised by a caller's callbacks: this configuration cannot be used here. The search goes on without it."""
+
+
+class TuningError(RuntimeError):
+    """No configuration could be chosen; the message says for which problem, and why.
+
+    :param reasons: why each candidate failed, where all did and will again; else empty.
+    """
+
+    def __init__(self, message: str, reasons: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.reasons = reasons
+
 
 #: A product of at most this many combinations differs from others by the configurations it
 #: comes to, whatever its constraint looks like; a larger one by its axes and its constraint's source.

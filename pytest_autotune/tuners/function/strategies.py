@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
 from pytest_autotune.cache.model import Value
-from pytest_autotune.tuners.function.errors import TuningError
-from pytest_autotune.tuners.function.space import Configuration, Space
+from pytest_autotune.tuners.function.space import Configuration, Space, TuningError
 
-#: How often Optuna is asked for each candidate of a batch: a strict constraint makes most combinations useless.
+#: How often Optuna is asked for each candidate, all in all: a strict constraint makes most combinations useless.
 ASKED_FOR_EACH = 20
 
 Batches = Generator[Sequence[Configuration], Sequence[float | None], None]
@@ -75,9 +74,9 @@ class Optuna:
             raise ValueError(f"Optuna(trials={self.trials}): expected one or more")
 
     def batches(self, space: Space, at_a_time: int) -> Batches:
-        rest = _drawn(space, self.trials + 1, self.seed)
-        if len(rest) <= self.trials:
-            yield list(space) if space.can_be_listed else rest
+        some = _drawn(space, self.trials + 1, self.seed)
+        if len(some) <= self.trials:
+            yield list(space) if space.can_be_listed else some
             return
         try:
             optuna: Any = import_module("optuna")
@@ -85,63 +84,36 @@ class Optuna:
             message = "strategy='optuna' needs Optuna: pip install 'pytest-autotune[search]'"
             raise TuningError(message) from None
         study = optuna.create_study(sampler=self.sampler or optuna.samplers.TPESampler(seed=self.seed))
-        asking = _Asking(optuna, study, space, rest)
+        axes = space.axes
+        categorical = optuna.distributions.CategoricalDistribution
+        distributions = {name: categorical(range(len(values))) for name, values in axes.items()}
+
+        def tell(trial: Any, time_us: float | None) -> None:
+            study.tell(trial, time_us, state=optuna.trial.TrialState.FAIL if time_us is None else None)
+
         times: dict[tuple[Value, ...], float | None] = {}
+        asks = iter(range(ASKED_FOR_EACH * self.trials))
         while len(times) < self.trials:
             batch: dict[tuple[Value, ...], tuple[Any, Configuration]] = {}
-            while len(batch) < min(at_a_time, self.trials - len(times)):
-                asked = asking.one(times, batch)
-                if asked is None:
-                    break
-                batch[asked[1].params] = asked
+            wanted = min(at_a_time, self.trials - len(times))
+            while len(batch) < wanted and next(asks, None) is not None:
+                trial = study.ask(distributions)
+                params = tuple(values[trial.params[name]] for name, values in axes.items())
+                configuration = space.find(params)
+                if configuration is None or params in times or params in batch:
+                    tell(trial, times.get(params))
+                else:
+                    batch[params] = trial, configuration
             if not batch:
                 return
             measured = yield [configuration for _, configuration in batch.values()]
             for (params, (trial, _)), time_us in zip(batch.items(), measured, strict=True):
                 times[params] = time_us
-                asking.tell(trial, time_us)
+                tell(trial, time_us)
 
     def __str__(self) -> str:
         sampler = "" if self.sampler is None else f", {type(self.sampler).__qualname__}"
         return f"optuna: {self.trials} trials, seed {self.seed}{sampler}"
-
-
-class _Asking:
-    """Optuna's study of a space.
-
-    :param rest: configurations that it gets where it asks for none that can be used.
-    """
-
-    def __init__(self, optuna: Any, study: Any, space: Space, rest: list[Configuration]) -> None:
-        self._study = study
-        self._space = space
-        self._rest = rest
-        self._failed = optuna.trial.TrialState.FAIL
-        categorical = optuna.distributions.CategoricalDistribution
-        self._distributions = {name: categorical(range(len(values))) for name, values in space.axes.items()}
-
-    def one(
-        self, times: Mapping[tuple[Value, ...], float | None], batch: Collection[tuple[Value, ...]]
-    ) -> tuple[Any, Configuration] | None:
-        """A configuration that was neither measured before nor is in the batch, as a trial; None where none is left."""
-        for _ in range(ASKED_FOR_EACH):
-            trial = self._study.ask(self._distributions)
-            params = tuple(values[trial.params[name]] for name, values in self._space.axes.items())
-            configuration = self._space.find(params)
-            if configuration is not None and params not in times and params not in batch:
-                return trial, configuration
-            self.tell(trial, times.get(params))
-        while self._rest:
-            given = self._rest.pop()
-            if given.params not in times and given.params not in batch:
-                axes = self._space.axes
-                self._study.enqueue_trial({value.name: axes[value.name].index(value) for value in given.params})
-                return self._study.ask(self._distributions), given
-        return None
-
-    def tell(self, trial: Any, time_us: float | None) -> None:
-        """How long what was asked for took; None where it failed."""
-        self._study.tell(trial, time_us, state=self._failed if time_us is None else None)
 
 
 def _drawn(space: Space, number: int, seed: int) -> list[Configuration]:

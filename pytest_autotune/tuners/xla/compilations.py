@@ -23,8 +23,8 @@ from pytest_autotune.devices import of_jax
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.library import version_of
-from pytest_autotune.tuners.xla import files, flags, hlo, internals
-from pytest_autotune.tuners.xla.entries import KERNELS, NAME, to_entry
+from pytest_autotune.tuners.xla import files, flags, internals
+from pytest_autotune.tuners.xla.entries import KERNELS, NAME, hlo_summary, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry
 from pytest_autotune.tuners.xla.log import TuningLog
 from pytest_autotune.tuners.xla.log import read as read_log
@@ -194,7 +194,7 @@ class Compilations:
             if (ours := judgement.entry) is not None:
                 return Lookup(ours.problem, ours.fingerprint, Outcome.HIT, label=ours.label, entry=ours)
         profile = log.profiles.get((chosen.device, chosen.hlo))
-        label = hlo.summary(profile.hlo_text) if profile else self._loaded.label_of(chosen) if self._loaded else ""
+        label = hlo_summary(profile.hlo_text) if profile else self._loaded.label_of(chosen) if self._loaded else ""
         entry = to_entry(chosen, compilation.device, profile.candidates if profile else (), label, versions)
         # Where XLA measured nothing it reports nothing of the HLO; the program is known in any case.
         label = entry.label or (f"in {compilation.program}" if compilation.program else "")
