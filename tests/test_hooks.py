@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
+import wrapt
 
 from pytest_autotune import tuners
 from pytest_autotune.cache.index import EntryIndex
@@ -114,6 +115,7 @@ class Empty(Loader):
 @pytest.mark.parametrize("has_wrapts", [True, False])
 def test_an_import_is_seen_whatever_finders_there_are(monkeypatch: pytest.MonkeyPatch, has_wrapts: bool) -> None:
     monkeypatch.delitem(sys.modules, "costly_library")
+    wrapt.register_post_import_hook(lambda module: None, "wrapt has its finder now")
     wrapts = [finder for finder in sys.meta_path if "wrapt" in type(finder).__module__]
     others = [finder for finder in sys.meta_path if finder not in wrapts]
     monkeypatch.setattr(sys, "meta_path", [Rewriter(), *(wrapts if has_wrapts else []), *others])

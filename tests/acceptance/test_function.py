@@ -308,9 +308,10 @@ def test_what_a_conftest_tuned_before_the_run_is_told_as_untracked(serial_suite:
     assert any(line.startswith("UNTRACKED function:lib.early") for line in section(result))
 
 
-def test_what_a_session_before_has_tuned_in_this_process_is_not_told_as_unseen(serial_suite: Suite) -> None:
-    a_suite(serial_suite).dump()
-    serial_suite.run("-ppytest_autotune.plugin").assert_outcomes(passed=4)
+def test_what_a_session_before_has_tuned_in_this_process_counts_as_nothing(serial_suite: Suite) -> None:
+    test = SUITE.replace("autotune_cache.tune(", "pytest_autotune.tune(").replace("autotune_cache, ", "")
+    a_suite(serial_suite, "import pytest_autotune" + test.replace("(autotune_cache)", "()")).dump()
+    serial_suite.run().assert_outcomes(passed=4)
 
     assert serial_suite.load("--autotune-max-misses=0").ret == 0
 

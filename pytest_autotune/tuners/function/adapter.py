@@ -38,12 +38,12 @@ class Adapter:
             yield
             return
         memory = self._memory
-        before = memory.chosen, memory.unseen
-        memory.chosen, memory.unseen = {}, set()
+        before = memory.chosen, memory.untracked
+        memory.chosen, memory.untracked = {}, set()
         try:
             yield
         finally:
-            memory.chosen, memory.unseen = before
+            memory.chosen, memory.untracked = before
 
     def untracked(self) -> list[str]:
         """Kernels that were tuned before the run began, as in a conftest.py."""
