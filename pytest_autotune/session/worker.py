@@ -182,7 +182,10 @@ class TestProcess:
         self._isolate()
         try:
             argument = path_argument(path, item.path.parent, MARKER, item.config.invocation_params.dir)
-            cache = stores.read(argument.location)
+            # What this run is to write may be missing, as it may be where an option loads it.
+            dump = self._options.dump
+            is_dump = dump is not None and argument.is_same_as(dump)
+            cache = stores.check_writable(argument.location) if is_dump else stores.read(argument.location)
         except CacheError as error:
             raise pytest.fail.Exception(f"{MARKER}: {error}", pytrace=False) from None
         self.run.add_cache(EntryIndex.of([cache]))

@@ -51,6 +51,20 @@ def test_after(tune): assert op(tune) == "a"
     assert section(result)[-1].startswith("1 hit")
 
 
+def test_the_cache_of_a_marker_is_created_and_updated_as_the_hint_says(suite: Suite, section) -> None:
+    def with_source(source: str) -> Suite:
+        return write(suite, f"@load('own.textproto')\ndef test_own(tune): tune('lib.own', source='{source}')")
+
+    hint = "*own.textproto: no such file (create it with --autotune-dump=own.textproto)"
+    with_source("one").run().stdout.fnmatch_lines([hint])
+    suite.run("--autotune-dump=own.textproto").assert_outcomes(passed=1)
+    assert section(suite.run()) == ["1 hit"]
+
+    with_source("two").run("--autotune-load=own.textproto", "--autotune-update").assert_outcomes(passed=1)
+
+    assert section(suite.run()) == ["1 hit"]
+
+
 def test_the_path_of_a_marker_is_relative_to_the_file_of_the_test(suite: Suite) -> None:
     write(caches(suite, "b", "below/c"), "")
     test = HEAD + "@load('c.textproto')\ndef test_c(tune): assert op(tune) == 'c'\n"
