@@ -437,3 +437,14 @@ def told(data: str, format: Format) -> str:
 )
 def test_the_versions_of_an_entry_are_data_and_stand_in_a_file_as_they_did(text: str) -> None:
     assert str(Versions.of(text)) == text
+
+
+def test_words_behind_a_text_are_refused() -> None:
+    assert refusal(MATMUL_TEXT.replace('"triton"', '"triton" or""'), Format.TEXT).startswith(
+        'cache:6:21: a ":" belongs'
+    )
+
+
+@pytest.mark.parametrize("data", [b"\x1a\x00", b"\x12\x00", b"\x22\x00"])
+def test_millions_of_empty_messages_are_refused_at_once(data: bytes) -> None:
+    assert "not a cache" in refusal(b"\x08\x01" + data * 3_400_000, Format.BINARY)

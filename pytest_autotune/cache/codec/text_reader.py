@@ -80,11 +80,11 @@ class _Parser:
         if not colon and text.startswith(":", after):
             colon, after = ":", self._gap(after + 1)
         field = MESSAGES[kind].get(name) if kind != _UNKNOWN else None
+        if not colon and not (field.kind in MESSAGES if field else text.startswith(("{", "<"), after)):
+            self._fail(after, f'a ":" belongs after "{name}", not {self._shown(after)}')
         if field is None:
             found[name], after = self._unknown(name, after)
             return after
-        if field.kind not in MESSAGES and not colon:
-            self._fail(after, f'a ":" belongs after "{name}", not {self._shown(after)}')
         if not field.repeated:
             if name in found:
                 self._fail(position, f'"{name}" is one value too many in {_article(kind)}')

@@ -20,6 +20,9 @@ class FileStore(PathStore):
 
     def read(self, missing_ok: bool = False) -> Cache:
         """See :class:`Store`; an empty file is like a missing one."""
+        return self._read(missing_ok)
+
+    def _read(self, missing_ok: bool) -> Cache:
         format = format_of(self._path, self._where)
         data = bytes_of(self._path, self._where, missing_ok)
         return Cache() if missing_ok and not data.strip() else decode(data, format, self._where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, encode
@@ -14,11 +15,13 @@ from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.stores.file import FileStore, bytes_of
 from pytest_autotune.cache.stores.store import PathStore
-from pytest_autotune.cache.stores.writing import replace
+from pytest_autotune.cache.stores.writing import locked, replace
 
 _MARKER_TEXT = b"A folder of autotuning choices, one file for each problem, kept by pytest-autotune.\n"
 _PROBLEM_FILE = re.compile(r"[0-9a-f]{32}\.textproto")
 _LITTER = re.compile(rf"\.{_PROBLEM_FILE.pattern}\.tmp")
+#: After so many seconds of waiting for whoever writes, what is there is read.
+_LONGEST_WRITE_S = 5.0
 _NO_MARKER = (f"has no file {MARKER}, which marks a cache", "copies often leave hidden files out: copy it, too")
 
 
@@ -29,6 +32,12 @@ class FolderStore(PathStore):
 
     def read(self, missing_ok: bool = False) -> Cache:
         """See :class:`Store`; a folder without the marker file is like a missing one."""
+        if MARKER in self._names():
+            with suppress(OSError), locked(self._lock, _LONGEST_WRITE_S):  # who writes replaces files one by one
+                return self._read(missing_ok)
+        return self._read(missing_ok)  # nobody writes where there can be no lock
+
+    def _read(self, missing_ok: bool) -> Cache:
         names = self._names()
         if MARKER not in names:
             if missing_ok:

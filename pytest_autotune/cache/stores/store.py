@@ -77,6 +77,10 @@ class PathStore(ABC):
     def read(self, missing_ok: bool = False) -> Cache:
         """See :class:`Store`."""
 
+    @abstractmethod
+    def _read(self, missing_ok: bool) -> Cache:
+        """The same while nobody else writes."""
+
     @property
     @abstractmethod
     def _lock(self) -> Path:
@@ -119,7 +123,7 @@ class PathStore(ABC):
             with locked(self._lock, timeout_s) as held:
                 self._check_ours()
                 try:
-                    cache = self.read(missing_ok=True)
+                    cache = self._read(missing_ok=True)
                     replaceable = held and not cache.lossy
                 except CacheError:
                     cache, replaceable = Cache(), False

@@ -88,7 +88,8 @@ def locked(lock: Path, timeout_s: float) -> Iterator[bool]:
     """
     from filelock import FileLock, Timeout
 
-    held = FileLock(lock, timeout_s, poll_interval=_POLL_S)
+    # Anybody may open the file that a killed process left; whoever may not write into its folder gains nothing by it.
+    held = FileLock(lock, timeout_s, 0o666, poll_interval=_POLL_S)
     try:
         held.acquire()
     except Timeout:
