@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ import triton
 
 from pytest_autotune.cache.model import Device
 from pytest_autotune.tuners.triton.ahead import CompilingAhead
+from pytest_autotune.tuners.triton.internals.apart import compile_apart
 from tests.conftest import autotuners
 
 ROOT = Path(__file__).parent.parent.parent
@@ -34,6 +36,7 @@ sys.path.insert(0, {str(ROOT)!r})
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import triton
@@ -517,3 +520,26 @@ def test_a_test_waits_for_what_is_being_compiled_and_does_not_compile_it_again(
     assert suite.compiled + suite.found == 5
     assert suite.found >= 1
     assert suite.compiled + report["compiled_ahead"]["kernels"] == 5
+
+
+@triton.jit
+def copied(x, y, BLOCK: triton.language.constexpr):
+    at = triton.language.arange(0, BLOCK)
+    triton.language.store(y + at, triton.language.load(x + at))
+
+
+def test_what_launches_a_kernel_is_built_too_where_a_c_compiler_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As before Triton 3.7, with its own driver."""
+    built: list[object] = []
+    driver = SimpleNamespace(make_launcher=None, CudaLauncher=lambda source, metadata: built.append(metadata.name))
+    monkeypatch.setitem(sys.modules, "triton.backends.nvidia.driver", driver)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.apart.foreign_target", lambda: "")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kinds = {"x": "*fp32", "y": "*fp32", "BLOCK": "constexpr"}
+
+    was_made = [compile_apart(copied, kinds, {(2,): 16}, {}, {"num_warps": 1}, "sm_90") for _ in range(2)]
+
+    assert was_made == [True, False]
+    assert built == ["copied"]

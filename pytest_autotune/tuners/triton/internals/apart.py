@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.library import version_of
 from pytest_autotune.tuners.triton.internals.modules import JIT_MODULE, module
-from pytest_autotune.tuners.triton.internals.targets import target_of
+from pytest_autotune.tuners.triton.internals.targets import foreign_target, target_of
 
 _SOURCE_PARAMETERS = ["self", "fn", "signature", "constexprs", "attrs"]
 #: How Triton's kernels say that they assume something of an argument.
@@ -92,27 +92,39 @@ def compile_apart(
     given = {**options, "debug": options.get("debug", function.debug) or knobs.runtime.debug}
     if hasattr(knobs.compilation, "instrumentation_mode"):
         given["instrumentation_mode"] = knobs.compilation.instrumentation_mode
+    copies = _Copies(function)
     source = _source_class()(
-        _copy(function),
+        copies.of(function),
         dict(signature),
-        {path: _copy(value) if _is_function(value) else value for path, value in constants.items()},
+        {path: _Copies(value).of(value) if _is_function(value) else value for path, value in constants.items()},
         {path: backend.parse_attr(words) for path, words in assumed.items()},
     )
-    source.original = function
-    module("compiler").compile(source, target=target, options=backend.parse_options(given).__dict__)
+    source.copies = copies
+    kernel = module("compiler").compile(source, target=target, options=backend.parse_options(given).__dict__)
+    if source.was_made:
+        with suppress(Exception):  # the launch that builds it raises the error
+            _build_launcher(kernel, target)
     return bool(source.was_made)
+
+
+def _build_launcher(kernel: Any, target: Any) -> None:
+    """Build what launches a kernel into Triton's cache: before 3.7 a C compiler makes one for each signature."""
+    folder, launcher = {"cuda": ("nvidia", "CudaLauncher"), "hip": ("amd", "HIPLauncher")}[target.backend]
+    driver = module(f"backends.{folder}.driver")
+    if hasattr(driver, "make_launcher") and not foreign_target():
+        getattr(driver, launcher)(kernel.src, kernel.metadata)
 
 
 @cache
 def _source_class() -> Any:
     class Source(module("compiler.compiler").ASTSource):  # type: ignore[misc]
-        original: Any = None
+        copies: Any = None
         was_made = False
 
         def make_ir(self, *args: Any, **kwargs: Any) -> Any:
-            with _MAKES_CODE, _leaving_unhashed(_Copies(self.original).originals):
+            with _MAKES_CODE, _leaving_unhashed(self.copies.originals):
                 code = super().make_ir(*args, **kwargs)
-                if _copy(self.original).hash != self.fn.hash:
+                if _Copies(self.copies.originals[0]).state != self.copies.state:
                     raise ChangedMeanwhile
             self.was_made = True
             return code
@@ -136,11 +148,6 @@ def _is_function(value: Any) -> bool:
     return type(value).__name__ == "JITFunction" and type(value).__module__ == JIT_MODULE
 
 
-def _copy(function: Any) -> Any:
-    """A copy of a kernel, with the hash that its source has now."""
-    return _Copies(function).of(function)
-
-
 class _Copies:
     """A copy of a kernel and of each function that it calls, hashed by Triton's own rule as those have none yet."""
 
@@ -149,6 +156,8 @@ class _Copies:
 
         class Finder(module("runtime.jit").DependenciesFinder):  # type: ignore[misc]
             def _update_hash(self, called: Any) -> None:
+                if not isinstance(getattr(type(called), "cache_key", None), property):  # Triton 3.4 asks for all names
+                    return
                 is_new = id(called) not in copies._copies
                 copy = copies.of(called)
                 used = copy.used_global_vals
@@ -172,3 +181,9 @@ class _Copies:
             vars(copy).update(vars(function), hash=None, used_global_vals={}, _hash_lock=threading.RLock())
             self._hash(copy)
         return self._copies[id(function)]
+
+    @property
+    def state(self) -> list[object]:
+        """What is compiled, and the globals that it uses: Triton 3.4 has none of these in its hash."""
+        copies = self._copies.values()
+        return [(one.hash, *(repr(value) for value, _ in one.used_global_vals.values())) for one in copies]
