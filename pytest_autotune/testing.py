@@ -25,7 +25,6 @@ from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.verify import NO_WAY_IN, Share, Verification
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.workers.coordinator import Coordinator
@@ -180,10 +179,11 @@ class AdapterConformance(ABC):
         self.forget()
 
     def test_sweeps_give_one_candidate_after_the_other_and_search_for_nothing(self, library: ModuleType) -> None:
+        sweep = pytest.importorskip("pytest_autotune.modes.sweep")
         _, entry = self._tuned(library)
         before, picks = self.searches(), []
         for part in (1, 2):
-            with self._hooked(library, sweep=Sweep(part=part, parts=2)) as (run, lookups, _):
+            with self._hooked(library, mode=sweep.Sweep(part=part, parts=2)) as (run, lookups, _):
                 run.begin_test("test_first")
                 self.tune()
                 self.forget()

@@ -17,9 +17,11 @@ from pytest_autotune.cache.merge import Disagreement, Merged
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import ci_log, html, json_report, markdown, terminal
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.mode import Finding, Section
 from pytest_autotune.run.result import Dump, Gate, Place, Result
-from pytest_autotune.run.rows import RanWith, Row
+from pytest_autotune.run.rows import Row
 from pytest_autotune.run.verify import Share, Verdict, Verification
+from pytest_autotune.workers.events import Event
 
 from .conftest import Suite
 from .results import result
@@ -95,10 +97,10 @@ def hostile_summary() -> Result:
             (candidate,),
             HOSTILE,
             verdict=Verdict("", 2, 0.5, 2.0, 1.0, 0.1, 1.0, 1.0, entry) if outcome is Outcome.HIT else Verdict(HOSTILE),
-            swept=(RanWith(candidate, (HOSTILE,)),),
         )
         for problem, outcome in zip(problems, Outcome, strict=True)
     ]
+    finding = Finding("FAILED", HOSTILE, HOSTILE, HOSTILE, True)
     disagreement = Disagreement(problems[0], ((HOSTILE, candidate), ("", candidate)))
     return result(
         loaded=((HOSTILE, 1),),
@@ -128,7 +130,8 @@ def hostile_summary() -> Result:
         updates=True,
         interrupted=True,
         update=HOSTILE,
-        sweep="3/10",
+        sections=(Section("sweep", HOSTILE, (HOSTILE,), (finding,), False, {HOSTILE: HOSTILE}),),
+        of_modes=(Event(HOSTILE),),
         verify=Verification(Share(), 1.0),
         refused=(Outcome.MISS,),
         places={HOSTILE: Place(HOSTILE, 1)},

@@ -23,10 +23,10 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Value
+from pytest_autotune.modes.sweep import Sweep
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.function.fingerprint import multiple_of, power_of_two
 from pytest_autotune.tuners.function.plan import processor_of
@@ -593,7 +593,7 @@ assert kernel(5, scale=3) == 30 and len(seen) == before
 
 
 def swept(tuner: FunctionTuner, sweep: Sweep, **request: Any) -> tuple[Any, list[Lookup]]:
-    run, lookups = a_run(sweep=sweep)
+    run, lookups = a_run(mode=sweep)
     layer = tuner.attach(run)
     try:
         return tuner.tune("k", **request), lookups

@@ -16,7 +16,8 @@ ROOT = Path(pytest_autotune.__file__).parent
 #: What each room, or module beside the rooms, may import of the others.
 MAY_IMPORT = {
     "plugin": {"session"},
-    "session": {"report", "run", "tuners", "workers", "cache", "devices"},
+    "session": {"modes", "report", "run", "tuners", "workers", "cache", "devices"},
+    "modes": {"report", "run", "workers", "cache"},
     "report": {"run", "cache"},
     "cli": {"report", "run", "cache", "tuners", "__version__"},  # tuners: XLA's own files are converted
     "tuners": {"run", "workers", "cache", "devices"},

@@ -173,4 +173,4 @@ def test_a_sweep_runs_other_candidates_on_the_gpu_and_measures_none_of_them(tmp_
 
     swept = [row for row in sweep.report["lookups"] if row["tuner"] == "inductor.config"]
     assert swept
-    assert all(row["swept"] and not row["tuned"] for row in swept)
+    assert all(row["choice"] and not row["tuned"] for row in swept)

@@ -13,8 +13,9 @@ from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.report import ci_log, faces, markdown
 from pytest_autotune.report.grouping import Cost, by_kernel, by_test
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.mode import Finding, Section
 from pytest_autotune.run.result import Gate, Place, Result
-from pytest_autotune.run.rows import RanWith, Row
+from pytest_autotune.run.rows import Row
 from pytest_autotune.run.verify import Verdict
 from tests.results import result
 
@@ -76,13 +77,15 @@ def test_a_slower_choice_and_a_test_that_failed_in_a_sweep_are_told_at_their_tes
     (stale,) = missed(1).rows
     slow = Entry(stale.problem, choice=Candidate(params=(Value("BLOCK", 64),)))
     verdict = Verdict("", 2, 0.5, 15.0, 10.0, 0.1, entry=slow)
-    swept = (RanWith(Candidate(params=(Value("BLOCK", 8),)), ("test_a.py::test_0",)),)
-    rows = (replace(stale, outcome=Outcome.HIT, reason="", verdict=verdict, swept=swept),)
+    failed = Finding("FAILED", "toy:lib.op (M=0)", "ran with BLOCK=8", "test_a.py::test_0", fails=True)
+    rows = (replace(stale, outcome=Outcome.HIT, reason="", verdict=verdict),)
 
-    failed, slower = ci_log.github_annotations(replace(missed(1), rows=rows))
+    sections = (Section("sweep", "7", findings=(failed,)),)
+
+    told, slower = ci_log.github_annotations(replace(missed(1), rows=rows, sections=sections))
 
     at = "file=test_a.py,line=1,title=autotune cache%3A"
-    assert failed == f"::error {at} failed::FAILED toy:lib.op (M=0): ran with BLOCK=8"
+    assert told == f"::error {at} failed::FAILED toy:lib.op (M=0): ran with BLOCK=8"
     assert slower.startswith(f"::warning {at} slower::SLOWER toy:lib.op (M=0): the choice takes 1.50 x (BLOCK=64)")
 
 

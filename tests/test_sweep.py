@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.modes.sweep import Sweep
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.sources import swept
-from pytest_autotune.run.sweep import Sweep
+from pytest_autotune.run.notes import Notes
 
 GPU = Device("GPU", "arch", 1)
 
@@ -57,7 +57,7 @@ def test_what_is_no_seed_and_no_part_is_refused(text: str) -> None:
 
 
 def test_a_candidate_that_cannot_be_used_is_noted_and_the_next_ones_turn_comes() -> None:
-    first, second, _ = swept(Sweep("7"), problem(), candidates(3))
+    first, second, _ = Sweep("7").sources(Notes(), problem(), lambda: candidates(3))
     order = Sweep("7").ordered(problem(), candidates(3))
 
     offered = first.ask(Lookup(problem()))

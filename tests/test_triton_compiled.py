@@ -31,10 +31,10 @@ from triton.runtime import driver
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Entry, Value
+from pytest_autotune.modes.sweep import Sweep
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, Policy, Refusal
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.internals.async_compile import compiles_in_pools
@@ -615,7 +615,7 @@ def test_a_candidate_of_a_sweep_that_needs_more_than_the_device_has_is_refused_a
 ) -> None:
     blocks = set()
     for part in (1, 2):
-        lookups = run(sweep=Sweep(part=part, parts=2))
+        lookups = run(mode=Sweep(part=part, parts=2))
         absent_gpu.shared_memory = 4096
         call(product_kernel([config(16), config(64)]))
         [lookup] = lookups

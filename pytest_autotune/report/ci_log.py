@@ -90,12 +90,11 @@ def findings(result: Result) -> Iterator[Finding]:
             assert row.outcome is not None
             fails = gate_fails or row.outcome in result.request.refused
             yield replace(of(row, row.outcome.value, row.reason, fails, row.tests), row=row)
-        for one in row.swept:
-            for test in one.failed_tests:
-                # Several tests may fail with one candidate, and one test with several.
-                yield of(row, "failed", f"ran with {one.candidate}", True, [test])
     for row in result.slower:
         yield of(row, "slower", str(row.verdict), drift_fails, row.tests)
+    for one in (one for section in result.sections for one in section.findings if one.fails):
+        place = result.places.get(one.test) or Place(one.test.partition("::")[0])
+        yield Finding(one.word.lower(), f"{one.problem}: {one.what}", place, fails=True)
     for kernel in result.untracked:
         text = f"{kernel}: tuned without passing the plugin"
         yield Finding("untracked", text, NOWHERE, gate_fails)

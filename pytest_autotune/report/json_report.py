@@ -46,12 +46,12 @@ def to_mapping(result: Result) -> dict[str, Any]:
         },
         "errors": list(result.errors),
         "lookups": [_lookup(row) for row in result.rows],
-        "unused": [_problem(entry.problem) for entry in result.unused],
+        "unused": [problem_mapping(entry.problem) for entry in result.unused],
         "untracked": list(result.untracked),
         "disagreements": len(result.merged.disagreements),
         "conflicts": [_conflict(disagreement) for disagreement in result.merged.disagreements],
-        "left_out": [_problem(entry.problem) for entry in result.left_out],
-        "replaced": [_problem(entry.problem) for entry in result.replaced],
+        "left_out": [problem_mapping(entry.problem) for entry in result.left_out],
+        "replaced": [problem_mapping(entry.problem) for entry in result.replaced],
         "crashed": list(result.collected.crashed),
         "recovered": result.recovered,
         "waited_seconds": dict(sorted(result.collected.waited_s.items())),
@@ -65,7 +65,7 @@ def to_mapping(result: Result) -> dict[str, Any]:
         ],
         "compiled_ahead": asdict(result.collected.ahead),
         "update": result.request.update,
-        "sweep": result.request.sweep,
+        "modes": {section.name: section.data for section in result.sections},
         "verify": _verify(result),
         "notes": list(result.notes),
         "changes": [_change(change) for change in result.changes.changes],
@@ -89,16 +89,17 @@ def _dump(result: Result, dump: Dump) -> dict[str, Any]:
 def _change(change: Change) -> dict[str, Any]:
     sides = {"old": change.old, "new": change.new}
     won = {side: winner(entry) if entry is not None else None for side, entry in sides.items()}
-    choices = {side: _candidate(one) if one is not None else None for side, one in won.items()}
-    return {"kind": change.kind.value, **_problem(change.entry.problem), **choices}
+    choices = {side: candidate_mapping(one) if one is not None else None for side, one in won.items()}
+    return {"kind": change.kind.value, **problem_mapping(change.entry.problem), **choices}
 
 
 def _conflict(disagreement: Disagreement) -> dict[str, Any]:
-    choices = [{"process": process(who), "choice": _candidate(choice)} for who, choice in disagreement.choices]
-    return {**_problem(disagreement.problem), "choices": choices}
+    choices = [{"process": process(who), "choice": candidate_mapping(choice)} for who, choice in disagreement.choices]
+    return {**problem_mapping(disagreement.problem), "choices": choices}
 
 
-def _problem(problem: Problem) -> dict[str, Any]:
+def problem_mapping(problem: Problem) -> dict[str, Any]:
+    """A problem as plain values."""
     return {
         "tuner": problem.tuner,
         "kernel": problem.kernel,
@@ -110,7 +111,7 @@ def _problem(problem: Problem) -> dict[str, Any]:
 def _lookup(row: Row) -> dict[str, Any]:
     return {
         "outcome": row.outcome.value if row.outcome else None,
-        **_problem(row.problem),
+        **problem_mapping(row.problem),
         "label": row.label,
         "reason": row.reason,
         "nearest": dict(row.nearest),
@@ -123,12 +124,9 @@ def _lookup(row: Row) -> dict[str, Any]:
         "disturbed": row.disturbed,
         "tuning_seconds": row.tuning_seconds,
         "searches": [{"test": test, "seconds": seconds} for test, seconds in row.searches],
-        "choice": _candidate(row.choice) if row.choice else None,
-        "candidates": [_candidate(candidate) for candidate in row.candidates],
+        "choice": candidate_mapping(row.choice) if row.choice else None,
+        "candidates": [candidate_mapping(candidate) for candidate in row.candidates],
         "verdict": _verdict(row.verdict) if row.verdict else None,
-        "swept": [
-            {"candidate": _candidate(one.candidate), "failed_tests": list(one.failed_tests)} for one in row.swept
-        ],
     }
 
 
@@ -168,7 +166,8 @@ def _values(values: tuple[Value, ...]) -> dict[str, Any]:
     return {value.name: value.value for value in values}
 
 
-def _candidate(candidate: Candidate) -> dict[str, Any]:
+def candidate_mapping(candidate: Candidate) -> dict[str, Any]:
+    """A candidate as plain values."""
     plain: dict[str, Any] = {"params": _values(candidate.params)}
     for name in ("id", "time_us", "failed", "label"):
         if (value := getattr(candidate, name)) not in ("", None):

@@ -100,7 +100,9 @@ def _tables(result: Result, shown: int) -> Iterator[str]:
         yield f"\nTo update the cache: {code('pytest ' + result.request.update)}"
     slower = ["test", "problem", "faster", "times slower", "time"]
     yield from _part("Slower than another candidate", slower, result.slower, _slower, shown)
-    yield from _part("Ran in tests that failed", ["test", "problem", "ran with"], _failed(result), _texts, shown)
+    for section in result.sections:
+        cells = [[one.word, one.test, one.problem, one.what] for one in section.findings]
+        yield from _part(section.name.capitalize(), ["", "test", "problem", "what"], cells, _texts, shown)
     yield from _part("Tuned without passing the plugin", ["kernel"], result.untracked, lambda name: [code(name)], shown)
     unrecorded = [row for row in result.rows if row.unrecorded and row.outcome is None]
     yield from _part("Not recorded", ["problem", "why"], unrecorded, _unrecorded, shown)
@@ -117,8 +119,7 @@ def _notes(result: Result) -> Iterator[str]:
     if result.request.verify is not None:
         raced = f"verify {result.request.verify}: {counted(len(result.verified), 'choice')} raced"
         yield f"{raced} in {result.verifying_seconds:.1f} s"
-    if result.request.sweep:
-        yield f"run with candidates of --autotune-sweep={result.request.sweep}"
+    yield from (line for section in result.sections for line in section.lines)
 
 
 def _counts(result: Result) -> list[str]:
@@ -149,16 +150,6 @@ def _slower(row: Row) -> list[str]:
     times = f"{verdict.choice_us:.4g} us → {verdict.best_us:.4g} us, ±{verdict.error_us:.2g}"
     test = row.tests[0] if row.tests else ""
     return [code(test), code(described(row.problem, row.label)), code(verdict.best), f"{1 + verdict.slower:.2f}", times]
-
-
-def _failed(result: Result) -> list[list[str]]:
-    """In a sweep, what ran in tests that failed."""
-    return [
-        [test, described(row.problem, row.label), str(one.candidate)]
-        for row in result.rows
-        for one in row.swept
-        for test in one.failed_tests
-    ]
 
 
 def _texts(cells: Sequence[str]) -> list[str]:

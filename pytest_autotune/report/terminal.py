@@ -82,7 +82,7 @@ def _rows(result: Result, verbosity: int, failed: bool) -> Iterator[Line]:
     ]
     yield from _first(unused, verbosity)
     yield from _slower(result, verbosity)
-    yield from _swept(result, verbosity)
+    yield from _found(result, verbosity)
     behind = "tuned behind pytest-autotune's back; neither loaded nor dumped"
     yield from _first([Line(f" {kernel}: {behind}", "UNTRACKED", color) for kernel in result.untracked], verbosity)
 
@@ -159,42 +159,12 @@ def _not_raced(result: Result) -> Iterator[Line]:
         yield Line(f"{counted(problems, 'choice')} of {tuner} not raced: {reason}")
 
 
-def _swept(result: Result, verbosity: int) -> Iterator[Line]:
-    """What ran in tests that failed; and, with ``-v``, what could not be used."""
-    failed = [
-        Line(f" {test} - {described(row.problem, row.label)}: ran with {one.candidate}", "FAILED", "red")
-        for row in result.rows
-        for one in row.swept
-        for test in one.failed_tests
-    ]
-    yield from _first(failed, verbosity)
-    refused = [
-        Line(f" {described(row.problem, row.label)}: {one}: {one.failed}", "REFUSED", "yellow")
-        for row in result.rows
-        if row.swept
-        for one in row.candidates
-        if one.failed
-    ]
-    yield from _first(refused, verbosity)
-
-
-def _counts_of_sweep(result: Result) -> Iterator[Line]:
-    rows = [row for row in result.rows if row.swept]
-    if not rows:
-        yield Line(NO_LOOKUPS)
-        return
-    failed = sum(any(one.failed_tests for one in row.swept) for row in rows)
-    what = f"{counted(len(rows), 'problem')} ran with candidates of --autotune-sweep={result.request.sweep}"
-    in_tests = f"; {failed} of them in tests that failed" if failed else ""
-    yield Line(what + in_tests, color="red" if failed else "green")
-    most = max(rows, key=lambda row: len(row.candidates))
-    _, _, parts = result.request.sweep.partition("/")
-    if parts and len(most.candidates) > int(parts):
-        more = sum(len(row.candidates) > int(parts) for row in rows)
-        yield Line(
-            f"{counted(more, 'problem has', 'problems have')} more than {parts} candidates, "
-            f"{len(most.candidates)} at most: in so many sweeps all of them run"
-        )
+def _found(result: Result, verbosity: int) -> Iterator[Line]:
+    """What modes have found."""
+    for section in result.sections:
+        for word in dict.fromkeys(one.word for one in section.findings):
+            found = [one for one in section.findings if one.word == word]
+            yield from _first([Line(f" {one}", word, "red" if one.fails else "yellow") for one in found], verbosity)
 
 
 def _quality(row: Row) -> str:
@@ -302,8 +272,8 @@ def _by_tuner(result: Result) -> Iterator[Line]:
 
 def _settled(result: Result, failed: bool, *, with_counts: bool = True) -> Iterator[Line]:
     """What the run came to, in one line: what it looked up and what it has written."""
-    if result.request.sweep:
-        yield from _counts_of_sweep(result)
+    if said := [(line, mode.is_good) for mode in result.sections for line in mode.lines]:
+        yield from (Line(line, color="green" if is_good else "red") for line, is_good in said)
         return
     counts = _counts(result) if with_counts else ""
     written, is_bad = _dump(result)

@@ -109,6 +109,7 @@ class Collected:
 
     :param lookups: (process, what it asked for); no lookup twice.
     :param recovered: what killed runs with this dump path had tuned.
+    :param of_modes: what is neither a lookup nor an end.
     :param facts: of each process that could still send them, by its name.
     :param crashed: the workers that could not.
     :param incomplete: the first reason why the run was not complete; empty when it was.
@@ -120,6 +121,7 @@ class Collected:
     lookups: tuple[tuple[str, Lookup], ...] = ()
     recovered: tuple[Lookup, ...] = ()
     facts: tuple[ProcessFacts, ...] = ()
+    of_modes: tuple[Event, ...] = ()
     crashed: tuple[str, ...] = ()
     incomplete: str = ""
     only_skipped: bool = False
@@ -170,15 +172,19 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
     """
     lookups: list[tuple[str, Lookup]] = []
     facts: list[ProcessFacts] = []
+    of_modes: list[Event] = []
     for process, event in events:
         with suppress(ValueError):
             if event.kind == END:
                 facts.append(ProcessFacts.of(event))
             elif (lookup := Lookup.of(event)) is not None:
                 lookups.append(("" if process == ALONE else process, lookup))
+            else:
+                of_modes.append(event)
     tuned = collect(recovered).lookups if recovered else ()
     return Collected(
         tuple(lookups),
         tuple(lookup for _, lookup in tuned if lookup.tuned),
         tuple(sorted(facts, key=lambda process: process.worker)),
+        tuple(of_modes),
     )

@@ -35,7 +35,7 @@ _ASKED = "asked"
 _KINDS = frozenset({TUNED, FAILED, _ASKED, *(outcome.value for outcome in Outcome)})
 #: The fields that an event holds beside what was asked, entry, test and verdict.
 _DATA = (
-    "outcome", "reason", "label", "shared", "disturbed", "alias", "test_failed", "fallback", "inside", "failed",
+    "outcome", "reason", "label", "shared", "disturbed", "alias", "fallback", "inside", "failed",
     "unrecorded",
 )  # fmt: skip
 
@@ -52,7 +52,6 @@ class Lookup:
     :param shared: the choice came from another worker's tuning in this run.
     :param disturbed: something else may have run on the device while it was measured.
     :param verdict: of a hit whose turn it was to be raced again.
-    :param test_failed: in a sweep, what ``test`` ran with when it failed.
     :param fallback: what was used in place of a tuning, of which there was none: ``"first"``, the first candidate, or
         ``"nearest"``, the choice of the nearest entry; else empty.
     :param inside: the tuning, as ``tuner:kernel``, by which it was asked for; of several inside each other the first.
@@ -72,7 +71,6 @@ class Lookup:
     shared: bool = False
     disturbed: bool = False
     alias: str = ""
-    test_failed: bool = False
     fallback: str = ""
     inside: str = ""
     failed: bool = False

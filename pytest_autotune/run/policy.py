@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.sweep import Sweep
+from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.verify import Verification
 
 
@@ -51,7 +51,7 @@ class Policy:
     :param ignore: globs of ``tuner:kernel`` that are bypassed.
     :param aliases: device name -> name of a device whose entries it may use.
     :param compile_threads: this process's share of the cores.
-    :param sweep: says which candidate each problem runs with; then nothing is loaded or measured.
+    :param mode: what the run is for, where it has an aim of its own.
     :param verify: whose loaded choice is raced again; None where none is.
     :param debug: show the tracebacks of errors that cost no test.
     """
@@ -63,9 +63,14 @@ class Policy:
     ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     compile_threads: int = 1
-    sweep: Sweep | None = None
+    mode: Mode | None = None
     verify: Verification | None = None
     debug: bool = False
+
+    @property
+    def picks(self) -> bool:
+        """Whether the mode gives candidates in place of searches, so that every test asks anew."""
+        return self.mode is not None and self.mode.picks
 
     @property
     def wants_no_tuning(self) -> bool:

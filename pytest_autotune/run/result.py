@@ -14,6 +14,7 @@ from pytest_autotune.cache.merge import Merged
 from pytest_autotune.cache.model import Cache, Device, Entry
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.mode import Section
 from pytest_autotune.run.rows import NOT_COVERED, Row
 from pytest_autotune.run.verify import Verification
 
@@ -65,7 +66,6 @@ class Request:
     :param ignore: globs of kernels that are bypassed.
     :param aliases: device name -> name of a device whose entries it may use.
     :param refused: the outcomes for which the test that asks fails.
-    :param sweep: whose candidates the problems ran with, as a user types it again; empty where it is no sweep.
     :param verify: which loaded choices were to be raced again; None where none were.
     """
 
@@ -80,7 +80,6 @@ class Request:
     ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     refused: tuple[Outcome, ...] = ()
-    sweep: str = ""
     verify: Verification | None = None
 
     @property
@@ -130,6 +129,7 @@ class Result:
     :param errors: what the user asked for and did not get; any fails the run.
     :param drift: whether no more of the choices that were raced again are slower than may be.
     :param places: node id of a test that asked -> where it is defined.
+    :param sections: what modes have to say.
     """
 
     rows: tuple[Row, ...] = ()
@@ -150,6 +150,7 @@ class Result:
     gate: Gate = field(default_factory=Gate)
     drift: Gate = field(default_factory=Gate)
     places: Mapping[str, Place] = field(default_factory=dict)
+    sections: tuple[Section, ...] = ()
 
     @property
     def cache(self) -> Cache:

@@ -20,17 +20,6 @@ _FALLBACKS = {"first": "the first candidate was used", "nearest": "the nearest e
 
 
 @dataclass(frozen=True)
-class RanWith:
-    """A candidate that a problem ran with in a sweep.
-
-    :param failed_tests: the node ids of the tests that ran with it and failed, for whatever reason.
-    """
-
-    candidate: Candidate
-    failed_tests: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Row:
     """One problem of the run, from all processes that met it.
 
@@ -47,7 +36,6 @@ class Row:
     :param candidates: the measurement that counts.
     :param disturbed: something else may have run on the device in the measurement that counts.
     :param verdict: of a hit whose turn it was to be raced again.
-    :param swept: in a sweep, what the problem ran with: one candidate, or one for each list that pruning left.
     """
 
     problem: Problem
@@ -68,7 +56,6 @@ class Row:
     stale_used: bool = False
     nearest: tuple[tuple[str, str], ...] = ()
     verdict: Verdict | None = None
-    swept: tuple[RanWith, ...] = ()
 
     @property
     def tuned(self) -> bool:
@@ -107,8 +94,6 @@ def rows_of(
     lookups: Iterable[Lookup],
     nearest: Callable[[Problem], Near] = lambda problem: Near(),
     merged: Merged | None = None,
-    *,
-    is_sweep: bool = False,
 ) -> tuple[Row, ...]:
     """One row per problem, numbers in their order; its outcome is the worst that any process met.
 
@@ -121,8 +106,6 @@ def rows_of(
     merged = merged or Merged(Cache())
     kept = {entry.identity: entry for entry in merged.cache.entries}
     rows = [_row(problem, met, kept, merged.best) for problem, met in by_problem.items()]
-    if is_sweep:
-        rows = [_of_sweep(row, by_problem[row.problem]) for row in rows]
 
     def explained(row: Row) -> Row:
         if row.reason == NO_ENTRY:
@@ -181,23 +164,6 @@ def _verdict(met: Sequence[Lookup]) -> Verdict | None:
     """Of several races of one problem, such as those of workers on two machines, the one that found most."""
     verdicts = [lookup.verdict for lookup in met if lookup.verdict is not None]
     return max(verdicts, key=lambda one: (one.slower, not one.reason, one.seconds), default=None)
-
-
-def _of_sweep(row: Row, met: Sequence[Lookup]) -> Row:
-    """The row of a problem in a sweep, where its candidates are known to that."""
-    failed: defaultdict[Candidate, list[str]] = defaultdict(list)
-    known: dict[Candidate, Candidate] = {}
-    for lookup in met:
-        entry = lookup.entry
-        if entry is not None and entry.choice is not None and not lookup.searched:
-            failed[entry.choice] += [lookup.test] if lookup.test_failed else []
-            for candidate in entry.candidates:
-                # Of two processes, one may have refused what the other did not come to.
-                plain = replace(candidate, failed="")
-                known[plain] = max(candidate, known.get(plain, plain), key=lambda one: one.failed)
-    swept = [RanWith(candidate, tuple(sorted(set(failed[candidate])))) for candidate in sorted(failed, key=repr)]
-    in_order = sorted(known.values(), key=lambda one: repr(replace(one, failed="")))
-    return replace(row, swept=tuple(swept), candidates=tuple(in_order)) if swept else row
 
 
 def _each_search(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:

@@ -31,8 +31,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.policy import Policy, Refusal, is_ignored, refusal
 from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
-from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, Verified, fallbacks, swept
-from pytest_autotune.run.sweep import Sweep
+from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, Verified, fallbacks
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import NO_WAY_IN, Races, Verdict
 from pytest_autotune.workers.coordinator import Claim, Coordinator
@@ -75,8 +74,6 @@ class Session(Notes):
         self.current_test = ""
         self.paused = False
         self.versions: dict[str, Versions] = {}
-        #: In a sweep, what the current test ran with.
-        self.ran_with: dict[Identity, Lookup] = {}
         #: What was compiled ahead of the tests; said when the tests are over.
         self.ahead = CompiledAhead()
         #: What choices were compiled for, in the order in which it was seen.
@@ -141,7 +138,8 @@ class Session(Notes):
         :param test: its node id.
         """
         self.current_test = test
-        self.ran_with = {}
+        if self.policy.mode is not None:
+            self.policy.mode.begin_test()
         callbacks, self._at_next_test = self._at_next_test, []
         for callback in callbacks:
             callback()
@@ -250,25 +248,15 @@ class Session(Notes):
     ) -> Iterator[Source]:
         """Where the choice for a lookup may come from, in the order in which it is asked for."""
         yield Remembered(self._known, offered)
-        sweep = self.policy.sweep
-        if sweep is not None:
-            yield from self._swept(sweep, lookup.problem, candidates)
+        mode = self.policy.mode
+        if mode is not None and mode.picks:
+            yield from mode.sources(self, lookup.problem, candidates)
         else:
             yield loaded if self.policy.verify is None else Verified(loaded, self._races.has_turn)
             if candidates is not None and self.policy.wants_no_tuning and self._caches.indexes:
                 yield from fallbacks(lookup.identity, self.policy.on_miss, self._caches, offered, candidates)
         if not self._is_isolated:
             yield other
-
-    def _swept(
-        self, sweep: Sweep, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
-    ) -> Sequence[Source]:
-        if candidates is None:
-            self.note(f"{problem.tuner} does not say what its candidates are: in a sweep, too, it chose by itself")
-            return ()
-        with self.guard(problem.tuner, "candidates()"):
-            return swept(sweep, problem, candidates())
-        return ()
 
     def _parts(self, tuner: str, digests: Callable[[], Iterable[Digest]]) -> tuple[Digest, ...]:
         with self.guard(tuner, "digests()"):
@@ -283,8 +271,8 @@ class Session(Notes):
         entry = lookup.entry if lookup.tuned else tuning.entry
         if entry is not None:
             self._known[lookup.identity] = entry
-            if self.policy.sweep is not None:
-                self.ran_with[lookup.identity] = replace(lookup, entry=entry)
+            if self.policy.mode is not None:
+                self.policy.mode.used(lookup, entry)
         first = self._asked_inside.get(lookup.identity)
         if not tuning.is_remembered:
             tuning.report()

@@ -80,7 +80,7 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
     index = beginning.index
     nearest = Nearest([index] if index is not None else [], request.aliases)
     return Result(
-        rows_of(lookups, nearest.find, merged, is_sweep=bool(request.sweep)),
+        rows_of(lookups, nearest.find, merged),
         collected,
         request,
         merged if request.dumps else replace(merged, disagreements=()),

@@ -1,7 +1,7 @@
 """Where the choice for a lookup may come from: sources, which an open door asks one after another.
 
 What this process has chosen before, what is loaded, what stands in for a tuning where the user wants none, and what
-another worker is tuning; in a sweep the candidates in its order, each a source of its own. Each says what it makes of
+another worker is tuning; a mode may have sources of its own. Each says what it makes of
 the lookup, and may offer an entry; the tuner takes it or rejects it, and the next source is asked. A source decides
 nothing beyond that: whether a lookup is an error says :class:`~pytest_autotune.run.tuning.Tuning`, for all of them.
 """
@@ -9,7 +9,7 @@ nothing beyond that: whether a lookup is an error says :class:`~pytest_autotune.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -19,7 +19,6 @@ from pytest_autotune.run.find import Caches, find
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest, nearest_entries
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
-from pytest_autotune.run.sweep import Sweep
 from pytest_autotune.workers.coordinator import Claim
 
 
@@ -190,35 +189,3 @@ class OtherWorker(Source):
             # Reported as the first worker met it, so that the count is right even if that one dies.
             return Answer(replace(shared, test=lookup.test, tuned=False, shared=True, inside=lookup.inside), entry)
         return Answer(replace(lookup, disturbed=True) if claim.timed_out else lookup)
-
-
-class Swept(Source):
-    """One candidate of a sweep; where the tuner cannot use it, the next source has the next one.
-
-    :param candidates: all of them, in the order of the sweep.
-    :param number: of this source's among them.
-    :param refused: why those before it could not be used, by number; shared by the sources of one lookup.
-    """
-
-    def __init__(self, candidates: Sequence[Candidate], number: int, refused: dict[int, str]) -> None:
-        self._candidates = candidates
-        self._number = number
-        self._refused = refused
-
-    def ask(self, lookup: Lookup) -> Answer:
-        noted = tuple(
-            replace(candidate, failed=self._refused.get(number, ""))
-            for number, candidate in enumerate(self._candidates)
-        )
-        entry = Entry(lookup.problem, lookup.fingerprint, self._candidates[self._number], noted)
-        return Answer(replace(lookup, entry=entry), entry)
-
-    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
-        self._refused[self._number] = reason
-        return lookup
-
-
-def swept(sweep: Sweep, problem: Problem, candidates: Iterable[Candidate]) -> list[Source]:
-    """The sources of a lookup in a sweep, one for each candidate."""
-    ordered, refused = sweep.ordered(problem, candidates), dict[int, str]()
-    return [Swept(ordered, number, refused) for number in range(len(ordered))]

@@ -115,8 +115,8 @@ class Controller:
             parts.append(f"on miss {self._options.on_miss}")
         if self._options.verification is not None:
             parts.append(f"verify {self._options.verification}")
-        if self._options.sweep is not None:
-            parts.append(f"sweep {self._options.sweep}")
+        if (mode := self._options.mode) is not None:
+            parts.append(f"{mode.name} {mode}")
         lines = [f"autotune: {', '.join(parts)}"] if parts else []
         lines += [f"autotune: {CacheError(*cache.lossy)}" for _, cache in self._beginning.loaded if cache.lossy]
         return list(map(one_line, lines))
@@ -243,7 +243,8 @@ class Controller:
         else:
             destination = Destination(options.dump.location, options.dump.given)
             result = dump(destination, self._beginning, collected, self._request(), self._unwritten)
-        result = replace(result, places=dict(sorted(self._places.items())))
+        sections = () if options.mode is None else (options.mode.section(result),)
+        result = replace(result, places=dict(sorted(self._places.items())), sections=sections)
         # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
         unloaded = unloaded_gate(self._config, options) if self._process is None else ""
         empty = empty_gate(self._config, options, self._beginning.loaded)
@@ -267,7 +268,6 @@ class Controller:
             ignore=options.ignore,
             aliases=dict(options.device_alias),
             refused=tuple(filter(policy.is_error, Outcome)),
-            sweep=str(options.sweep or ""),
             verify=options.verification,
         )
 

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_autotune.modes import MODES
 from pytest_autotune.session import values
 from pytest_autotune.session.values import Given, Kind
 
 if TYPE_CHECKING:
     from pytest_autotune.report.gate import Limit
-    from pytest_autotune.run.sweep import Sweep
+    from pytest_autotune.run.mode import Mode
     from pytest_autotune.run.verify import Share, Verification
     from pytest_autotune.session.values import CacheArgument
 
@@ -139,13 +141,6 @@ class Options:
     max_drift: Limit | None = _row(
         values.LIMIT, "Fail the run when more than N choices, or P% of those raced, are slower", "N|P%", "no limit"
     )
-    sweep: Sweep | None = _row(
-        values.SWEEP,
-        "Run each problem with one of its candidates, which the seed and the problem pick; nothing is loaded, measured "
-        "or dumped. 2/5: the second of five sweeps that together run up to five candidates of each problem",
-        "SEED|I/K",
-        only=_FLAG,
-    )
     ignore: tuple[str, ...] = _row(
         values.LINES, "Globs of tuner:kernel to bypass, one on a line, such as triton:mylib.fuzz.*", only=_INI
     )
@@ -188,11 +183,13 @@ class Options:
         only=_INI,
     )
 
+    mode: Mode | None = None
+
     @property
     def active(self) -> bool:
         """Whether the user asked for anything to happen in this run."""
         # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
-        asks = self.load or self.dump or self.report or self.max_misses or self.spread_gpus or self.sweep
+        asks = self.load or self.dump or self.report or self.max_misses or self.spread_gpus or self.mode
         return bool(asks or self.verify or self.fail_on_unused or self.on_miss == "first")
 
     @property
@@ -224,7 +221,15 @@ class Options:
         return shlex.join(typed)
 
 
-OPTIONS = tuple(replace(row.metadata["option"], name=row.name) for row in fields(Options))
+#: What a mode is asked for with.
+_OF_MODES = tuple(
+    Option(Kind(partial(values.parsed, mode.parse)), mode.about, mode.metavar, only=_FLAG, name=mode.name)
+    for mode in MODES
+)
+OPTIONS = (
+    *(replace(row.metadata["option"], name=row.name) for row in fields(Options) if row.metadata),
+    *_OF_MODES,
+)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -263,7 +268,9 @@ def read_options(config: pytest.Config) -> Options:
 
     :raises pytest.UsageError: for a value that makes no sense, in one line.
     """
-    options = Options(**{option.name: option.kind.read(Given(config, option)) for option in OPTIONS})
+    found = {option.name: option.kind.read(Given(config, option)) for option in OPTIONS}
+    modes = [mode for option in _OF_MODES if (mode := found.pop(option.name)) is not None]
+    options = Options(**found, mode=next(iter(modes), None))
     _check_reports(options)
     if config.getoption("autotune_max_drift") and options.verify is None:
         raise pytest.UsageError("--autotune-max-drift: no choice is raced again (add --autotune-verify)")
@@ -271,8 +278,8 @@ def read_options(config: pytest.Config) -> Options:
     is_distributed = hasattr(config, "workerinput") or config.getoption("dist", "no") != "no"
     if options.spread_gpus and asked_now and not is_distributed:
         raise pytest.UsageError("autotune_spread_gpus: there are no workers to spread (add -n=NUM)")
-    if options.sweep is not None:
-        return _without_caches(config, options)
+    if options.mode is not None and options.mode.without_caches:
+        return _without_caches(config, options, options.mode.without_caches)
     return _updating(config, options) if options.update else options
 
 
@@ -305,12 +312,10 @@ def _updating(config: pytest.Config, options: Options) -> Options:
     return replace(options, dump=dump or options.load[-1], on_miss="tune", on_stale="tune")
 
 
-def _without_caches(config: pytest.Config, options: Options) -> Options:
-    """The options of a sweep: what the ini file loads for other runs is left out, and what is typed is refused."""
+def _without_caches(config: pytest.Config, options: Options, why: str) -> Options:
+    """The options of a mode without caches: what the ini file loads is left out, and what is typed is refused."""
     for name in ("load", "dump", "update", "max_misses", "fail_on_unused", "verify"):
         if config.getoption(f"autotune_{name}"):
-            raise pytest.UsageError(
-                f"--autotune-{name.replace('_', '-')}: a sweep loads and dumps nothing (leave one of the two out)"
-            )
+            raise pytest.UsageError(f"--autotune-{name.replace('_', '-')}: {why} (leave one of the two out)")
     without = replace(options, load=(), dump=None, max_misses=None, fail_on_unused=False, verify=None, max_drift=None)
     return replace(without, on_miss="tune", on_stale="tune")

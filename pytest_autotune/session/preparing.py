@@ -55,7 +55,7 @@ def prepare(
     :returns: what keeps the place while they do; None where there is nothing to prepare.
     """
     config = session.config
-    if options.compile_ahead == "off" or options.sweep is not None or config.option.collectonly:
+    if options.compile_ahead == "off" or config.option.collectonly:
         return None
     if not session.items or in_distributed_run():
         return None

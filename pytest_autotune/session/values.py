@@ -193,10 +193,9 @@ def _share(given: Given) -> Any:
     return given.parsed(Share.parse)
 
 
-def _sweep(given: Given) -> Any:
-    from pytest_autotune.run.sweep import Sweep
-
-    return given.parsed(Sweep.parse)
+def parsed(parse: Callable[[str], Any], given: Given) -> Any:
+    """The value by a parser; None where nothing is given."""
+    return given.parsed(parse)
 
 
 PATHS = Kind(_paths, "args", "append")
@@ -209,4 +208,3 @@ PAIRS = Kind(_pairs, "linelist")
 SECONDS = Kind(_seconds, NUMBER)
 LIMIT = Kind(_limit, NUMBER)
 SHARE = Kind(_share)
-SWEEP = Kind(_sweep)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pytest
@@ -68,7 +68,7 @@ class TestProcess:
             ignore=options.ignore,
             aliases=dict(options.device_alias),
             compile_threads=max(devices.cpu().multiprocessors // context.workers, 1),
-            sweep=options.sweep,
+            mode=options.mode,
             verify=options.verification,
             debug=options.debug,
         )
@@ -203,11 +203,12 @@ class TestProcess:
             report.longrepr = self._refused
             vars(report).pop("wasxfail", None)  # pytest does not count a failure that was expected
         self._refused = ""
-        if self._options.sweep is not None and report.failed:
-            ran_with = list(self.run.ran_with.values())
-            report.sections.append(("autotune sweep", _sweep_section(item, self._options, ran_with)))
-            for one in ran_with:
-                self._context.log.append(replace(one, test=item.nodeid, test_failed=True).event)
+        if (mode := self._options.mode) is not None and report.failed:
+            lines, events = mode.test_failed(item.nodeid)
+            rerun = f"rerun: {_rerun_command(item, self._options, f'--autotune-{mode.name}={mode}')}"
+            report.sections.append((f"autotune {mode.name}", "\n".join([*lines, rerun])))
+            for event in events:
+                self._context.log.append(event)
         return report
 
     @pytest.hookimpl(trylast=True)
@@ -218,20 +219,13 @@ class TestProcess:
 
     def pytest_unconfigure(self) -> None:
         self._end_preparing()
-        self.run.begin_test("")  # a run may follow in this process: what the last test of a sweep ran with is forgotten
+        self.run.begin_test("")  # a run may follow in this process: what the last test ran with is forgotten
         self._run_ends.close()
         self.hooks.uninstall()
 
 
-def _sweep_section(item: pytest.Item, options: Options, ran_with: Iterable[Lookup]) -> str:
-    """The text of the section."""
-    used = [(lookup.problem, lookup.entry.choice) for lookup in ran_with if lookup.entry is not None]
-    lines = [one_line(f"{problem}: {choice}") for problem, choice in used if choice is not None]
-    return "\n".join([*(lines or ["no candidate of a sweep was asked for"]), f"rerun: {_rerun_command(item, options)}"])
-
-
-def _rerun_command(item: pytest.Item, options: Options) -> str:
-    typed = ["pytest", f"--autotune-sweep={options.sweep}"]
+def _rerun_command(item: pytest.Item, options: Options, flag: str) -> str:
+    typed = ["pytest", flag]
     if options.tuners is not None:
         typed.append(f"--autotune-tuners={','.join(options.tuners)}")
     _, colons, name = item.nodeid.partition("::")

@@ -70,7 +70,7 @@ class Hooks:
     def _is_to_act(self, name: str, adapter: Adapter) -> bool:
         if self._wanted is not None or self._run.policy.dumping or adapter.acts_without_entries:
             return True
-        if self._run.policy.sweep is not None:
+        if self._run.policy.picks:
             return getattr(adapter, "names_candidates", False)
         return any(library_of(tuner) == name for index in self._run.indexes for tuner in index.tuners())
 

@@ -8,7 +8,7 @@ import shlex
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Device, Problem, Value
-from pytest_autotune.run.sweep import Sweep
+from pytest_autotune.modes.sweep import Sweep
 from tests.conftest import Suite
 
 SUITE = """
@@ -47,7 +47,7 @@ def test_a_seed_gives_the_same_candidates_with_any_workers_measures_nothing_and_
     assert found == {**expected, ("lib.wrong", 1): "wrong"}
     assert set(expected.values()) == {"a", "b"}
     assert suite.tunings == []
-    assert report["sweep"] == seed
+    assert report["modes"]["sweep"]["seed"] == seed
     assert report["counts"]["tuned"] == report["counts"]["hit"] == 0
     result.stdout.fnmatch_lines(
         [
@@ -108,7 +108,8 @@ def test_what_does_not_compile_is_told_and_the_next_one_runs(serial_suite: Suite
     report = serial_suite.report("--autotune-sweep=1")
     lines = section(serial_suite.run("--autotune-sweep=1"))
 
-    refused = [one for row in report["lookups"] for one in row["candidates"] if "failed" in one]
+    problems = report["modes"]["sweep"]["problems"]
+    refused = [one for row in problems for one in row["candidates"] if "failed" in one]
     assert 1 <= len(refused) < 8
     assert all(one == {"params": {"config": "a"}, "failed": "a does not compile"} for one in refused)
     assert sum(line.startswith("REFUSED toy:lib.k") for line in lines) == len(refused)

@@ -18,7 +18,7 @@ from pytest_autotune.report.grouping import OUTSIDE, Cost, by_kernel, by_test, g
 from pytest_autotune.report.naming import readable
 from pytest_autotune.report.terminal import notes
 from pytest_autotune.run.result import Result
-from pytest_autotune.run.rows import NOT_COVERED, RanWith, Row
+from pytest_autotune.run.rows import NOT_COVERED, Row
 
 #: Counts as people read them: ``2,000 entries``.
 _counted = partial(counted, separator=",")
@@ -74,7 +74,11 @@ def page_data(result: Result) -> dict[str, Any]:
         "changed": _changed(result.changes),
         "changes": [_change(change, texts) for change in result.changes.changes],
         "unused": [_problem(entry.problem, texts) for entry in result.unused],
-        "notes": [*notes(result), *(one_line(f"{one}: tuned without passing the plugin") for one in result.untracked)],
+        "notes": [
+            *notes(result),
+            *(one_line(f"{one.word} {one}") for section in result.sections for one in section.findings),
+            *(one_line(f"{one}: tuned without passing the plugin") for one in result.untracked),
+        ],
     }
     configurations = texts.configurations  # these are texts, too
     return {"texts": texts.texts, "configurations": configurations, **data}
@@ -101,8 +105,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     if result.request.verify is not None:
         raced = f"{_counted(len(result.verified), 'choice')} in {result.verifying_seconds:.1f} s"
         facts.append(("Raced again", f"{result.request.verify}: {raced}, {len(result.slower)} slower"))
-    if result.request.sweep:
-        facts.append(("Sweep", result.request.sweep))
+    facts += [(mode.name.capitalize(), "; ".join([mode.about, *mode.lines])) for mode in result.sections]
     if result.incomplete:
         facts.append(("Not complete", result.incomplete))
     return [(word, one_line(text)) for word, text in facts]
@@ -121,7 +124,6 @@ def _row(row: Row, texts: Texts) -> list[Any]:
         "disturbed": int(row.disturbed),
         "slower": int(row.verdict is not None and row.verdict.is_slower),
         "verdict": texts(str(row.verdict or "")),
-        "swept": texts("; ".join(map(_ran_with, row.swept))),
     }
     return [
         texts(row.outcome.value if row.outcome else ""),
@@ -134,11 +136,6 @@ def _row(row: Row, texts: Texts) -> list[Any]:
         [_candidate(candidate, texts) for candidate in candidates],
         {name: value for name, value in about.items() if value},
     ]
-
-
-def _ran_with(swept: RanWith) -> str:
-    failed = f" (failed: {', '.join(swept.failed_tests)})" if swept.failed_tests else ""
-    return f"{swept.candidate}{failed}"
 
 
 def _problem(problem: Problem, texts: Texts) -> list[int]:

@@ -67,13 +67,13 @@
     row.candidates = candidates.map(([what, took = null, spread = 0, failed = 0, label = 0]) => ({
       what, time: took, spread, failed: texts[failed], label: texts[label],
     }));
-    for (const name of ["label", "reason", "moved", "alias", "versions", "verdict", "swept", "became"]) {
+    for (const name of ["label", "reason", "moved", "alias", "versions", "verdict", "became"]) {
       row[name] = texts[about[name] || 0];
     }
     row.disturbed = Boolean(about.disturbed);
     row.slower = Boolean(about.slower);
-    const { outcome, name, key, device, label, reason, verdict, swept } = row;
-    const words = [outcome, name, key, device, label, reason, verdict, swept, configuration(choice), ...row.tests];
+    const { outcome, name, key, device, label, reason, verdict } = row;
+    const words = [outcome, name, key, device, label, reason, verdict, configuration(choice), ...row.tests];
     row.words = words.join("\n").toLowerCase();
     return row;
   });
@@ -252,7 +252,7 @@
     const facts = [
       ["Key", row.key], ["Device", row.device], ["Why", row.reason], ["Known as", row.label],
       ["Asked by", row.tests.join(", ")], ["Choice", configuration(row.choice)], ["Moved from", row.moved],
-      ["Entries of", row.alias], ["Tuned with", row.versions], ["Raced again", row.verdict], ["Ran with", row.swept],
+      ["Entries of", row.alias], ["Tuned with", row.versions], ["Raced again", row.verdict],
       ["Measured", row.disturbed ? "disturbed: something else may have run on the device" : ""],
     ].filter(([, text]) => text);
     const list = facts.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { class: "code" }, text)]);

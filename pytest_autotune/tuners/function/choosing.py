@@ -99,7 +99,7 @@ def _taken(run: Session, request: Request, tuning: Tuning, forget: Callable[[], 
     while tuning.entry is not None and tuning.entry.choice is not None:
         found = request.plan.space.find(tuning.entry.choice.params)
         assert found is not None
-        if run.policy.sweep is not None:  # it asks again what it runs with
+        if run.policy.picks:  # it asks again what it runs with
             run.at_next_test(forget)
         elif not tuning.lookup.fallback:
             _verify(request.plan, tuning, workers_of(run))

@@ -59,13 +59,13 @@ class GraphCaches:
         keeps_graphs = os.environ.get("TORCHINDUCTOR_FX_GRAPH_CACHE") == "1"
         for name in _OFF:
             self._set(config, name, False)
-        shares = keeps_graphs and not run.policy.dumping and run.policy.sweep is None
+        shares = keeps_graphs and not run.policy.dumping and not run.policy.picks
         tag = f"pytest-autotune-{_loaded_digest(run) if shares else uuid.uuid4().hex}"
         own = torch.compiler.config.cache_key_tag
         self._set(torch.compiler.config, "cache_key_tag", f"{own}{tag}")
         if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
             # On a hit there is one candidate to compile: starting other processes for it takes longer.
-            only_loads = run.policy.sweep is not None or (bool(run.indexes) and not run.policy.dumping)
+            only_loads = run.policy.picks or (bool(run.indexes) and not run.policy.dumping)
             threads = 1 if only_loads else min(config.compile_threads or 1, run.policy.compile_threads)
             self._set(config, "compile_threads", threads)
 

@@ -248,7 +248,7 @@ class Kernels:
 
     def _door(self, search: Search) -> Any:
         assert self._run is not None
-        if self._run.policy.sweep is not None:  # the next test asks again what it runs with
+        if self._run.policy.picks:  # the next test asks again what it runs with
             self._run.at_next_test(forget_compiled)
         return self._run.tuning(search.problem, (), search.offers, versions(), search.label, search.candidates)
 

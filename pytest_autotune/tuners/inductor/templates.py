@@ -80,7 +80,7 @@ class Templates:
         on = choices[0].layout.device
         key = template_key(self._torch, choices, op, inputs, hint_override)
         problem = Problem(self.tuner, op, key, device_of(on.type, on.index))
-        if run.policy.sweep is not None:  # the next test asks again what it runs with
+        if run.policy.picks:  # the next test asks again what it runs with
             run.at_next_test(forget_compiled)
         if benchmark is None and run.may_verify(problem):
             return {}  # they are compiled then, and this is asked again with a benchmark

@@ -200,7 +200,7 @@ class Choices:
         autotuner, tuning_key = call.autotuner, call.tuning_key
         is_pruned = getattr(autotuner, "early_config_prune", None) is not None and autotuner.perf_model is None
         is_nested = lookup is not None and lookup.inside
-        if not (is_pruned or is_nested) and self._run.policy.sweep is None:
+        if not (is_pruned or is_nested) and not self._run.policy.picks:
             return
         reference = weakref.ref(autotuner)
 
