@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune import __version__, cli
+from pytest_autotune import cli
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.autotune_cache_pb2 import AutotuneCache  # type: ignore[attr-defined]
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
@@ -181,13 +178,6 @@ def test_show_says_what_there_is_where_what_was_asked_for_is_not(run: Run) -> No
     assert "there are: nvidia-h200-sm90-132" in run("show", "a.textproto", "--device=A100")[2]
 
 
-def test_an_empty_cache_is_shown_as_such(run: Run) -> None:
-    write("a.textproto")
-
-    assert run("show", "a.textproto")[1] == ["0 entries, 0 kernels, 0 devices, 0 s of tuning"]
-    assert json.loads("\n".join(run("show", "a.textproto", "--json")[1]))["entries"] == []
-
-
 @pytest.mark.parametrize("command", [["show"], ["show", "--json"], ["git-textconv"], ["diff", "empty.textproto"]])
 def test_text_of_a_cache_cannot_reach_the_terminal(run: Run, command: list[str]) -> None:
     hostile = "\x1b]0;owned\x07\n::error::\u202e\x7f"
@@ -249,12 +239,6 @@ def test_diff_ends_with_status_1_only_where_asked(run: Run) -> None:
     assert run("diff", "old.textproto", "new.textproto")[0] == 0
     assert run("diff", "--exit-code", "old.textproto", "new.textproto")[0] == 1
     assert run("diff", "--exit-code", "old.textproto", "old.textproto")[0] == 0
-
-
-def test_diff_takes_dev_null_as_git_writes_it(run: Run) -> None:
-    write("new.textproto", entry())
-
-    assert run("diff", "/dev/null", "new.textproto")[1][0] == "1 added"
 
 
 def test_diff_folds_what_only_has_other_versions(run: Run) -> None:
@@ -469,25 +453,6 @@ def test_check_tells_what_cannot_be_read_with_line_and_column(run: Run) -> None:
     assert lines[3].startswith("gone.pb: no such file")
 
 
-@pytest.mark.parametrize("path", ["a.pb", "a.json"])
-def test_check_sees_duplicates_in_other_files(run: Run, path: str) -> None:
-    write("two" + path, entry(1), entry(2))
-    if path == "a.pb":
-        message = AutotuneCache.FromString(Path("twoa.pb").read_bytes())
-        message.entries.add().CopyFrom(message.entries[0])
-        Path(path).write_bytes(message.SerializeToString())
-    else:
-        plain = json.loads(Path("twoa.json").read_text())
-        plain["entries"].append(plain["entries"][0])
-        Path(path).write_text(json.dumps(plain, indent=1) + "\n")
-
-    status, lines, _ = run("check", path)
-
-    assert status == 1
-    assert "with something twice" in lines[0]
-    assert run("check", "--fix", path)[0] == 0
-
-
 def test_check_tells_what_can_never_be_a_hit_here(run: Run) -> None:
     Path("lib.py").write_text("def add(): ...\n")
     Path("pkg").mkdir()
@@ -627,10 +592,6 @@ def test_prune_refuses_what_is_no_report(run: Run, text: str) -> None:
 # The command as a whole
 
 
-def test_the_version_is_told(run: Run) -> None:
-    assert run("--version")[1] == [f"pytest-autotune {__version__}"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -688,22 +649,6 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
 
 
-@pytest.mark.parametrize("arguments", [["show", "a.textproto"], ["--version"]])
-def test_where_nobody_reads_the_status_is_not_the_one_of_a_check_that_failed(
-    tmp_path: Path, arguments: list[str]
-) -> None:
-    stores.update(tmp_path / "a.textproto", lambda now: Cache((entry(),)))
-    read, write = os.pipe()
-    os.close(read)
-
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_autotune.cli", *arguments], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE
-    )
-    os.close(write)
-
-    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")  # 141 in a shell
-
-
 def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_no_error(tmp_path: Path) -> None:
     stores.update(tmp_path / "a.textproto", lambda now: Cache((entry(),)))
     command = f"{sys.executable} -m pytest_autotune.cli show a.textproto"
@@ -713,23 +658,6 @@ def test_output_that_cannot_be_written_is_told_in_one_line_and_a_closed_one_is_n
 
     assert (full.returncode, full.stderr) == (4, "pytest-autotune: standard output: No space left on device\n")
     assert (closed.returncode, closed.stderr) == (0, "")
-
-
-def test_a_completion_knows_commands_options_and_files(tmp_path: Path) -> None:
-    def completed(words: str) -> list[str]:
-        asked = {
-            "_PYTEST_AUTOTUNE_COMPLETE": "bash_complete",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(words.count(" ")),
-        }
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest_autotune.cli"], env={**os.environ, **asked}, capture_output=True, text=True
-        )
-        return done.stdout.split()
-
-    assert completed("pytest-autotune ch") == ["plain,check"]
-    assert completed("pytest-autotune show --ke") == ["plain,--kernel"]
-    assert completed("pytest-autotune show x") == ["file,x"]
 
 
 def test_every_command_has_help_and_none_imports_a_library_that_tunes() -> None:
@@ -743,12 +671,6 @@ def test_every_command_has_help_and_none_imports_a_library_that_tunes() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
-
-
-def test_the_plugin_does_not_import_what_only_the_command_needs() -> None:
-    code = "import sys, pytest_autotune.plugin, pytest_autotune.session.controller; print('click' in sys.modules)"
-
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_the_hook_for_pre_commit_runs_the_check_on_caches_and_not_on_reports() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import permutations
 
 from pytest_autotune.cache.codec import Format, encode
-from pytest_autotune.cache.combine import Combined, combine
-from pytest_autotune.cache.model import Cache, Candidate, Entry
+from pytest_autotune.cache.merge import Combined, combine
+from pytest_autotune.cache.model import Cache, Entry
 from tests.entries import A100, H200, entry
 
 
@@ -50,12 +49,6 @@ def test_the_order_of_the_caches_does_not_matter() -> None:
     assert len(written) == 1
 
 
-def test_all_candidates_stay_with_the_entry_that_stays() -> None:
-    fast = replace(entry(block=64, time_us=9.0), candidates=(Candidate("a", time_us=9.0), Candidate("b", time_us=11.0)))
-
-    assert held(of_two(cache(entry()), cache(fast))) == {fast}
-
-
 def test_what_one_side_changed_is_changed_even_to_a_slower_time() -> None:
     slower = entry(time_us=20.0)
 
@@ -91,9 +84,3 @@ def test_entries_of_another_gpu_stay_whichever_side_has_them() -> None:
         entry(device=A100, block=64),
         entry(2, device=A100),
     }
-
-
-def test_both_sides_with_the_same_change_are_no_conflict() -> None:
-    combined = of_two(cache(entry(block=64)), cache(entry(block=64)), ancestor=cache(entry()))
-
-    assert (held(combined), combined.conflicts) == ({entry(block=64)}, ())

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import fields, replace
 
 import pytest
 
 from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import one_line, plain_json
+from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.merge import Disagreement, Merged
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.report import ci_log, html, json_report, markdown, terminal
+from pytest_autotune.report import ci_log, html, markdown
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Finding, Section
 from pytest_autotune.run.result import Dump, Gate, Place, Result
@@ -61,18 +60,6 @@ def check_plain(shown: str) -> None:
 def test_what_is_plain_stays_and_what_has_an_effect_is_an_escape(text, shown):
     assert one_line(text) == shown
     assert one_line(shown) == shown
-
-
-def test_of_a_long_line_start_and_end_are_shown():
-    assert one_line("a" * 10**6 + "end", 11) == "aaaaa…aaend"
-
-
-def test_escaped_json_stands_for_the_same_values():
-    value = {HOSTILE: [HOSTILE, "\ud800", "名前", "\U000e0001"]}
-    shown = plain_json(json.dumps(value, indent=1, ensure_ascii=False))
-    check_plain(shown)
-    assert json.loads(shown) == value
-    assert "名前" in shown
 
 
 def hostile_summary() -> Result:
@@ -138,26 +125,6 @@ def hostile_summary() -> Result:
         changes=Diff((Change(ChangeKind.CHOICE, entry, entry),), 1),
         ignore=(HOSTILE,),
     )
-
-
-@pytest.mark.parametrize("verbosity", [-2, -1, 0, 1, 2])
-def test_a_terminal_gets_no_foreign_effects_from_any_text_of_a_summary(verbosity):
-    summary = hostile_summary()
-    empty = [field.name for field in fields(Result) if not getattr(summary, field.name)]
-    assert not empty
-    for told in (summary, replace(summary, covered={}), result(summary, dump=None, prune=False)):
-        lines = terminal.section(told, verbosity)
-        assert lines
-        for line in lines:
-            assert "\n" not in line.text
-            check_plain(line.word + line.text)
-
-
-def test_a_json_report_gets_no_foreign_effects_and_keeps_the_values():
-    shown = json_report.to_json(hostile_summary())
-    check_plain(shown)
-    assert json.loads(shown)["notes"] == [HOSTILE]
-    assert json.loads(shown)["lookups"][0]["key"] == {HOSTILE: HOSTILE}
 
 
 def test_markdown_gets_no_foreign_effects_and_no_foreign_marks():

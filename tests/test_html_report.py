@@ -16,7 +16,7 @@ import pytest
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.cache.spread import Spread
+from pytest_autotune.cache.ties import Spread
 from pytest_autotune.report.html import to_html
 from pytest_autotune.report.html.data import page_data
 from pytest_autotune.report.naming import described

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -45,16 +44,6 @@ def test_same_key_compares_keys_as_they_are_encoded(index):
     assert not index.same_key(entry("add", True).problem)
 
 
-def test_what_is_not_there_is_empty(index):
-    assert not index.same_key(entry("sub").problem)
-    assert index.of_kernel("xla", "add") == ()
-    assert index.devices("inductor") == frozenset()
-
-
-def test_of_kernel_finds_every_key(index):
-    assert set(index.of_kernel("triton", "add")) == set(CACHE.entries[:3])
-
-
 def test_tuners_devices_and_length_are_told(index):
     assert index.tuners() == {"triton", "xla"}
     assert index.devices("triton") == {H200, MI300}
@@ -77,12 +66,6 @@ def test_the_last_cache_comes_first():
         assert [found.choice.time_us for found in index.same_key(fast.problem)] == [9.0, 1.0]
 
 
-def test_an_empty_index_is_one():
-    for index in (EntryIndex.of([]), EntryIndex.of([Cache()]), crossed(EntryIndex.of([]))):
-        assert len(index) == 0
-        assert index.tuners() == frozenset()
-
-
 def test_a_worker_imports_protobuf_only_when_it_looks_something_up():
     program = """if True:
         import sys
@@ -94,11 +77,6 @@ def test_a_worker_imports_protobuf_only_when_it_looks_something_up():
         """
     groups = repr(EntryIndex.of([CACHE]).groups())
     subprocess.run([sys.executable, "-c", program, groups], check=True)
-
-
-def test_an_entry_that_was_replaced_is_found_as_it_is():
-    changed = replace(entry("add"), label="told")
-    assert EntryIndex.of([Cache((changed,))]).same_key(changed.problem)[0].label == "told"
 
 
 def test_the_kernels_with_a_fingerprint_are_told_and_none_for_an_empty_one(index) -> None:

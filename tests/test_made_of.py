@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.made_of import MOST, difference, of_candidates, of_parts
 from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value
 from pytest_autotune.cache.ties import Measured
-from pytest_autotune.tuners.shared.source_digest import stable_value
 
 GPU = Device("GPU", "arch", 1)
 
@@ -119,21 +117,3 @@ def test_a_merge_tells_every_entry_and_what_the_file_said_stays() -> None:
     without = merge(later, drop=lambda one: one.problem.key[0].value == 5).cache
 
     assert {one.digests for one in later.entries} == {one.digests for one in without.entries} == {(SOURCE,)}
-
-
-def test_of_two_that_do_not_say_the_same_one_is_written_in_any_order() -> None:
-    entries = entry(1, SOURCE), entry(2, source(another="a"))
-
-    assert encode(Cache(entries), Format.TEXT) == encode(Cache(entries[::-1]), Format.TEXT)
-
-
-def test_of_a_digest_that_is_gone_nothing_is_written() -> None:
-    written = encode(merge(Cache((entry(1, SOURCE),)), drop=lambda one: True).cache, Format.TEXT)
-
-    assert b"digests" not in written
-
-
-def test_a_tuple_among_the_candidates_is_said_as_people_read_it() -> None:
-    candidates = [(stable_value("TILE", tile),) for tile in ((16, 16), (32, 16))]
-
-    assert of_candidates("c0ffee", candidates).parts == ("TILE", "(16_16)", "(32_16)")

@@ -70,15 +70,6 @@ def test_without_times_what_most_processes_chose_is_kept_in_any_order(reverse: b
     assert len(merged.disagreements) == 1
 
 
-@pytest.mark.parametrize("swapped", [False, True])
-def test_without_times_and_votes_it_does_not_matter_who_chose_what(swapped: bool) -> None:
-    origins = ("gw1", "gw0") if swapped else ("gw0", "gw1")
-
-    merged = merge(Cache(), [Measured(untimed(name), origin) for name, origin in zip("ba", origins, strict=True)])
-
-    assert chosen(merged.cache) == ["BLOCK=a"]
-
-
 @pytest.mark.parametrize(("slower_by", "stays"), [(0.0, True), (NOISE * 0.9, True), (NOISE * 1.1, False)])
 def test_the_committed_choice_stays_while_it_is_not_slower_by_more_than_noise(slower_by: float, stays: bool) -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
@@ -117,14 +108,6 @@ def test_entries_of_a_tuned_problem_with_other_fingerprints_go_unless_they_were_
 
     assert merged.cache.entries == (new, used)
     assert (merged.added, merged.changed, merged.removed) == (0, 1, 0)
-
-
-def test_what_the_run_did_not_meet_stays() -> None:
-    other_kernel, other_device = entry("other"), entry(device=Device("NVIDIA A100", "sm_80", 108))
-
-    merged = merge(Cache((other_kernel, other_device)), [Measured(entry())])
-
-    assert set(merged.cache.entries) == {other_kernel, other_device, kept(entry())}
 
 
 def test_a_used_entry_of_another_file_is_added_or_replaces_the_one_there() -> None:
@@ -170,17 +153,6 @@ def test_an_undisturbed_measurement_wins_over_a_faster_disturbed_one() -> None:
     merged = merge(Cache(), [Measured(disturbed, "gw0", disturbed=True), Measured(alone, "gw1")])
 
     assert chosen(merged.cache) == ["BLOCK=a"]
-
-
-def test_of_equal_times_the_lower_position_wins() -> None:
-    first = entry(times={"a": 10.0, "b": 11.0})
-    second = replace(first, candidates=(candidate("a", 11.0), candidate("b", 10.0)), choice=candidate("b", 10.0))
-
-    assert chosen(merge(Cache(), [Measured(second), Measured(first)]).cache) == ["BLOCK=a"]
-
-
-def test_measurements_that_agree_are_no_disagreement() -> None:
-    assert merge(Cache(), [Measured(entry(), "gw0"), Measured(entry(times={"a": 9.0}), "gw1")]).disagreements == ()
 
 
 def test_the_same_records_in_any_order_give_the_same_bytes() -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.codec import Format, decode, encode
-from pytest_autotune.cache.combine import combine
-from pytest_autotune.cache.merge import merge
+from pytest_autotune.cache.merge import combine, merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.ties import Measured
 from pytest_autotune.run.collected import Collected, CompiledFor, ProcessFacts

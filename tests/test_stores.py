@@ -86,7 +86,7 @@ def test_a_folder_a_pipe_and_a_giant_are_no_caches(tmp_path, monkeypatch):
     (tmp_path / "a.pb").mkdir()
     os.mkfifo(tmp_path / "b.pb")
     (tmp_path / "c.pb").write_bytes(b"12345")
-    monkeypatch.setattr(stores.file, "MAX_BYTES", 4)
+    monkeypatch.setattr(stores.disk, "MAX_BYTES", 4)
     assert "is a folder, not a cache" in refusal(read, tmp_path / "a.pb")
     assert "is not a file" in refusal(read, tmp_path / "b.pb")
     assert "is larger than" in refusal(read, tmp_path / "c.pb")
@@ -126,18 +126,6 @@ def test_a_folder_with_other_things_in_it_is_refused(tmp_path):
     assert os.listdir(tmp_path) == ["test_a.py"]
 
 
-def test_a_damaged_file_in_a_folder_is_named_and_kept(tmp_path):
-    folder = tmp_path / "kept"
-    update(f"{folder}/", adding(entry("add")))
-    damaged = folder / f"{entry('add').problem.digest}.textproto"
-    damaged.write_text("<<<<<<< HEAD\n")
-    assert f"{damaged.name}:1: an unresolved merge conflict" in refusal(check_writable, folder)
-    updated = update(folder, adding(entry("mul")))
-    assert updated.written_to == str(tmp_path / "kept.new")
-    assert read(updated.written_to).entries == (entry("mul"),)
-    assert damaged.read_text() == "<<<<<<< HEAD\n"
-
-
 # Updating
 
 
@@ -148,19 +136,6 @@ def test_nothing_is_written_where_the_bytes_are_the_same(tmp_path, name):
     files = {file: file.stat() for file in tmp_path.rglob("*") if file.is_file()}
     assert not update(path, adding(entry("add"))).changed
     assert {file: file.stat().st_mtime_ns for file in files} == {file: old.st_mtime_ns for file, old in files.items()}
-
-
-def test_the_mode_of_a_file_is_kept_and_a_new_one_has_the_umask(tmp_path):
-    path = tmp_path / "c.pb"
-    old = os.umask(0o027)
-    try:
-        update(path, adding(entry("add")))
-        assert path.stat().st_mode & 0o777 == 0o640
-        path.chmod(0o604)
-        update(path, adding(entry("mul")))
-        assert path.stat().st_mode & 0o777 == 0o604
-    finally:
-        os.umask(old)
 
 
 def test_a_symbolic_link_stays_one(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -164,7 +165,7 @@ def _check_text(what: str, text: object) -> None:
 def _check_names(what: str, values: tuple[Value, ...]) -> None:
     names = [value.name for value in values]
     if len(set(names)) < len(names):
-        name = next(name for name in names if names.count(name) > 1)
+        ((name, _),) = Counter(names).most_common(1)
         raise UncacheableError(f'the name "{name}" is used twice in its {what}')
 
 

@@ -7,6 +7,7 @@ Of candidates that measuring cannot tell apart the one that is kept already is c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -141,3 +142,33 @@ def _says_why_none_works(entry: Entry) -> bool:
     """Whether an entry has no result but reasons why no candidate can be used."""
     reasons = bool(entry.candidates) and all(one == Candidate(failed=one.failed) for one in entry.candidates)
     return reasons and entry.choice is None and not entry.native
+
+
+_TEXT = re.compile(r"\+-(\d[0-9.]*(?:e[+-]?\d+)?) us, (\d+) of (\d+) runs")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of the runs of one candidate.
+
+    :param us: half the interquartile range of the runs that were kept, in microseconds.
+    :param kept: how many runs are left of ``runs`` without outliers.
+    """
+
+    us: float
+    kept: int
+    runs: int
+
+    @classmethod
+    def of(cls, label: str) -> Spread | None:
+        """The reverse of ``str``; None for any other label."""
+        found = _TEXT.fullmatch(label)
+        try:
+            return cls(float(found[1]), int(found[2]), int(found[3])) if found else None
+        except ValueError:  # a file may hold digits that Python refuses to read
+            return None
+
+    def __str__(self) -> str:
+        if self.runs == 1:
+            return "1 run"
+        return f"+-{self.us:.3g} us, {self.kept} of {self.runs} runs"

@@ -15,9 +15,9 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import Format, decode, encode, format_of
-from pytest_autotune.cache.combine import combine
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
+from pytest_autotune.cache.merge import combine
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cli.merge import settled
 from pytest_autotune.cli.output import FOUND, OK, PATH, choice_and_time, print_lines, problem_text, safe, whole

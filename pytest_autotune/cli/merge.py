@@ -11,9 +11,9 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import encode, format_of
-from pytest_autotune.cache.combine import Combined, combine
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
+from pytest_autotune.cache.merge import Combined, combine
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cli.output import PATH, choice_and_time, on_device, print_lines, safe, whole
 

@@ -107,18 +107,6 @@ def test_the_same_problem_merges_by_the_rule_of_a_run_and_is_told(registered: Gi
     assert f"{PATH}:     kept theirs: BLOCK=16, 8 us" in told
 
 
-def test_entries_of_another_gpu_are_kept(registered: Git) -> None:
-    """Each side tuned on its own type of GPU, and its kernels changed."""
-    base = [entry(m, device=device) for m in range(7) for device in (H200, A100)]
-    ours = [entry(m, 64, source="t") for m in range(7)] + [entry(m, device=A100) for m in range(7)]
-    theirs = [entry(m) for m in range(7)] + [entry(m, 16, source="t", device=A100) for m in range(9)]
-    branches(registered, base, ours, theirs)
-
-    registered("merge", "other")
-
-    assert held() == {*ours[:7], *theirs[7:]}
-
-
 def test_a_rebase_applies_each_commit_to_what_is_there(registered: Git) -> None:
     branches(registered, BASE, [entry(1, 64), *BASE[1:], entry(2)], [*BASE, entry(3)])
     registered("checkout", "-q", "other")
@@ -130,17 +118,6 @@ def test_a_rebase_applies_each_commit_to_what_is_there(registered: Git) -> None:
     assert registered("log", "--oneline", "main..other").stdout.count("\n") == 2
 
 
-def test_a_cherry_pick_takes_what_its_commit_changed_and_nothing_else(registered: Git) -> None:
-    branches(registered, BASE, [*BASE, entry(2)], [*BASE, entry(3)])
-    registered("checkout", "-q", "other")
-    commit(registered, *BASE, entry(3), entry(4))
-    registered("checkout", "-q", "main")
-
-    registered("cherry-pick", "other")
-
-    assert held() == {*BASE, entry(2), entry(4)}
-
-
 def test_what_one_side_pruned_stays_away(registered: Git) -> None:
     branches(registered, BASE, BASE[1:], [*BASE, entry(3)])
 
@@ -148,20 +125,6 @@ def test_what_one_side_pruned_stays_away(registered: Git) -> None:
 
     assert held() == {*BASE[1:], entry(3)}
     assert "1 entry left out, which one side removed:" in told
-
-
-def test_a_file_that_both_sides_added_merges(registered: Git) -> None:
-    (Path("x")).touch()
-    registered("add", "-A")
-    registered("commit", "-q", "-m", "x")
-    registered("checkout", "-q", "-b", "other")
-    commit(registered, entry(1))
-    registered("checkout", "-q", "main")
-    commit(registered, entry(2))
-
-    registered("merge", "other")
-
-    assert held() == {entry(1), entry(2)}
 
 
 @pytest.mark.parametrize("path", ["tests/autotune.pb", "tests/a b[1].json", "tests/autotune.yaml", "tests/cache/"])
@@ -192,23 +155,6 @@ def test_text_of_which_one_side_cannot_be_read_is_merged_as_lines_with_markers_i
         stores.read(PATH)
 
 
-def test_a_binary_file_of_which_one_side_cannot_be_read_is_a_conflict_with_all_sides_in_git(git: Git) -> None:
-    path = "autotune.pb"
-    assert cli.main(["git-setup", path]) == 0
-    commit(git, *BASE, path=path)
-    git("checkout", "-q", "-b", "other")
-    commit(git, *BASE, entry(3), path=path)
-    git("checkout", "-q", "main")
-    Path(path).write_bytes(b"\x08\x02")
-    git("commit", "-q", "-a", "-m", "newer")
-
-    told = git("merge", "other", status=1)
-
-    assert f"{path}: format_version 2 is newer" in told.stderr
-    assert Path(path).read_bytes() == b"\x08\x02"
-    assert [line.split()[2] for line in git("ls-files", "-u").stdout.splitlines()] == ["1", "2", "3"]
-
-
 def test_without_the_driver_git_merges_lines_and_a_conflict_can_be_merged_again_once_it_is_there(git: Git) -> None:
     Path(".gitattributes").write_text(f"/{PATH} merge=pytest-autotune diff=pytest-autotune\n")
     ours, theirs = [*BASE[1:], entry(5, 64, 9.0)], [*BASE[1:], entry(5, 16, 8.0)]
@@ -234,27 +180,6 @@ def test_where_the_command_is_gone_git_does_what_it_would_do_by_itself(registere
 
     assert held() == {entry(1), *many, entry(99)}
     assert "entries {" in registered("show", "other").stdout
-
-
-def test_other_files_of_the_same_kind_are_merged_as_lines(registered: Git) -> None:
-    assert cli.main(["git-setup", "tests/model.textproto"]) == 0
-    lines = [f"layer: {number}\n" for number in range(20)]
-
-    def save(*changed: str) -> None:
-        Path("tests").mkdir(exist_ok=True)
-        Path("tests/model.textproto").write_text("".join(changed))
-        registered("add", "-A")
-        registered("commit", "-q", "-m", "x")
-
-    save(*lines)
-    registered("checkout", "-q", "-b", "other")
-    save("first\n", *lines)
-    registered("checkout", "-q", "main")
-    save(*lines, "last\n")
-
-    registered("merge", "other")
-
-    assert Path("tests/model.textproto").read_text() == "".join(["first\n", *lines, "last\n"])
 
 
 def test_git_shows_a_line_for_each_entry_that_differs(registered: Git) -> None:
@@ -301,16 +226,6 @@ def test_setup_finds_the_caches_of_the_repository_and_says_nothing_twice(git: Gi
         == once
         == (f'*.bin binary\n"/a b.pb" {attributes}\n/{PATH} {attributes}\n/tests/folder/*.textproto {attributes}\n')
     )
-
-
-def test_setup_overrides_what_was_recommended_before(git: Git) -> None:
-    Path(".gitattributes").write_text("*.textproto -merge linguist-generated\n")
-    assert cli.main(["git-setup", PATH]) == 0
-    branches(git, BASE, [*BASE, entry(2)], [*BASE, entry(3)])
-
-    git("merge", "other")
-
-    assert held() == {*BASE, entry(2), entry(3)}
 
 
 def test_setup_works_from_a_folder_of_the_repository_and_for_all_repositories(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from pytest_autotune.cache.codec import binary, json_text, text, text_reader, yaml_text
+from pytest_autotune.cache.codec import binary, json_text, text, yaml_text
 from pytest_autotune.cache.codec.mapping import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.codec.schema import FORMAT_VERSION, Format, in_order, one_of_each
 from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
@@ -46,7 +46,7 @@ _FORMATS = {
     Format.JSON: _Row((".json",), json_text.decode, json_text.encode, re.compile(r"\s*[{\[]")),
     Format.TEXT: _Row(
         (".textproto", ".txtpb", ".pbtxt", ".txt"),
-        text_reader.decode,
+        text.decode,
         text.encode,
         re.compile(r"(?:.*\n){0,99}?[ \t]*(?:entries|devices)[ \t]*:?[ \t]*[{<]"),
     ),

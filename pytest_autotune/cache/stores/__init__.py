@@ -13,8 +13,7 @@ from typing import TypeAlias
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cache.stores.file import FileStore, bytes_of
-from pytest_autotune.cache.stores.folder import FolderStore
+from pytest_autotune.cache.stores.disk import FileStore, FolderStore, bytes_of
 from pytest_autotune.cache.stores.store import Change, Store, Updated
 from pytest_autotune.cache.stores.writing import lock_of, locked, os_errors, replace
 

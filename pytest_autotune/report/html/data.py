@@ -13,7 +13,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Candidate, Entry, Problem
-from pytest_autotune.cache.spread import Spread
+from pytest_autotune.cache.ties import Spread
 from pytest_autotune.report.grouping import OUTSIDE, Cost, by_kernel, by_test, groups
 from pytest_autotune.report.naming import readable
 from pytest_autotune.report.terminal import notes

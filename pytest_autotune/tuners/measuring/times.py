@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_autotune.cache.spread import Spread
+from pytest_autotune.cache.ties import Spread
 
 #: A sample more than this many interquartile ranges above the upper quartile is an outlier: "far out"
 #: in J. W. Tukey, Exploratory Data Analysis, 1977.

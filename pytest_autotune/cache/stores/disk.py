@@ -1,0 +1,235 @@
+"""Caches on a disk: in a file, in the format of its suffix, or in a folder of one text file for each problem."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pytest_autotune.cache.codec import Format, decode, encode, format_of
+from pytest_autotune.cache.codec.schema import one_of_each
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.locations import MARKER, Location
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.stores.store import Change, Updated
+from pytest_autotune.cache.stores.writing import check_creatable, lock_of, locked, os_errors, replace, unused
+
+
+class PathStore(ABC):
+    """What stores on a disk have in common: a lock beside what they keep, and a name for what cannot replace it."""
+
+    #: It is a folder.
+    _keeps_files = False
+
+    def __init__(self, location: Location) -> None:
+        self._path = location.path
+        #: What links lead to.
+        self._target = Path(location.real)
+        self._where = str(location)
+
+    @abstractmethod
+    def read(self, missing_ok: bool = False) -> Cache:
+        """See :class:`Store`."""
+
+    @abstractmethod
+    def _read(self, missing_ok: bool) -> Cache:
+        """The same while nobody else writes."""
+
+    @property
+    @abstractmethod
+    def _lock(self) -> Path:
+        """The lock file; what is written has the folder that it is in."""
+
+    @abstractmethod
+    def _write(self, target: Path, cache: Cache) -> bool:
+        """Write what differs; whether anything does."""
+
+    @abstractmethod
+    def _check_ours(self) -> None:
+        """Refuse to put a cache in the place of something else.
+
+        :raises CacheError: then.
+        """
+
+    def describe(self) -> str:
+        """See :class:`Store`."""
+        return self._where
+
+    def check(self) -> Cache:
+        """See :class:`Store`."""
+        self._check_ours()
+        cache = self.read(missing_ok=True)
+        try:
+            str(self._target).encode()
+        except UnicodeEncodeError:
+            raise CacheError(self._where, "the path is not encoded in UTF-8", "name it otherwise") from None
+        if os.path.lexists(self._target) and not os.access(self._target, os.W_OK):
+            raise CacheError(self._where, "is read-only")
+        if cache.lossy:
+            raise CacheError(*cache.lossy)
+        check_creatable(self._lock, self._where)
+        return cache
+
+    def update(self, change: Change, timeout_s: float) -> Updated:
+        """See :class:`Store`."""
+        with os_errors(self._where):
+            self._lock.parent.mkdir(parents=True, exist_ok=True)
+            with locked(self._lock, timeout_s) as held:
+                self._check_ours()
+                try:
+                    cache = self._read(missing_ok=True)
+                    replaceable = held and not cache.lossy
+                except CacheError:
+                    cache, replaceable = Cache(), False
+                cache = change(cache)
+                if replaceable:
+                    return Updated(self._where, False, self._write(self._target, cache), cache)
+            beside = unused(self._target, as_folder=self._keeps_files)
+            try:
+                self._write(beside, cache)
+            except BaseException:  # it was made here, a moment ago
+                shutil.rmtree(beside) if beside.is_dir() else beside.unlink()
+                raise
+            return Updated(str(beside), True, True, cache)
+
+
+#: A larger file is no cache.
+MAX_BYTES = 64 * 2**20
+
+
+class FileStore(PathStore):
+    """Keeps a cache in one file."""
+
+    def read(self, missing_ok: bool = False) -> Cache:
+        """See :class:`Store`; an empty file is like a missing one."""
+        return self._read(missing_ok)
+
+    def _read(self, missing_ok: bool) -> Cache:
+        format = format_of(self._path, self._where)
+        data = bytes_of(self._path, self._where, missing_ok)
+        return Cache() if missing_ok and not data.strip() else decode(data, format, self._where)
+
+    @property
+    def _lock(self) -> Path:
+        return lock_of(self._target)
+
+    def _check_ours(self) -> None:
+        """What cannot be read is kept, whatever it is."""
+
+    def _write(self, target: Path, cache: Cache) -> bool:
+        data = encode(cache, format_of(self._path, self._where))
+        if data == bytes_of(target, self._where, missing_ok=True):
+            return False
+        replace(target, data)
+        return True
+
+
+def bytes_of(path: Path, where: str, missing_ok: bool = False) -> bytes:
+    """What a file holds.
+
+    :param where: its name, for the error.
+    :param missing_ok: a missing file holds nothing.
+    :raises CacheError: for what is no file, cannot be read, or is too large.
+    """
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise CacheError(where, "is a folder, not a cache", f"{where}/ keeps one file for each problem in it")
+        if not stat.S_ISREG(status.st_mode):
+            raise CacheError(where, "is not a file")
+        if status.st_size > MAX_BYTES:
+            raise CacheError(where, f"is larger than {MAX_BYTES // 2**20} MiB: not a cache")
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        if missing_ok:
+            return b""
+        raise CacheError(where, "no such file", f"create it with --autotune-dump={where}") from None
+    except (OSError, ValueError) as error:
+        raise CacheError(where, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+_MARKER_TEXT = b"A folder of autotuning choices, one file for each problem, kept by pytest-autotune.\n"
+_PROBLEM_FILE = re.compile(r"[0-9a-f]{32}\.textproto")
+_LITTER = re.compile(rf"\.{_PROBLEM_FILE.pattern}\.tmp")
+#: After so many seconds of waiting for whoever writes, what is there is read.
+_LONGEST_WRITE_S = 5.0
+_NO_MARKER = (f"has no file {MARKER}, which marks a cache", "copies often leave hidden files out: copy it, too")
+
+
+class FolderStore(PathStore):
+    """Keeps a cache in a folder that holds a marker file, which tells it from a folder of other things."""
+
+    _keeps_files = True
+
+    def read(self, missing_ok: bool = False) -> Cache:
+        """See :class:`Store`; a folder without the marker file is like a missing one."""
+        if MARKER in self._names():
+            with suppress(OSError), locked(self._lock, _LONGEST_WRITE_S):  # who writes replaces files one by one
+                return self._read(missing_ok)
+        return self._read(missing_ok)  # nobody writes where there can be no lock
+
+    def _read(self, missing_ok: bool) -> Cache:
+        names = self._names()
+        if MARKER not in names:
+            if missing_ok:
+                return Cache()
+            raise self._is_no_cache(names)
+        files = [name for name in sorted(names) if _PROBLEM_FILE.fullmatch(name)]
+        shown = [Location(self._path / name, shown=os.path.join(self._where, name)) for name in files]
+        caches = [FileStore(file).read() for file in shown]
+        return Cache(
+            one_of_each(entry for cache in caches for entry in cache.entries),
+            lossy=next((cache.lossy for cache in caches if cache.lossy), ()),
+        )
+
+    @property
+    def _lock(self) -> Path:
+        return self._target / f"{MARKER}.lock"
+
+    def _names(self) -> Sequence[str]:
+        """The names of the files in the folder; none where it is missing."""
+        try:
+            return os.listdir(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError as error:
+            raise CacheError(self._where, f"cannot be read: {error.strerror}") from None
+
+    def _is_no_cache(self, names: Sequence[str]) -> CacheError:
+        if any(map(_PROBLEM_FILE.fullmatch, names)):
+            return CacheError(self._where, *_NO_MARKER)
+        if names:  # none could be created there
+            remedy = "name the cache in it, or the folder that --autotune-dump made"
+            return CacheError(self._where, "is no folder of pytest-autotune", remedy)
+        return CacheError(self._where, "no such folder", f"create one with --autotune-dump={self._where}")
+
+    def _check_ours(self) -> None:
+        """Refuse what is there and is no folder store: someone wrote ``--autotune-dump tests/``."""
+        names = self._names()
+        if MARKER in names:
+            return
+        if any(map(_PROBLEM_FILE.fullmatch, names)):
+            raise CacheError(self._where, *_NO_MARKER)
+        if any(MARKER not in name for name in names):
+            raise CacheError(self._where, "is a folder with other things in it", "name a new or an empty folder")
+
+    def _write(self, target: Path, cache: Cache) -> bool:
+        if not (target / MARKER).exists():
+            replace(target / MARKER, _MARKER_TEXT)
+        problems: dict[str, list[Entry]] = {}
+        for entry in cache.entries:
+            problems.setdefault(f"{entry.problem.digest}.textproto", []).append(entry)
+        new = {name: encode(Cache(tuple(entries)), Format.TEXT) for name, entries in problems.items()}
+        names = os.listdir(target)
+        gone = [name for name in names if _PROBLEM_FILE.fullmatch(name) and name not in new]
+        different = [name for name, data in new.items() if bytes_of(target / name, name, missing_ok=True) != data]
+        for name in sorted(different):
+            replace(target / name, new[name])
+        for name in [*gone, *filter(_LITTER.fullmatch, names)]:
+            (target / name).unlink(missing_ok=True)
+        return bool(different or gone)
