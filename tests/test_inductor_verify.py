@@ -55,7 +55,7 @@ class Spilling(Kernel):
 
 def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that_inductor_refuses() -> None:
     entry = Entry(Problem("inductor.config", "k", (), GPU), (), Candidate(params=params(64)))
-    part = Kernels(lambda name: ("", ""), Benchmarks(lambda: Gpu()))
+    part = Kernels(lambda name: "", Benchmarks(lambda: Gpu()))
     verdicts = []
     for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
         run, lookups = a_run(entry)

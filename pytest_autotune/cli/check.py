@@ -9,6 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Set
+from contextlib import suppress
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -22,7 +23,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, problem_text, safe, whole
-from pytest_autotune.tuners import TUNERS, built_in_adapter, third_party_tuners
+from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
 
 #: Of each kind of useless entries so many are shown one by one.
 _SHOWN = 10
@@ -119,7 +120,9 @@ def _defect(entry: Entry, known: Set[str], root: str) -> tuple[str, str]:
 
 @lru_cache
 def _are_functions(tuner: str) -> bool:
-    return tuner in TUNERS and getattr(built_in_adapter(tuner), "kernels_are_functions", False)
+    with suppress(Exception):  # of a package that cannot be imported here
+        return bool(getattr(adapter_class(tuner), "kernels_are_functions", False))
+    return False
 
 
 def _lacks(kernel: str, root: str) -> str:

@@ -17,9 +17,14 @@ TUNERS: dict[str, str] = {
 ENTRY_POINTS = "pytest_autotune.tuners"
 
 
-def built_in_adapter(name: str) -> Any:
-    """The class of the adapter of a tuner that comes with the plugin; imports nothing of the tuner."""
-    return import_module(TUNERS[name]).Adapter
+def adapter_class(name: str) -> Any:
+    """The class of a tuner's adapter, which imports nothing of the tuner; None where none is installed.
+
+    :raises Exception: what the package of another one raises as it is imported.
+    """
+    if name in TUNERS:
+        return import_module(TUNERS[name]).Adapter
+    return next((one.load() for one in third_party_tuners() if one.name == name), None)
 
 
 def third_party_tuners() -> list[EntryPoint]:

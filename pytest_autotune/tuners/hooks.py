@@ -14,7 +14,7 @@ from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.notes import is_from_outside
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners import TUNERS, built_in_adapter, third_party_tuners
+from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError, Suite
 from pytest_autotune.tuners.shared.library import Replaced
 
@@ -39,7 +39,7 @@ class Hooks:
         """
         _see_imports()
         for name in TUNERS:
-            self._add(name, partial(built_in_adapter, name))
+            self._add(name, partial(adapter_class, name))
         for entry_point in third_party_tuners():
             if entry_point.name in TUNERS:
                 self._run.note(
@@ -48,11 +48,11 @@ class Hooks:
             else:
                 self._add(entry_point.name, entry_point.load, f"{entry_point.value}: ")
 
-    def _add(self, name: str, adapter_class: Callable[[], Callable[[], Adapter]], where: str = "") -> None:
+    def _add(self, name: str, load: Callable[[], Callable[[], Adapter]], where: str = "") -> None:
         if name in self._adapters or name in self._run.unhooked or not self._may_act(name):
             return
         try:
-            adapter = adapter_class()()
+            adapter = load()()
             if self._is_to_act(name, adapter):
                 self._adapters[name] = adapter
                 self._hook_when_imported(name, adapter.module)

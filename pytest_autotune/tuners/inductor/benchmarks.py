@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits, Race, time_alone
 from pytest_autotune.tuners.measuring.times import Measurement
@@ -32,7 +32,7 @@ _HOW_LONG = {"warmup", "rep", "estimation_iters", "memory_warmup_iters", "benchm
 _AROUND = ("copy_args_to_cpu_if_needed", "maybe_clone_args", "reset_to_zero_args", "restore_args_from_cpu")
 
 
-class Benchmarks:
+class Benchmarks(Part):
     """The part of the adapter that times.
 
     :param make_clock: of the current GPU, with its L2 cache flushed before each launch, as Inductor does.

@@ -33,7 +33,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
@@ -95,7 +95,7 @@ class CompileThreads:
         return wait
 
 
-class CompileWorkers:
+class CompileWorkers(Part):
     """The part of the adapter for Inductor's pool of compile workers."""
 
     tuner = "inductor"

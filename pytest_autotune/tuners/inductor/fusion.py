@@ -18,14 +18,14 @@ from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions
 from pytest_autotune.tuners.inductor.templates import DIGITS
 from pytest_autotune.tuners.shared.candidates import rounded_us
 from pytest_autotune.tuners.shared.values import digest
 
 
-class Fusions:
+class Fusions(Part):
     """The part of the adapter for measurements that decide about fusion."""
 
     tuner = "inductor.fusion"
@@ -33,7 +33,6 @@ class Fusions:
 
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
-        self._run: Session | None = None
         self._module: Any = None
         #: Digest of a generated module's text -> the name that the kernel would have in a graph, and what it computes.
         self._said: dict[str, tuple[str, str]] = {}
@@ -62,7 +61,6 @@ class Fusions:
             return original(scheduling, mod, n_spills_threshold, *args, **kwargs)
 
         run = self._run
-        assert run is not None
         source = Path(mod.__file__).read_text(encoding="utf-8")
         name, computed = self._said.get(digest(source.strip()), ("triton_fused", ""))
         label = "; ".join(filter(None, [computed, "whether to fuse"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.library import guarded, known
@@ -63,19 +63,21 @@ class Patches:
                 setattr(owner, name, original)
 
 
-class Part(Protocol):
-    """One place where Inductor tunes."""
+class Part:
+    """One place where Inductor tunes.
 
-    @property
-    def tuner(self) -> str:
-        """Its name in options and entries: ``"inductor.config"``."""
+    :cvar tuner: its name in options and entries: ``"inductor.config"``.
+    :cvar module: the module of Inductor that it hooks when that is imported.
+    """
 
-    @property
-    def module(self) -> str:
-        """The module of Inductor that it hooks when that is imported."""
+    tuner: str
+    module: str
+    #: Set when it is hooked.
+    _run: Session
 
     def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
         """Hook it.
 
         :raises HookError: when this version's internals are not the ones known here.
         """
+        raise NotImplementedError

@@ -61,10 +61,10 @@ _CACHE_SWITCHES = "autotune_local_cache|autotune_remote_cache|backend_hash|force
 _SIZE = re.compile(r"^\s*(\w*numel)\s*=\s*(\d+)$", re.MULTILINE)
 _NUMBER = re.compile(r"_\d+$")
 _NAME = re.compile(r"^def [^(]+\(")
-_SOURCE_NODES = re.compile(r"Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]")
+_ATEN = re.compile(r"Original ATen: \[(.*?)\]")
 _MEASURED = re.compile(r"(\[.*\])((?::\w+=\w+)+)")
-_ORIGINAL_PATH = re.compile(r"Original path: (.+)")
 _INPUT = re.compile(r'Tensor "(\w+\[[^]]*\])[^"]*" = PlaceHolder')
+_ORIGINAL_PATH = re.compile(r"Original path: (.+)")
 
 
 def versions() -> Versions:
@@ -213,14 +213,12 @@ def _tensor_text(tensor: Sequence[Any]) -> str:
     return text + (f" offset {offset}" if offset else "")
 
 
-def fused(metadata: str) -> tuple[str, str]:
-    """What a kernel fuses, from the comment that Inductor writes above it: in short, and in full."""
-    if found := _SOURCE_NODES.search(metadata):
-        nodes, operations = found.groups()
+def fused(metadata: str) -> str:
+    """What a kernel fuses, or where a user's kernel stands, from the comment that Inductor writes above it."""
+    if found := _ATEN.search(metadata):
         inputs = ", ".join(_INPUT.findall(metadata))
-        full = [operations, f"nodes {nodes}" if nodes else "", f"of {inputs}" if inputs else ""]
-        return operations, "; ".join(filter(None, full))
+        return f"{found.group(1)} of {inputs}" if inputs else found.group(1)
     if found := _ORIGINAL_PATH.search(metadata):
         path, _, line = found.group(1).strip().rpartition(":")
-        return (f"{Path(path).name}:{line}",) * 2
-    return "", ""
+        return f"{Path(path).name}:{line}"
+    return ""

@@ -35,7 +35,7 @@ from pytest_autotune.tuners.inductor.candidates import (
 )
 from pytest_autotune.tuners.inductor.compiling import CompileThreads
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
-from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.inductor.identity import (
     device_of,
     dtypes,
@@ -61,20 +61,19 @@ _UNCOVERED = {
 }
 
 
-class Descriptions:
+class Descriptions(Part):
     """The part of the adapter that reads the comments above generated kernels: what they fuse."""
 
     tuner = "inductor"
     module = "torch._inductor.codegen.wrapper"
 
     def __init__(self) -> None:
-        self._of: dict[str, tuple[str, str]] = {}
-        self._run: Session | None = None
+        self._of: dict[str, str] = {}
         self._config: Any = None
 
-    def __call__(self, autotuner: Any) -> tuple[str, str]:
-        """What is known of a kernel of the graph compiled last: in short, and in full."""
-        return self._of.get(str(autotuner.inductor_meta.get("kernel_name")), ("", ""))
+    def __call__(self, autotuner: Any) -> str:
+        """What is known of a kernel of the graph compiled last."""
+        return self._of.get(str(autotuner.inductor_meta.get("kernel_name")), "")
 
     def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
@@ -94,7 +93,6 @@ class Descriptions:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        assert self._run is not None
         self._of[kernel_name] = fused(metadata or "")
         for what in uncovered(self._config):
             self._run.note(f"inductor: {what} are not covered: they are tuned in every run")
@@ -113,19 +111,18 @@ def uncovered(config: Any) -> list[str]:
     return found
 
 
-class Kernels:
+class Kernels(Part):
     """The part of the adapter for configurations of kernels.
 
-    :param describe: what a kernel fuses: in short, and in full.
+    :param describe: what a kernel fuses.
     """
 
     tuner = "inductor.config"
     module = "torch._inductor.runtime.triton_heuristics"
 
-    def __init__(self, describe: Callable[[Any], tuple[str, str]], timed: Benchmarks) -> None:
+    def __init__(self, describe: Callable[[Any], str], timed: Benchmarks) -> None:
         self._describe = describe
         self._timed = timed
-        self._run: Session | None = None
         self._hash_configs: Callable[[Sequence[Any]], str] = str
         self._threads: CompileThreads | None = None
         #: What the search for an autotuner is known by: once it is narrowed to the choice, its list is gone.
@@ -151,7 +148,6 @@ class Kernels:
 
     def _acts_on(self, autotuner: Any) -> bool:
         run = self._run
-        assert run is not None
         return not (run.paused or is_placeholder(autotuner) or run.ignores(self.tuner, kernel_name(autotuner)))
 
     # Before the first call: what is compiled.
@@ -175,7 +171,6 @@ class Kernels:
             if not self._is_compiled_ahead(original, autotuner, self._first_run_of_one, compile):
                 compile()
             return None
-        assert self._run is not None
         if self._run.may_verify(search.problem):  # its first call races all candidates
             search.compiles_all = True
         elif len(search.configs) > 1 or descends(autotuner):
@@ -216,7 +211,6 @@ class Kernels:
 
     def _search(self, autotuner: Any, reload: Callable[[], Any] | None) -> Search | None:
         """The search for this kernel; None where Inductor has nothing to choose."""
-        assert self._run is not None
         if reload is not None:
             autotuner._reload_kernel = reload
         info = autotuner.autotune_cache_info or {}
@@ -237,7 +231,7 @@ class Kernels:
         autotuner.save_cache_hook = None
         on = device_of(autotuner.device_props.type, autotuner.device_props.index)
         problem = Problem(self.tuner, kernel_name(autotuner), kernel_key(autotuner, list_digest), on)
-        label = "; ".join(filter(None, [dtypes(autotuner), self._describe(autotuner)[0]]))
+        label = "; ".join(filter(None, [dtypes(autotuner), self._describe(autotuner)]))
         try:
             for config in configs:
                 params_of(config)
@@ -247,7 +241,6 @@ class Kernels:
         return Search(autotuner, problem, configs, results, label)
 
     def _door(self, search: Search) -> Any:
-        assert self._run is not None
         if self._run.policy.picks:  # the next test asks again what it runs with
             self._run.at_next_test(forget_compiled)
         return self._run.tuning(search.problem, (), search.offers, versions(), search.label, search.candidates)
@@ -344,8 +337,7 @@ class Kernels:
             tuning.not_recorded(EVERY_CANDIDATE_FAILED)
             return result
         candidates = [candidate(params, time) for params, time in times_ms.items()]
-        label = "; ".join(filter(None, [dtypes(autotuner), self._describe(autotuner)[1]]))
-        tuning.record(candidate(chosen, time_ms), candidates, label=label)
+        tuning.record(candidate(chosen, time_ms), candidates)
         return result
 
     # What Inductor measures inside.

@@ -15,7 +15,7 @@ from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.template_key import product_settings
 from pytest_autotune.tuners.shared.candidates import rounded_us
@@ -33,7 +33,7 @@ class _Decision:
     times_ms: dict[bool, float] = field(default_factory=dict)
 
 
-class Paddings:
+class Paddings(Part):
     """The part of the adapter for the padding of matrix products."""
 
     tuner = "inductor.pad_mm"
@@ -41,7 +41,6 @@ class Paddings:
 
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
-        self._run: Session | None = None
         self._open: list[_Decision] = []
         #: Times of products without padding, which Inductor measures once for several decisions.
         self._base_times_ms: dict[str, float] = {}
@@ -61,7 +60,6 @@ class Paddings:
 
     def _should_pad(self, original: Any, match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
         run = self._run
-        assert run is not None
         if run.paused or run.ignores(self.tuner, str(op)):
             return original(match, mat1, mat2, op, input)
         with ExitStack() as held:
@@ -88,7 +86,6 @@ class Paddings:
 
     def _look_up(self, decision: _Decision, key: str) -> bool | None:
         run = self._run
-        assert run is not None
         if self._torch._inductor.config.deterministic:  # Inductor does not measure then
             return None
         on = device_of(decision.device.type, decision.device.index)

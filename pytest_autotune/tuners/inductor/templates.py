@@ -25,7 +25,7 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
-from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
 from pytest_autotune.tuners.measuring.times import Comparison, Measurement
@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"_\d+$")
 _Benchmark = Callable[[Sequence[Any]], Mapping[Any, float]]
 
 
-class Templates:
+class Templates(Part):
     """The part of the adapter for choices among templates."""
 
     tuner = "inductor.template"
@@ -51,7 +51,6 @@ class Templates:
 
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
-        self._run: Session | None = None
         self._torch: Any = None
 
     def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
@@ -73,7 +72,6 @@ class Templates:
         hint_override: int | None = None,
     ) -> Any:
         run = self._run
-        assert run is not None
         if run.paused or run.ignores(self.tuner, op) or not choices:
             return original(cache, choices, op, inputs, benchmark, hint_override=hint_override)
         offered = _Offered(choices)
