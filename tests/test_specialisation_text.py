@@ -17,8 +17,16 @@ from pytest_autotune.run.collected import Collected, CompiledFor, ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.result import Request
 from pytest_autotune.run.settle import Beginning, settle
-from pytest_autotune.tuners.triton.constants import NoText, constant_of
-from pytest_autotune.tuners.triton.specialisation_text import LONGEST, Constant, Held, Typed, parsed, text_of
+from pytest_autotune.tuners.triton.specialisation_text import (
+    LONGEST,
+    Constant,
+    Held,
+    NoText,
+    Typed,
+    constant_of,
+    parsed,
+    text_of,
+)
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 

@@ -14,7 +14,7 @@ import torch
 import triton
 
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.tuners.triton.pruning import pruned_alone
+from pytest_autotune.tuners.triton.internals.autotuners import pruned_alone
 from tests.test_triton import call, configs, copy_kernel, grid, interpreter, session
 
 __all__ = ["interpreter", "session"]

@@ -4,7 +4,7 @@ It touches members of ``triton.runtime.autotuner.Autotuner``:
 ``check_disk_cache``, which Triton calls when it has no choice in memory, with the
 candidates that are left after pruning and a function that benchmarks them;
 ``cache_results``, the switch that makes Triton call it; and ``prune_configs``, which
-leaves no trace in the candidates (``pruning.py``). ``Heuristics.__init__`` notes what
+leaves no trace in the candidates. ``Heuristics.__init__`` notes what
 stands over an autotuner. The launch of a kernel that has its choice is not touched.
 """
 
@@ -27,7 +27,7 @@ from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
 from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.internals import autotuners, modules
-from pytest_autotune.tuners.triton.pruning import pruned_alone
+from pytest_autotune.tuners.triton.internals.autotuners import pruned_alone
 
 
 class _AlwaysAsk:

@@ -22,12 +22,20 @@ from pytest_autotune.tuners.shared.functions import python_function, qualified_n
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, leave_to_others
-from pytest_autotune.tuners.triton.constants import NoText, constant_of, jit_function_of
 from pytest_autotune.tuners.triton.identity import NAME, holds
 from pytest_autotune.tuners.triton.internals import apart, autotuners, kernel_layers, knobs, targets
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
 from pytest_autotune.tuners.triton.params import distinct_params
-from pytest_autotune.tuners.triton.specialisation_text import Constant, Held, Part, Typed, parsed
+from pytest_autotune.tuners.triton.specialisation_text import (
+    Constant,
+    Held,
+    NoText,
+    Part,
+    Typed,
+    constant_of,
+    jit_function_of,
+    parsed,
+)
 
 #: So many texts of one entry are compiled for.
 MOST_OF_ENTRY = 64

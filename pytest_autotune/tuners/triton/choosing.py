@@ -34,8 +34,7 @@ from pytest_autotune.tuners.triton.identity import (
 )
 from pytest_autotune.tuners.triton.internals import async_compile, kernel_layers
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
-from pytest_autotune.tuners.triton.tuning import tune
-from pytest_autotune.tuners.triton.verifying import verify_choice
+from pytest_autotune.tuners.triton.tuning import tune, verify_choice
 
 
 class Choices:

@@ -15,7 +15,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.tuners.triton.internals import compile_calls, knobs
+from pytest_autotune.tuners.triton.internals import compiler, knobs
 
 _OF_THREAD = threading.local()
 
@@ -47,19 +47,19 @@ class Compilations:
         self._module: Any = None
         self._original: Any = None
 
-    def hook(self, compiler: ModuleType) -> None:
+    def hook(self, module: ModuleType) -> None:
         """Watch from now on.
 
-        :param compiler: ``triton.compiler``.
+        :param module: ``triton.compiler``.
         :raises HookError: when it does not compile as it is known here.
         """
-        original = compile_calls.compile_of(compiler)
+        original = compiler.compile_of(module)
 
         @wraps(original)
         def compile(*args: Any, **kwargs: Any) -> Any:
             if self._module is None:  # a kernel keeps it for good
                 return original(*args, **kwargs)
-            given = compile_calls.given_to_compile(args, kwargs)
+            given = compiler.given_to_compile(args, kwargs)
             leaves = getattr(_OF_THREAD, "leaves", False)
             name = _name_if_known(given)
             with self._turn(name, not leaves) if name else nullcontext(True) as is_mine:
@@ -70,7 +70,7 @@ class Compilations:
                 self._compiled(given["src"], kernel)
             return kernel
 
-        self._module, self._original = compiler, original
+        self._module, self._original = module, original
         self._module.compile = compile
 
     @property
@@ -98,5 +98,5 @@ def name_of(source: Any, target: Any, options: Any) -> str:
     one of that name is launched with the code of this one. Two that only use other globals have one name here.
     """
     given = sorted((str(name), str(value)) for name, value in dict(options or {}).items())
-    parts = (*compile_calls.description_of(source), str(target), given, knobs.cache_folder())
+    parts = (*compiler.description_of(source), str(target), given, knobs.cache_folder())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

@@ -11,9 +11,8 @@ from typing import Any
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.call import Call
-from pytest_autotune.tuners.triton.constants import NoText
-from pytest_autotune.tuners.triton.internals import compiled_kernels, kernel_layers
-from pytest_autotune.tuners.triton.specialisation_text import text_of, words_of
+from pytest_autotune.tuners.triton.internals import compiler, kernel_layers
+from pytest_autotune.tuners.triton.specialisation_text import NoText, text_of, words_of
 
 _OF_TRITON = ("grid", "warmup")
 
@@ -61,8 +60,8 @@ class CompiledChoices:
         if kernel is None:
             return
         try:
-            source = compiled_kernels.source_of(kernel)
-            names = {*compiled_kernels.kinds_of(source), *_OF_TRITON}
+            source = compiler.source_of(kernel)
+            names = {*compiler.kinds_of(source), *_OF_TRITON}
             options = {name: value for name, value in call.kwargs.items() if name not in names}
             known = _Chosen(weakref.ref(autotuner), entry, config, options, words_of(source, ()))
             self._chosen[id(autotuner), call.tuning_key] = known
@@ -90,12 +89,12 @@ class CompiledChoices:
 
     def _note(self, known: _Chosen, autotuner: Any, source: Any, kernel: Any) -> None:
         entry, config = known.entry, known.config
-        names = list(compiled_kernels.kinds_of(source))
+        names = list(compiler.kinds_of(source))
         options = dict(known.options)
         for layer in kernel_layers.heuristics_under(autotuner):  # they may set options, too
             for name in layer.values:
                 if name not in names:
-                    options[name] = compiled_kernels.option_of(kernel, name)
+                    options[name] = compiler.option_of(kernel, name)
         held = [name for name in config.kwargs if name in names]
         with suppress(NoText):
             self._run.was_compiled_for(entry, text_of(source, held, options))

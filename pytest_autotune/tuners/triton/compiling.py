@@ -14,7 +14,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compilations import leave_to_others
-from pytest_autotune.tuners.triton.internals import async_compile, compiled_kernels, kernel_layers
+from pytest_autotune.tuners.triton.internals import async_compile, compiler, kernel_layers
 
 
 def _compile(call: Call, config: Any) -> Any:
@@ -93,7 +93,7 @@ def compile_and_load(call: Call, config: Any) -> Any:
     :returns: Triton's compiled kernel.
     """
     kernel = _compile(call, config)
-    compiled_kernels.load(kernel)
+    compiler.load(kernel)
     return kernel
 
 
@@ -118,7 +118,7 @@ def launched_code(call: Call, config: Any, kernel: Any) -> Hashable:
 
     :param kernel: what the candidate was compiled to.
     """
-    code = compiled_kernels.machine_code(kernel)
+    code = compiler.machine_code(kernel)
     # A grid may depend on what the kernel is given; and what heuristics between the two give it, on all there is.
     is_called_directly = kernel_layers.jit_function(call.autotuner.fn) is call.autotuner.fn
     names = {*config.kwargs, *call.autotuner.arg_names}

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from pytest_autotune.tuners.shared.candidates import clear_tracebacks, error_line
-from pytest_autotune.tuners.triton.internals import benchmark, compile_calls
+from pytest_autotune.tuners.triton.internals import benchmark, compiler
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def fails_again(error: BaseException) -> bool:
     causes = (error, error.__cause__)
     if any(isinstance(one, (MemoryError, OSError)) or type(one).__module__.startswith("torch") for one in causes):
         return False
-    return isinstance(error, (TypeError, ValueError, KeyError)) or compile_calls.is_refusal(error)
+    return isinstance(error, (TypeError, ValueError, KeyError)) or compiler.is_refusal(error)
 
 
 def failure_text(error: BaseException) -> str:

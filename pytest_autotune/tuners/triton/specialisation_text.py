@@ -7,15 +7,17 @@ The text is data: what is read from a file is taken apart by rule, of bounded le
 
 from __future__ import annotations
 
+import enum
 import json
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import LONGEST_COMPILED
-from pytest_autotune.tuners.triton.constants import NoText, plain
-from pytest_autotune.tuners.triton.internals import compiled_kernels
+from pytest_autotune.tuners.triton.internals import compiler, kernel_layers, modules
 
 #: Longer texts are neither written nor read, in characters.
 LONGEST = LONGEST_COMPILED
@@ -23,6 +25,109 @@ _DIVISIBLE, _SMALL = ":16", ":S"
 _TYPE = re.compile(r"(\*?k?[a-z][a-z0-9]*)(<[a-z0-9]+\[[0-9]+(?:,[0-9]+)*\]>)?((?::16|:S)*)")
 _OPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECODER = json.JSONDecoder()
+
+
+class NoText(ValueError):
+    """A specialisation has no text, or a text is none of a specialisation."""
+
+
+def plain(value: Any) -> Any:
+    """A constant as plain JSON.
+
+    :raises NoText: where it has no form that another process could make it of.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) in (tuple, list):
+        return {type(value).__name__: [plain(one) for one in value]}
+    if isinstance(value, enum.Enum):
+        return {"enum": f"{_name(type(value))}.{value.name}"}
+    kind = type(value).__module__, type(value).__name__
+    if kind == ("torch", "dtype"):
+        return {"torch": str(value).partition(".")[2]}
+    if kind == (modules.LANGUAGE_MODULE, "dtype"):
+        return {"dtype": str(value)}
+    if kind == (modules.LANGUAGE_MODULE, "constexpr"):
+        return {"constexpr": plain(value.value)}
+    if kind == (modules.JIT_MODULE, "JITFunction"):
+        return {"jit": _name(value.fn)}
+    raise NoText(f"a constant of type {type(value).__qualname__}")
+
+
+def _name(of: Any) -> str:
+    return f"{of.__module__}:{of.__qualname__}"
+
+
+def constant_of(value: Any) -> Any:
+    """The reverse of :func:`plain`: by names in modules that are imported, looked up as what stands in them.
+
+    Nothing is imported, and no code of a module runs: attributes that a module makes when asked are not found.
+
+    :raises NoText: for what stands for nothing here.
+    """
+    if not isinstance(value, dict):
+        if isinstance(value, list):
+            raise NoText("a list")
+        return value
+    if len(value) != 1:
+        raise NoText("an object")
+    ((kind, of),) = value.items()
+    if kind in ("tuple", "list") and isinstance(of, list):
+        return {"tuple": tuple, "list": list}[kind](map(constant_of, of))
+    if kind == "constexpr":
+        return _class(modules.LANGUAGE_MODULE, "constexpr")(constant_of(of))
+    if isinstance(of, str):
+        if kind in ("torch", "dtype"):
+            module = "torch" if kind == "torch" else modules.LANGUAGE_MODULE
+            found = vars(_module(module)).get(of)
+            if type(found) is _class(module, "dtype"):
+                return found
+            if kind == "dtype" and re.fullmatch(r"[a-z][a-z0-9]{0,15}", of):
+                return _class(modules.LANGUAGE_MODULE, "dtype")(of)
+        if kind == "jit":
+            return jit_function_of(named(of))
+        if kind == "enum":
+            name, _, member = of.rpartition(".")
+            members = getattr(named(name), "__members__", {}) if isinstance(named(name), enum.EnumMeta) else {}
+            if member in members:
+                return members[member]
+    raise NoText(f"the constant {str(value)[:60]}")
+
+
+def _module(name: str) -> ModuleType:
+    module = sys.modules.get(name)
+    if module is None:
+        raise NoText(f"the module {name[:60]} is not imported")
+    return module
+
+
+def _class(module: str, name: str) -> Any:
+    return vars(_module(module))[name]
+
+
+def named(name: str) -> Any:
+    """What stands under ``module:qualified.name`` in an imported module.
+
+    :raises NoText: where nothing does.
+    """
+    module, _, path = name.partition(":")
+    found: Any = _module(module)
+    for part in path.split("."):
+        if not isinstance(found, (type, ModuleType)) or part not in vars(found):
+            raise NoText(f"{name[:100]} is not there")
+        found = vars(found)[part]
+    return found
+
+
+def jit_function_of(layer: Any) -> Any:
+    """The function of Triton under decorators of Triton.
+
+    :raises NoText: where there is none.
+    """
+    function = kernel_layers.jit_function(layer)
+    if function is None:
+        raise NoText("no function of Triton")
+    return function
 
 
 @dataclass(frozen=True)
@@ -92,8 +197,8 @@ def words_of(source: Any, held: Collection[str]) -> dict[str, str]:
         if isinstance(kind, (tuple, list)) and not hasattr(kind, "_fields"):
             return f"({','.join(word(one, (*path, index)) for index, one in enumerate(kind))})"
         if kind == "constexpr":
-            return f"={_json(plain(compiled_kernels.constant_at(source, path)))}"
-        attributes = compiled_kernels.attributes_at(source, path)
+            return f"={_json(plain(compiler.constant_at(source, path)))}"
+        attributes = compiler.attributes_at(source, path)
         marks = _DIVISIBLE if attributes.get("tt.divisibility") == 16 else ""
         marks += _SMALL if attributes.get("tt.pointer_range") else ""
         name = str(kind).replace(" ", "")
@@ -103,7 +208,7 @@ def words_of(source: Any, held: Collection[str]) -> dict[str, str]:
 
     return {
         name: "_" if name in held else word(kind, (index,))
-        for index, (name, kind) in enumerate(compiled_kernels.kinds_of(source).items())
+        for index, (name, kind) in enumerate(compiler.kinds_of(source).items())
     }
 
 

@@ -95,3 +95,31 @@ class HeuristicsOver:
                 if any(layer is autotuner for layer in inner):  # the id may have been another one's
                     found.append((len(inner), heuristics))
         return [heuristics for _, heuristics in sorted(found, key=lambda pair: pair[0])]
+
+
+def pruned_alone(autotuner: Any, prune: Callable[[], Any]) -> Any:
+    """Prune copies of the candidates of an autotuner, so that nothing of it is left in those of later calls.
+
+    Pruners of public libraries are generators, make candidates of their own, or change those that they are given: "no
+    TMA where the input is permuted". A test would not get in a suite what it gets alone.
+
+    :param prune: the ``prune_configs`` of the autotuner's class.
+    :returns: the candidates that are left, in a list: the autotuner's own, but for those that the pruner changed.
+    """
+    if getattr(autotuner, "early_config_prune", None) is None:
+        return prune()
+    own = autotuner.configs
+    copies = [_copied(config) for config in own]
+    autotuner.configs = list(copies)
+    try:
+        left = list(prune())
+    finally:
+        autotuner.configs = own
+    unchanged = {id(copy): config for copy, config in zip(copies, own, strict=True) if vars(copy) == vars(config)}
+    return [unchanged.get(id(config), config) for config in left]
+
+
+def _copied(config: Any) -> Any:
+    copy = object.__new__(type(config))
+    vars(copy).update(vars(config), kwargs=dict(config.kwargs))
+    return copy

@@ -15,8 +15,3 @@ LANGUAGE_MODULE = "triton.language.core"
 def module(name: str) -> Any:
     """A module of Triton's by its name without ``triton.``; None where it is not imported."""
     return sys.modules.get(f"triton.{name}")
-
-
-def descriptor_class() -> Any:
-    """``TensorDescriptor``; None where none is in use."""
-    return getattr(module("tools.tensor_descriptor"), "TensorDescriptor", None)

@@ -1,13 +1,45 @@
-"""What Triton's compiler made: of which source, with which options, to which code; and loading it."""
+"""Triton's compiler: how its calls are seen, what it is given, how it refuses; what it made, and loading that."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from types import ModuleType
 from typing import Any
 
+from pytest_autotune.tuners.shared.library import known
+
+_COMPILE_PARAMETERS = ["src", "target", "options"]
+_REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError", "InterpreterError"}
 #: What says only how a kernel was compiled, not how it is launched.
 _COMPILED_WITH = {"hash", "num_stages", "maxnreg"}
+
+
+def compile_of(compiler: ModuleType) -> Callable[..., Any]:
+    """``triton.compiler.compile``: what kernels compile themselves with.
+
+    :raises HookError: where there is none, or it is called otherwise.
+    """
+    compile = getattr(compiler, "compile", None)
+    return known(compile, "triton.compiler.compile", "triton", _COMPILE_PARAMETERS, and_others=True)
+
+
+def given_to_compile(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of ``triton.compiler.compile`` by name: ``src``, ``target``, ``options``."""
+    return {**dict(zip(_COMPILE_PARAMETERS, args, strict=False)), **kwargs}
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error is one of Triton's that says: this cannot be compiled, or needs more than the device has."""
+    names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.startswith("triton.")}
+    return bool(names & _REFUSALS) or str(error).startswith("PassManager::run failed")
+
+
+def description_of(source: Any) -> tuple[str, ...]:
+    """What is compiled, in words that Triton need not compute anything for: the text of a kernel, and its arguments."""
+    function = source.fn
+    arguments = source.signature, source.constants, source.attrs
+    return f"{function.__module__}.{function.__qualname__}", function.src, *map(str, arguments)
 
 
 def source_of(kernel: Any) -> Any:
