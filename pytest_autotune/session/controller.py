@@ -41,6 +41,9 @@ from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
 from pytest_autotune.workers.folder import Membership, SharedFolder, remove_run_folders, shared_folder
 from pytest_autotune.workers.gpu_lock import GpuLock
 
+#: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them; what they have tuned is in files.
+INTERRUPTED_S = 3
+
 
 class Controller:
     """Reads what is loaded, collects what was looked up, writes the dump, judges and reports.
@@ -195,6 +198,8 @@ class Controller:
         xdist_session = self._config.pluginmanager.get_plugin("dsession")
         if xdist_session is None:
             return False
+        if (nodes := getattr(xdist_session, "nodemanager", None)) is not None:
+            nodes.EXIT_TIMEOUT = min(nodes.EXIT_TIMEOUT, INTERRUPTED_S)  # a tuning does not end sooner for waiting
         xdist_session.pytest_sessionfinish()
         return True
 

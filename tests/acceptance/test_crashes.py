@@ -251,6 +251,33 @@ def test_no_fault_loses_a_tuning_that_had_finished(fault: str) -> None:
     assert left.foreign
 
 
+TUNING_FOR_LONG = """
+import os, signal, time
+def test_long(tune):
+    tune("lib.kept")
+    tune("lib.long", during=lambda: (os.kill(int(os.environ["PARENT"]), signal.SIGINT), time.sleep(30)))
+"""
+
+
+def test_ctrl_c_waits_for_no_worker_that_tunes_and_keeps_what_it_has_tuned(serial_suite: Suite) -> None:
+    pytest.importorskip("xdist")
+    serial_suite.write(test_long=TUNING_FOR_LONG)
+    script = (
+        "import os, sys; os.environ['PARENT'] = str(os.getpid()); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", script, "-ppytest_autotune.plugin", "-pxdist", "-n1"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TOY_LOG": str(serial_suite.log)}
+    process = subprocess.Popen([*command, "--autotune-dump=cache.textproto"], cwd=serial_suite.folder, env=environment)
+    while "lib.long" not in "".join(serial_suite.tunings):
+        time.sleep(0.05)
+    interrupted = time.monotonic()
+
+    assert process.wait(60) == 2
+
+    assert time.monotonic() - interrupted < 8  # of which 3 wait; xdist alone waits for 10
+    assert serial_suite.cache.read_text().count("entries {") == 1
+
+
 FILL = """
 import os, subprocess
 def test_it(tune):
