@@ -20,6 +20,9 @@ _UNSEEN = re.compile(
 )
 # Commands of CI systems: GitHub's "::error" and "##[error]", Azure's "##vso[", TeamCity's "##teamcity[".
 _COMMAND = re.compile(r"^(\s*)([:#])(?=[:#])")
+#: A part of an encoded tuple: kind of scalar, scalar, type, each as Python writes text.
+_PART = re.compile(r"""\('(\w+)', ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"), '(\w*)'\)""")
+_TUPLE = re.compile(rf"\[(?:{_PART.pattern}(?:, {_PART.pattern})*)?\]")
 
 
 def one_line(text: str, longest: int = LONGEST_LINE) -> str:
@@ -65,3 +68,20 @@ def _visible(text: str) -> str:
 
 def _json_escape(char: str) -> str:
     return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
+
+
+def tuple_words(encoded: str) -> str:
+    """A tuple as a value of a key holds it, as people read it: ``(16, fp32)``."""
+    if _TUPLE.fullmatch(encoded) is None:  # a file may say anything
+        return encoded
+    parts = [_part_words(*part) for part in _PART.findall(encoded)]
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def _part_words(kind: str, literal: str, type: str) -> str:
+    scalar = _unquoted(_unquoted(literal)) if kind == "str" else _unquoted(literal)
+    return tuple_words(scalar) if type == "tuple" else scalar
+
+
+def _unquoted(literal: str) -> str:
+    return re.sub(r"\\(.)", r"\1", literal[1:-1])

@@ -13,8 +13,11 @@ from operator import attrgetter
 
 from pytest_autotune.cache.diff import ChangeKind, diff
 from pytest_autotune.cache.made_of import digests_of, known_digests
-from pytest_autotune.cache.model import Cache, Candidate, Digest, Entry, Identity, Problem, before_pruning, united
+from pytest_autotune.cache.model import Cache, Candidate, Digest, Entry, Identity, Problem, before_pruning
 from pytest_autotune.cache.ties import Measured, keeps, ranked
+
+#: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
+MOST_COMPILED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,3 +269,14 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
             )
         ),
     )
+
+
+def united(entry: Entry, others: Iterable[Entry]) -> Entry:
+    """An entry, with what others of the same choice were compiled for."""
+    choice = entry.choice
+    more = [one for one in others if one.compiled and one.compiled != entry.compiled]
+    if choice is None or not more:
+        return entry
+    same = [one for one in more if one.choice is not None and one.choice.same_configuration(choice)]
+    compiled = tuple(sorted({text for one in (entry, *same) for text in one.compiled})[:MOST_COMPILED])
+    return entry if compiled == entry.compiled else replace(entry, compiled=compiled)

@@ -10,11 +10,12 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
 from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.foreign_text import tuple_words
 
 Scalar = bool | int | float | str | None
 
@@ -22,18 +23,12 @@ _SCALARS = frozenset({bool, int, float, str, type(None)})
 _INT64 = range(-(2**63), 2**63)
 _UINT32 = range(2**32)
 _BY_NAME = attrgetter("name")
-#: A part of an encoded tuple: kind of scalar, scalar, type, each as Python writes text.
-_PART = re.compile(r"""\('(\w+)', ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"), '(\w*)'\)""")
-_TUPLE = re.compile(rf"\[(?:{_PART.pattern}(?:, {_PART.pattern})*)?\]")
-
 
 #: The name of a value of a fingerprint: the digest of the candidates that pruning left, where they are fewer.
 PRUNED = "pruned"
 #: The type of that part where some of what pruning left was in no list, and so was not measured with it.
 MADE_ANEW = "digest.anew"
-#: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
-MOST_COMPILED = 64
-#: Each of these texts has up to so many characters.
+#: A text of what a choice was compiled for has up to so many characters.
 LONGEST_COMPILED = 1000
 
 
@@ -100,26 +95,10 @@ class Value:
     def words(self) -> str:
         """The value as people read it: a tuple as ``(16, fp32)``, and not with the kind and type of each part."""
         text = str(self.value)
-        return _tuple_words(text) if self.type == "tuple" else text
+        return tuple_words(text) if self.type == "tuple" else text
 
     def __str__(self) -> str:
         return f"{self.name}={self.words}"
-
-
-def _tuple_words(encoded: str) -> str:
-    if _TUPLE.fullmatch(encoded) is None:  # a file may say anything
-        return encoded
-    parts = [_part_words(*part) for part in _PART.findall(encoded)]
-    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-
-
-def _part_words(kind: str, literal: str, type: str) -> str:
-    scalar = _unquoted(_unquoted(literal)) if kind == "str" else _unquoted(literal)
-    return _tuple_words(scalar) if type == "tuple" else scalar
-
-
-def _unquoted(literal: str) -> str:
-    return re.sub(r"\\(.)", r"\1", literal[1:-1])
 
 
 def plain_value(name: str, value: object, type: str = "") -> Value:
@@ -440,17 +419,6 @@ class Entry:
     def sort_key(self) -> tuple[object, ...]:
         """Orders entries by problem, then fingerprint, the same way in every process."""
         return *self.problem.sort_key, tuple(value.encoded for value in self.fingerprint)
-
-
-def united(entry: Entry, others: Iterable[Entry]) -> Entry:
-    """An entry, with what others of the same choice were compiled for."""
-    choice = entry.choice
-    more = [one for one in others if one.compiled and one.compiled != entry.compiled]
-    if choice is None or not more:
-        return entry
-    same = [one for one in more if one.choice is not None and one.choice.same_configuration(choice)]
-    compiled = tuple(sorted({text for one in (entry, *same) for text in one.compiled})[:MOST_COMPILED])
-    return entry if compiled == entry.compiled else replace(entry, compiled=compiled)
 
 
 def is_part(fingerprint: tuple[Value, ...]) -> bool:

@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pytest_autotune.cache.model import MOST_COMPILED, Entry, Identity
+from pytest_autotune.cache.merge import MOST_COMPILED
+from pytest_autotune.cache.model import Entry, Identity
 from pytest_autotune.run.collected import CompiledFor
 from pytest_autotune.run.lookup import Lookup, Outcome
 

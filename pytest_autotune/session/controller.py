@@ -74,6 +74,7 @@ class Controller:
         #: Where the processes of this run write down what they do; None where no place is to be had.
         self.folder: RunFolder | None
         self._beginning, self.folder = _begin(config, options, self.shared)
+        self._notes += [str(CacheError(*cache.lossy)) for _, cache in self._beginning.loaded if cache.lossy]
         self._unwritten = Log(self.folder.path if self.folder is not None else None, "controller")
         self._membership = self._join()
 
@@ -121,7 +122,6 @@ class Controller:
         if (mode := self._options.mode) is not None:
             parts.append(f"{mode.name} {mode}")
         lines = [f"autotune: {', '.join(parts)}"] if parts else []
-        lines += [f"autotune: {CacheError(*cache.lossy)}" for _, cache in self._beginning.loaded if cache.lossy]
         return list(map(one_line, lines))
 
     @pytest.hookimpl(tryfirst=True)  # before others deselect a test whose marker loads a cache

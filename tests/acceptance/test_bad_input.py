@@ -523,3 +523,12 @@ def test_a_marker_that_makes_no_sense_is_an_error_of_that_test(suite: Suite, arg
 
     result.assert_outcomes(errors=1)
     assert result.outlines.count(told) == 1
+
+
+def test_a_misspelt_field_is_said_even_with_q(serial_suite: Suite, section) -> None:
+    serial_suite.write().run("--autotune-dump=cache.textproto")
+    serial_suite.cache.write_text(serial_suite.cache.read_text().replace("fingerprint {", "fingreprint {"))
+
+    lines = section(serial_suite.load("-q"))
+
+    assert any('the field "fingreprint" is unknown (is it "fingerprint"?)' in line for line in lines)
