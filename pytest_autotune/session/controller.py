@@ -41,12 +41,16 @@ from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
 from pytest_autotune.workers.folder import Membership, SharedFolder, remove_run_folders, shared_folder
 from pytest_autotune.workers.gpu_lock import GpuLock
 
-#: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them; what they have tuned is in files.
+#: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them, in seconds; what they have tuned is in files.
 INTERRUPTED_S = 3
 
 
 class Controller:
     """Reads what is loaded, collects what was looked up, writes the dump, judges and reports.
+
+    In this order: caches and the folder of the run are read and made when the run is configured; workers get their task
+    and, at their end, send what is in no file; once all have ended, the run is settled, dumped, judged and reported, in
+    ``pytest_sessionfinish``; the folders go when nothing of the run needs them, at the latest in ``pytest_unconfigure``.
 
     :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
     """

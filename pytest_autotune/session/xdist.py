@@ -1,4 +1,15 @@
-"""What passes between the controller and its workers under xdist, primitives only, and what a worker makes of it."""
+"""What passes between the controller and its workers under xdist, and what a worker makes of it.
+
+Two messages for each worker, of primitives only, under the key ``autotune``:
+
+1. ``workerinput``, when the worker is configured (``pytest_configure_node``): a :class:`Task`. Where the controller has
+   none to send, since no option asks for a run, the worker begins one if a test's marker or fixture does.
+2. ``workeroutput``, at the worker's end (``pytest_testnodedown``): the lines of its log that stand in no file which the
+   controller can read, often none. That the key is there says that the worker has ended; a worker that crashed sends
+   nothing. The first one of a run that only tests have asked for begins that run on the controller.
+
+All else is in the files of the run's folder, :mod:`pytest_autotune.workers.events`.
+"""
 
 from __future__ import annotations
 
