@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from pytest_autotune.cache import stores
@@ -33,7 +32,7 @@ def dump(destination: Destination, beginning: Beginning, collected: Collected, r
     """
     location, nothing = destination.location, Cache()
     result: Result | None = None
-    if not (beginning.held.entries or os.path.lexists(location.path)):
+    if not beginning.held.entries:
         result = settle(beginning, collected, nothing, request)
         if not result.cache.entries:
             return result.dumped(Dump(str(location)))
