@@ -54,7 +54,7 @@ def test_a_lookup_comes_back_from_its_line_as_it_was() -> None:
 
 def test_what_a_process_reports_at_its_end_comes_back_as_it_was() -> None:
     versions = (("triton", Versions.of("triton 3.6")),)
-    facts = ProcessFacts("gw1", 3, ("note",), ("triton:k",), (("triton", "why"),), versions, ("t:k",), 1.5)
+    facts = ProcessFacts("gw1", 3, ("note",), ("triton:k",), (("triton", "why"),), versions, ("t:k",), ("t::t",), 1.5)
 
     assert ProcessFacts.of(Event.decode(facts.event.encode())) == facts
 

@@ -89,3 +89,11 @@ def test_who_cannot_have_a_tuner_hooked_is_told_how_to_go_on_without_it() -> Non
         "Upgrade pytest-autotune, or report why toy was bypassed; --autotune-tuners=xla goes on without."
     ]
     assert list(hints(replace(both, gate=Gate("0")))) == []
+
+
+def test_of_problems_that_are_drawn_anew_it_names_what_helps() -> None:
+    rows = tuple(replace(row(Outcome.MISS, kernel=f"lib.k{number}"), tests=("t.py::test",)) for number in range(4))
+    (_, told) = hints(result(LOADED, rows=rows, drawn=("t.py::test",)))
+
+    assert told.startswith("Hypothesis draws 4 of these problems anew in each run: fix its seed (derandomize=True)")
+    assert told.endswith("autotune_ignore (ini) for toy:lib.k0, toy:lib.k1, toy:lib.k2 and 1 other kernel.")

@@ -21,7 +21,7 @@ from pytest_autotune.report.html import to_html
 from pytest_autotune.report.html.data import page_data
 from pytest_autotune.report.naming import described
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import Gate, Result
+from pytest_autotune.run.result import Dump, Gate, Result
 from pytest_autotune.run.rows import Row
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.measuring.times import Measurement
@@ -76,6 +76,12 @@ def test_the_verdict_is_there_without_the_script() -> None:
 
 def test_a_run_that_asked_for_nothing_has_not_passed() -> None:
     assert '<p id="verdict" class="unjudged">nothing was judged</p>' in to_html(result(loaded=(("c.textproto", 3),)))
+
+
+def test_a_dump_says_what_it_has_tuned() -> None:
+    dumped = replace(summary(3), loaded=(), gate=Gate(), dump=Dump("c.textproto", "c.textproto"))
+    dumped = replace(dumped, rows=tuple(replace(row, outcome=None) for row in dumped.rows))
+    assert '<p id="verdict" class="passed">3 problems tuned, written to c.textproto</p>' in to_html(dumped)
 
 
 def test_without_a_cache_no_problem_was_judged() -> None:

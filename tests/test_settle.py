@@ -245,6 +245,13 @@ MISSED = Result(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcome
             "",
         ),
         (result(MISSED, unhooked=(("toy", "why"),), tuners=("other",)), "9", "", ""),
+        (
+            result(MISSED, covered={"gone": frozenset()}, adapters=("toy",)),
+            "9",
+            "entries are loaded, and no adapter is installed for gone",
+            "",
+        ),
+        (result(MISSED, covered={"gone": frozenset()}, adapters=("toy",), tuners=("toy",)), "9", "", ""),
     ],
 )
 def test_the_gate_needs_the_summary_and_the_limit_only(summary: Result, limit: str, failure: str, skipped: str) -> None:
@@ -308,7 +315,7 @@ def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_a
     assert report["crashed"] == ["gw3"]
     assert "recovered 1 tuning" in told
     assert report["recovered"] == 1
-    assert "1 hit, tuned with toy 0.9; this run has toy 1.0" in told
+    assert "1 hit, tuned with toy 0.9; this run has toy 1.0 (--autotune-verify tells" in told
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
     assert "CONFLICT toy:k (M=2): gw1 chose config=a, gw2 chose config=b - kept gw1" in told
     assert [one["process"] for one in report["conflicts"][0]["choices"]] == ["gw1", "gw2"]

@@ -151,6 +151,8 @@ def _misses(result: Result, limit: Limit) -> list[str]:
     wanted = {library_of(name) for name in result.request.tuners or result.covered}
     if unhooked := [tuner for tuner, _ in result.unhooked if library_of(tuner) in wanted]:
         return [f"requested tuner could not be hooked: {', '.join(unhooked)}"]
+    if result.without_adapter:
+        return [f"entries are loaded, and no adapter is installed for {', '.join(result.without_adapter)}"]
     if limit.exceeded_by(result.misses, result.problems):
         return [f"maximum allowed autotune cache misses exceeded: {limit.compared(result.misses, result.problems)}"]
     return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_autotune.cache.model import library_of
+from pytest_autotune.report.grouping import FEW
 from pytest_autotune.report.naming import some_of
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Result
@@ -13,6 +14,12 @@ from pytest_autotune.run.result import Result
 def hints(result: Result) -> Iterator[str]:
     """The lines, in the order in which to follow them; none where all is well."""
     yield from _update(result)
+    if len(result.drawn) > FEW:
+        kernels = some_of(sorted({f"{row.problem.library}:{row.problem.kernel}" for row in result.drawn}))
+        yield (
+            f"Hypothesis draws {len(result.drawn)} of these problems anew in each run: fix its seed "
+            f"(derandomize=True), draw from few sizes, or set autotune_ignore (ini) for {kernels}."
+        )
     yield from _bypass(result)
     yield from _go_without(result)
 

@@ -77,10 +77,10 @@ def _rows(result: Result, verbosity: int, failed: bool) -> Iterator[Line]:
     color = "red" if failed else "yellow"
     yield from _not_covered(result, verbosity, color)
     yield from _first(_unrecorded(result), verbosity)
-    unused = [
-        Line(f" {described(one.problem)} - not requested by any test", "UNUSED", "yellow") for one in result.unused
-    ]
-    yield from _first(unused, verbosity)
+    asked = {row.problem for row in result.rows} if result.unused else set()
+    whys = ("not requested by any test", "only requested with other code or candidates")
+    unused = [(described(one.problem), whys[one.problem in asked]) for one in result.unused]
+    yield from _first([Line(f" {what} - {why}", "UNUSED", "yellow") for what, why in unused], verbosity)
     yield from _slower(result, verbosity)
     yield from _found(result, verbosity)
     behind = "tuned behind pytest-autotune's back; neither loaded nor dumped"
@@ -206,6 +206,8 @@ def _unhooked(result: Result) -> Iterator[Line]:
 
 
 def _noted(result: Result) -> Iterator[Line]:
+    for tuner in result.without_adapter:
+        yield Line(f"{tuner}: entries are loaded, and no adapter for it is installed", color="yellow")
     for note in result.notes:
         yield Line(note, color="yellow")
 
@@ -214,7 +216,8 @@ def _notes(result: Result, verbosity: int) -> Iterator[Line]:
     yield from _crashes(result)
     yield from _noted(result)
     for (then, now), hits in result.other_versions.items():
-        yield Line(f"{counted(hits, 'hit')}, tuned with {then}; this run has {now}")
+        tells = "--autotune-verify tells whether the choices are still the fastest"
+        yield Line(f"{counted(hits, 'hit')}, tuned with {then}; this run has {now} ({tells})")
     for (old, new), hits in result.moved.items():
         yield Line(f"{counted(hits, 'hit')} of {new} moved from {old}")
     for device, other in result.aliases:
@@ -324,6 +327,8 @@ def _not_tuned(result: Result) -> list[str]:
 
 
 def _no_lookups(result: Result) -> str:
+    if result.without_adapter:
+        return f"no lookups: no adapter is installed for {' and '.join(result.without_adapter)}"
     alone = sorted({tuner for tuner, _ in result.unhooked})
     if alone:
         return f"no lookups: {' and '.join(alone)} bypassed"

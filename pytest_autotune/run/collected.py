@@ -62,6 +62,7 @@ class ProcessFacts:
     :param unhooked: tuner -> why it could not be hooked.
     :param versions: tuner -> those of the libraries that it ran under.
     :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
+    :param drawn: the tests, by node id, whose arguments Hypothesis draws.
     :param waited_s: seconds spent waiting for other workers' tunings.
     :param compiled_for: what choices were compiled for.
     :param ahead: what was compiled ahead of its tests.
@@ -74,6 +75,7 @@ class ProcessFacts:
     unhooked: tuple[tuple[str, str], ...] = ()
     versions: tuple[tuple[str, Versions], ...] = ()
     imported: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()
     waited_s: float = 0.0
     compiled_for: tuple[CompiledFor, ...] = ()
     ahead: CompiledAhead = field(default_factory=CompiledAhead)
@@ -94,7 +96,7 @@ class ProcessFacts:
             mapping = event.data
             unhooked = tuple((str(tuner), str(why)) for tuner, why in mapping["unhooked"])
             versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
-            texts = {name: tuple(mapping[name]) for name in ("notes", "untracked", "imported")}
+            texts = {name: tuple(mapping[name]) for name in ("notes", "untracked", "imported", "drawn")}
             compiled_for = tuple(CompiledFor(**one) for one in mapping["compiled_for"])
             ahead = CompiledAhead(**mapping["ahead"])
             found = {"unhooked": unhooked, "versions": versions, "compiled_for": compiled_for, "ahead": ahead}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.diff import Diff
 from pytest_autotune.cache.merge import Merged
-from pytest_autotune.cache.model import Cache, Device, Entry
+from pytest_autotune.cache.model import Cache, Device, Entry, is_named, library_of
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Section
@@ -63,6 +63,7 @@ class Request:
     :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
     :param tuners: those that the user named; empty where those with loaded entries act.
     :param tuners_named_by: how the user named them, as spelt.
+    :param adapters: the tuners that there are adapters for; None where that is not known.
     :param ignore: globs of kernels that are bypassed.
     :param aliases: device name -> name of a device whose entries it may use.
     :param refused: the outcomes for which the test that asks fails.
@@ -77,6 +78,7 @@ class Request:
     update: str = ""
     tuners: tuple[str, ...] = ()
     tuners_named_by: str = ""
+    adapters: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     refused: tuple[Outcome, ...] = ()
@@ -179,6 +181,19 @@ class Result:
     def unhooked(self) -> tuple[tuple[str, str], ...]:
         """(tuner, why it could not be hooked)."""
         return self.collected.unhooked
+
+    @property
+    def without_adapter(self) -> tuple[str, ...]:
+        """The tuners of loaded entries for which there is no adapter here, and which the user has not left out."""
+        adapters, wanted = self.request.adapters, self.request.tuners
+        loaded = {library_of(name) for name in self.covered if not wanted or is_named(name, wanted)}
+        return () if adapters is None else tuple(sorted(loaded - set(adapters)))
+
+    @property
+    def drawn(self) -> tuple[Row, ...]:
+        """The rows that an update would cover and a test draws anew in each run."""
+        drawn = {test for process in self.collected.facts for test in process.drawn}
+        return tuple(row for row in self.to_update if row.tests and row.tests[0] in drawn)
 
     @property
     def verified(self) -> tuple[Row, ...]:

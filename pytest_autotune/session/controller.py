@@ -36,6 +36,7 @@ from pytest_autotune.session.progress import file_of_worker, progress_line, prog
 from pytest_autotune.session.values import CacheArgument
 from pytest_autotune.session.worker import TestProcess, WorkerContext
 from pytest_autotune.session.xdist import Task, receive_lines, send_task, worker_process
+from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
 from pytest_autotune.workers.folder import Membership, SharedFolder, remove_run_folders, shared_folder
@@ -274,6 +275,7 @@ class Controller:
             update=options.update_arguments,
             tuners=options.tuners or (),
             tuners_named_by=f"--autotune-tuners={names}" if names is not None else "autotune_tuners (ini)",
+            adapters=(*TUNERS, *(entry_point.name for entry_point in third_party_tuners())),
             ignore=options.ignore,
             aliases=dict(options.device_alias),
             refused=tuple(filter(policy.is_error, Outcome)),

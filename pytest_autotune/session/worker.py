@@ -82,6 +82,7 @@ class TestProcess:
         self._options = options
         self._process_id = os.getpid()
         self._deselected = 0
+        self._drawn: set[str] = set()
         self._refused = ""
         self._run_ends = ExitStack()
         self._test_ends = ExitStack()
@@ -119,6 +120,7 @@ class TestProcess:
             notes=(*self.run.notes, *self._context.coordination.notes),
             untracked=untracked,
             unhooked=tuple(self.run.unhooked.items()),
+            drawn=tuple(sorted(self._drawn)),
             versions=tuple(self.run.versions.items()),
             imported=tuple(kernel for kernel in self._context.known_kernels if module_is_imported(kernel)),
             waited_s=self._context.coordination.waited_s,
@@ -149,6 +151,8 @@ class TestProcess:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.run.begin_test(item.nodeid)
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            self._drawn.add(item.nodeid)
         self.in_this_test = []
         try:
             with ExitStack() as self._test_ends:

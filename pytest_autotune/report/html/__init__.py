@@ -13,6 +13,7 @@ import json
 import re
 from importlib.resources import files
 
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line, plain_json
 from pytest_autotune.report.html.data import page_data
 from pytest_autotune.run.result import Result
@@ -47,6 +48,8 @@ def _state(result: Result) -> tuple[str, str]:
         return "unjudged", f"{result.misses} of {result.problems} problems are not covered; no limit was set"
     if result.loaded and result.rows:
         return "passed", "every problem was a hit"
+    if result.dump is not None and result.dump.written and not result.is_judged:
+        return "passed", f"{counted(result.counts['tuned'], 'problem')} tuned, written to {result.dump.written_to}"
     return "unjudged", "nothing was judged"
 
 
