@@ -293,7 +293,7 @@ def _lead(ends: Sequence[socket.socket], process: int, prepare: Callable[[], obj
     for own in (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM):
         signal.signal(own, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
-    _end_unless_done(HANGS_S)  # by a lock that a thread held when this was forked
+    _end_unless_done(HANGS_S / 5)  # else it waits for a lock that a thread held when this was forked
     prepare()
     _end_unless_done(0)
     gc.freeze()  # it would copy the memory that they share
