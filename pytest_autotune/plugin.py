@@ -75,7 +75,7 @@ def _read_options(config: pytest.Config) -> Options:
 
 def _start(config: pytest.Config, options: Options) -> None:
     """Begin a run in this process."""
-    from pytest_autotune.session.controller import start
+    from pytest_autotune.session.starting import start
 
     controller, process = start(config, options)
     if controller is not None:

@@ -1,4 +1,4 @@
-"""What passes between the controller and its workers under xdist, and what a worker makes of it.
+"""What passes between the controller and its workers under xdist.
 
 Two messages for each worker, of primitives only, under the key ``autotune``:
 
@@ -16,22 +16,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.run.progress import Progress
 from pytest_autotune.session import INPUT_KEY
-from pytest_autotune.session.options import Options
-from pytest_autotune.session.preparing import MeetingPlace
-from pytest_autotune.session.progress import file_of_worker
-from pytest_autotune.session.worker import TestProcess, WorkerContext
-from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.events import Log, Others
-from pytest_autotune.workers.folder import SharedFolder, shared_folder
-from pytest_autotune.workers.gpu_lock import GpuLock
 
 
 @dataclass(frozen=True)
@@ -82,37 +69,3 @@ def receive_lines(node: Any) -> list[str] | None:
     """What a worker has sent; None when it died before it could."""
     lines: list[str] | None = getattr(node, "workeroutput", {}).get(INPUT_KEY)
     return lines
-
-
-def worker_process(config: pytest.Config, options: Options, workerinput: dict[str, Any]) -> TestProcess:
-    """What runs tests in a worker, by what its controller sent."""
-    task, worker = receive_task(workerinput), workerinput["workerid"]
-    shared = SharedFolder(Path(task.shared_folder) if task.shared_folder else None)
-    if not task.is_local:
-        shared = shared_folder()
-    gpu = GpuLock(options.wait_timeout, folder=shared.locks)
-    if shared.note:
-        gpu.waits.note(shared.note)
-    coordination = Coordinator(gpu)
-    progress = prepares_in = None
-    log = Log(Path(task.run_folder), worker) if task.is_local and task.run_folder else Log(None, worker)
-    if task.run_id and shared.path is not None:
-        folder = shared.run(task.run_id)
-        if log.folder is None:  # the workers on this machine still read what the others tune
-            log = Log(folder, worker, sends=True)
-        others = Others(log.folder or folder, worker)
-        coordination = Coordinator(gpu, folder, others)
-        if task.is_local:
-            progress = Progress(file_of_worker(folder, worker))
-        if task.has_compiled:
-            prepares_in = MeetingPlace(folder, task.workers)
-    context = WorkerContext(
-        EntryIndex.from_groups(task.groups) if task.groups is not None else None,
-        coordination,
-        log,
-        known_kernels=task.known_kernels or (),
-        workers=task.workers,
-        progress=progress,
-        prepares_in=prepares_in,
-    )
-    return TestProcess(config, options, context)
