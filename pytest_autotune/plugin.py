@@ -1,4 +1,4 @@
-"""The pytest face: it wires the parts together and holds no logic of its own.
+"""What pytest imports: it wires the parts together and holds no logic of its own.
 
 A suite that asks for nothing pays nothing: whatever is not needed to parse the
 options is imported when the first option, marker or fixture asks for it.

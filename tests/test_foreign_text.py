@@ -1,4 +1,4 @@
-"""Whatever a cache, a kernel or a device is called, every face shows it as words of one line."""
+"""Whatever a cache, a kernel or a device is called, every renderer shows it as words of one line."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def hostile_cache() -> bytes:
     return encode(Cache(tuple(entries)), Format.TEXT)
 
 
-def test_a_hostile_cache_shows_nothing_but_words_in_any_face(suite: Suite):
+def test_a_hostile_cache_shows_nothing_but_words_in_any_renderer(suite: Suite):
     suite.write(test_hostile=TESTS)
     suite.cache.write_bytes(hostile_cache())
 

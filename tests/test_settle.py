@@ -11,7 +11,7 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.report import faces, html, json_report, markdown, terminal
+from pytest_autotune.report import html, json_report, markdown, renderers, terminal
 from pytest_autotune.report.gate import Limit, judge, judge_drift
 from pytest_autotune.run.collected import Collected, ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -192,8 +192,8 @@ def test_a_dump_names_the_kernels_of_which_it_drops_what_another_suite_may_have_
     told = "9 entries of other code or candidates were replaced: toy:k0, toy:k1, toy:k2 and 2 other kernels"
     assert told in [line.text for line in terminal.section(summary, 0)]
     assert len(json_report.to_mapping(summary)["replaced"]) == 9
-    for face in (markdown.to_markdown(summary), html.to_html(summary)):
-        assert told in face
+    for renderer in (markdown.to_markdown(summary), html.to_html(summary)):
+        assert told in renderer
 
 
 def test_what_a_row_tells_to_be_stale_is_not_told_again_when_it_is_replaced() -> None:
@@ -336,9 +336,9 @@ def test_very_verbose_output_tells_the_spread_of_a_measurement_and_that_it_was_d
     assert lookup["candidates"][0]["label"] == "+-0.1 us, 9 of 9 runs"
 
 
-def test_a_face_is_found_by_the_suffix_of_its_file() -> None:
-    face = faces.face_of(PurePath("out/report.json"))
+def test_a_renderer_is_found_by_the_suffix_of_its_file() -> None:
+    renderer = renderers.renderer_of(PurePath("out/report.json"))
 
-    assert face is not None
-    assert face.text(MISSED) == json_report.to_json(MISSED)
-    assert faces.face_of(PurePath("report.toml")) is None
+    assert renderer is not None
+    assert renderer.text(MISSED) == json_report.to_json(MISSED)
+    assert renderers.renderer_of(PurePath("report.toml")) is None

@@ -1,1 +1,1 @@
-"""What is reported: a result of one run and its faces."""
+"""What is reported: a result of one run and its renderers."""

@@ -1,4 +1,4 @@
-"""The JSON face of a result; its schema is documented in docs/reference.md."""
+"""A result as JSON; its schema is documented in docs/reference.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Markdown face of a result: for the result page of a CI job, a comment, a mail.
+"""A result as Markdown: for the summary page of a CI job, a comment, a mail.
 
 Foreign text stands in code spans, where Markdown gives nothing else than their end a meaning: no link, no picture, no
 mention of a user.

@@ -1,4 +1,4 @@
-"""How every face names a problem, a process, and what processes disagree about. Pure."""
+"""How every renderer names a problem, a process, and what processes disagree about. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The terminal face of a result, in pytest's own manner."""
+"""A result in the terminal, in pytest's own manner."""
 
 from __future__ import annotations
 

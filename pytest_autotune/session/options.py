@@ -285,9 +285,9 @@ def read_options(config: pytest.Config) -> Options:
 
 def _check_reports(options: Options) -> None:
     for report in options.report:
-        from pytest_autotune.report.faces import SUFFIXES, face_of
+        from pytest_autotune.report.renderers import SUFFIXES, renderer_of
 
-        if face_of(report.location.path) is None:
+        if renderer_of(report.location.path) is None:
             problem = f"unknown kind of report (use a name that ends in {', '.join(SUFFIXES)})"
             raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
 

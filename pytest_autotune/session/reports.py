@@ -15,7 +15,7 @@ import pytest
 
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report import ci_log, markdown, terminal
-from pytest_autotune.report.faces import face_of
+from pytest_autotune.report.renderers import renderer_of
 from pytest_autotune.run.result import Place, Result
 from pytest_autotune.session.options import Options
 from pytest_autotune.session.values import CacheArgument
@@ -64,9 +64,9 @@ def _may_be_replaced(path: Path) -> bool:
     """Whether a file is a report that an earlier run wrote, or is empty."""
     with path.open(encoding="utf-8", errors="replace") as file:
         beginning = file.read(_BEGINNING)
-    face = face_of(path)
-    assert face is not None, "the options refuse other suffixes"
-    return not beginning.strip() or face.begins(beginning)
+    renderer = renderer_of(path)
+    assert renderer is not None, "the options refuse other suffixes"
+    return not beginning.strip() or renderer.begins(beginning)
 
 
 def write(reports: Sequence[CacheArgument], result: Result) -> Result:
@@ -76,11 +76,11 @@ def write(reports: Sequence[CacheArgument], result: Result) -> Result:
     """
     for report in reports:
         path = report.location.path
-        face = face_of(path)
-        assert face is not None, "the options refuse other suffixes"
+        renderer = renderer_of(path)
+        assert renderer is not None, "the options refuse other suffixes"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(face.text(result), encoding="utf-8")
+            path.write_text(renderer.text(result), encoding="utf-8")
         except OSError as error:
             problem = f"{report.given}: {report.typed}: cannot be written: {error.strerror or error}"
             result = replace(result, errors=(*result.errors, problem))

@@ -1,4 +1,4 @@
-"""The HTML face of a result: one file that needs nothing else, to be read by people.
+"""A result as HTML: one file that needs nothing else, to be read by people.
 
 ``page.html`` is put together with its style, its script and the data. Foreign text is only in the data, and the script
 shows it as text. The page may load nothing and run no other script: its policy names the digests of these two.

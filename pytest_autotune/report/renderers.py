@@ -1,7 +1,7 @@
-"""The faces that a result shows in files, by their suffix.
+"""The renderers of a result that write files, by their suffix.
 
-The terminal's face is :mod:`pytest_autotune.report.terminal`: pytest has to colour it; what CI systems read from the
-log is :mod:`pytest_autotune.report.ci_log`. To add a face that is a file: a module with a function from a result to
+What the terminal shows is :mod:`pytest_autotune.report.terminal`: pytest has to colour it; what CI systems read from the
+log is :mod:`pytest_autotune.report.ci_log`. To add a renderer that is a file: a module with a function from a result to
 text, and a row in :data:`FILES`.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileRenderer:
-    """A face that is a file.
+    """A renderer that is a file.
 
     :param name: what it is called.
     :param suffixes: of the names of such files.
@@ -44,7 +44,7 @@ class FileRenderer:
         return text
 
 
-#: Every face that is a file.
+#: Every renderer that is a file.
 FILES = (
     FileRenderer("JSON", (".json",), r'\s*\{\s*"format_version":\s*\d+,\s*"complete":', "json_report", "to_json"),
     FileRenderer("HTML", (".html",), r"(?s)<!doctype html>.*<title>Autotune report</title>", "html", "to_html"),
@@ -52,9 +52,9 @@ FILES = (
 )
 
 #: The suffixes that a report may have.
-SUFFIXES = tuple(suffix for face in FILES for suffix in face.suffixes)
+SUFFIXES = tuple(suffix for renderer in FILES for suffix in renderer.suffixes)
 
 
-def face_of(path: PurePath) -> FileRenderer | None:
-    """The face that a file of this name shows; None where there is none."""
-    return next((face for face in FILES if path.name.endswith(face.suffixes)), None)
+def renderer_of(path: PurePath) -> FileRenderer | None:
+    """The renderer that a file of this name shows; None where there is none."""
+    return next((renderer for renderer in FILES if path.name.endswith(renderer.suffixes)), None)

@@ -1,4 +1,4 @@
-"""The faces of a summary beside the terminal's and the JSON report: Markdown, JUnit, what CI systems read."""
+"""The renderers of a summary beside the terminal's and the JSON report: Markdown, JUnit, what CI systems read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.report import ci_log, faces, markdown
+from pytest_autotune.report import ci_log, markdown, renderers
 from pytest_autotune.report.grouping import Cost, by_kernel, by_test
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Finding, Section
@@ -44,11 +44,11 @@ def of_many_kernels(number: int) -> Result:
 FAILED = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
 
 
-def test_a_face_is_found_by_how_the_name_of_its_file_ends() -> None:
+def test_a_renderer_is_found_by_how_the_name_of_its_file_ends() -> None:
     names = {"a/r.json": "JSON", "r.md": "Markdown"}
-    found = {name: face.name for name in names if (face := faces.face_of(PurePath(name)))}
+    found = {name: renderer.name for name in names if (renderer := renderers.renderer_of(PurePath(name)))}
     assert found == names
-    assert all(face.text(Result()) for face in faces.FILES)
+    assert all(renderer.text(Result()) for renderer in renderers.FILES)
 
 
 def test_github_shows_each_miss_at_the_file_and_line_of_its_test() -> None:
