@@ -1,8 +1,8 @@
 """The renderers of a result that write files, by their suffix.
 
-What the terminal shows is :mod:`pytest_autotune.report.terminal`: pytest has to colour it; what CI systems read from the
-log is :mod:`pytest_autotune.report.ci_log`. To add a renderer that is a file: a module with a function from a result to
-text, and a row in :data:`FILES`.
+What the terminal shows is :mod:`pytest_autotune.report.terminal`: pytest has to colour it; what CI systems read from
+the log is :mod:`pytest_autotune.report.ci_log`. To add a renderer that writes a file: a module with a function from a
+result to text, and a row in :data:`FILES`.
 """
 
 from __future__ import annotations
