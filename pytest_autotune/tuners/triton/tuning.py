@@ -14,8 +14,9 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import Verdict
-from pytest_autotune.tuners.measuring.clocks import Runner
+from pytest_autotune.tuners.measuring.clocks import Clock, Runner, triton_clock
 from pytest_autotune.tuners.measuring.launching import Result
+from pytest_autotune.tuners.measuring.race import Race
 from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, rounded_us
 from pytest_autotune.tuners.triton import interpreter
@@ -23,8 +24,39 @@ from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates, launched_code, load_ahead
 from pytest_autotune.tuners.triton.failures import fails_again, failure_text, noted_failures
 from pytest_autotune.tuners.triton.internals import benchmark, kernel_layers
-from pytest_autotune.tuners.triton.launches import RaceOutcome, clock_for, race, runner
 from pytest_autotune.tuners.triton.params import distinct_params
+
+
+def clock_for(autotuner: Any) -> Callable[[], Clock] | None:
+    """Makes the clock for the race; None where the kernel's own benchmark is to be used as it is."""
+    driver = benchmark.driver_of(autotuner)
+    return partial(triton_clock, driver) if driver is not None else None
+
+
+def runner(call: Call, config: Any, code: Hashable = None) -> Runner:
+    """One launch as ``Autotuner._bench`` makes it.
+
+    Copies for ``restore_value`` and zeroing for ``reset_to_zero`` are hooks of Triton's too, and are not timed.
+
+    :param code: see :class:`Runner`.
+    :raises ValueError: as Triton does, for an argument that the candidates set, too.
+    """
+    autotuner, kwargs = call.autotuner, call.kwargs
+    if conflicts := kwargs.keys() & config.kwargs.keys():
+        conflict = f"Conflicting meta-parameters: {', '.join(conflicts)}."
+        raise ValueError(f"{conflict} Make sure that you don't re-define auto-tuned symbols.")
+    current = dict(kwargs, **config.all_kwargs())
+    named = call.arguments(config)
+
+    def before() -> None:
+        if config.pre_hook:
+            config.pre_hook(named)
+        autotuner.pre_hook(named)
+
+    def after(error: Exception | None) -> None:
+        autotuner.post_hook(named, exception=error)
+
+    return Runner(partial(autotuner.fn.run, *call.args, **current), before, after, code=code)
 
 
 def tune(
@@ -60,9 +92,7 @@ def tune(
                 tuning.not_recorded(failure_text(error))
             raise
         if raced is not None:
-            if raced.disturbed:
-                tuning.was_disturbed()
-            failed = {config: result.failed for config, result in raced.results.items() if result.failed}
+            failed = {config: result.failed for config, result in raced.items() if result.failed}
         timings: Mapping[Any, object] = autotuner.configs_timings
         times_ms = {config: _median_ms(timings.get(config)) for config in configs}
         best = autotuner.cache[call.tuning_key]
@@ -76,7 +106,7 @@ def tune(
             return
         if autotuner.do_bench is interpreter.interpreter_benchmark:
             best = autotuner.cache[call.tuning_key] = _settled(times_ms, NOISE_OF_INTERPRETER)
-    labels = {config: _label(config, result, configs) for config, result in raced.results.items()} if raced else {}
+    labels = {config: _label(config, result, configs) for config, result in raced.items()} if raced else {}
     candidates = {
         config: candidate(params, times_ms[config], failed.get(config), labels.get(config, ""))
         for config, params in zip(configs, distinct_params(configs), strict=True)
@@ -85,20 +115,31 @@ def tune(
     tuning.record(candidates[best], list(candidates.values()))
 
 
-def _race(call: Call, configs: Sequence[Any], codes: Mapping[Any, Hashable], tuning: Tuning) -> RaceOutcome | None:
-    """Race the candidates, and leave the autotuner as its own benchmark would.
+def _race(
+    call: Call, configs: Sequence[Any], codes: Mapping[Any, Hashable], tuning: Tuning
+) -> Mapping[Any, Result] | None:
+    """Race the candidates with the launches of Triton's own benchmark, and leave the autotuner as that would.
 
-    :returns: the outcome; None where the kernel's benchmark is not Triton's own and is to be used as it is.
+    :param codes: what candidates launch, by config; of those with the same code one is launched for all.
+    :returns: what became of each; None where the kernel's benchmark is not Triton's own and is to be used as it is.
+    :raises Exception: what Triton's own benchmark does not take for a failure of one candidate.
     """
     make_clock = None if stream_is_capturing() else clock_for(call.autotuner)
     if make_clock is None:
         return None
     started = time.time()
-    raced = race(make_clock(), call.autotuner, call.args, call.kwargs, configs, codes, tuning.races)
-    best = raced.best if raced.best is not None else configs[0]
-    times_ms = {config: result.time_us / 1000 for config, result in raced.results.items()}
+    running = Race(make_clock(), expected=benchmark.expected_failures(), told=tuning.races)
+    running.probe([runner(call, config, codes.get(config)) for config in configs])
+    raced = running.finish()
+    if running.disturbed:
+        tuning.was_disturbed()
+    # Of one that is given twice the first is launched.
+    outcomes = dict(reversed(list(zip(configs, raced, strict=True))))
+    results = {config: outcomes[config] for config in configs}
+    best = configs[running.choice] if any(result.measured for result in raced) else configs[0]
+    times_ms = {config: result.time_us / 1000 for config, result in results.items()}
     call.adopt(best, times_ms, time.time() - started)
-    return raced
+    return results
 
 
 def _label(config: Any, result: Result, configs: Sequence[Any]) -> str:
@@ -169,7 +210,7 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
                 code = launched_code(call, config, compile_and_load(call, config))
             except Exception:  # as in a search, it fails alone
                 continue
-            runners[candidate] = runner(call.autotuner, call.args, call.kwargs, config, code)
+            runners[candidate] = runner(call, config, code)
         return runners
 
     candidates = [Candidate(params=params) for params in offered]
