@@ -123,7 +123,7 @@ def test_an_entry_of_a_changed_fingerprint_that_another_one_replaces_is_unused(s
     serial_suite.write(test_op=both).dump()
     serial_suite.write(test_op=both.replace("'one', 'two'", "['one']"))
 
-    assert unused(section(serial_suite.load())) == ["UNUSED toy:lib.op - not requested by any test"]
+    assert unused(section(serial_suite.load())) == ["UNUSED toy:lib.op - only requested with other code or candidates"]
 
 
 CONFTEST = "\ndef pytest_collection_modifyitems(config, items):\n    {body}\n"
