@@ -211,7 +211,8 @@ class Session(Notes):
                     tuning.not_recorded(in_words(error))
                     raise
                 except BaseException as error:
-                    tuning.given_up(in_words(error))
+                    if not self.policy.is_error(tuning.lookup.outcome):  # else it is our own refusal that ends the test
+                        tuning.given_up(in_words(error))
                     raise
                 finally:
                     self._of_thread.outermost = inside
