@@ -32,6 +32,7 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
+from pytest_autotune import devices
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.protocol import HookError
@@ -120,6 +121,7 @@ class CompileWorkers(Part):
 
         class Pool(ForkedPool):  # a class, since Inductor asks whether its pool is one
             def __init__(self, nprocs: int, *args: Any, **kwargs: Any) -> None:
+                _know_keys()
                 super().__init__(nprocs, lambda: original(nprocs, *args, **kwargs), failed, before)
                 pools.append(self)
 
@@ -326,6 +328,21 @@ def _result(data: bytes) -> tuple[bool, bytes]:
         return False, pickle.dumps(traceback.format_exc())
 
 
+def _know_keys() -> None:
+    """Have Triton find out what its keys are made of, for this process and those that are forked from it.
+
+    The version of ptxas is asked for once in a process, and Inductor names another ptxas as soon as it compiles: a
+    child that asked later than this process would compile for keys that nobody looks for here.
+    """
+    with suppress(Exception):
+        import_module("torch._inductor.runtime.triton_compat").triton_key()
+        gpu = devices.current_gpu() if devices.cuda_is_initialised() else None
+        if gpu is not None and gpu.arch.startswith("sm_"):
+            arch = int("".join(filter(str.isdigit, gpu.arch)))
+            target = import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
+            import_module("triton.compiler.compiler").make_backend(target).hash()
+
+
 def _prepare() -> None:
     """Import what each worker would, and have no GPU."""
     heuristics: Any = import_module("torch._inductor.runtime.triton_heuristics")
@@ -334,6 +351,5 @@ def _prepare() -> None:
     utils._IN_TOPLEVEL_PROCESS = False
     codecache.PyCodeCache.cache_clear()  # what the parent has loaded is in use there
     heuristics.triton_helpers.set_driver_to_gpu = lambda: None  # it asks CUDA, which is not to be asked after a fork
-    with suppress(Exception):  # what keys are made of takes a while, and is the same for all of them
+    with suppress(Exception):  # it takes a while, and is the same for all of them
         codecache.torch_key()
-        import_module("torch._inductor.runtime.triton_compat").triton_key()
