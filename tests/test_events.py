@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,18 +78,6 @@ def test_a_line_of_json_that_is_no_lookup_or_no_end_is_passed_over() -> None:
     ]
 
     assert collect(("gw0", event) for event in wrong) == Collected()
-
-
-def test_what_crosses_to_xdist_is_what_execnet_can_send() -> None:
-    execnet = pytest.importorskip("execnet")
-    from pytest_autotune.session.xdist import Task, receive_task, send_task
-
-    workerinput: dict[str, object] = {}
-    task = Task([("toy", "k", b"\x00")], ["toy:k"], "/folder", "host", "run", "/shared", 4)
-    send_task(workerinput, task)
-
-    assert receive_task(execnet.loads(execnet.dumps(workerinput))) == task
-    execnet.dumps([lookup().event.encode(), ProcessFacts().event.encode()])
 
 
 def test_a_line_that_a_kill_has_cut_off_loses_only_itself(run: Callable[..., RunFolder]) -> None:
@@ -248,16 +235,6 @@ def test_a_forked_child_writes_a_file_of_its_own_and_keeps_no_lock(run: Callable
     assert sorted(found.problem.kernel for found in recovered_in(run())) == ["child", "parent"]
     os.close(write)
     os.waitpid(child, 0)
-
-
-def test_a_log_goes_on_where_another_run_has_cleared_the_cache_folder(run: Callable[..., RunFolder]) -> None:
-    folder = run()
-    log = folder.log("gw0")
-    log.append(lookup("before").event)
-    shutil.rmtree(folder.path)
-    log.append(lookup("after").event)
-
-    assert [found.problem.kernel for _, found in asked_in(folder)] == ["after"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")

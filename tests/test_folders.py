@@ -99,15 +99,6 @@ def test_without_any_place_to_write_there_is_no_folder_and_one_line(base: Path, 
         shared.locks()
 
 
-def test_where_no_temporary_folder_can_be_written_there_is_no_folder(base: Path, monkeypatch) -> None:
-    def none() -> str:
-        raise FileNotFoundError(2, "No usable temporary directory found")
-
-    monkeypatch.setattr(tempfile, "gettempdir", none)
-
-    assert shared_folder().path is None
-
-
 def test_where_python_takes_the_current_folder_for_temporary_files_there_is_no_folder(base: Path, monkeypatch) -> None:
     for name in ("TMPDIR", "TEMP", "TMP"):
         monkeypatch.delenv(name, raising=False)
@@ -169,19 +160,6 @@ def test_the_folder_of_a_run_that_was_killed_goes(tmp_path: Path) -> None:
     remove_run_folders(shared)
 
     assert not folder.exists()
-
-
-def test_a_link_among_the_folders_of_runs_is_not_followed(tmp_path: Path) -> None:
-    foreign = tmp_path / "src"
-    foreign.mkdir()
-    (foreign / f"{'a' * 32}.lock").write_text("precious")
-    shared = SharedFolder(tmp_path / "shared")
-    shared.locks().mkdir()
-    run_folder(shared).symlink_to(foreign)
-
-    remove_run_folders(shared)
-
-    assert (foreign / f"{'a' * 32}.lock").read_text() == "precious"
 
 
 def test_what_is_no_folder_of_a_run_stays(tmp_path: Path) -> None:

@@ -117,29 +117,6 @@ def test_after_a_time_out_a_nested_measurement_is_disturbed_too(tmp_path: Path, 
         assert held
 
 
-def test_a_thread_that_waits_for_another_ones_wait_gives_up_in_its_own_time(
-    lock: GpuLock, path: Path, in_thread
-) -> None:
-    other_process = HeldLock(path)
-    entered: list[bool] = []
-
-    def measure() -> None:
-        with lock.measuring() as held:
-            entered.append(held)
-
-    in_thread(measure)
-    until(lambda: lock.held)
-
-    with lock.waits.one_tuning(0.05), lock.measuring() as held:
-        assert not held
-
-    assert entered == []
-    other_process.release()
-    until(lambda: entered == [True])
-    until(lambda: not lock.held)
-    assert is_free(path)
-
-
 def test_a_child_that_is_forked_inside_neither_holds_the_gpu_nor_waits_for_it(tmp_path: Path) -> None:
     lock = GpuLock(SOON_S, lambda: "gpu", lambda: tmp_path)
     started = time.monotonic()

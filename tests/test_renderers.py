@@ -185,26 +185,11 @@ def test_foreign_text_in_markdown_stays_in_one_cell_and_one_code_span() -> None:
     assert markdown.code(" ") == ""
 
 
-def test_many_misses_of_one_kernel_are_one_row_of_a_table() -> None:
-    text = markdown.to_markdown(missed(12))
-
-    assert "### Not covered (12)" in text
-    assert "| STALE | `test_a.py::test_0` and 11 more | `toy:lib.op`, `M = 0 … 11` | `source changed` |" in text
-
-
 def test_a_long_table_is_cut_and_what_is_left_out_is_counted() -> None:
     text = markdown.to_markdown(of_many_kernels(12), shown=10)
 
     assert len(re.findall(r"^\| STALE ", text, re.MULTILINE)) == 10
     assert "2 more are in the JSON report." in text
-
-
-def test_of_a_row_for_many_misses_that_is_left_out_each_is_counted() -> None:
-    rows = tuple(row(Outcome.STALE, f"lib.op_{kernel}", M=number) for kernel in "ab" for number in range(12))
-    text = markdown.to_markdown(replace(missed(0), rows=rows), shown=1)
-
-    assert "### Not covered (24)" in text
-    assert "12 more are in the JSON report." in text
 
 
 @pytest.mark.parametrize("room", [0, 500, 2_000, 20_000])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import PurePath
 from typing import Any
 
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.report import html, json_report, markdown, renderers, terminal
+from pytest_autotune.report import html, json_report, markdown, terminal
 from pytest_autotune.report.gate import Limit, judge, judge_drift
 from pytest_autotune.run.collected import Collected, ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -334,11 +333,3 @@ def test_very_verbose_output_tells_the_spread_of_a_measurement_and_that_it_was_d
     lookup = json_report.to_mapping(summary)["lookups"][0]
     assert lookup["disturbed"] is True
     assert lookup["candidates"][0]["label"] == "+-0.1 us, 9 of 9 runs"
-
-
-def test_a_renderer_is_found_by_the_suffix_of_its_file() -> None:
-    renderer = renderers.renderer_of(PurePath("out/report.json"))
-
-    assert renderer is not None
-    assert renderer.text(MISSED) == json_report.to_json(MISSED)
-    assert renderers.renderer_of(PurePath("report.toml")) is None

@@ -15,7 +15,6 @@ from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.gpu_lock import GpuLock
-from pytest_autotune.workers.waits import HeldLock, Waits
 
 
 def problem(number: int = 0) -> Problem:
@@ -34,18 +33,6 @@ def lookup(number: int = 0) -> Lookup:
 def elapsed():
     started = time.monotonic()
     return lambda: time.monotonic() - started
-
-
-def test_all_waits_of_one_tuning_share_its_time_out(tmp_path: Path, elapsed) -> None:
-    held = [HeldLock(tmp_path / f"{number}.lock") for number in range(5)]
-    waits = Waits(0.4)
-
-    with waits.one_tuning():
-        assert [waits.acquire(tmp_path / f"{number}.lock") for number in range(5)] == [None] * 5
-
-    assert 0.35 < elapsed() < 1.2
-    for lock in held:
-        lock.release()
 
 
 def test_one_that_hangs_costs_a_tuning_of_many_candidates_one_time_out(tmp_path: Path, elapsed) -> None:
