@@ -47,6 +47,16 @@ class Merged:
     removed: int = 0
     best: Mapping[Identity, Entry] = field(default_factory=dict)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts by what became of entries, in the order in which they are told."""
+        return {name: getattr(self, name) for name in ("added", "changed", "unchanged", "removed")}
+
+    @property
+    def counts_in_words(self) -> str:
+        """Those of them that are not 0: ``2 added, 1 changed``."""
+        return ", ".join(f"{number} {word}" for word, number in self.counts.items() if number)
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:

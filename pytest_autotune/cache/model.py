@@ -196,6 +196,11 @@ class Device:
         return f"{self.name} ({self.arch}{number})"
 
 
+def significant(number: float, digits: int = 3) -> float:
+    """A measured number without the digits that are noise."""
+    return float(f"{number:.{digits}g}")
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One configuration that a tuner may choose.

@@ -74,13 +74,9 @@ def to_mapping(result: Result) -> dict[str, Any]:
 
 
 def _dump(result: Result, dump: Dump) -> dict[str, Any]:
-    merged = result.merged
     return {
         "path": dump.written_to or dump.path,
-        "added": merged.added,
-        "changed": merged.changed,
-        "unchanged": merged.unchanged,
-        "removed": merged.removed,
+        **result.merged.counts,
         "error": dump.error,
         "new_only": result.request.new_only,
     }

@@ -82,9 +82,7 @@ def _head(result: Result) -> Iterator[str]:
         yield f"\nLoaded: {code(path)}, {counted(entries, 'entry')}."
     if result.dump is not None and result.dump.written:
         dump, merged = result.dump, result.merged
-        numbers = (
-            f"{merged.added} added, {merged.changed} changed, {merged.unchanged} unchanged, {merged.removed} removed"
-        )
+        numbers = ", ".join(f"{number} {word}" for word, number in merged.counts.items())
         yield f"\nWritten: {code(dump.written_to)}, {counted(len(merged.cache.entries), 'entry')}: {numbers}."
     for device in result.devices:
         yield f"\nDevice: {code(str(device))}."

@@ -369,14 +369,7 @@ def _dump(result: Result) -> tuple[str, bool]:
         is_left = result.request.new_only or result.to_update or result.counts["unrecorded"] or not result.problems
         state = "left as it was" if is_left else "up to date"
         return f"{dump.path} is {state} ({entries}{workers})", False
-    numbers = {
-        "added": merged.added,
-        "changed": merged.changed,
-        "unchanged": merged.unchanged,
-        "removed": merged.removed,
-    }
-    changes = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
-    what = f": {changes}" if changes else ""
+    what = f": {merged.counts_in_words}" if merged.counts_in_words else ""
     if result.request.new_only and (stale := result.counts["stale"]):
         what += f"; {stale} stale left as they were"
     return f"{entries} written to {dump.path}{workers.replace(', ', ' from ')}{what}", False

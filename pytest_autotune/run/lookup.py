@@ -77,21 +77,6 @@ class Lookup:
     unrecorded: str = ""
     verdict: Verdict | None = None
 
-    def judged(self, outcome: Outcome, reason: str, entry: Entry | None, alias: str) -> Lookup:
-        """What was asked, with what the loaded caches make of it."""
-        # Not replace(), which takes twice as long: every hit comes here.
-        return Lookup(
-            self.problem,
-            self.fingerprint,
-            outcome,
-            reason,
-            self.test,
-            self.label,
-            entry,
-            alias=alias,
-            inside=self.inside,
-        )
-
     @property
     def event(self) -> Event:
         """The lookup as it is written down."""

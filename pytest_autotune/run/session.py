@@ -31,7 +31,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.policy import Policy, Refusal, is_ignored, refusal
 from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
-from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, Verified, fallbacks
+from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, fallbacks
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import NO_WAY_IN, Races, Verdict
 from pytest_autotune.workers.coordinator import Claim, Coordinator
@@ -197,7 +197,7 @@ class Session(Notes):
         made_of = partial(self._parts, problem.tuner, digests)
         with ExitStack() as held:
             other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)
-            loaded = Loaded(self._caches, self.policy, offered, made_of, moves)
+            loaded = Loaded(self._caches, self.policy, offered, made_of, moves, self._races.has_turn)
             sources = self._sources(lookup, offered, candidates, loaded, other)
             tuning = Tuning(self, lookup, versions, made_of, sources)
             try:
@@ -253,7 +253,7 @@ class Session(Notes):
         if mode is not None and mode.picks:
             yield from mode.sources(self, lookup.problem, candidates)
         else:
-            yield loaded if self.policy.verify is None else Verified(loaded, self._races.has_turn)
+            yield loaded
             if candidates is not None and self.policy.wants_no_tuning and self._caches.indexes:
                 yield from fallbacks(lookup.identity, self.policy.on_miss, self._caches, offered, candidates)
         if not self._is_isolated:

@@ -185,13 +185,8 @@ def _replaced(
 ) -> tuple[Entry, ...]:
     retuned = {one.entry.problem for one in measured}
     retuned -= {lookup.problem for lookup in lookups if lookup.outcome is Outcome.STALE}
-    kernels = {problem.kernel for problem in retuned}  # the hash of a problem takes long
-
-    def of_these(cache: Cache) -> Iterable[Entry]:
-        return (one for one in cache.entries if one.problem.kernel in kernels and one.problem in retuned)
-
-    after = {entry.identity for entry in of_these(merged.cache)}
-    return tuple(entry for entry in of_these(held) if entry.identity not in after)
+    after = {entry.identity for entry in merged.cache.entries}
+    return tuple(entry for entry in held.entries if entry.problem in retuned and entry.identity not in after)
 
 
 def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collected) -> tuple[Entry, ...]:
@@ -254,11 +249,9 @@ def _changes(beginning: Beginning, lookups: Iterable[Lookup], after: Cache) -> D
     asked for is not among it: those entries are unused, of other devices, or of tests that did not run.
     """
     asked = {lookup.problem for lookup in lookups if old_entry(lookup) is None}  # a moved one is not new
-    kernels = {problem.kernel for problem in asked}
 
     def of_this_run(entries: Iterable[Entry]) -> Cache:
-        # The hash of a problem takes long, and most entries of a large cache are of other kernels.
-        return Cache(tuple(entry for entry in entries if entry.problem.kernel in kernels and entry.problem in asked))
+        return Cache(tuple(entry for entry in entries if entry.problem in asked))
 
     given = [cache for _, cache in beginning.loaded] or [beginning.held]
     before = {entry.identity: entry for cache in given for entry in of_this_run(cache.entries).entries}

@@ -75,6 +75,7 @@ class Loaded(Source):
     :param offered: whether an entry's choice is among the candidates now.
     :param made_of: what the digests of the fingerprint stand for.
     :param moves: entries of its source under another name may be the kernel's own.
+    :param has_turn: whether a problem's choice is to be raced again before it is used.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class Loaded(Source):
         offered: Callable[[Entry], bool],
         made_of: Callable[[], Iterable[Digest]] = tuple,
         moves: bool = False,
+        has_turn: Callable[[Problem], bool] = lambda problem: False,
     ) -> None:
         self._caches = caches
         self._policy = policy
         self._offered = offered
         self._made_of = made_of
         self._moves = moves
+        self._has_turn = has_turn
 
     def ask(self, lookup: Lookup) -> Answer:
         if not self._caches.indexes:
@@ -98,9 +101,11 @@ class Loaded(Source):
         reason = self._nearest(lookup.problem) if found.reason == NO_ENTRY else found.reason
         is_hit = found.outcome is Outcome.HIT
         is_used = found.usable and (is_hit or self._policy.on_stale == OnStale.USE)
-        judged = lookup.judged(found.outcome, reason, found.entry if is_hit or is_used else None, found.alias)
-        # A hit that is not usable says that every candidate failed.
-        return Answer(judged, found.entry if is_used else None, is_last=is_hit and not is_used)
+        entry = found.entry if is_hit or is_used else None
+        judged = replace(lookup, outcome=found.outcome, reason=reason, entry=entry, alias=found.alias)
+        if is_hit and not is_used:  # every candidate failed
+            return Answer(judged, is_last=True)
+        return Answer(judged, entry, to_verify=is_hit and self._has_turn(lookup.problem))
 
     def _nearest(self, problem: Problem) -> str:
         """Why there is no entry; with the nearest one only where the controller, which has all, cannot name it."""
@@ -147,25 +152,6 @@ def fallbacks(
             seen.add((choice.id, choice.params))
             # The time is another problem's.
             yield Fallback(Entry(problem, fingerprint, replace(choice, time_us=None)), kind)
-
-
-class Verified(Source):
-    """What is loaded, with some of the choices to be raced again first.
-
-    :param has_turn: whether a problem's choice is.
-    """
-
-    def __init__(self, loaded: Loaded, has_turn: Callable[[Problem], bool]) -> None:
-        self._loaded = loaded
-        self._has_turn = has_turn
-
-    def ask(self, lookup: Lookup) -> Answer:
-        answer = self._loaded.ask(lookup)
-        is_hit = answer.entry is not None and answer.lookup.outcome is Outcome.HIT
-        return answer._replace(to_verify=is_hit and self._has_turn(lookup.problem))
-
-    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
-        return self._loaded.rejected(lookup, reason)
 
 
 class OtherWorker(Source):

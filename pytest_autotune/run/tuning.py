@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_autotune.cache.model import Candidate, Digest, Entry, Versions
+from pytest_autotune.cache.model import Candidate, Digest, Entry, Versions, significant
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Refusal
 from pytest_autotune.run.progress import WAITING_FOR_GPU
 from pytest_autotune.run.reasons import failed_candidates
-from pytest_autotune.run.rounding import significant
 from pytest_autotune.run.sources import Source
 from pytest_autotune.run.verify import Verdict
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +19,6 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.run.collected import ProcessFacts
-from pytest_autotune.run.imported import module_is_imported
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.progress import Progress
@@ -122,7 +123,7 @@ class TestProcess:
             unhooked=tuple(self.run.unhooked.items()),
             drawn=tuple(sorted(self._drawn)),
             versions=tuple(self.run.versions.items()),
-            imported=tuple(kernel for kernel in self._context.known_kernels if module_is_imported(kernel)),
+            imported=tuple(kernel for kernel in self._context.known_kernels if _module_is_imported(kernel)),
             waited_s=self._context.coordination.waited_s,
             compiled_for=tuple(self.run.compiled_for),
             ahead=self.run.ahead,
@@ -235,3 +236,26 @@ def _rerun_command(item: pytest.Item, options: Options, flag: str) -> str:
     _, colons, name = item.nodeid.partition("::")
     path = os.path.relpath(item.path, item.config.invocation_params.dir)
     return shlex.join([*typed, f"{path}{colons}{name}"])
+
+
+def _module_is_imported(name: str) -> bool:
+    """Whether the module that should define a kernel was imported here.
+
+    :param name: ``tuner:kernel``, as a problem is named; the kernel is a qualified name.
+    """
+    parts = name.partition(":")[2].split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        module = sys.modules.get(".".join(parts[:end]))
+        if module is not None:
+            rest_is_module = (
+                hasattr(module, "__path__") and end < len(parts) - 1 and _submodule_exists(parts[: end + 1])
+            )
+            return not rest_is_module
+    return False
+
+
+def _submodule_exists(parts: list[str]) -> bool:
+    try:
+        return importlib.util.find_spec(".".join(parts)) is not None
+    except (ImportError, ValueError):
+        return False

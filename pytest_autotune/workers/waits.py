@@ -63,20 +63,6 @@ class HeldLock:
             self._lock.release()
 
 
-@contextmanager
-def locked_at_once(path: Path) -> Iterator[bool]:
-    """Hold a lock file; yields False, without it, when it cannot be had at once."""
-    try:
-        lock = HeldLock(path)
-    except OSError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
-
-
 def in_distributed_run() -> bool:
     """Whether this process is one rank of several, by its environment or by torch."""
     if os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1"):

@@ -29,15 +29,11 @@ class Texts:
 
     def __init__(self) -> None:
         self._shown: dict[str, int] = {"": 0}
-        self._numbers: dict[str, int] = {}  # by the text as it came: a report repeats its texts
         self._configurations: dict[tuple[str, ...], int] = {}
 
     def __call__(self, text: str) -> int:
         """The number of a text; that of an empty one is 0."""
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = self._shown.setdefault(one_line(text), len(self._shown))
-        return number
+        return self._shown.setdefault(one_line(text), len(self._shown))
 
     def configuration(self, candidate: Candidate) -> int:
         """The number of what a candidate configures."""
@@ -90,13 +86,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     facts += [("Loaded", f"{path} ({_counted(entries, 'entry')})") for path, entries in result.loaded]
     dump, merged = result.dump, result.merged
     if dump is not None and dump.written:
-        numbers = {
-            "added": merged.added,
-            "changed": merged.changed,
-            "unchanged": merged.unchanged,
-            "removed": merged.removed,
-        }
-        changed = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
+        changed = merged.counts_in_words
         entries = _counted(len(merged.cache.entries), "entry")
         facts.append(("Written", f"{dump.written_to} ({entries}{': ' if changed else ''}{changed})"))
     facts += [

@@ -18,8 +18,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.model import Candidate, Entry, Problem
-from pytest_autotune.run.rounding import significant
+from pytest_autotune.cache.model import Candidate, Entry, Problem, significant
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import Verdict, worth_of

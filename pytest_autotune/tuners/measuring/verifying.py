@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from pytest_autotune.cache.model import Candidate, Entry
-from pytest_autotune.run.rounding import significant
+from pytest_autotune.cache.model import Candidate, Entry, significant
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
