@@ -95,6 +95,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _tell(first: dict[str, Any], second: dict[str, Any]) -> None:
     problems = {name: one for name, one in first.items() if one["truth"]}
+    if not problems:
+        print("no problem was measured")
+        return
     candidates = [len(one["truth"]) for one in problems.values()]
     noise = sorted(one["noise"] for one in problems.values())
     print(f"{len(problems)} problems, {sum(candidates)} candidates; the halves of the truth differ by", end=" ")
@@ -150,29 +153,24 @@ def pytest_configure() -> None:
     module: Any = import_module("triton.runtime.autotuner")
     from pytest_autotune.tuners.triton.adapter import _AlwaysAsk
 
-    module.Autotuner.check_disk_cache = partial_method(part)
-    module.Autotuner.cache_results = _AlwaysAsk()
-
-
-def partial_method(part: str) -> Any:
     def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
         return _probe(part, self, tuning_key, list(configs), bench_fn)
 
-    return check_disk_cache
+    module.Autotuner.check_disk_cache = check_disk_cache
+    module.Autotuner.cache_results = _AlwaysAsk(check_disk_cache)
 
 
 def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:
-
-    from pytest_autotune.tuners.triton import launches
     from pytest_autotune.tuners.triton.call import Call
     from pytest_autotune.tuners.triton.compiling import compile_candidates, load_ahead
+    from pytest_autotune.tuners.triton.tuning import clock_for
 
     call = Call.of(autotuner, tuning_key, bench_fn)
     left_s = float(os.environ["MEASURING_UNTIL"]) - time.time()
     problem = f"{autotuner.base_fn.__qualname__} {tuning_key}"
     cores = 2 if part == "compile" else len(os.sched_getaffinity(0))
     run: Any = SimpleNamespace(policy=SimpleNamespace(compile_threads=cores))
-    own = launches.clock_for(autotuner) is None
+    own = clock_for(autotuner) is None
     chosen = None
     if len(configs) > 1 and left_s > 0 and not own:
         compile_candidates(call, configs, run)
@@ -197,7 +195,7 @@ def _first_that_fits(call: Any, configs: list[Any]) -> Any:
 
 
 def _measured(part: str, call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any]:
-    from pytest_autotune.tuners.triton import launches
+    from pytest_autotune.tuners.triton.tuning import runner
 
     ways = {"plain": _plain, "before": _before, "race": partial(_race, codes=codes)}
     order = random.Random(str(call.tuning_key) + part)
@@ -209,7 +207,7 @@ def _measured(part: str, call: Any, configs: list[Any], codes: dict[Any, Any]) -
         started = time.perf_counter()
         times = ways[name](call, configs)
         arms[name] = {"held_s": time.perf_counter() - started, **times}
-    runners = [launches.runner(call.autotuner, call.args, call.kwargs, config, codes.get(config)) for config in configs]
+    runners = [runner(call, config, codes.get(config)) for config in configs]
     return {"arms": arms, **(_truth(call, runners) if part == "first" else {"truth": [], "noise": 0.0})}
 
 
@@ -247,28 +245,30 @@ def _before(call: Any, configs: list[Any]) -> dict[str, Any]:
 
 
 def _race(call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any]:
-    from pytest_autotune.tuners.triton import launches
+    from pytest_autotune.tuners.measuring.race import Race
+    from pytest_autotune.tuners.triton.internals import benchmark
+    from pytest_autotune.tuners.triton.tuning import clock_for, runner
 
-    make_clock = launches.clock_for(call.autotuner)
+    make_clock = clock_for(call.autotuner)
     assert make_clock is not None
-    raced = launches.race(make_clock(), call.autotuner, call.args, call.kwargs, configs, codes)
+    race = Race(make_clock(), expected=benchmark.expected_failures())
+    race.probe([runner(call, config, codes.get(config)) for config in configs])
+    results = race.finish()
     return {
-        "choice": configs.index(raced.best),
-        "times_us": [result.time_us for result in raced.results.values()],
-        "disturbed": raced.disturbed,
-        "of_the_same_code": sum(result.same_as is not None for result in raced.results.values()),
-        "launches": sum(
-            result.measured.runs for result in raced.results.values() if result.measured and result.same_as is None
-        ),
+        "choice": race.choice,
+        "times_us": [result.time_us for result in results],
+        "disturbed": race.disturbed,
+        "of_the_same_code": sum(result.same_as is not None for result in results),
+        "launches": sum(result.measured.runs for result in results if result.measured and result.same_as is None),
     }
 
 
 def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
     """The mean of the middle half of many launches of each in turn; a rough time of those far from the best."""
     from pytest_autotune.tuners.measuring.times import interquartile_mean
-    from pytest_autotune.tuners.triton import launches
+    from pytest_autotune.tuners.triton.tuning import clock_for
 
-    make_clock = launches.clock_for(call.autotuner)
+    make_clock = clock_for(call.autotuner)
     assert make_clock is not None
     clock = make_clock()
     failing = sys.modules["triton.runtime.errors"].OutOfResources

@@ -305,21 +305,21 @@ def pytest_configure() -> None:
         return _plant(self, tuning_key, list(configs), bench_fn)
 
     module.Autotuner.check_disk_cache = check_disk_cache
-    module.Autotuner.cache_results = _AlwaysAsk()
+    module.Autotuner.cache_results = _AlwaysAsk(check_disk_cache)
 
 
 def _plant(autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:
     from pytest_autotune.devices import current_gpu
     from pytest_autotune.tuners.shared.functions import python_function
-    from pytest_autotune.tuners.triton import launches
     from pytest_autotune.tuners.triton.call import Call
     from pytest_autotune.tuners.triton.compiling import load_ahead
     from pytest_autotune.tuners.triton.identity import identity_of
+    from pytest_autotune.tuners.triton.tuning import runner
 
     call = Call.of(autotuner, tuning_key, bench_fn)
     if len(configs) > 1 and time.time() < float(os.environ["VERIFY_UNTIL"]):
         codes = load_ahead(call, configs)
-        runners = [launches.runner(autotuner, call.args, call.kwargs, config, codes.get(config)) for config in configs]
+        runners = [runner(call, config, codes.get(config)) for config in configs]
         measuring.TRUTH_US = 4e5
         truth = measuring._truth(call, runners)["truth"]
         function, device = python_function(autotuner), current_gpu()
@@ -353,10 +353,10 @@ def _raced(autotuner: Any, runners: list[Any], truth: list[float], number: int) 
     """What ``--autotune-verify`` makes of a problem whose choice is this candidate."""
     from pytest_autotune.run.verify import WORTH
     from pytest_autotune.tuners.measuring.verifying import races
-    from pytest_autotune.tuners.triton import launches
     from pytest_autotune.tuners.triton.internals import benchmark
+    from pytest_autotune.tuners.triton.tuning import clock_for
 
-    make_clock = launches.clock_for(autotuner)
+    make_clock = clock_for(autotuner)
     assert make_clock is not None
     order = [number, *(other for other in range(len(runners)) if other != number)]
     started = time.perf_counter()
