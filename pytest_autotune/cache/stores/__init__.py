@@ -1,7 +1,6 @@
 """Where caches are kept. All side effects of ``cache/`` are here.
 
-A store is a class that fits :class:`Store`; :func:`store_of` picks the one of a location. Writing is locked, atomic,
-and done only where the bytes change.
+Writing is locked, atomic, and done only where the bytes change.
 """
 
 from __future__ import annotations
@@ -13,21 +12,16 @@ from typing import TypeAlias
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cache.stores.disk import FileStore, FolderStore, bytes_of
-from pytest_autotune.cache.stores.store import Change, Store, Updated
+from pytest_autotune.cache.stores.disk import Change, FileStore, FolderStore, PathStore, Updated, bytes_of
 from pytest_autotune.cache.stores.writing import lock_of, locked, os_errors, replace
 
 __all__ = [
     "MARKER",
-    "Change",
-    "Location",
-    "Store",
     "Updated",
     "check_writable",
     "file_bytes",
     "read",
     "replace_file",
-    "store_of",
     "update",
 ]
 
@@ -36,7 +30,7 @@ AnyLocation: TypeAlias = "Location | str | os.PathLike[str]"
 _LOCK_TIMEOUT_S = 60.0
 
 
-def store_of(location: AnyLocation) -> Store:
+def _store_of(location: AnyLocation) -> PathStore:
     """The store of a location."""
     if not isinstance(location, Location):
         location = Location.of(location, Path())
@@ -49,7 +43,7 @@ def read(location: AnyLocation, missing_ok: bool = False) -> Cache:
     :param missing_ok: a missing or empty file is an empty cache.
     :raises CacheError: where there is none, or none that can be read.
     """
-    return store_of(location).read(missing_ok)
+    return _store_of(location).read(missing_ok)
 
 
 def check_writable(location: AnyLocation) -> Cache:
@@ -59,7 +53,7 @@ def check_writable(location: AnyLocation) -> Cache:
     :raises CacheError: where it could not be written, or what is there must not
         be overwritten.
     """
-    return store_of(location).check()
+    return _store_of(location).check()
 
 
 def update(location: AnyLocation, change: Change, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> Updated:
@@ -73,7 +67,7 @@ def update(location: AnyLocation, change: Change, lock_timeout_s: float = _LOCK_
         is written beside the path, like one that became unreadable.
     :raises CacheError: where nothing could be written.
     """
-    return store_of(location).update(change, lock_timeout_s)
+    return _store_of(location).update(change, lock_timeout_s)
 
 
 def file_bytes(path: str) -> bytes:

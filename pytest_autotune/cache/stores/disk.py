@@ -7,8 +7,9 @@ import re
 import shutil
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, decode, encode, format_of
@@ -16,8 +17,26 @@ from pytest_autotune.cache.codec.schema import one_of_each
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cache.stores.store import Change, Updated
 from pytest_autotune.cache.stores.writing import check_creatable, lock_of, locked, os_errors, replace, unused
+
+#: What to put in the place of a cache.
+Change = Callable[[Cache], Cache]
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What an update came to.
+
+    :param written_to: the store, as messages name it; or what was written beside it, with ``.new`` at its end.
+    :param beside: it is the latter: the lock could not be had, or what is there must not be overwritten.
+    :param changed: whether any byte was written.
+    :param cache: what was to be written.
+    """
+
+    written_to: str
+    beside: bool
+    changed: bool
+    cache: Cache
 
 
 class PathStore(ABC):
@@ -32,9 +51,13 @@ class PathStore(ABC):
         self._target = Path(location.real)
         self._where = str(location)
 
-    @abstractmethod
     def read(self, missing_ok: bool = False) -> Cache:
-        """See :class:`Store`."""
+        """The cache that is kept there.
+
+        :param missing_ok: where there is nothing, it is an empty cache.
+        :raises CacheError: where there is none, or none that can be read.
+        """
+        return self._read(missing_ok)
 
     @abstractmethod
     def _read(self, missing_ok: bool) -> Cache:
@@ -56,12 +79,11 @@ class PathStore(ABC):
         :raises CacheError: then.
         """
 
-    def describe(self) -> str:
-        """See :class:`Store`."""
-        return self._where
-
     def check(self) -> Cache:
-        """See :class:`Store`."""
+        """What is there now, where it could be replaced; leaves nothing behind.
+
+        :raises CacheError: where it could not be.
+        """
         self._check_ours()
         cache = self.read(missing_ok=True)
         try:
@@ -76,7 +98,10 @@ class PathStore(ABC):
         return cache
 
     def update(self, change: Change, timeout_s: float) -> Updated:
-        """See :class:`Store`."""
+        """Put ``change(what is there now)`` in its place, under a lock, as a whole or not at all.
+
+        :raises CacheError: where nothing could be written.
+        """
         with os_errors(self._where):
             self._lock.parent.mkdir(parents=True, exist_ok=True)
             with locked(self._lock, timeout_s) as held:
@@ -105,11 +130,7 @@ MAX_BYTES = 64 * 2**20
 class FileStore(PathStore):
     """Keeps a cache in one file."""
 
-    def read(self, missing_ok: bool = False) -> Cache:
-        """See :class:`Store`; an empty file is like a missing one."""
-        return self._read(missing_ok)
-
-    def _read(self, missing_ok: bool) -> Cache:
+    def _read(self, missing_ok: bool) -> Cache:  # an empty file is like a missing one
         format = format_of(self._path, self._where)
         data = bytes_of(self._path, self._where, missing_ok)
         return Cache() if missing_ok and not data.strip() else decode(data, format, self._where)
@@ -167,7 +188,7 @@ class FolderStore(PathStore):
     _keeps_files = True
 
     def read(self, missing_ok: bool = False) -> Cache:
-        """See :class:`Store`; a folder without the marker file is like a missing one."""
+        """See :class:`PathStore`; a folder without the marker file is like a missing one."""
         if MARKER in self._names():
             with suppress(OSError), locked(self._lock, _LONGEST_WRITE_S):  # who writes replaces files one by one
                 return self._read(missing_ok)
