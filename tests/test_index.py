@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
@@ -64,19 +61,6 @@ def test_the_last_cache_comes_first():
         crossed(EntryIndex.of([Cache((fast,)), Cache((slow,))])),
     ):
         assert [found.choice.time_us for found in index.same_key(fast.problem)] == [9.0, 1.0]
-
-
-def test_a_worker_imports_protobuf_only_when_it_looks_something_up():
-    program = """if True:
-        import sys
-        from pytest_autotune.cache.index import EntryIndex
-        index = EntryIndex.from_groups(eval(sys.argv[1]))
-        index.tuners()
-        assert "google.protobuf" not in sys.modules
-        assert len(index.of_kernel("triton", "add")) == 3
-        """
-    groups = repr(EntryIndex.of([CACHE]).groups())
-    subprocess.run([sys.executable, "-c", program, groups], check=True)
 
 
 def test_the_kernels_with_a_fingerprint_are_told_and_none_for_an_empty_one(index) -> None:
