@@ -10,7 +10,7 @@ import pytest
 
 from pytest_autotune.cache.model import Device
 from pytest_autotune.devices import only_type
-from pytest_autotune.run.collected import CompiledAhead, ProcessFacts
+from pytest_autotune.run.collected import Collected, CompiledAhead, ProcessFacts
 from pytest_autotune.session.preparing import cores
 from pytest_autotune.tuners.shared.reach import reached
 
@@ -112,7 +112,8 @@ def test_an_object_that_answers_for_another_one_is_asked_nothing() -> None:
 def test_what_several_processes_compiled_is_added_up_and_crosses_as_text() -> None:
     one, other = CompiledAhead(2, 1.25, 1, "ValueError: no"), CompiledAhead(1, 0.5)
 
-    assert CompiledAhead.of_all([one, other]) == CompiledAhead(3, 1.75, 1, "ValueError: no")
+    facts = (ProcessFacts(ahead=one), ProcessFacts(ahead=other))
+    assert Collected(facts=facts).ahead == CompiledAhead(3, 1.75, 1, "ValueError: no")
     assert ProcessFacts.of(ProcessFacts(ahead=one).event).ahead == one
 
 

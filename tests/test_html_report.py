@@ -22,7 +22,6 @@ from pytest_autotune.report.naming import described
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Dump, Gate, Result
 from pytest_autotune.run.rows import Row
-from pytest_autotune.run.verify import Share, Verification
 from tests.results import result, tuned
 
 GPU = Device("Toy GPU", "toy", 4)
@@ -86,17 +85,6 @@ def test_without_a_cache_no_problem_was_judged() -> None:
     uncacheable = replace(summary(1).rows[0], outcome=Outcome.UNCACHEABLE)
     assert page_data(result(rows=(uncacheable,)))["judged"] is False
     assert page_data(summary())["judged"] is True
-
-
-def test_one_of_a_kind_is_counted_as_one() -> None:
-    old = replace(summary(1).rows[0], moved_from="lib.ops.old", alias="Other GPU")
-    verify = Verification(Share(), 60.0)
-    shown = result(loaded=(("c.textproto", 1),), rows=(old,), recovered=1, verify=verify)
-    data = page_data(shown)
-
-    text = "\n".join([*data["notes"], *(text for _, text in data["facts"])])
-    assert re.findall(r"\b1 \w+", text) == ["1 tuning", "1 hit", "1 entry"]
-    assert "0 choices in" in text
 
 
 def test_each_text_and_configuration_is_in_the_data_once() -> None:

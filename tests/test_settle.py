@@ -291,10 +291,6 @@ def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_dr
     assert gate.failure == f"not one of 1 choice was raced: {TIME_OVER} (raise autotune_verify_seconds)"
 
 
-def test_without_a_limit_nothing_is_judged() -> None:
-    assert judge(MISSED, None) == Result().gate
-
-
 def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_as_in_the_terminal() -> None:
     old = replace(entry(problem(M=1)), versions=Versions.of("toy 0.9"))
     found = collected(

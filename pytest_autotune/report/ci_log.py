@@ -115,11 +115,8 @@ def _annotation(level: str, place: Place, found: Sequence[Finding]) -> str:
 def _command(level: str, *lines: str, title: str = _TITLE, **where: str) -> str:
     properties = {**where, "title": title}
     written = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
-    return f"::{level} {written}::{_data(lines)}"
-
-
-def _data(lines: Sequence[str]) -> str:
-    return "%0A".join(one_line(line).replace("%", "%25") for line in lines if line)
+    data = "%0A".join(one_line(line).replace("%", "%25") for line in lines if line)
+    return f"::{level} {written}::{data}"
 
 
 def _property(text: str) -> str:

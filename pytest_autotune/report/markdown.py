@@ -15,7 +15,6 @@ from typing import TypeVar
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Entry
 from pytest_autotune.report.grouping import Cost, Group, by_kernel, by_test, groups
 from pytest_autotune.report.naming import described
 from pytest_autotune.report.terminal import notes
@@ -99,12 +98,12 @@ def _tables(result: Result, shown: int) -> Iterator[str]:
     slower = ["test", "problem", "faster", "times slower", "time"]
     yield from _part("Slower than another candidate", slower, result.slower, _slower, shown)
     for section in result.sections:
-        cells = [[one.word, one.test, one.problem, one.what] for one in section.findings]
-        yield from _part(section.name.capitalize(), ["", "test", "problem", "what"], cells, _texts, shown)
+        cells = [[*map(code, (one.word, one.test, one.problem, one.what))] for one in section.findings]
+        yield from _part(section.name.capitalize(), ["", "test", "problem", "what"], cells, list, shown)
     yield from _part("Tuned without passing the plugin", ["kernel"], result.untracked, lambda name: [code(name)], shown)
     unrecorded = [row for row in result.rows if row.unrecorded and row.outcome is None]
     yield from _part("Not recorded", ["problem", "why"], unrecorded, _unrecorded, shown)
-    yield from _part("Unused", ["entry"], result.unused, _unused, shown)
+    yield from _part("Unused", ["entry"], result.unused, lambda entry: [code(described(entry.problem))], shown)
     title = f"Different from {'the loaded cache' if result.loaded else 'what the file held'}"
     yield from _part(title, ["", "problem", "choice", "time"], result.changes.changes, _change, shown)
     head = ["", "problems", "seconds"]
@@ -148,14 +147,6 @@ def _slower(row: Row) -> list[str]:
     times = f"{verdict.choice_us:.4g} us → {verdict.best_us:.4g} us, ±{verdict.error_us:.2g}"
     test = row.tests[0] if row.tests else ""
     return [code(test), code(described(row.problem, row.label)), code(verdict.best), f"{1 + verdict.slower:.2f}", times]
-
-
-def _texts(cells: Sequence[str]) -> list[str]:
-    return list(map(code, cells))
-
-
-def _unused(entry: Entry) -> list[str]:
-    return [code(described(entry.problem))]
 
 
 def _change(change: Change) -> list[str]:

@@ -40,17 +40,6 @@ class CompiledAhead:
     failed: int = 0
     reason: str = ""
 
-    @classmethod
-    def of_all(cls, processes: Iterable[CompiledAhead]) -> CompiledAhead:
-        """What the processes of a run have compiled; none of them compiles what another one does."""
-        every = list(processes)
-        return cls(
-            sum(one.kernels for one in every),
-            round(sum(one.seconds for one in every), 3),
-            sum(one.failed for one in every),
-            next((one.reason for one in every if one.reason), ""),
-        )
-
 
 @dataclass(frozen=True)
 class ProcessFacts:
@@ -162,8 +151,14 @@ class Collected:
 
     @property
     def ahead(self) -> CompiledAhead:
-        """What was compiled ahead of the tests."""
-        return CompiledAhead.of_all(process.ahead for process in self.facts)
+        """What was compiled ahead of the tests, by all processes; none of them compiles what another one does."""
+        every = [process.ahead for process in self.facts]
+        return CompiledAhead(
+            sum(one.kernels for one in every),
+            round(sum(one.seconds for one in every), 3),
+            sum(one.failed for one in every),
+            next((one.reason for one in every if one.reason), ""),
+        )
 
 
 def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, Event]] = ()) -> Collected:

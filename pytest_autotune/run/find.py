@@ -93,11 +93,8 @@ def _hit(
     entries: Sequence[Entry], fingerprint: tuple[Value, ...], offered: Callable[[Entry], bool], alias: str
 ) -> Judged | None:
     for entry in entries:
-        if entry.fingerprint == fingerprint:
-            if entry.every_failed:
-                return Judged(Outcome.HIT, "", entry, alias=alias)
-            if offered(entry):
-                return Judged(Outcome.HIT, "", entry, usable=True, alias=alias)
+        if entry.fingerprint == fingerprint and (entry.every_failed or offered(entry)):
+            return Judged(Outcome.HIT, "", entry, usable=not entry.every_failed, alias=alias)
     # The fastest of all candidates is the fastest of any part of them that it is in.
     whole = before_pruning(fingerprint)
     for entry in entries if is_part(fingerprint) else ():

@@ -53,11 +53,15 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
     """
     is_complete = not collected.incomplete
     prunes = request.prune and is_complete
-    lookups = _of_all(collected, forget_compiled=prunes)
+    compiled_for = (one for process in collected.facts for one in process.compiled_for)
+    lookups = with_outer(settled([lookup for _, lookup in collected.lookups]), is_complete=is_complete)
+    lookups = with_compiled(lookups, compiled_for, anew=prunes)
     unused = _unused(beginning, lookups, collected) if is_complete else ()
     asked = {lookup.problem for lookup in lookups}
     recovered = [one for one in with_outer(collected.recovered) if one.problem not in asked] if request.dumps else []
-    measured = _measured(collected, lookups, recovered)
+    processes = [process for process, _ in collected.lookups]
+    measured = measurements(zip(processes, lookups, strict=True))
+    measured += measurements((INTERRUPTED_RUN, lookup) for lookup in recovered)
     kept = _of_the_run(lookups, beginning, held) if request.dumps else lookups
     used = [lookup.entry for lookup in kept if lookup.entry is not None and _was_used(lookup)]
     drop = {entry.identity for entry in unused} if request.prune else set()
@@ -94,21 +98,6 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
         changes=_changes(beginning, lookups, merged.cache),
         notes=(*collected.notes, *_aliases_of_nothing(beginning, request.aliases)),
     )
-
-
-def _of_all(collected: Collected, *, forget_compiled: bool) -> list[Lookup]:
-    """The lookups of all processes, in their order, with what only the whole run knows of them."""
-    compiled_for = (one for process in collected.facts for one in process.compiled_for)
-    found = with_outer(settled([lookup for _, lookup in collected.lookups]), is_complete=not collected.incomplete)
-    return with_compiled(found, compiled_for, anew=forget_compiled)
-
-
-def _measured(collected: Collected, lookups: Sequence[Lookup], recovered: Sequence[Lookup]) -> list[Measured]:
-    processes = [process for process, _ in collected.lookups]
-    return [
-        *measurements(zip(processes, lookups, strict=True)),
-        *measurements((INTERRUPTED_RUN, lookup) for lookup in recovered),
-    ]
 
 
 def _under_new_names(

@@ -5,16 +5,19 @@ from __future__ import annotations
 import socket
 import uuid
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import pytest
 
+from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.report import ci_log, terminal
@@ -24,17 +27,17 @@ from pytest_autotune.run.dumping import Destination, dump
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.result import Gate, Place, Request, Result
-from pytest_autotune.run.settle import settle
+from pytest_autotune.run.settle import Beginning, measurements, settle
 from pytest_autotune.session import asks_for_cache, reports
-from pytest_autotune.session.beginning import begin
 from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
 from pytest_autotune.session.options import Options
 from pytest_autotune.session.progress import file_of_worker
+from pytest_autotune.session.values import CacheArgument
 from pytest_autotune.session.worker import TestProcess
 from pytest_autotune.session.xdist import Task, receive_lines, send_task
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
-from pytest_autotune.workers.folder import Membership, remove_run_folders, shared_folder
+from pytest_autotune.workers.folder import Membership, SharedFolder, remove_run_folders, shared_folder
 
 #: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them, in seconds. What they have tuned
 #: is in files.
@@ -73,7 +76,7 @@ class Controller:
         reports.check(options)
         #: Where the processes of this run write down what they do; None where no place is to be had.
         self.folder: RunFolder | None
-        self._beginning, self.folder = begin(config, options, self.shared)
+        self._beginning, self.folder = _begin(config, options, self.shared)
         self._notes += [str(CacheError(*cache.lossy)) for _, cache in self._beginning.loaded if cache.lossy]
         self._unwritten = Log(self.folder.path if self.folder is not None else None, "controller")
         self._membership = self._join()
@@ -306,3 +309,53 @@ class Controller:
             self._membership.end()
             self._membership = None
         remove_run_folders(self.shared)
+
+
+def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tuple[Beginning, RunFolder | None]:
+    """Read the caches of a run.
+
+    :param shared: where the processes of this user meet.
+    :returns: what there was, and the folder where the processes of this run write down what they do; None where there
+        is no place.
+    :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
+    """
+    held = _read_dump(options.dump)
+    folder = _open_folder(config, options.dump, shared)
+    loaded = tuple(_read_loaded(options, held, folder))
+    # Without any cache, too, the first candidate may stand in for a tuning: then every lookup is a miss.
+    is_judged = bool(loaded) or (options.on_miss == "first" and options.dump is None)
+    return Beginning(loaded, held, EntryIndex.of([cache for _, cache in loaded]) if is_judged else None), folder
+
+
+def _read_dump(dump: CacheArgument | None) -> Cache:
+    if dump is None:
+        return Cache()
+    try:
+        return stores.check_writable(dump.location)
+    except CacheError as error:
+        raise pytest.UsageError(f"{dump.given}: {error}") from None
+
+
+def _open_folder(config: pytest.Config, dump: CacheArgument | None, shared: SharedFolder) -> RunFolder | None:
+    """The folder of this run, where the next run with this dump path finds what a killed one has tuned."""
+    cache = getattr(config, "cache", None)
+    purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else ""])
+    for base in (lambda: cache.mkdir("autotune") if cache is not None else None, lambda: shared.locks() / "runs"):
+        with suppress(OSError):  # a read-only tree
+            if (found := base()) is not None:
+                return RunFolder(found, purpose)
+    return None
+
+
+def _read_loaded(options: Options, held: Cache, folder: RunFolder | None) -> list[tuple[str, Cache]]:
+    caches = []
+    for argument in options.load:
+        is_dump = options.dump is not None and argument.is_same_as(options.dump)
+        try:
+            cache = held if is_dump else stores.read(argument.location)
+        except CacheError as error:
+            raise pytest.UsageError(f"{argument.given}: {error}") from None
+        if is_dump and folder is not None:
+            cache = merge(cache, measurements(("", one) for one in collect((), folder.recovered[0]).recovered)).cache
+        caches.append((argument.typed, cache))
+    return caches
