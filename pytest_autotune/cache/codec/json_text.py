@@ -16,11 +16,6 @@ from pytest_autotune.cache.model import Cache, Entry
 _REPORT = re.compile(r'\s*\{\s*"format_version":\s*\d+,\s*"complete":')
 
 
-def is_report(text: str) -> bool:
-    """Whether a text is the JSON report of a run."""
-    return _REPORT.match(text) is not None
-
-
 def encode(entries: Sequence[Entry]) -> str:
     """A cache of these entries as JSON, in the order given."""
     return json.dumps(for_json(to_mapping(entries)), indent=1, ensure_ascii=False) + "\n"
@@ -31,7 +26,7 @@ def decode(text: str, where: str) -> Cache:
 
     :raises CacheError: where it holds none, with line and column where it is no JSON.
     """
-    if is_report(text):
+    if _REPORT.match(text):
         raise CacheError(where, "is the report of a run, not a cache", "name the cache that the run loaded or dumped")
 
     def once(pairs: list[tuple[str, object]]) -> Plain:
