@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
-import pickle
 import threading
 import weakref
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from triton.runtime.jit import KernelInterface
 
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Entry, Problem
+from pytest_autotune.cache.model import Cache, Entry, Problem
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.policy import Policy
@@ -186,17 +185,6 @@ def test_a_tuning_is_recorded_with_every_candidate_and_its_seconds(session) -> N
     assert str(lookup.entry.versions).startswith(f"triton {triton.__version__}, torch ")
 
 
-def test_a_loaded_choice_is_taken_without_measuring(session) -> None:
-    recorded = session(dumping=True)
-    call(copy_kernel(Bench(best=16)))
-    loaded = session(recorded.entries)
-    bench = Bench(best=64)
-
-    assert call(copy_kernel(bench)) == 16
-    assert bench.calls == 0
-    assert loaded.outcomes == ["hit"]
-
-
 def test_the_live_candidate_is_handed_over_so_that_its_pre_hook_runs(session) -> None:
     hooked: list[int] = []
 
@@ -304,15 +292,6 @@ def test_a_single_candidate_after_pruning_is_neither_measured_nor_counted(sessio
     assert call(copy_kernel(bench, prune_configs_by=pruned)) == 16
     assert bench.calls == 0
     assert first.lookups == []
-
-
-def test_a_single_candidate_autotuner_is_not_counted(session) -> None:
-    first = session(dumping=True)
-
-    call(copy_kernel(None, blocks=[16]))
-
-    assert first.lookups == []
-    assert first.untracked == []
 
 
 def test_kernels_decorated_before_the_hook_are_covered(session) -> None:
@@ -835,27 +814,6 @@ def test_the_owners_setting_of_the_disk_cache_survives_the_hook(session) -> None
     assert "cache_results" not in autotuner_module.Autotuner.__dict__
 
 
-def test_unhooking_restores_what_was_there(session) -> None:
-    original = autotuner_module.Autotuner.check_disk_cache
-    first = session(dumping=True)
-    assert autotuner_module.Autotuner.check_disk_cache is not original
-    first.adapter.unhook()
-
-    assert autotuner_module.Autotuner.check_disk_cache is original
-
-
-def test_only_what_is_asked_without_a_choice_is_replaced_so_that_a_launch_costs_nothing_more(session) -> None:
-    before = dict(vars(autotuner_module.Autotuner))
-    session(dumping=True)
-    during = dict(vars(autotuner_module.Autotuner))
-
-    assert {name for name in before | during if before.get(name) is not during.get(name)} == {
-        "check_disk_cache",
-        "cache_results",
-        "prune_configs",
-    }
-
-
 def test_ignored_kernels_are_not_told_as_untracked(session) -> None:
     call(copy_kernel(Bench()))
 
@@ -887,31 +845,6 @@ def test_an_unknown_kind_of_benchmark_function_is_left_alone_and_told(session) -
     assert "was bypassed" in first.run.notes[0]
 
 
-def test_ignored_kernels_are_left_alone(session) -> None:
-    first = session((), dumping=True, ignore=("triton:*copy",))
-
-    call(copy_kernel(Bench()))
-
-    assert first.lookups == []
-    assert first.untracked == []
-
-
-def test_an_isolated_test_sees_none_of_the_memory_before_it_and_leaves_none(session) -> None:
-    first = session(dumping=True)
-    bench = Bench()
-    kernel = copy_kernel(bench)
-    call(kernel)
-    before = dict(kernel.cache)
-
-    with first.adapter.isolated(), first.run.isolated():
-        assert kernel.cache == {}
-        call(kernel)
-        call(kernel, n=50)
-
-    assert kernel.cache == before
-    assert bench.calls == 6
-
-
 def test_an_entry_of_another_device_is_a_mismatch_that_names_both(session) -> None:
     recorded = session(dumping=True)
     call(copy_kernel(Bench()))
@@ -936,13 +869,6 @@ def test_the_interpreter_tunes_without_a_gpu_or_a_benchmarker(session) -> None:
     assert [candidate.time_us > 0 for candidate in first.entries[0].candidates] == [True, True]
 
 
-def test_autotuners_can_still_be_pickled_while_hooked(session) -> None:
-    session(dumping=True)
-    config = copy_kernel(Bench()).configs[0]
-
-    assert pickle.loads(pickle.dumps(config)) == config
-
-
 def test_a_stale_choice_that_is_still_offered_is_used_where_the_user_says_so(session) -> None:
     recorded = session(dumping=True)
     call(copy_kernel(Bench(best=16)))
@@ -953,38 +879,6 @@ def test_a_stale_choice_that_is_still_offered_is_used_where_the_user_says_so(ses
     assert call(kernel) == 16
     assert loaded.outcomes == ["stale"]
     assert not loaded.lookups[0].tuned
-
-
-def test_candidates_are_params_in_tritons_own_order() -> None:
-    from pytest_autotune.tuners.triton import params, tuning
-
-    [found] = params.distinct_params([triton.Config({"BLOCK": 16}, num_warps=8, num_stages=2)])
-    candidate = tuning.candidate(found, 0.0123456)
-
-    assert isinstance(candidate, Candidate)
-    assert str(candidate) == "BLOCK=16, num_warps=8, num_ctas=1, num_stages=2"
-    assert candidate.time_us == 12.35
-
-
-def test_the_list_that_pruning_left_decides_which_entry_answers(session) -> None:
-    def early(configs: Any, named: Any, **options: Any) -> Any:
-        return [config for config in configs if config.kwargs["BLOCK"] <= named["n"]]
-
-    def kernel() -> Any:
-        prune = {"early_config_prune": early}
-        return copy_kernel(None, [16, 32, 64, 128], key=(), prune_configs_by=prune)
-
-    first = session(dumping=True)
-    call(kernel(), 40)
-    call(kernel(), 64)
-    assert len({lookup.problem for lookup in first.lookups}) == 1
-    assert len({lookup.fingerprint for lookup in first.lookups}) == 2
-
-    for sizes in ((40, 64), (64, 40), (64,), (40,)):
-        loaded = session(first.entries)
-        for n in sizes:
-            call(kernel(), n)
-        assert loaded.outcomes == ["hit"] * len(sizes)
 
 
 class TestConformance(AdapterConformance):

@@ -72,7 +72,8 @@ class Fusions(Part):
             return measure(mod)
         with run.tuning(problem, (), _has_result, versions(), label) as tuning:
             entry = tuning.entry or self._measure(measure, mod, tuning)
-            return _time_ms(entry), mod.__file__
+            time_us = entry.candidates[0].time_us
+            return math.inf if time_us is None else time_us / 1000, mod.__file__
 
     def _measure(self, measure: Callable[[Any], Any], mod: Any, tuning: Tuning) -> Entry:
         with suppress(Exception):  # fails again where Inductor knows what to do about it
@@ -94,11 +95,6 @@ class Fusions(Part):
 
 def _has_result(entry: Entry) -> bool:
     return len(entry.candidates) == 1
-
-
-def _time_ms(entry: Entry) -> float:
-    time_us = entry.candidates[0].time_us
-    return math.inf if time_us is None else time_us / 1000
 
 
 def _name(module: Any, nodes: Any) -> str:

@@ -80,12 +80,8 @@ class GraphCaches:
         try:
             yield
         finally:
-            self._change_back(before)
+            self.change_back(before)
             forget_compiled()
-
-    def change_back(self) -> None:
-        """Give torch the settings that it had."""
-        self._change_back(0)
 
     def _set(self, module: Any, name: str, value: Any) -> None:
         entry = getattr(module, "_config", {}).get(name)
@@ -96,7 +92,8 @@ class GraphCaches:
         # What is set holds in this thread only since torch 2.12; backward graphs are compiled in others.
         entry.default = value
 
-    def _change_back(self, number: int) -> None:
+    def change_back(self, number: int = 0) -> None:
+        """Give torch the settings that it had, but for the first so many that were changed."""
         while len(self._changed) > number:
             setting = self._changed.pop()
             setting.module._config[setting.name].default = setting.default

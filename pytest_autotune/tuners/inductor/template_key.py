@@ -65,7 +65,7 @@ def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint:
         key.append(Value(f"argument {name}" if name in taken else name, value))
     key += [Value(name, text) for name, text in (("sizes", sizes), *_unusual_tensors(torch, choices[0])) if text]
     if not calls or (sizes and on_gpu):  # how sizes divide is known to the code alone
-        key.append(Value("code", _code_digest(choices), "digest"))
+        key.append(Value("code", digest("\0".join(sorted(map(_code, choices)))), "digest"))
     settings = [*_backends(torch._inductor.config, op, on_gpu), *unusual(torch._inductor.config, _USUAL_SETTINGS)]
     settings += product_settings(torch)
     if not on_gpu:
@@ -176,10 +176,6 @@ def _contiguous(sizes: Sequence[Any]) -> list[str]:
         strides.append(str(expected))
         expected *= int(size)
     return strides[::-1]
-
-
-def _code_digest(choices: Sequence[Any]) -> str:
-    return digest("\0".join(sorted(_code(choice) for choice in choices)))
 
 
 def _code(choice: Any) -> str:

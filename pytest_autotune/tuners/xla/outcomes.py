@@ -116,7 +116,8 @@ def _what_changed(loaded: Offered, chosen: XlaEntry, versions: Mapping[str, str]
     then_versions = dict(loaded.ours.versions.each)
     theirs, mine = loaded.xla.message.value, chosen.message.value
     if theirs.optimal_config.backend == mine.optimal_config.backend:
-        name = _backend(loaded.xla)
+        config = theirs.optimal_config
+        name = word(config.DESCRIPTOR.fields_by_name["backend"], config.backend)
         then_versions.setdefault(name, theirs.optimal_backend_version)
         versions = {name: mine.optimal_backend_version, **versions}
     changed = [(name, then_versions[name], now) for name, now in versions.items() if name in then_versions]
@@ -136,11 +137,6 @@ def _legacy_changes(loaded: XlaEntry, chosen: XlaEntry) -> Iterator[str]:
     old, new = loaded.message.version, chosen.message.version
     if old != new:
         yield f"XLA's entry version {old or '?'} -> {new}"
-
-
-def _backend(entry: XlaEntry) -> str:
-    config = entry.message.value.optimal_config
-    return word(config.DESCRIPTOR.fields_by_name["backend"], config.backend)
 
 
 def _short(version: str) -> str:
