@@ -18,8 +18,9 @@ _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001bca0-\U0001bca3"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-# Commands of CI systems: GitHub's "::error" and "##[error]", Azure's "##vso[", TeamCity's "##teamcity[".
-_COMMAND = re.compile(r"^(\s*)([:#])(?=[:#])")
+# Commands of CI systems: GitHub's "::error" and "##[error]", Azure's "##vso[", TeamCity's "##teamcity["; those with a
+# bracket are found within a line, too.
+_COMMAND = re.compile(r"^(\s*)([:#])(?=[:#])|()(#)(?=#\w*\[)")
 #: A part of an encoded tuple: kind of scalar, scalar, type, each as Python writes text.
 _PART = re.compile(r"""\('(\w+)', ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"), '(\w*)'\)""")
 _TUPLE = re.compile(rf"\[(?:{_PART.pattern}(?:, {_PART.pattern})*)?\]")
@@ -29,8 +30,7 @@ def one_line(text: str, longest: int = LONGEST_LINE) -> str:
     """The text as a part of one line of a terminal, a log or a message; what is plain stays as it is.
 
     Line breaks become spaces. What is not seen, or has an effect, is written as
-    Python escapes it. A line that starts like a command of a CI system is no
-    longer one.
+    Python escapes it. What looks like a command of a CI system is no longer one.
 
     :param longest: in characters; of a longer text, start and end stay.
     """
@@ -41,7 +41,7 @@ def one_line(text: str, longest: int = LONGEST_LINE) -> str:
         text = re.sub(r"\r\n|[\n\r\t]", " ", text)
         text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
         text = _UNSEEN.sub(lambda match: ascii(match[0])[1:-1], text)
-    return _COMMAND.sub(lambda match: f"{match[1]}\\x{ord(match[2]):02x}", text)
+    return _COMMAND.sub(lambda match: f"{match[1] or ''}\\x{ord(match[2] or match[4]):02x}", text)
 
 
 def words_of(error: BaseException) -> str:

@@ -138,7 +138,7 @@ def test_what_cannot_be_tuned_is_counted_apart_and_expected_by_the_next_run(seri
     assert (report["counts"]["hit"], report["counts"]["tuned"], report["counts"]["failed"]) == (2, 0, 0)
     before = serial_suite.cache.read_bytes()
     serial_suite.dump()
-    assert b"too large for <object object at 0x...> at ..." in before
+    assert b"too large for <object object at 0x...>" in before
     assert serial_suite.cache.read_bytes() == before
 
 
