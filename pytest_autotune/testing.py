@@ -91,11 +91,11 @@ class AdapterConformance(ABC):
         """The adapter hooked for a run that has these entries loaded, and what is reported to the run."""
         lookups: list[Lookup] = []
         index = EntryIndex.of([Cache(entries)]) if entries else None
-        run = Session(Policy(**policy), index, Coordinator(GpuLock(WAIT_S)), lookups.append, _refuse)
+        session = Session(Policy(**policy), index, Coordinator(GpuLock(WAIT_S)), lookups.append, _refuse)
         adapter = self._make()
-        adapter.hook(library, run)
+        adapter.hook(library, session)
         try:
-            yield run, lookups, adapter
+            yield session, lookups, adapter
         finally:
             adapter.unhook()
 
@@ -120,7 +120,7 @@ class AdapterConformance(ABC):
         assert done.stdout.strip() == "False", f"making the adapter imported its library\n{done.stderr}"
 
     def test_a_search_is_recorded_with_its_choice_and_told_once(self, library: ModuleType) -> None:
-        with self._hooked(library) as (run, lookups, _):
+        with self._hooked(library) as (session, lookups, _):
             self.tune()
             self.tune()
         assert [lookup.problem.library for lookup in lookups] == [self.tuner]
@@ -129,7 +129,7 @@ class AdapterConformance(ABC):
         assert lookup.entry is not None
         assert lookup.entry.choice is not None or lookup.entry.candidates or lookup.entry.native
         assert lookup.entry.tuning_seconds >= 0
-        assert self.tuner in run.versions, "run.tuning(…, versions=…) notes the library's version"
+        assert self.tuner in session.versions, "session.tuning(…, versions=…) notes the library's version"
         choice = lookup.entry.choice
         if choice is not None and lookup.entry.candidates:
             assert any(choice.same_configuration(candidate) for candidate in lookup.entry.candidates)
@@ -183,12 +183,12 @@ class AdapterConformance(ABC):
         _, entry = self._tuned(library)
         before, picks = self.searches(), []
         for part in (1, 2):
-            with self._hooked(library, mode=sweep.Sweep(part=part, parts=2)) as (run, lookups, _):
-                run.begin_test("test_first")
+            with self._hooked(library, mode=sweep.Sweep(part=part, parts=2)) as (session, lookups, _):
+                session.begin_test("test_first")
                 self.tune()
                 self.forget()
             assert [lookup.tuned for lookup in lookups] == [False], (
-                "run.tuning(…, candidates=…) says what a sweep may give"
+                "session.tuning(…, candidates=…) says what a sweep may give"
             )
             assert lookups[0].entry is not None
             picks.append(lookups[0].entry.choice)
@@ -216,15 +216,15 @@ class AdapterConformance(ABC):
         with self._hooked(library, ignore=(f"{entry.problem.tuner}:*",)) as (_, lookups, _):
             self.tune()
             self.forget()
-        with self._hooked(library) as (run, also, _):
-            run.paused = True
+        with self._hooked(library) as (session, also, _):
+            session.paused = True
             self.tune()
         assert [*lookups, *also] == []
 
     def test_inside_isolation_nothing_is_remembered_and_nothing_is_left(self, library: ModuleType) -> None:
-        with self._hooked(library) as (run, lookups, adapter):
+        with self._hooked(library) as (session, lookups, adapter):
             self.tune()
-            with adapter.isolated(), run.isolated():
+            with adapter.isolated(), session.isolated():
                 self.tune()
             assert len(lookups) == 2, "a choice from before was remembered in isolation"
             before = self.searches()
@@ -242,10 +242,10 @@ class AdapterConformance(ABC):
 
     def test_a_library_without_the_known_internals_is_refused_in_one_line(self) -> None:
         adapter = self._make()
-        run = Session(Policy(), None, Coordinator(GpuLock(WAIT_S)), lambda lookup: None)
+        session = Session(Policy(), None, Coordinator(GpuLock(WAIT_S)), lambda lookup: None)
         # An AttributeError becomes a line of the summary as well, if not a helpful one.
         with pytest.raises((HookError, AttributeError)) as caught:
-            adapter.hook(ModuleType(adapter.module), run)
+            adapter.hook(ModuleType(adapter.module), session)
         assert str(caught.value)
         assert "\n" not in str(caught.value)
         adapter.unhook()

@@ -103,7 +103,7 @@ def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_sa
     timed = Benchmarks(lambda: Gpu())
     timed.hook(inductor, run, Patches(run, "inductor"))
     part = Templates(timed)
-    part._run, part._torch = run, None
+    part._session, part._torch = run, None
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *asked: GPU)
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._no_longer_compiles", lambda *asked: "")
@@ -135,7 +135,7 @@ def test_templates_that_are_measured_in_another_process_are_not_raced_and_that_i
     entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=(Candidate("a", time_us=1.0),))
     run, lookups = a_run(entry)
     part = Templates(Benchmarks(lambda: Gpu()))
-    part._run = run
+    part._session = run
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *asked: GPU)
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._no_longer_compiles", lambda *asked: "")

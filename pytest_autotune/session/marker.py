@@ -78,7 +78,7 @@ class CacheFixture:
     @property
     def entries(self) -> tuple[Any, ...]:
         """The entries that are loaded now, the ones that take precedence first."""
-        return tuple(entry for index in self._process.run.indexes for entry in index)
+        return tuple(entry for index in self._process.session.indexes for entry in index)
 
     def load(self, path: str | Path) -> None:
         """Load one more cache until this test ends.

@@ -75,10 +75,10 @@ class TestProcess:
         )
         #: What was looked up in the current test.
         self.in_this_test: list[Lookup] = []
-        self.run = Session(
+        self.session = Session(
             policy, context.index, context.coordination, self._was_asked, self._refuse, context.progress, context.log
         )
-        self.hooks = Hooks(self.run, options.tuners)
+        self.hooks = Hooks(self.session, options.tuners)
         self._config = config
         self._options = options
         self._process_id = os.getpid()
@@ -114,19 +114,19 @@ class TestProcess:
         self._end_preparing()
         untracked = tuple(self.hooks.untracked())  # may add a note
         if error := self._context.log.error:
-            self.run.note(f"the log of this run cannot be written, so a kill would lose tunings: {error}")
+            self.session.note(f"the log of this run cannot be written, so a kill would lose tunings: {error}")
         return ProcessFacts(
             worker=workerinput.get("workerid", ""),
             deselected=self._deselected,
-            notes=(*self.run.notes, *self._context.coordination.notes),
+            notes=(*self.session.notes, *self._context.coordination.notes),
             untracked=untracked,
-            unhooked=tuple(self.run.unhooked.items()),
+            unhooked=tuple(self.session.unhooked.items()),
             drawn=tuple(sorted(self._drawn)),
-            versions=tuple(self.run.versions.items()),
+            versions=tuple(self.session.versions.items()),
             imported=tuple(kernel for kernel in self._context.known_kernels if _module_is_imported(kernel)),
             waited_s=self._context.coordination.waited_s,
-            compiled_for=tuple(self.run.compiled_for),
-            ahead=self.run.ahead,
+            compiled_for=tuple(self.session.compiled_for),
+            ahead=self.session.ahead,
         )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -140,7 +140,7 @@ class TestProcess:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         place = self._context.prepares_in
         if place is not None:
-            with self.run.guard("session", "prepare()"):
+            with self.session.guard("session", "prepare()"):
                 self._preparing = prepare(session, self._options, place, self.hooks, self._deselected)
 
     def _end_preparing(self) -> None:
@@ -151,7 +151,7 @@ class TestProcess:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self.run.begin_test(item.nodeid)
+        self.session.begin_test(item.nodeid)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             self._drawn.add(item.nodeid)
         self.in_this_test = []
@@ -160,19 +160,19 @@ class TestProcess:
                 self._is_isolated = False
                 if item.get_closest_marker(MARKER) is not None:
                     self._isolate()
-                self._test_ends.enter_context(self.run.added_caches_end())
-                self.run.paused = not marker.enabled(item)
+                self._test_ends.enter_context(self.session.added_caches_end())
+                self.session.paused = not marker.enabled(item)
                 return (yield)
         finally:
-            self.run.current_test = ""
-            self.run.paused = False
+            self.session.current_test = ""
+            self.session.paused = False
 
     def _isolate(self) -> None:
         """Until this test ends, let nothing that was chosen before answer in the place of a cache."""
         if not self._is_isolated:
             self._is_isolated = True
             self._test_ends.enter_context(self.hooks.isolated())
-            self._test_ends.enter_context(self.run.isolated())
+            self._test_ends.enter_context(self.session.isolated())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -193,7 +193,7 @@ class TestProcess:
             cache = stores.check_writable(argument.location) if is_dump else stores.read(argument.location)
         except CacheError as error:
             raise pytest.fail.Exception(f"{MARKER}: {error}", pytrace=False) from None
-        self.run.add_cache(EntryIndex.of([cache]))
+        self.session.add_cache(EntryIndex.of([cache]))
         self.hooks.install()
 
     @pytest.hookimpl(wrapper=True)
@@ -224,7 +224,7 @@ class TestProcess:
 
     def pytest_unconfigure(self) -> None:
         self._end_preparing()
-        self.run.begin_test("")  # a run may follow in this process: what the last test ran with is forgotten
+        self.session.begin_test("")  # a run may follow in this process: what the last test ran with is forgotten
         self._run_ends.close()
         self.hooks.uninstall()
 

@@ -25,8 +25,8 @@ class Hooks:
     :param wanted: the tuners to act on, matched by prefix; None for all.
     """
 
-    def __init__(self, run: Session, wanted: tuple[str, ...] | None) -> None:
-        self._run = run
+    def __init__(self, session: Session, wanted: tuple[str, ...] | None) -> None:
+        self._session = session
         self._wanted = wanted
         self._adapters: dict[str, Adapter] = {}
         self._replaced: dict[str, Replaced] = {}
@@ -42,14 +42,14 @@ class Hooks:
             self._add(name, partial(adapter_class, name))
         for entry_point in third_party_tuners():
             if entry_point.name in TUNERS:
-                self._run.note(
+                self._session.note(
                     f"{entry_point.name}: there is a tuner of this name already; {entry_point.value} was left out"
                 )
             else:
                 self._add(entry_point.name, entry_point.load, f"{entry_point.value}: ")
 
     def _add(self, name: str, load: Callable[[], Callable[[], Adapter]], where: str = "") -> None:
-        if name in self._adapters or name in self._run.unhooked or not self._may_act(name):
+        if name in self._adapters or name in self._session.unhooked or not self._may_act(name):
             return
         try:
             adapter = load()()
@@ -68,16 +68,16 @@ class Hooks:
         return self._wanted is None or any(library_of(wanted) == name for wanted in self._wanted)
 
     def _is_to_act(self, name: str, adapter: Adapter) -> bool:
-        if self._wanted is not None or self._run.policy.dumping or adapter.acts_without_entries:
+        if self._wanted is not None or self._session.policy.dumping or adapter.acts_without_entries:
             return True
-        if self._run.policy.picks:
+        if self._session.policy.picks:
             return getattr(adapter, "names_candidates", False)
-        return any(library_of(tuner) == name for index in self._run.indexes for tuner in index.tuners())
+        return any(library_of(tuner) == name for index in self._session.indexes for tuner in index.tuners())
 
     def _bypass(self, name: str, error: BaseException, where: str = "") -> None:
         words = words_of(error)
         reason = where + (words if isinstance(error, HookError) else f"{type(error).__name__}: {words}")
-        self._run.bypassed(name, " ".join(reason.split()), error)
+        self._session.bypassed(name, " ".join(reason.split()), error)
 
     def _hook_when_imported(self, name: str, module: str) -> None:
         import wrapt
@@ -98,10 +98,10 @@ class Hooks:
         replaced = self._replaced[name] = Replaced(library)
         try:
             try:
-                adapter.hook(library, self._run)
+                adapter.hook(library, self._session)
             finally:
                 replaced.hooked()
-            replaced.guard(self._run, name)
+            replaced.guard(self._session, name)
         except BaseException as error:
             del self._adapters[name]
             self._unhook(name, adapter)
@@ -121,14 +121,14 @@ class Hooks:
         """Note what adapters know to do about an error that a test has ended with."""
         for advice in self._ask("explain", error):
             if advice:
-                self._run.note(advice)
+                self._session.note(advice)
 
     def _ask(self, method: str, *given: object) -> list[Any]:
         """What each adapter says that has a method."""
         said: list[Any] = []
         for name, adapter in self._adapters.items():
             if (callback := getattr(adapter, method, None)) is not None:
-                with self._run.guard(name, f"{method}()"):
+                with self._session.guard(name, f"{method}()"):
                     said.append(callback(*given))
         return said
 
@@ -139,7 +139,7 @@ class Hooks:
         self._adapters.clear()
 
     def _unhook(self, name: str, adapter: Adapter) -> None:
-        with self._run.guard(name, "unhook()"):
+        with self._session.guard(name, "unhook()"):
             adapter.unhook()
         if (replaced := self._replaced.pop(name, None)) is not None:
             replaced.put_back()
@@ -157,20 +157,20 @@ class Hooks:
                 self._isolation = None
 
     def _swap_out(self, name: str, adapter: Adapter, stack: ExitStack) -> None:
-        with self._run.guard(name, "isolated()"):
+        with self._session.guard(name, "isolated()"):
             swapped = adapter.isolated()
             swapped.__enter__()
             stack.callback(self._swap_back, name, swapped)
 
     def _swap_back(self, name: str, swapped: AbstractContextManager[None]) -> None:
-        with self._run.guard(name, "isolated()"):
+        with self._session.guard(name, "isolated()"):
             swapped.__exit__(None, None, None)
 
     def untracked(self) -> list[str]:
         """``tuner:kernel`` of what was tuned without passing the run's door."""
         found: list[str] = []
         for name, adapter in self._adapters.items():
-            with self._run.guard(name, "untracked()"):
+            with self._session.guard(name, "untracked()"):
                 found += [f"{name}:{kernel}" for kernel in adapter.untracked()]
         return found
 

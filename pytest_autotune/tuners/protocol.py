@@ -61,7 +61,7 @@ class Adapter(Protocol):
         False where acting costs something even if nothing is tuned.
         """
 
-    def hook(self, module: ModuleType, run: Session) -> None:
+    def hook(self, module: ModuleType, session: Session) -> None:
         """Hook the tuner; ``module`` has just been imported, or had been before.
 
         :raises HookError: when this version's internals are not the ones known here.

@@ -38,21 +38,21 @@ class Adapter:
     module = "toytuner"
     acts_without_entries = True
     #: The run that the toy tuner is hooked for, for what it does not do itself.
-    run = None
+    session = None
 
-    def hook(self, module, run):
+    def hook(self, module, session):
         if os.environ.get("TOY_UNKNOWN"):
             raise HookError("its tune() takes other arguments")
         self._library, self._original = module, module.choose
-        Adapter.run = run
+        Adapter.session = session
 
         def choose(question):
-            return self._choose(run, question)
+            return self._choose(session, question)
 
         module.choose = choose
 
     def unhook(self):
-        Adapter.run = None
+        Adapter.session = None
         if hasattr(self, "_library"):
             self._library.choose = self._original
 
@@ -62,8 +62,8 @@ class Adapter:
     def untracked(self):
         return os.environ.get("TOY_UNSEEN", "").split()
 
-    def _choose(self, run, question):
-        if run.paused or run.ignores(question.tuner, question.kernel):
+    def _choose(self, session, question):
+        if session.paused or session.ignores(question.tuner, question.kernel):
             return self._original(question)
         device = Device(os.environ.get("TOY_DEVICE", "Toy GPU"), "toy", 4)
         key = tuple(Value(name, value) for name, value in question.key.items())
@@ -84,7 +84,7 @@ class Adapter:
             return {one: Runner(partial(self._library.launch, question, name)) for one, name in ready.items()}
 
         versions = Versions.of(question.environment)
-        with run.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
+        with session.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
             while tuning.entry is not None:
                 name = tuning.entry.choice.params[0].value
                 if name not in question.broken:

@@ -20,10 +20,10 @@ class Adapter:
         self._tuner: Any = None
         self._memory: Any = None
 
-    def hook(self, module: ModuleType, run: Session) -> None:
+    def hook(self, module: ModuleType, session: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         self._tuner = module.TUNER
-        self._memory = self._tuner.attach(run)
+        self._memory = self._tuner.attach(session)
 
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
@@ -49,4 +49,6 @@ class Adapter:
         """Kernels that were tuned before the run began, as in a conftest.py."""
         if self._memory is None:
             return []
-        return sorted(kernel for kernel in self._memory.untracked if not self._memory.run.ignores("function", kernel))
+        return sorted(
+            kernel for kernel in self._memory.untracked if not self._memory.session.ignores("function", kernel)
+        )

@@ -67,18 +67,18 @@ class Request:
         return entry.choice is not None and self.plan.space.find(entry.choice.params) is not None
 
 
-def choose(run: Session | None, request: Request, forget: Callable[[], object]) -> Configuration:
+def choose(session: Session | None, request: Request, forget: Callable[[], object]) -> Configuration:
     """What a loaded cache chooses, or a search.
 
-    :param run: that is attached; None outside pytest.
+    :param session: that is attached; None outside pytest.
     :param forget: makes the process ask again.
     :raises TuningError: when every configuration failed.
     """
     problem = request.problem
-    if run is None or run.paused or run.ignores(NAME, problem.kernel):
-        return _search(request.plan, problem, workers_of(run)).best.configuration
+    if session is None or session.paused or session.ignores(NAME, problem.kernel):
+        return _search(request.plan, problem, workers_of(session)).best.configuration
     values = request.fingerprint.values
-    with run.tuning(
+    with session.tuning(
         problem,
         values,
         request.on_offer,
@@ -89,20 +89,20 @@ def choose(run: Session | None, request: Request, forget: Callable[[], object]) 
         partial(request.fingerprint.made_of, request.plan.space),
     ) as tuning:
         if tuning.lookup.inside:  # a test that uses it is to ask for it, too: else that would not be known
-            run.at_next_test(forget)
-        taken = _taken(run, request, tuning, forget)
-        return taken if taken is not None else _tuned(run, request, tuning)
+            session.at_next_test(forget)
+        taken = _taken(session, request, tuning, forget)
+        return taken if taken is not None else _tuned(session, request, tuning)
 
 
-def _taken(run: Session, request: Request, tuning: Tuning, forget: Callable[[], object]) -> Configuration | None:
+def _taken(session: Session, request: Request, tuning: Tuning, forget: Callable[[], object]) -> Configuration | None:
     """What is offered, unless it can no longer be used; None where nothing is."""
     while tuning.entry is not None and tuning.entry.choice is not None:
         found = request.plan.space.find(tuning.entry.choice.params)
         assert found is not None
-        if run.policy.picks:  # it asks again what it runs with
-            run.at_next_test(forget)
+        if session.policy.picks:  # it asks again what it runs with
+            session.at_next_test(forget)
         elif not tuning.lookup.fallback:
-            _verify(request.plan, tuning, workers_of(run))
+            _verify(request.plan, tuning, workers_of(session))
             return found
         if not (why := _why_unusable(request, found)):
             return found
@@ -110,10 +110,10 @@ def _taken(run: Session, request: Request, tuning: Tuning, forget: Callable[[], 
     return None
 
 
-def _tuned(run: Session, request: Request, tuning: Tuning) -> Configuration:
+def _tuned(session: Session, request: Request, tuning: Tuning) -> Configuration:
     hold = partial(tuning.measuring, request.plan.processor.lock)
     try:
-        outcome = _search(request.plan, request.problem, workers_of(run), hold, tuning)
+        outcome = _search(request.plan, request.problem, workers_of(session), hold, tuning)
     except TuningError as error:
         if error.reasons:
             tuning.record_failure(error.reasons)
@@ -155,17 +155,17 @@ def _verify(plan: Plan, tuning: Tuning, workers: int) -> None:
         verify(tuning, Contest(candidates, ready, clock, expected, plan.processor.lock))
 
 
-def choose_uncacheable(run: Session | None, plan: Plan, problem: Problem, reason: str) -> Configuration:
+def choose_uncacheable(session: Session | None, plan: Plan, problem: Problem, reason: str) -> Configuration:
     """Search for a problem that cannot be kept.
 
     :param reason: which part of it has no stable form.
     :raises TuningError: when every configuration failed.
     """
     hold: Hold = nullcontext
-    if run is not None and not run.paused and not run.ignores(NAME, problem.kernel):
-        run.uncacheable(problem, reason)
-        hold = partial(run.measuring, plan.processor.lock)
-    return _search(plan, problem, workers_of(run), hold).best.configuration
+    if session is not None and not session.paused and not session.ignores(NAME, problem.kernel):
+        session.uncacheable(problem, reason)
+        hold = partial(session.measuring, plan.processor.lock)
+    return _search(plan, problem, workers_of(session), hold).best.configuration
 
 
 def _why_unusable(request: Request, configuration: Configuration) -> str:
@@ -189,8 +189,8 @@ def _search(
             raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
 
 
-def workers_of(run: Session | None) -> int:
+def workers_of(session: Session | None) -> int:
     """How many configurations may be compiled at a time."""
-    if run is not None:
-        return run.policy.compile_threads
+    if session is not None:
+        return session.policy.compile_threads
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

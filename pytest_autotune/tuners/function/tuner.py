@@ -28,9 +28,9 @@ WAIT_S = 120.0
 
 @dataclass
 class Memory:
-    """What was chosen in this process, as long as one run lasts; ``run`` is None outside pytest."""
+    """What was chosen in this process, as long as one run lasts; ``session`` is None outside pytest."""
 
-    run: Session | None = None
+    session: Session | None = None
     chosen: dict[Identity, Configuration] = field(default_factory=dict)
     #: A lock for each problem that is being tuned, so that another thread waits for it.
     searches: dict[Identity, threading.RLock] = field(default_factory=dict)
@@ -52,10 +52,12 @@ class FunctionTuner:
         """What belongs to the run that is attached now."""
         return self._layers[-1]
 
-    def attach(self, run: Session) -> Memory:
+    def attach(self, session: Session) -> Memory:
         """Let a run see what is tuned; what was chosen before is not remembered while it lasts."""
         before = self.memory
-        layer = Memory(run, untracked={problem.kernel for problem, _ in before.chosen} if before.run is None else set())
+        layer = Memory(
+            session, untracked={problem.kernel for problem, _ in before.chosen} if before.session is None else set()
+        )
         self._layers.append(layer)
         return layer
 
@@ -125,7 +127,7 @@ class FunctionTuner:
                 request = Request.of(name, key, plan, version, source)
             except UncacheableError as error:
                 problem = Problem(NAME, name, stable_values(key), plan.processor.device)
-                return choose_uncacheable(self.memory.run, plan, problem, str(error)).config
+                return choose_uncacheable(self.memory.session, plan, problem, str(error)).config
             # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
             found = plan.space.find(self._chosen(request).params)
             assert found is not None
@@ -143,7 +145,7 @@ class FunctionTuner:
         :raises TuningError: when the configuration fails at this size, or its result is wrong.
         :raises ValueError: when it is not in the space.
         """
-        plan, active = _plan(**request), self.memory.run
+        plan, active = _plan(**request), self.memory.session
         hold: Hold = nullcontext if active is None else partial(active.measuring, plan.processor.lock)
         with random_state_kept():
             return compare(plan, config, workers_of(active), hold)
@@ -155,7 +157,7 @@ class FunctionTuner:
             with _one_at_a_time(memory, identity):
                 chosen = memory.chosen.get(identity)
                 if chosen is None:
-                    chosen = choose(memory.run, request, partial(memory.chosen.pop, identity, None))
+                    chosen = choose(memory.session, request, partial(memory.chosen.pop, identity, None))
                 memory.chosen[identity] = chosen
         return chosen
 

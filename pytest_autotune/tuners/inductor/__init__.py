@@ -36,7 +36,7 @@ class Adapter:
     names_candidates = True
 
     def __init__(self) -> None:
-        self._run: Session | None = None
+        self._session: Session | None = None
         self._caches = GraphCaches()
         self._workers = CompileWorkers()
         describe, timed = Descriptions(), Benchmarks()
@@ -52,7 +52,7 @@ class Adapter:
         ]
         self._patches: list[Patches] = []
 
-    def hook(self, module: ModuleType, run: Session) -> None:
+    def hook(self, module: ModuleType, session: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`.
 
         The modules in which Inductor tunes are hooked when they are imported, which
@@ -60,28 +60,28 @@ class Adapter:
         """
         import wrapt
 
-        self._run = run
-        self._caches.keep_apart(module, run)
+        self._session = session
+        self._caches.keep_apart(module, session)
         for part in self._parts:
             wrapt.register_post_import_hook(_hook_of(weakref.ref(self), part), part.module)
 
     def hook_part(self, part: Part, module: ModuleType) -> None:
         """Hook one part, whose module has just been imported; where that fails, only it is bypassed."""
-        if self._run is None:
+        if self._session is None:
             return
-        patches = Patches(self._run, part.tuner)
+        patches = Patches(self._session, part.tuner)
         try:
-            part.hook(module, self._run, patches)
+            part.hook(module, self._session, patches)
         except Exception as error:
             patches.undo()
             reason = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
-            self._run.bypassed(part.tuner, reason)
+            self._session.bypassed(part.tuner, reason)
         else:
             self._patches.append(patches)
 
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
-        self._run = None
+        self._session = None
         for patches in reversed(self._patches):
             patches.undo()
         self._patches.clear()

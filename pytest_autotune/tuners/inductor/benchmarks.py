@@ -50,14 +50,14 @@ class Benchmarks(Part):
         #: The searches that measure now, each inside the one before it.
         self._searches: list[Tuning] = []
 
-    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._module = module
         try:
             asked = ["self", "_callable"]
             patches.replace(module.InductorBenchmarker, "benchmark_gpu", asked, self._benchmark, and_others=True)
         except (AttributeError, HookError):
-            run.note("inductor: this torch measures in another way than those known here; it measures by itself")
+            session.note("inductor: this torch measures in another way than those known here; it measures by itself")
 
     def _benchmark(self, original: Any, benchmarker: Any, _callable: Any, *args: Any, **kwargs: Any) -> Any:
         time_ms = None if args else self._time_ms(_callable, kwargs)

@@ -50,12 +50,12 @@ _LOOK_S = 5.0
 class CompileThreads:
     """Threads that compile for one process.
 
-    :param run: decides whether, and on how many cores.
+    :param session: decides whether, and on how many cores.
     :param config: ``torch._inductor.config``.
     """
 
-    def __init__(self, run: Session, config: Any) -> None:
-        self._run = run
+    def __init__(self, session: Session, config: Any) -> None:
+        self._session = session
         self._config = config
         self._pool: CompilePool | None = None
 
@@ -66,9 +66,9 @@ class CompileThreads:
         Not where the user says how Inductor compiles, and not where a kernel has to
         be there when its graph is: for a cache of graphs and for code without Python.
         """
-        policy = self._run.policy
+        policy = self._session.policy
         return (
-            bool(self._run.indexes)
+            bool(self._session.indexes)
             and not policy.dumping
             and policy.compile_threads > 1
             and "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ
@@ -84,7 +84,7 @@ class CompileThreads:
         what is missing. A forked child, which has no such thread, does not wait.
         """
         if self._pool is None:
-            self._pool = CompilePool(self._run.policy.compile_threads)
+            self._pool = CompilePool(self._session.policy.compile_threads)
         # Inductor's settings hold in the context of the thread that asks.
         future: Future[object] = self._pool.submit(contextvars.copy_context().run, compile)
         process = os.getpid()
@@ -106,10 +106,10 @@ class CompileWorkers(Part):
         self._module: Any = None
         self._pools: list[ForkedPool] = []
 
-    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         failed: Any = getattr(module, "SubprocException", None)
-        if failed is None or not _may_fork(run):
+        if failed is None or not _may_fork(session):
             return
         pools = self._pools
         try:
@@ -139,11 +139,11 @@ class CompileWorkers(Part):
         self._pools.clear()
 
 
-def _may_fork(run: Session) -> bool:
+def _may_fork(session: Session) -> bool:
     # Workers compile all candidates of a kernel, which is a waste where its choice is loaded.
-    is_loaded = any("inductor.config" in index.tuners() for index in run.indexes)
+    is_loaded = any("inductor.config" in index.tuners() for index in session.indexes)
     is_possible = sys.platform.startswith("linux") and "TORCHINDUCTOR_WORKER_START" not in os.environ
-    return run.policy.dumping and not is_loaded and is_possible
+    return session.policy.dumping and not is_loaded and is_possible
 
 
 class ForkedPool:

@@ -37,9 +37,9 @@ class Fusions(Part):
         #: Digest of a generated module's text -> the name that the kernel would have in a graph, and what it computes.
         self._said: dict[str, tuple[str, str]] = {}
 
-    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
-        self._run = run
+        self._session = session
         self._module = module
         owner = module.TritonScheduling
         measured = ["self", "mod", "n_spills_threshold", "node_names"]
@@ -60,7 +60,7 @@ class Fusions(Part):
         def measure(mod: Any) -> Any:
             return original(scheduling, mod, n_spills_threshold, *args, **kwargs)
 
-        run = self._run
+        session = self._session
         source = Path(mod.__file__).read_text(encoding="utf-8")
         name, computed = self._said.get(digest(source.strip()), ("triton_fused", ""))
         label = "; ".join(filter(None, [computed, "whether to fuse"]))
@@ -68,9 +68,9 @@ class Fusions(Part):
         # A kernel that spills more registers counts as infinitely slow.
         key = (Value("code", measured_module_digest(f"{source}\n{n_spills_threshold = }\n"), "digest"),)
         problem = Problem(self.tuner, name, key, device_of(on.type, on.index))
-        if run.paused or run.ignores(self.tuner, name):
+        if session.paused or session.ignores(self.tuner, name):
             return measure(mod)
-        with run.tuning(problem, (), _has_result, versions(), label) as tuning:
+        with session.tuning(problem, (), _has_result, versions(), label) as tuning:
             entry = tuning.entry or self._measure(measure, mod, tuning)
             time_us = entry.candidates[0].time_us
             return math.inf if time_us is None else time_us / 1000, mod.__file__

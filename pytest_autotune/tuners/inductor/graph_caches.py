@@ -46,7 +46,7 @@ class GraphCaches:
     def __init__(self) -> None:
         self._changed: list[_Setting] = []
 
-    def keep_apart(self, config: ModuleType, run: Session) -> None:
+    def keep_apart(self, config: ModuleType, session: Session) -> None:
         """Switch the caches of graphs off, and choose how many processes compile.
 
         Who sets ``TORCHINDUCTOR_FX_GRAPH_CACHE=1`` keeps the cache of graphs: in runs that
@@ -59,14 +59,14 @@ class GraphCaches:
         keeps_graphs = os.environ.get("TORCHINDUCTOR_FX_GRAPH_CACHE") == "1"
         for name in _OFF:
             self._set(config, name, False)
-        shares = keeps_graphs and not run.policy.dumping and not run.policy.picks
-        tag = f"pytest-autotune-{_loaded_digest(run) if shares else uuid.uuid4().hex}"
+        shares = keeps_graphs and not session.policy.dumping and not session.policy.picks
+        tag = f"pytest-autotune-{_loaded_digest(session) if shares else uuid.uuid4().hex}"
         own = torch.compiler.config.cache_key_tag
         self._set(torch.compiler.config, "cache_key_tag", f"{own}{tag}")
         if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
             # On a hit there is one candidate to compile: starting other processes for it takes longer.
-            only_loads = run.policy.picks or (bool(run.indexes) and not run.policy.dumping)
-            threads = 1 if only_loads else min(config.compile_threads or 1, run.policy.compile_threads)
+            only_loads = session.policy.picks or (bool(session.indexes) and not session.policy.dumping)
+            threads = 1 if only_loads else min(config.compile_threads or 1, session.policy.compile_threads)
             self._set(config, "compile_threads", threads)
 
     @contextmanager
@@ -112,9 +112,9 @@ def forget_compiled() -> None:
             owner.cache_clear()  # type: ignore[union-attr]
 
 
-def _loaded_digest(run: Session) -> str:
+def _loaded_digest(session: Session) -> str:
     text = hashlib.sha256()
-    for index in run.indexes:
+    for index in session.indexes:
         for tuner, kernel, data in index.groups():
             if library_of(tuner) == "inductor":
                 text.update(f"{tuner}\0{kernel}\0".encode() + data)

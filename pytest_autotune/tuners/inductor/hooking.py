@@ -17,8 +17,8 @@ class Patches:
     :param tuner: the part that replaces them.
     """
 
-    def __init__(self, run: Session, tuner: str) -> None:
-        self._run = run
+    def __init__(self, session: Session, tuner: str) -> None:
+        self._session = session
         self._tuner = tuner
         self._originals: list[tuple[Any, str, Any]] = []
 
@@ -43,7 +43,7 @@ class Patches:
         def call(*args: Any, **kwargs: Any) -> Any:
             return replacement(original, *args, **kwargs)
 
-        setattr(owner, name, guarded(call, original, self._run, self._tuner))
+        setattr(owner, name, guarded(call, original, self._session, self._tuner))
 
     def known(self, owner: Any, name: str, parameters: Sequence[str], *, and_others: bool = False) -> Any:
         """A function, or a class, that is about to be replaced, and is put back at the end.
@@ -73,9 +73,9 @@ class Part:
     tuner: str
     module: str
     #: Set when it is hooked.
-    _run: Session
+    _session: Session
 
-    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """Hook it.
 
         :raises HookError: when this version's internals are not the ones known here.

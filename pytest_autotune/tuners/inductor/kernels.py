@@ -75,9 +75,9 @@ class Descriptions(Part):
         """What is known of a kernel of the graph compiled last."""
         return self._of.get(str(autotuner.inductor_meta.get("kernel_name")), "")
 
-    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
-        self._run = run
+        self._session = session
         self._config = module.config
         parameters = ["self", "kernel_name", "kernel_body", "metadata"]
         owner = module.PythonWrapperCodegen
@@ -95,7 +95,7 @@ class Descriptions(Part):
     ) -> Any:
         self._of[kernel_name] = fused(metadata or "")
         for what in uncovered(self._config):
-            self._run.note(f"inductor: {what} are not covered: they are tuned in every run")
+            self._session.note(f"inductor: {what} are not covered: they are tuned in every run")
         return original(wrapper, kernel_name, kernel_body, metadata, *args, **kwargs)
 
 
@@ -134,11 +134,11 @@ class Kernels(Part):
         #: Kernels that were measured without passing the door.
         self.untracked: set[str] = set()
 
-    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
-        self._run = run
+        self._session = session
         self._hash_configs = module.hash_configs
-        self._threads = CompileThreads(run, module.torch._inductor.config)
+        self._threads = CompileThreads(session, module.torch._inductor.config)
         owner = module.CachingAutotuner
         compiled = ["self", "warm_cache_only", "reload_kernel", "static_triton_bundle_key"]
         patches.replace(owner, "precompile", compiled, self._precompile)
@@ -147,8 +147,8 @@ class Kernels(Part):
             patches.replace(owner, "benchmark_all_configs", ["self", "args", "kwargs"], self._benchmark_all)
 
     def _acts_on(self, autotuner: Any) -> bool:
-        run = self._run
-        return not (run.paused or is_placeholder(autotuner) or run.ignores(self.tuner, kernel_name(autotuner)))
+        session = self._session
+        return not (session.paused or is_placeholder(autotuner) or session.ignores(self.tuner, kernel_name(autotuner)))
 
     # Before the first call: what is compiled.
 
@@ -171,7 +171,7 @@ class Kernels(Part):
             if not self._is_compiled_ahead(original, autotuner, self._first_run_of_one, compile):
                 compile()
             return None
-        if self._run.may_verify(search.problem):  # its first call races all candidates
+        if self._session.may_verify(search.problem):  # its first call races all candidates
             search.compiles_all = True
         elif len(search.configs) > 1 or descends(autotuner):
             with self._door(search) as tuning:
@@ -236,14 +236,14 @@ class Kernels(Part):
             for config in configs:
                 params_of(config)
         except UncacheableError as error:
-            self._run.uncacheable(problem, str(error))
+            self._session.uncacheable(problem, str(error))
             return None
         return Search(autotuner, problem, configs, results, label)
 
     def _door(self, search: Search) -> Any:
-        if self._run.policy.picks:  # the next test asks again what it runs with
-            self._run.at_next_test(forget_compiled)
-        return self._run.tuning(search.problem, (), search.offers, versions(), search.label, search.candidates)
+        if self._session.policy.picks:  # the next test asks again what it runs with
+            self._session.at_next_test(forget_compiled)
+        return self._session.tuning(search.problem, (), search.offers, versions(), search.label, search.candidates)
 
     def _reject(self, search: Search, tuning: Tuning, choice: Candidate, error: Exception) -> None:
         reason = search.rejected[choice.params] = no_longer_compiles(error_line(error))

@@ -46,9 +46,9 @@ class Paddings(Part):
         self._base_times_ms: dict[str, float] = {}
         self._torch: Any = None
 
-    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
-        self._run = run
+        self._session = session
         self._torch = module.torch
         times = ["key", "ori_time", "pad_time"]
         patches.replace(module, "should_pad", ["match", "mat1", "mat2", "op", "input"], self._should_pad)
@@ -59,8 +59,8 @@ class Paddings(Part):
         patches.replace(module, "is_padded_faster", times, self._is_padded_faster)
 
     def _should_pad(self, original: Any, match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
-        run = self._run
-        if run.paused or run.ignores(self.tuner, str(op)):
+        session = self._session
+        if session.paused or session.ignores(self.tuner, str(op)):
             return original(match, mat1, mat2, op, input)
         with ExitStack() as held:
             self._open.append(_Decision(str(op), mat1.device, _measured_sizes(mat1, mat2, input), held))
@@ -85,14 +85,14 @@ class Paddings(Part):
         return original(key, ori_time, pad_time)
 
     def _look_up(self, decision: _Decision, key: str) -> bool | None:
-        run = self._run
+        session = self._session
         if self._torch._inductor.config.deterministic:  # Inductor does not measure then
             return None
         on = device_of(decision.device.type, decision.device.index)
         beside = {"sizes": decision.sizes, "settings": ", ".join(product_settings(self._torch))}
         others = [Value(name, text, "settings" if name == "settings" else "") for name, text in beside.items() if text]
         problem = Problem(self.tuner, decision.op, (Value("inputs", key), *others), on)
-        tuning = decision.held.enter_context(run.tuning(problem, (), _has_result, versions(), "whether to pad"))
+        tuning = decision.held.enter_context(session.tuning(problem, (), _has_result, versions(), "whether to pad"))
         if tuning.entry is not None:
             return _is_padded(tuning.entry)
         decision.tuning = tuning

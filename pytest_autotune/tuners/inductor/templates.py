@@ -52,9 +52,9 @@ class Templates(Part):
         self._timed = timed
         self._torch: Any = None
 
-    def hook(self, module: ModuleType, run: Session, patches: Patches) -> None:
+    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
-        self._run = run
+        self._session = session
         self._torch = module.torch
         base = next(cls for cls in module.AlgorithmSelectorCache.__mro__ if "lookup" in vars(cls))
         parameters = ["self", "choices", "op", "inputs", "benchmark", "hint_override"]
@@ -70,18 +70,18 @@ class Templates(Part):
         benchmark: _Benchmark | None,
         hint_override: int | None = None,
     ) -> Any:
-        run = self._run
-        if run.paused or run.ignores(self.tuner, op) or not choices:
+        session = self._session
+        if session.paused or session.ignores(self.tuner, op) or not choices:
             return original(cache, choices, op, inputs, benchmark, hint_override=hint_override)
         offered = _Offered(choices)
         on = choices[0].layout.device
         key = template_key(self._torch, choices, op, inputs, hint_override)
         problem = Problem(self.tuner, op, key, device_of(on.type, on.index))
-        if run.policy.picks:  # the next test asks again what it runs with
-            run.at_next_test(forget_compiled)
-        if benchmark is None and run.may_verify(problem):
+        if session.policy.picks:  # the next test asks again what it runs with
+            session.at_next_test(forget_compiled)
+        if benchmark is None and session.may_verify(problem):
             return {}  # they are compiled then, and this is asked again with a benchmark
-        with run.tuning(
+        with session.tuning(
             problem,
             (),
             lambda entry: offered.winner(entry) is not None,

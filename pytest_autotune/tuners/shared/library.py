@@ -67,7 +67,7 @@ _IS_GUARDED = "_pytest_autotune_guarded"
 def guarded(
     replacement: Callable[..., Any],
     original: Callable[..., Any],
-    run: Session,
+    session: Session,
     tuner: str,
     library: str = "",
     calls: Callable[..., Iterable[object]] = lambda *args, **kwargs: (),
@@ -90,7 +90,7 @@ def guarded(
 
     @wraps(replacement)
     def call(*args: Any, **kwargs: Any) -> Any:
-        searches = run.searches
+        searches = session.searches
         try:
             return replacement(*args, **kwargs)
         except Refusal:
@@ -101,9 +101,9 @@ def guarded(
             if any(code in theirs for code, _ in frames):
                 raise
             modules = {module for _, module in frames} - {own}
-            if run.searches > searches and any(module.partition(".")[0] == library for module in modules):
+            if session.searches > searches and any(module.partition(".")[0] == library for module in modules):
                 raise
-            run.not_asked(tuner, f"{getattr(original, '__name__', original)}()", error)
+            session.not_asked(tuner, f"{getattr(original, '__name__', original)}()", error)
         return original(*args, **kwargs)
 
     setattr(call, _IS_GUARDED, True)
@@ -128,7 +128,7 @@ class Replaced:
                 self._changed[owner, name] = before, now
         self._before = {}
 
-    def guard(self, run: Session, tuner: str) -> None:
+    def guard(self, session: Session, tuner: str) -> None:
         """Put the guard around each function that was replaced by another one.
 
         :raises TypeError: where one was replaced by what cannot be called.
@@ -138,7 +138,7 @@ class Replaced:
                 raise TypeError(f"{name}() was replaced by {type(replacement).__name__}, which cannot be called")
             if not inspect.isfunction(replacement) and isinstance(owner, type):
                 continue  # as a method, it is called in a way of its own
-            function = guarded(replacement, before, run, tuner)  # type: ignore[arg-type]
+            function = guarded(replacement, before, session, tuner)  # type: ignore[arg-type]
             setattr(owner, name, function)
             self._changed[owner, name] = before, function
 

@@ -64,7 +64,7 @@ class Adapter:
     kernels_are_functions = True
 
     def __init__(self) -> None:
-        self._run: Session | None = None
+        self._session: Session | None = None
         self._autotuner_class: Any = None
         self._hooked = ExitStack()
         #: The autotuners that came by, by their id.
@@ -73,15 +73,15 @@ class Adapter:
         self._heuristics: autotuners.HeuristicsOver | None = None
         self._ahead: CompilingAhead | None = None
 
-    def hook(self, module: ModuleType, run: Session) -> None:
+    def hook(self, module: ModuleType, session: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         autotuner_class: Any = module.Autotuner
         own_check = autotuners.method_of(autotuner_class, autotuners.DISK_CACHE)
         prune = autotuners.method_of(autotuner_class, autotuners.PRUNE)
         heuristics = self._heuristics = autotuners.HeuristicsOver(module)
         self._hooked.callback(heuristics.unhook)
-        compiled = CompiledChoices(run)
-        choices = Choices(run, compiled, heuristics, own_check)
+        compiled = CompiledChoices(session)
+        choices = Choices(session, compiled, heuristics, own_check)
         adapter = self
 
         def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
@@ -92,12 +92,12 @@ class Adapter:
             return choices.bypass(self, tuning_key, configs, bench_fn)
 
         def prune_configs(self: Any, kwargs: Any) -> Any:
-            return prune(self, kwargs) if run.paused else pruned_alone(self, lambda: prune(self, kwargs))
+            return prune(self, kwargs) if session.paused else pruned_alone(self, lambda: prune(self, kwargs))
 
         bypass.__name__ = autotuners.DISK_CACHE  # in a line about an error
-        self._run = run
+        self._session = session
         self._autotuner_class = autotuner_class
-        check = guarded(check_disk_cache, bypass, run, NAME, library=NAME, calls=_hook_of)
+        check = guarded(check_disk_cache, bypass, session, NAME, library=NAME, calls=_hook_of)
         self._replace(autotuners.DISK_CACHE, check)
         self._replace(autotuners.PRUNE, prune_configs)
         if around := vars(autotuner_class).get("cache_results"):  # a run in whose test this one is
@@ -105,7 +105,7 @@ class Adapter:
         else:
             self._hooked.callback(delattr, autotuner_class, "cache_results")
         autotuner_class.cache_results = _AlwaysAsk(check)
-        self._compilations = Compilations(compiled.compiled, run.compiling)
+        self._compilations = Compilations(compiled.compiled, session.compiling)
         self._hooked.callback(self._compilations.unhook)
         self._watch_when_imported()
 
@@ -127,19 +127,19 @@ class Adapter:
 
         def watch(compiler: ModuleType) -> None:
             adapter = reference()
-            if adapter is not None and adapter._compilations is not None and adapter._run is not None:
+            if adapter is not None and adapter._compilations is not None and adapter._session is not None:
                 try:
                     adapter._compilations.hook(compiler)
                 except Exception as error:  # choices are loaded all the same
-                    adapter._run.note(f"triton: what is compiled is not seen: {error}")
+                    adapter._session.note(f"triton: what is compiled is not seen: {error}")
 
         wrapt.register_post_import_hook(watch, modules.COMPILER_MODULE)
 
     def prepare(self, suite: Suite) -> None:
         """Compile loaded choices ahead of the tests; see :class:`~pytest_autotune.tuners.protocol.Suite`."""
-        run, heuristics, compilations = self._run, self._heuristics, self._compilations
-        if run is not None and heuristics is not None and compilations is not None and compilations.is_hooked:
-            self._ahead = CompilingAhead(run, self._autotuner_class, heuristics)
+        session, heuristics, compilations = self._session, self._heuristics, self._compilations
+        if session is not None and heuristics is not None and compilations is not None and compilations.is_hooked:
+            self._ahead = CompilingAhead(session, self._autotuner_class, heuristics)
             self._ahead.start(suite)
 
     def finish(self) -> None:
@@ -174,10 +174,10 @@ class Adapter:
         names = set()
         for one in self._live_autotuners():
             function = python_function(one)
-            if self._seen.get(id(one)) is one or function is None or self._run is None:
+            if self._seen.get(id(one)) is one or function is None or self._session is None:
                 continue
             kernel = qualified_name(function)
-            if autotuners.was_tuned(one, self._autotuner_class) and not self._run.ignores(NAME, kernel):
+            if autotuners.was_tuned(one, self._autotuner_class) and not self._session.ignores(NAME, kernel):
                 names.add(f"{kernel} ({type(one).__module__}.{type(one).__qualname__})")
         return sorted(names)
 

@@ -48,8 +48,8 @@ class CompilingAhead:
     :param heuristics: those over autotuners.
     """
 
-    def __init__(self, run: Session, autotuner_class: Any, heuristics: HeuristicsOver) -> None:
-        self._run = run
+    def __init__(self, session: Session, autotuner_class: Any, heuristics: HeuristicsOver) -> None:
+        self._session = session
         self._class = autotuner_class
         self._heuristics = heuristics
         self._pool: CompilePool | None = None
@@ -62,7 +62,7 @@ class CompilingAhead:
 
         :raises HookError: where this Triton is not known to compile so.
         """
-        index = self._run.index
+        index = self._session.index
         device = _known_device(index) if index is not None else None
         if index is None or device is None or not knobs.reads_what_others_compile():
             return
@@ -70,7 +70,7 @@ class CompilingAhead:
         jobs = list(self._jobs(suite, index, device))
         if jobs:
             self._cache_folder = knobs.cache_folder()
-            self._run.compile_in(suite.folder)
+            self._session.compile_in(suite.folder)
             self._pool = CompilePool(min(suite.threads, len(jobs)), leave_to_others).__enter__()
             for kernel, config, text in jobs:
                 self._pool.submit(self._compile, kernel, config, text, device.arch)
@@ -81,7 +81,7 @@ class CompilingAhead:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
             pool.__exit__(None, None, None)
-            self._run.ahead = CompiledAhead(
+            self._session.ahead = CompiledAhead(
                 len(self._seconds), round(sum(self._seconds), 3), len(self._failures), next(iter(self._failures), "")
             )
 
@@ -120,13 +120,13 @@ class CompilingAhead:
         if function.__globals__ is not vars(sys.modules.get(function.__module__, sys)):  # its module was loaded anew
             return
         name = qualified_name(function)
-        names = {device.name, self._run.policy.aliases.get(device.name, device.name)}
+        names = {device.name, self._session.policy.aliases.get(device.name, device.name)}
         entries = [
             entry
             for entry in index.of_kernel(NAME, name)
             if entry.compiled and entry.problem.device.name in names and entry.problem.device.arch == device.arch
         ]
-        if not entries or self._run.ignores(NAME, name):
+        if not entries or self._session.ignores(NAME, name):
             return
         around = (*kernel_layers.heuristics_under(autotuner), *self._heuristics.over(autotuner))
         heuristics = [pair for layer in around for pair in layer.values.items()]

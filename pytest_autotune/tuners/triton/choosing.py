@@ -46,9 +46,9 @@ class Choices:
     """
 
     def __init__(
-        self, run: Session, compiled: CompiledChoices, heuristics: HeuristicsOver, disk_cache: Callable[..., Any]
+        self, session: Session, compiled: CompiledChoices, heuristics: HeuristicsOver, disk_cache: Callable[..., Any]
     ) -> None:
-        self._run = run
+        self._session = session
         self._compiled = compiled
         self._heuristics = heuristics
         self._disk_cache = disk_cache
@@ -61,14 +61,16 @@ class Choices:
         :param bench_fn: measures them as Triton does.
         :returns: True when the choice was not benchmarked in this call.
         """
-        run = self._run
+        session = self._session
         function = python_function(autotuner)
-        if run.paused or function is None or run.ignores(NAME, qualified_name(function)):
+        if session.paused or function is None or session.ignores(NAME, qualified_name(function)):
             return self.bypass(autotuner, tuning_key, configs, bench_fn)
         try:
             call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.over(autotuner))
         except LookupError:
-            run.note(f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was bypassed")
+            session.note(
+                f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was bypassed"
+            )
             return self.bypass(autotuner, tuning_key, configs, bench_fn)
         try:
             done = self._choose(call, function, configs, bench_fn)
@@ -84,7 +86,7 @@ class Choices:
 
         :returns: True when it was not benchmarked; None where the call is to be bypassed.
         """
-        run, autotuner = self._run, call.autotuner
+        session, autotuner = self._session, call.autotuner
         if len(configs) == 1:
             call.adopt(configs[0], {configs[0]: 0.0})
             self._forget_before_the_next_test(call)
@@ -99,9 +101,9 @@ class Choices:
             if self._take(call, identity, tuning):
                 self._forget_before_the_next_test(call, tuning.lookup)
                 return True
-            if not run.policy.dumping and _owner_uses_disk_cache(autotuner):
+            if not session.policy.dumping and _owner_uses_disk_cache(autotuner):
                 return bool(self._disk_cache(autotuner, call.tuning_key, configs, bench_fn))
-            tune(call, configs, bench_fn, tuning, run, is_compiled=_is_compiled(autotuner))
+            tune(call, configs, bench_fn, tuning, session, is_compiled=_is_compiled(autotuner))
             self._note_tuned(call, tuning.lookup)
             self._forget_before_the_next_test(call, tuning.lookup)
             return False
@@ -122,7 +124,7 @@ class Choices:
         try:
             return identity_of(call, function, configs, device)
         except UncacheableProblem as uncacheable:
-            self._run.uncacheable(uncacheable.problem, uncacheable.reason)
+            self._session.uncacheable(uncacheable.problem, uncacheable.reason)
             return None
 
     def _device(self, autotuner: Any) -> Device:
@@ -131,7 +133,7 @@ class Choices:
         on = devices.current_gpu() or identities.target_device()
         self._devices.add(on)
         if len(self._devices) == 2:
-            self._run.note(
+            self._session.note(
                 "triton: two types of GPU in one process, but Triton's memory of a choice ignores the device"
             )
         return on
@@ -139,19 +141,19 @@ class Choices:
     def _door(
         self, call: Call, function: FunctionType, configs: Sequence[Any], identity: CallIdentity
     ) -> AbstractContextManager[Tuning]:
-        run = self._run
+        session = self._session
 
         def on_offer(entry: Entry) -> bool:
             return entry.choice is not None and entry.choice.params in identity.offered
 
         def meanwhile() -> None:
             if _is_compiled(call.autotuner):
-                help_to_compile(call, configs, run)
+                help_to_compile(call, configs, session)
 
         def candidates() -> list[Candidate]:
             return [Candidate(params=params) for params in identity.offered]
 
-        return run.tuning(
+        return session.tuning(
             identity.problem,
             identity.fingerprint,
             on_offer,
@@ -174,7 +176,7 @@ class Choices:
             except Exception as error:
                 tuning.reject(no_longer_compiles(failure_text(error)))
                 continue
-            verify_choice(call, identity.offered, tuning, self._run)
+            verify_choice(call, identity.offered, tuning, self._session)
             call.adopt(config, {config: (tuning.entry.choice.time_us or 0.0) / 1000})
             self._compiled.chosen(call, tuning.entry, config, kernel)
             return True
@@ -183,7 +185,7 @@ class Choices:
     def _note_tuned(self, call: Call, lookup: Lookup) -> None:
         """Note what the choice of a search was compiled for; what it was compiled to is in Triton's memory."""
         config = call.autotuner.cache.get(call.tuning_key)
-        if self._run.policy.dumping and lookup.tuned and lookup.entry is not None and config is not None:
+        if self._session.policy.dumping and lookup.tuned and lookup.entry is not None and config is not None:
             kernel = None
             with suppress(Exception):  # then the launch raises it
                 kernel = _compiled_kernel(call, config)
@@ -199,7 +201,7 @@ class Choices:
         autotuner, tuning_key = call.autotuner, call.tuning_key
         is_pruned = getattr(autotuner, "early_config_prune", None) is not None and autotuner.perf_model is None
         is_nested = lookup is not None and lookup.inside
-        if not (is_pruned or is_nested) and not self._run.policy.picks:
+        if not (is_pruned or is_nested) and not self._session.policy.picks:
             return
         reference = weakref.ref(autotuner)
 
@@ -208,7 +210,7 @@ class Choices:
             if type(cache) is dict:
                 cache.pop(tuning_key, None)
 
-        self._run.at_next_test(forget)
+        self._session.at_next_test(forget)
 
 
 def _compiled_kernel(call: Call, config: Any) -> Any:

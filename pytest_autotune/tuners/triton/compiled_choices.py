@@ -39,8 +39,8 @@ class CompiledChoices:
     Triton compile again, and is seen there: by the autotuner that launches then, and what that is known to run with.
     """
 
-    def __init__(self, run: Session) -> None:
-        self._run = run
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._chosen: dict[tuple[int, Any], _Chosen] = {}
         #: The autotuners that look for a choice: what is compiled for them meanwhile may be any candidate.
         self._choosing: set[int] = set()
@@ -69,7 +69,7 @@ class CompiledChoices:
         except NoText:
             pass
         except Exception as error:  # the choice is there all the same
-            self._run.error("triton", "what a choice was compiled for", error)
+            self._session.error("triton", "what a choice was compiled for", error)
 
     def compiled(self, source: Any, kernel: Any) -> None:
         """Something was compiled in this process."""
@@ -97,4 +97,4 @@ class CompiledChoices:
                     options[name] = compiler.option_of(kernel, name)
         held = [name for name in config.kwargs if name in names]
         with suppress(NoText):
-            self._run.was_compiled_for(entry, text_of(source, held, options))
+            self._session.was_compiled_for(entry, text_of(source, held, options))

@@ -27,7 +27,7 @@ def _compile(call: Call, config: Any) -> Any:
 
 
 def compile_candidates(
-    call: Call, configs: Sequence[Any], run: Session, tries: Callable[[int, int], object] = lambda number, of: None
+    call: Call, configs: Sequence[Any], session: Session, tries: Callable[[int, int], object] = lambda number, of: None
 ) -> None:
     """Compile candidates before the GPU is held, in threads where this Triton can.
 
@@ -36,10 +36,10 @@ def compile_candidates(
 
     :param tries: called before each candidate that is compiled, with its number from 1 and how many there are.
     """
-    if run.policy.compile_threads > 1 and async_compile.compiles_in_pools():
+    if session.policy.compile_threads > 1 and async_compile.compiles_in_pools():
         # Begun last, the heaviest would be waited for alone.
         ordered = sorted(configs, key=_weight_of, reverse=True)
-        _compile_in_threads(call, ordered, CompilePool(min(run.policy.compile_threads, len(configs))), tries)
+        _compile_in_threads(call, ordered, CompilePool(min(session.policy.compile_threads, len(configs))), tries)
         return
     for number, config in enumerate(configs, 1):
         tries(number, len(configs))
@@ -47,13 +47,13 @@ def compile_candidates(
             _compile(call, config)
 
 
-def help_to_compile(call: Call, configs: Sequence[Any], run: Session) -> None:
+def help_to_compile(call: Call, configs: Sequence[Any], session: Session) -> None:
     """Compile candidates of a tuning that another worker is at, into Triton's cache on disk.
 
     That one begins with the heaviest, this one with the lightest; what another one compiles is left to it.
     """
     if async_compile.compiles_in_pools():
-        pool = CompilePool(min(run.policy.compile_threads, len(configs)), leave_to_others)
+        pool = CompilePool(min(session.policy.compile_threads, len(configs)), leave_to_others)
         _compile_in_threads(call, sorted(configs, key=_weight_of), pool)
 
 

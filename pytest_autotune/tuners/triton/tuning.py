@@ -64,7 +64,7 @@ def tune(
     configs: Sequence[Any],
     bench_fn: Callable[[], None],
     tuning: Tuning,
-    run: Session,
+    session: Session,
     *,
     is_compiled: bool,
 ) -> None:
@@ -76,7 +76,7 @@ def tune(
     autotuner = call.autotuner
     codes: Mapping[Any, Hashable] = {}
     if is_compiled:
-        compile_candidates(call, configs, run, tuning.tries)
+        compile_candidates(call, configs, session, tuning.tries)
         codes = load_ahead(call, configs)
     failed: dict[Any, BaseException] = {}
     with tuning.measuring():
@@ -180,7 +180,7 @@ def candidate(
     return Candidate(params=params, time_us=rounded_us(time_ms * 1000), label=label)
 
 
-def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: Tuning, run: Session) -> None:
+def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: Tuning, session: Session) -> None:
     """Race the loaded choice where it is its turn.
 
     :param offered: the candidates by their params.
@@ -203,7 +203,7 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
 
     def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
         configs = [offered[candidate.params] for candidate in candidates]
-        compile_candidates(call, configs, run)
+        compile_candidates(call, configs, session)
         runners = {}
         for candidate, config in zip(candidates, configs, strict=True):
             try:

@@ -38,16 +38,16 @@ class Adapter:
         self._replaced: list[Hooked] = []
         self._compilations: Compilations | None = None
 
-    def hook(self, module: ModuleType, run: Session) -> None:
+    def hook(self, module: ModuleType, session: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         # Most runs never import JAX: until then nothing of this package is needed but this module.
         from pytest_autotune.tuners.xla.compilations import Compilations
 
         compiling, caching = internals.compile_function(), internals.cache_switch()
         jaxlib = version_of("jaxlib")
-        if run.index is not None and _numbers(jaxlib) < _FIRST_WITH_WHOLE_FOLDER:
+        if session.index is not None and _numbers(jaxlib) < _FIRST_WITH_WHOLE_FOLDER:
             raise HookError(f"jaxlib {jaxlib} finds only a part of what is loaded; 0.9.1 or later is needed")
-        compilations = Compilations(run)
+        compilations = Compilations(session)
         process = os.getpid()
 
         def backend_compile_and_load(
@@ -66,9 +66,9 @@ class Adapter:
         self._compilations = compilations
         for hooked, replacement in ((compiling, backend_compile_and_load), (caching, is_cache_used)):
             self._replaced.append(hooked)
-            setattr(hooked.owner, hooked.name, guarded(replacement, hooked.original, run, "xla"))
+            setattr(hooked.owner, hooked.name, guarded(replacement, hooked.original, session, "xla"))
         if internals.is_in_use():
-            run.note(
+            session.note(
                 "xla: JAX was in use before the tests ran (by a conftest.py or a plugin): what was compiled by then "
                 "took nothing from the cache; use JAX in tests and fixtures, not while modules are imported"
             )

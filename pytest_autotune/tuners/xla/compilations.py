@@ -52,8 +52,8 @@ class _Compilation:
 class Compilations:
     """Watches the compilations of this process for one run."""
 
-    def __init__(self, run: Session) -> None:
-        self._run = run
+    def __init__(self, session: Session) -> None:
+        self._session = session
         #: Why compilations were bypassed, each reason once.
         self.bypassed: dict[str, None] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -86,7 +86,7 @@ class Compilations:
             with self._bypassed_on_error():
                 lookups = self._lookups_of(compilation)
             if compilation.reported:
-                self._run.observed(*lookups)
+                self._session.observed(*lookups)
         return compiled
 
     @contextmanager
@@ -98,18 +98,18 @@ class Compilations:
 
     def tunes_on(self, backend: Any) -> bool:
         """Whether XLA tunes what is compiled for a backend, and the user wants it to be kept."""
-        if self._run.ignores(NAME, KERNELS[files.Layout.NEW]):
+        if self._session.ignores(NAME, KERNELS[files.Layout.NEW]):
             return False
         if backend.platform in _GPUS:
             config = sys.modules["jax"].config
             if config.jax_compilation_cache_dir and config.jax_enable_compilation_cache:
-                self._run.note(
+                self._session.note(
                     "xla: JAX's persistent compilation cache is off in this run: "
                     "its programs were tuned without this cache"
                 )
             return True
         if backend.platform == "cpu" and sys.modules["jax"].default_backend() == "cpu":
-            self._run.note("xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs")
+            self._session.note("xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs")
         return False
 
     def _prepare(self, backend: Any, devices: Any, options: Any, program: str) -> _Compilation | None:
@@ -125,12 +125,12 @@ class Compilations:
         if reason:
             self.bypassed[reason] = None
             return None
-        run = self._run
+        session = self._session
         if getattr(debug_options, flags.FOLDER):
-            run.note(f"xla: --{flags.FOLDER} is not used in this run")
-        if any(NAME in index.tuners() for index in run.indexes if index is not run.index):
-            run.note("xla: a cache that a test names for itself is not used: XLA keeps its choices to the end")
-        reported = not run.paused
+            session.note(f"xla: --{flags.FOLDER} is not used in this run")
+        if any(NAME in index.tuners() for index in session.indexes if index is not session.index):
+            session.note("xla: a cache that a test names for itself is not used: XLA keeps its choices to the end")
+        reported = not session.paused
         with self._mutex:
             self._number += 1
             of_this = self._temporary / str(self._number)
@@ -153,20 +153,20 @@ class Compilations:
     @cached_property
     def _loaded(self) -> LoadedEntries | None:
         """What is loaded, which then lies where XLA can read it; None in a run that loads nothing."""
-        index = self._run.index
+        index = self._session.index
         if index is None:
             return None
         self._folder_of_loaded.mkdir()
         try:
             entries = LoadedEntries(entry for kernel in KERNELS.values() for entry in index.of_kernel(NAME, kernel))
         except CacheError as error:
-            self._run.note(f"xla: nothing was loaded: {error}")
+            self._session.note(f"xla: nothing was loaded: {error}")
             return LoadedEntries(())
         # The folder holds one entry for each fusion: one that was tuned under this version goes first.
         here = "jaxlib", version_of("jaxlib")
         ranked = sorted(entries.entries, key=lambda one: here not in one.ours.versions.each)
         if left_out := files.write_folder(self._folder_of_loaded, [one.xla for one in ranked]):
-            self._run.note(f"xla: {left_out} of the loaded entries have a form that XLA's folder cannot hold")
+            self._session.note(f"xla: {left_out} of the loaded entries have a form that XLA's folder cannot hold")
         return entries
 
     def _lookups_of(self, compilation: _Compilation) -> list[Lookup]:
@@ -180,11 +180,11 @@ class Compilations:
         try:
             log = read_log(log_text)
         except ValueError as error:
-            self._run.note(f"xla: {error}; what was tuned has neither times nor op names")
+            self._session.note(f"xla: {error}; what was tuned has neither times nor op names")
         self._versions.update(log.versions)
         libraries = [(name, version_of(name)) for name in ("jax", "jaxlib")]
         versions = Versions((*libraries, *sorted(self._versions.items())))
-        self._run.versions[NAME] = versions
+        self._session.versions[NAME] = versions
         return [self._lookup(entry, compilation, log, versions) for entry in new]
 
     def _lookup(self, chosen: XlaEntry, compilation: _Compilation, log: TuningLog, versions: Versions) -> Lookup:

@@ -27,10 +27,10 @@ class Adapter:
     acts_without_entries = True
 
     def __init__(self):
-        self._run = None
+        self._session = None
         self._library = None
 
-    def hook(self, module, run):
+    def hook(self, module, session):
         original = getattr(module.Tuned, "choose", None)
         if original is None or list(inspect.signature(original).parameters) != ["self", "items"]:
             raise HookError(f"handrolled {module.__version__} has no Tuned.choose(items)")
@@ -38,7 +38,7 @@ class Adapter:
         def choose(tuned, items):
             return self._choose(tuned, items)
 
-        self._run, self._library, self._original = run, module, original
+        self._session, self._library, self._original = session, module, original
         module.Tuned.choose = choose
 
     def unhook(self):
@@ -47,14 +47,14 @@ class Adapter:
             self._library = None
 
     def _choose(self, tuned, items):
-        run, kernel = self._run, f"{tuned.function.__module__}.{tuned.function.__qualname__}"
-        if run.paused or run.ignores("handrolled", kernel):
+        session, kernel = self._session, f"{tuned.function.__module__}.{tuned.function.__qualname__}"
+        if session.paused or session.ignores("handrolled", kernel):
             return self._original(tuned, items)
         problem = Problem("handrolled", kernel, (Value("items", len(items)),), cpu())
         try:
             source = source_digest(tuned.function)
         except UncacheableError as error:
-            run.uncacheable(problem, str(error))
+            session.uncacheable(problem, str(error))
             return self._original(tuned, items)
         search = digest(repr(sorted(tuned.chunks)))
         fingerprint = [Value("source", source, "digest"), Value("search", search, "digest")]
@@ -70,7 +70,7 @@ class Adapter:
             return {one: Runner(partial(tuned.function, items, on_offer[one.params])) for one in candidates}
 
         versions = Versions((("handrolled", self._library.__version__),))
-        with run.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
+        with session.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
             if tuning.entry is not None:
                 verify(tuning, Contest(names(), ready, HostClock, on="cpu"))
                 return on_offer[tuning.entry.choice.params]
