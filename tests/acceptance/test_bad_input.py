@@ -123,7 +123,7 @@ LOADS = [
     pytest.param(make_folder("cache.textproto"), "cache.textproto: is a folder*", id="folder without slash"),
     pytest.param(
         lambda folder: make_folder("cache")(folder) + "/",
-        "cache/: is no folder of pytest-autotune (name *",
+        "cache/: is a folder with other things in it, not a cache (name *",
         id="folder",
     ),
     pytest.param(lambda folder: "cache/", "cache/: no such folder (create one with *=cache/)", id="no such folder"),

@@ -179,7 +179,6 @@ _PROBLEM_FILE = re.compile(r"[0-9a-f]{32}\.textproto")
 _LITTER = re.compile(rf"\.{_PROBLEM_FILE.pattern}\.tmp")
 #: After so many seconds of waiting for whoever writes, what is there is read.
 _LONGEST_WRITE_S = 5.0
-_NO_MARKER = (f"has no file {MARKER}, which marks a cache", "copies often leave hidden files out: copy it, too")
 
 
 class FolderStore(PathStore):
@@ -199,7 +198,8 @@ class FolderStore(PathStore):
         if MARKER not in names:
             if missing_ok:
                 return Cache()
-            raise self._is_no_cache(names)
+            self._check_ours()
+            raise CacheError(self._where, "no such folder", f"create one with --autotune-dump={self._where}")
         files = [name for name in sorted(names) if _PROBLEM_FILE.fullmatch(name)]
         shown = [Location(self._path / name, shown=os.path.join(self._where, name)) for name in files]
         caches = [FileStore(file).read() for file in shown]
@@ -221,23 +221,17 @@ class FolderStore(PathStore):
         except OSError as error:
             raise CacheError(self._where, f"cannot be read: {error.strerror}") from None
 
-    def _is_no_cache(self, names: Sequence[str]) -> CacheError:
-        if any(map(_PROBLEM_FILE.fullmatch, names)):
-            return CacheError(self._where, *_NO_MARKER)
-        if names:  # none could be created there
-            remedy = "name the cache in it, or the folder that --autotune-dump made"
-            return CacheError(self._where, "is no folder of pytest-autotune", remedy)
-        return CacheError(self._where, "no such folder", f"create one with --autotune-dump={self._where}")
-
     def _check_ours(self) -> None:
         """Refuse what is there and is no folder store: someone wrote ``--autotune-dump tests/``."""
         names = self._names()
         if MARKER in names:
             return
         if any(map(_PROBLEM_FILE.fullmatch, names)):
-            raise CacheError(self._where, *_NO_MARKER)
+            found = f"has no file {MARKER}, which marks a cache"
+            raise CacheError(self._where, found, "copies often leave hidden files out: copy it, too")
         if any(MARKER not in name for name in names):
-            raise CacheError(self._where, "is a folder with other things in it", "name a new or an empty folder")
+            found = "is a folder with other things in it, not a cache"
+            raise CacheError(self._where, found, "name the cache in it, or a new folder")
 
     def _write(self, target: Path, cache: Cache) -> bool:
         if not (target / MARKER).exists():
