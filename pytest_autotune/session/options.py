@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -231,6 +232,25 @@ OPTIONS = (
     *_OF_MODES,
 )
 
+#: Flags of earlier versions, and what to write in their place.
+OLD_FLAGS = {
+    "--autotune-update-new-only": "write --autotune-update=new",
+    "--autotune-prune": "write --autotune-update=prune, beside --autotune-load=PATH",
+    "--autotune-ci": "write -o autotune_ci=off, or set it in the ini file",
+    "--autotune-compile-ahead": "write -o autotune_compile_ahead=off, or set it in the ini file",
+    "--autotune-verify-seconds": "write -o autotune_verify_seconds=300, or set it in the ini file",
+    "--autotune-spread-gpus": "write -o autotune_spread_gpus=true, or set it in the ini file",
+    "--autotune-night": "name the part, as in --autotune-verify=2/7",
+    "--autotune-plain-kernels": "leave it out: a kernel without an autotuner has nothing to tune",
+}
+
+
+class _OldFlag(argparse.Action):
+    """A flag that says what has replaced it."""
+
+    def __call__(self, parser: object, namespace: object, values: object, flag: str | None = None) -> None:
+        raise pytest.UsageError(f"{flag}: there is no such option any more ({OLD_FLAGS[flag or '']})")
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Register the command-line options and ini values."""
@@ -253,6 +273,8 @@ def add_options(parser: pytest.Parser) -> None:
                 parser.addini(option.ini, option.meaning, type=str | int | float, default=None)
             except (AssertionError, TypeError, ValueError):  # pytest before 9.2 knows no unions
                 parser.addini(option.ini, option.meaning)
+    for flag in OLD_FLAGS:
+        group.addoption(flag, action=_OldFlag, nargs="?", help=argparse.SUPPRESS)
 
 
 def anything_set(config: pytest.Config) -> bool:

@@ -303,6 +303,16 @@ OPTIONS = [
     (["--autotune-tuners=tritn"], "--autotune-tuners: unknown tuner 'tritn' (known: triton*)"),
     (["--autotune-tuners=triton,nothing.else"], "--autotune-tuners: unknown tuner 'nothing.else' (known: triton*)"),
 ]
+OLD_FLAGS = [
+    ("--autotune-prune", "write --autotune-update=prune, beside --autotune-load=PATH"),
+    ("--autotune-update-new-only", "write --autotune-update=new"),
+    ("--autotune-ci=off", "write -o autotune_ci=off, or set it in the ini file"),
+    ("--autotune-compile-ahead=off", "write -o autotune_compile_ahead=off, or set it in the ini file"),
+    ("--autotune-verify-seconds=3", "write -o autotune_verify_seconds=300, or set it in the ini file"),
+    ("--autotune-spread-gpus", "write -o autotune_spread_gpus=true, or set it in the ini file"),
+    ("--autotune-night=3", "name the part, as in --autotune-verify=2/7"),
+    ("--autotune-plain-kernels=c/", "leave it out: a kernel without an autotuner has nothing to tune"),
+]
 INI = [
     ("autotune_on_miss = perhaps", "autotune_on_miss (ini): expected tune or first or nearest or error, not 'perhaps'"),
     ("autotune_on_stale = keep", "autotune_on_stale (ini): expected tune or use or error, not 'keep'"),
@@ -338,6 +348,15 @@ def in_the_way(bad: Suite) -> Suite:
 @pytest.mark.parametrize(("args", "told"), OPTIONS, ids=lambda value: " ".join(value) if type(value) is list else "")
 def test_an_option_that_makes_no_sense_is_refused(in_the_way: Suite, args: list[str], told: str) -> None:
     pytest.LineMatcher([refused(in_the_way, in_the_way.run(*args))]).fnmatch_lines([told])
+
+
+@pytest.mark.parametrize(("flag", "instead"), OLD_FLAGS)
+def test_a_flag_of_an_earlier_version_says_what_replaced_it(suite: Suite, flag: str, instead: str) -> None:
+    suite.write(test_runs=RUNS)
+
+    told = refused(suite, suite.run("--autotune-load=c.pb", flag))
+
+    assert told == f"{flag.partition('=')[0]}: there is no such option any more ({instead})"
 
 
 @pytest.mark.parametrize(("ini", "told"), INI)
