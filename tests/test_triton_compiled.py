@@ -37,7 +37,7 @@ from pytest_autotune.run.policy import OnMiss, Policy, Refusal
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.triton.adapter import Adapter
-from pytest_autotune.tuners.triton.internals.async_compile import compiles_in_pools
+from pytest_autotune.tuners.triton.internals.compiler import compiles_in_pools
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.gpu_lock import GpuLock

@@ -246,12 +246,12 @@ def _before(call: Any, configs: list[Any]) -> dict[str, Any]:
 
 def _race(call: Any, configs: list[Any], codes: dict[Any, Any]) -> dict[str, Any]:
     from pytest_autotune.tuners.measuring.race import Race
-    from pytest_autotune.tuners.triton.internals import benchmark
+    from pytest_autotune.tuners.triton.internals import autotuners
     from pytest_autotune.tuners.triton.tuning import clock_for, runner
 
     make_clock = clock_for(call.autotuner)
     assert make_clock is not None
-    race = Race(make_clock(), expected=benchmark.expected_failures())
+    race = Race(make_clock(), expected=autotuners.expected_failures())
     race.probe([runner(call, config, codes.get(config)) for config in configs])
     results = race.finish()
     return {

@@ -353,14 +353,14 @@ def _raced(autotuner: Any, runners: list[Any], truth: list[float], number: int) 
     """What ``--autotune-verify`` makes of a problem whose choice is this candidate."""
     from pytest_autotune.run.verify import WORTH
     from pytest_autotune.tuners.measuring.verifying import races
-    from pytest_autotune.tuners.triton.internals import benchmark
+    from pytest_autotune.tuners.triton.internals import autotuners
     from pytest_autotune.tuners.triton.tuning import clock_for
 
     make_clock = clock_for(autotuner)
     assert make_clock is not None
     order = [number, *(other for other in range(len(runners)) if other != number)]
     started = time.perf_counter()
-    raced = races(make_clock(), [runners[one] for one in order], WORTH, benchmark.expected_failures())
+    raced = races(make_clock(), [runners[one] for one in order], WORTH, autotuners.expected_failures())
     return {
         "loss": truth[number] / min(truth) - 1,
         "found": raced.winner is not None and not raced.disturbed,

@@ -23,10 +23,9 @@ from pytest_autotune.tuners.shared.functions import python_function, qualified_n
 from pytest_autotune.tuners.shared.library import guarded
 from pytest_autotune.tuners.triton.ahead import CompilingAhead
 from pytest_autotune.tuners.triton.choosing import Choices
-from pytest_autotune.tuners.triton.compilations import Compilations
-from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
+from pytest_autotune.tuners.triton.compilations import Compilations, CompiledChoices
 from pytest_autotune.tuners.triton.identity import NAME
-from pytest_autotune.tuners.triton.internals import autotuners, modules
+from pytest_autotune.tuners.triton.internals import autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import pruned_alone
 
 
@@ -59,7 +58,7 @@ def _hook_of(autotuner: Any, *_: object) -> tuple[object]:
 class Adapter:
     """Hooks ``triton.autotune``."""
 
-    module = modules.AUTOTUNER_MODULE
+    module = environment.AUTOTUNER_MODULE
     acts_without_entries = True
     kernels_are_functions = True
 
@@ -133,7 +132,7 @@ class Adapter:
                 except Exception as error:  # choices are loaded all the same
                     adapter._session.note(f"triton: what is compiled is not seen: {error}")
 
-        wrapt.register_post_import_hook(watch, modules.COMPILER_MODULE)
+        wrapt.register_post_import_hook(watch, environment.COMPILER_MODULE)
 
     def prepare(self, suite: Suite) -> None:
         """Compile loaded choices ahead of the tests; see :class:`~pytest_autotune.tuners.protocol.Suite`."""

@@ -22,10 +22,9 @@ from pytest_autotune.tuners.shared.functions import python_function, qualified_n
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, leave_to_others
-from pytest_autotune.tuners.triton.identity import NAME, holds
-from pytest_autotune.tuners.triton.internals import apart, autotuners, kernel_layers, knobs, targets
+from pytest_autotune.tuners.triton.identity import NAME, distinct_params, holds
+from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
-from pytest_autotune.tuners.triton.params import distinct_params
 from pytest_autotune.tuners.triton.specialisation_text import (
     Constant,
     Held,
@@ -64,12 +63,12 @@ class CompilingAhead:
         """
         index = self._session.index
         device = _known_device(index) if index is not None else None
-        if index is None or device is None or not knobs.reads_what_others_compile():
+        if index is None or device is None or not environment.reads_what_others_compile():
             return
         apart.check_version()
         jobs = list(self._jobs(suite, index, device))
         if jobs:
-            self._cache_folder = knobs.cache_folder()
+            self._cache_folder = environment.cache_folder()
             self._session.compile_in(suite.folder)
             self._pool = CompilePool(min(suite.threads, len(jobs)), leave_to_others).__enter__()
             for kernel, config, text in jobs:
@@ -89,7 +88,7 @@ class CompilingAhead:
         started = time.perf_counter()
         try:
             # A test may have given Triton another folder, or listen to what is compiled.
-            is_usual = knobs.cache_folder() == self._cache_folder and knobs.reads_what_others_compile()
+            is_usual = environment.cache_folder() == self._cache_folder and environment.reads_what_others_compile()
             if is_usual and _compile(kernel, config, text, arch):
                 self._seconds.append(time.perf_counter() - started)
         except (CompiledElsewhere, apart.ChangedMeanwhile):
@@ -128,7 +127,7 @@ class CompilingAhead:
         ]
         if not entries or self._session.ignores(NAME, name):
             return
-        around = (*kernel_layers.heuristics_under(autotuner), *self._heuristics.over(autotuner))
+        around = (*autotuners.heuristics_under(autotuner), *self._heuristics.over(autotuner))
         heuristics = [pair for layer in around for pair in layer.values.items()]
         offered = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
         kernel = jit_function_of(autotuner)
@@ -145,7 +144,7 @@ def _known_device(index: EntryIndex) -> Device | None:
     """What the tests run on, where that can be seen without initialising anything."""
     if devices.cuda_is_initialised():
         return devices.current_gpu()
-    if arch := targets.foreign_target():
+    if arch := environment.foreign_target():
         return devices.current_gpu() or Device("cuda" if arch.startswith("sm_") else "hip", arch)
     return devices.only_type(index.devices(NAME))
 

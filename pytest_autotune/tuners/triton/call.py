@@ -14,7 +14,7 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.tuners.shared.functions import closure_cells, python_function
 from pytest_autotune.tuners.shared.source_digest import is_code, stable_value
 from pytest_autotune.tuners.shared.values import DtypeName, unwrapped
-from pytest_autotune.tuners.triton.internals import benchmark, kernel_layers
+from pytest_autotune.tuners.triton.internals import autotuners
 
 #: The functions of ``triton.heuristics``, by the name of the value that each makes.
 Heuristics = list[tuple[str, Callable[..., object]]]
@@ -40,9 +40,9 @@ class Call:
         :param over: the ``triton.heuristics`` over the autotuner.
         :raises LookupError: when it is not the function that Triton is known to pass.
         """
-        found = [*kernel_layers.heuristics_under(autotuner), *over]
+        found = [*autotuners.heuristics_under(autotuner), *over]
         heuristics = [pair for one in found for pair in one.values.items()]
-        return cls(autotuner, tuning_key, *benchmark.arguments_of(bench_fn), heuristics)
+        return cls(autotuner, tuning_key, *autotuners.arguments_of(bench_fn), heuristics)
 
     @property
     def named(self) -> dict[str, Any]:

@@ -21,9 +21,8 @@ from pytest_autotune.tuners.shared.functions import python_function, qualified_n
 from pytest_autotune.tuners.triton import identity as identities
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
-from pytest_autotune.tuners.triton.compiled_choices import CompiledChoices
+from pytest_autotune.tuners.triton.compilations import CompiledChoices
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
-from pytest_autotune.tuners.triton.failures import failure_text
 from pytest_autotune.tuners.triton.identity import (
     NAME,
     CallIdentity,
@@ -32,9 +31,9 @@ from pytest_autotune.tuners.triton.identity import (
     made_of,
     versions,
 )
-from pytest_autotune.tuners.triton.internals import async_compile, kernel_layers
+from pytest_autotune.tuners.triton.internals import autotuners, compiler
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
-from pytest_autotune.tuners.triton.tuning import tune, verify_choice
+from pytest_autotune.tuners.triton.tuning import failure_text, tune, verify_choice
 
 
 class Choices:
@@ -227,8 +226,8 @@ def _is_compiled(autotuner: Any) -> bool:
     """Whether candidates can be compiled without a launch: not where the hook of another one's launches this kernel."""
     return (
         not interpreter.interprets(autotuner)
-        and kernel_layers.is_of_triton(autotuner)
-        and not async_compile.collects_what_is_compiled()
+        and autotuners.is_of_triton(autotuner)
+        and not compiler.collects_what_is_compiled()
     )
 
 

@@ -14,13 +14,13 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compilations import leave_to_others
-from pytest_autotune.tuners.triton.internals import async_compile, compiler, kernel_layers
+from pytest_autotune.tuners.triton.internals import autotuners, compiler
 
 
 def _compile(call: Call, config: Any) -> Any:
     """Compile the kernel for one candidate, without a launch."""
     if config.pre_hook is not None:
-        with async_compile.compiling_at_once():
+        with compiler.compiling_at_once():
             config.pre_hook(call.arguments(config))  # may change what is compiled, such as a descriptor's block shape
     kwargs = {**call.kwargs, "warmup": True}
     return call.autotuner.fn.run(*call.args, **kwargs, **config.all_kwargs())
@@ -36,7 +36,7 @@ def compile_candidates(
 
     :param tries: called before each candidate that is compiled, with its number from 1 and how many there are.
     """
-    if session.policy.compile_threads > 1 and async_compile.compiles_in_pools():
+    if session.policy.compile_threads > 1 and compiler.compiles_in_pools():
         # Begun last, the heaviest would be waited for alone.
         ordered = sorted(configs, key=_weight_of, reverse=True)
         _compile_in_threads(call, ordered, CompilePool(min(session.policy.compile_threads, len(configs))), tries)
@@ -52,7 +52,7 @@ def help_to_compile(call: Call, configs: Sequence[Any], session: Session) -> Non
 
     That one begins with the heaviest, this one with the lightest; what another one compiles is left to it.
     """
-    if async_compile.compiles_in_pools():
+    if compiler.compiles_in_pools():
         pool = CompilePool(min(session.policy.compile_threads, len(configs)), leave_to_others)
         _compile_in_threads(call, sorted(configs, key=_weight_of), pool)
 
@@ -72,7 +72,7 @@ def _compile_in_threads(
 
         return pool.submit(compile_next)
 
-    with async_compile.compiling_by(submit, call.autotuner.fn), pool:
+    with compiler.compiling_by(submit, call.autotuner.fn), pool:
         for config in configs:
             with suppress(Exception):
                 _compile(call, config)
@@ -120,7 +120,7 @@ def launched_code(call: Call, config: Any, kernel: Any) -> Hashable:
     """
     code = compiler.machine_code(kernel)
     # A grid may depend on what the kernel is given; and what heuristics between the two give it, on all there is.
-    is_called_directly = kernel_layers.jit_function(call.autotuner.fn) is call.autotuner.fn
+    is_called_directly = autotuners.jit_function(call.autotuner.fn) is call.autotuner.fn
     names = {*config.kwargs, *call.autotuner.arg_names}
     given = [one for one in config.all_kwargs().items() if one[0] in names or not is_called_directly]
     return None if code is None else (code, repr(sorted(given)), config.pre_hook)

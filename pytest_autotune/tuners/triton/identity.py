@@ -1,10 +1,14 @@
-"""What a choice of Triton is known by: its problem, and the fingerprint of what it rests on."""
+"""What a choice of Triton is known by: its problem, its candidates, and the fingerprint of what it rests on."""
 
 from __future__ import annotations
 
+import enum
 import operator
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -24,12 +28,19 @@ from pytest_autotune.cache.model import (
 )
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.library import versions_of
-from pytest_autotune.tuners.shared.source_digest import FORM, callable_text, immutable_text, source_digest, source_parts
-from pytest_autotune.tuners.shared.values import digest
+from pytest_autotune.tuners.shared.source_digest import (
+    FORM,
+    callable_text,
+    immutable_text,
+    label_text,
+    source_digest,
+    source_parts,
+    stable_value,
+)
+from pytest_autotune.tuners.shared.values import digest, unwrapped
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call, Heuristics, key_value, key_values
-from pytest_autotune.tuners.triton.internals import knobs, targets
-from pytest_autotune.tuners.triton.params import distinct_params, has_names, search_text
+from pytest_autotune.tuners.triton.internals import environment
 
 NAME = "triton"
 
@@ -111,8 +122,8 @@ def versions() -> Versions:
 
 def target_device() -> Device:
     """The device where torch has no GPU in use: what Triton's driver compiles for."""
-    target = targets.current_target()
-    return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), targets.arch_of(target))
+    target = environment.current_target()
+    return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), environment.arch_of(target))
 
 
 def made_of(call: Call, fingerprint: Iterable[Value], configs: Sequence[Any]) -> Iterator[Digest]:
@@ -168,6 +179,61 @@ def settings(autotuner: Any) -> Iterator[Value]:
     """The settings of Triton that change what is compiled, where they are not what they are by themselves."""
     if interpreter.interprets(autotuner):
         return
-    changed = list(knobs.changed_settings())
+    changed = list(environment.changed_settings())
     if changed:
         yield Value("settings", ", ".join(changed), "settings")
+
+
+def _own_params(config: Any) -> tuple[Value, ...]:
+    return tuple(stable_value(name, value, dtype_apart=True) for name, value in config.all_kwargs().items())
+
+
+def distinct_params(configs: Sequence[Any]) -> list[tuple[Value, ...]]:
+    """The params of each candidate; where those of two are equal, what else they differ in is added.
+
+    :raises UncacheableError: when that has no stable form, so that nothing tells the two apart.
+    """
+    found = [_own_params(config) for config in configs]
+    often = Counter(found)
+    return [
+        params if often[params] == 1 else (*params, *(_stable_extra(*extra) for extra in _extras(config)))
+        for params, config in zip(found, configs, strict=True)
+    ]
+
+
+def _extras(config: Any) -> Iterator[tuple[str, object]]:
+    """What a candidate holds that Triton does not pass to the kernel: its ``pre_hook``, and what a backend added."""
+    passed = config.all_kwargs()
+    for name, value in sorted(vars(config).items()):
+        if name != "kwargs" and name not in passed and value is not None:
+            yield name, value
+
+
+def _stable_extra(name: str, value: object) -> Value:
+    return Value(name, callable_text(value), "function") if callable(value) else stable_value(name, value)
+
+
+def search_text(config: Any) -> str:
+    """What a candidate adds to the digest of the list that it stands in."""
+    words = [value.encoded for value in _own_params(config)]
+    words += [
+        (name, "", str(immutable_text(value)), "") for name, value in config.all_kwargs().items() if has_names(value)
+    ]
+    for name, value in _extras(config):
+        try:
+            words.append(_stable_extra(name, value).encoded)
+        except UncacheableError:  # enough to see that there is one, and what can be seen of it
+            words.append((name, type(value).__qualname__, label_text(value) if callable(value) else "", ""))
+    override = getattr(config, "ir_override", None)
+    if override is not None:
+        with suppress(OSError):
+            words.append(("ir_override", "text", digest(Path(override).read_text("utf-8", "replace")), ""))
+    return repr(words)
+
+
+def has_names(value: object) -> bool:
+    """Whether a value is more than what keys hold of it: the member of an enum, a named tuple."""
+    value = unwrapped(value)
+    if isinstance(value, enum.Enum) or hasattr(value, "_fields"):
+        return True
+    return isinstance(value, (tuple, list)) and any(map(has_names, value))

@@ -9,12 +9,12 @@ from typing import Any
 
 from pytest_autotune.tuners.measuring.clocks import host_time_us
 from pytest_autotune.tuners.shared.functions import layers
-from pytest_autotune.tuners.triton.internals import kernel_layers
+from pytest_autotune.tuners.triton.internals import autotuners
 
 
 def interprets(autotuner: Any) -> bool:
     """Whether the kernel of an autotuner runs under the interpreter: decided when it was decorated."""
-    return any(map(kernel_layers.is_interpreted, layers(autotuner)))
+    return any(map(autotuners.is_interpreted, layers(autotuner)))
 
 
 def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import LONGEST_COMPILED
-from pytest_autotune.tuners.triton.internals import compiler, kernel_layers, modules
+from pytest_autotune.tuners.triton.internals import autotuners, compiler, environment
 
 #: Longer texts are neither written nor read, in characters.
 LONGEST = LONGEST_COMPILED
@@ -45,11 +45,11 @@ def plain(value: Any) -> Any:
     kind = type(value).__module__, type(value).__name__
     if kind == ("torch", "dtype"):
         return {"torch": str(value).partition(".")[2]}
-    if kind == (modules.LANGUAGE_MODULE, "dtype"):
+    if kind == (environment.LANGUAGE_MODULE, "dtype"):
         return {"dtype": str(value)}
-    if kind == (modules.LANGUAGE_MODULE, "constexpr"):
+    if kind == (environment.LANGUAGE_MODULE, "constexpr"):
         return {"constexpr": plain(value.value)}
-    if kind == (modules.JIT_MODULE, "JITFunction"):
+    if kind == (environment.JIT_MODULE, "JITFunction"):
         return {"jit": _name(value.fn)}
     raise NoText(f"a constant of type {type(value).__qualname__}")
 
@@ -75,15 +75,15 @@ def constant_of(value: Any) -> Any:
     if kind in ("tuple", "list") and isinstance(of, list):
         return {"tuple": tuple, "list": list}[kind](map(constant_of, of))
     if kind == "constexpr":
-        return _class(modules.LANGUAGE_MODULE, "constexpr")(constant_of(of))
+        return _class(environment.LANGUAGE_MODULE, "constexpr")(constant_of(of))
     if isinstance(of, str):
         if kind in ("torch", "dtype"):
-            module = "torch" if kind == "torch" else modules.LANGUAGE_MODULE
+            module = "torch" if kind == "torch" else environment.LANGUAGE_MODULE
             found = vars(_module(module)).get(of)
             if type(found) is _class(module, "dtype"):
                 return found
             if kind == "dtype" and re.fullmatch(r"[a-z][a-z0-9]{0,15}", of):
-                return _class(modules.LANGUAGE_MODULE, "dtype")(of)
+                return _class(environment.LANGUAGE_MODULE, "dtype")(of)
         if kind == "jit":
             return jit_function_of(named(of))
         if kind == "enum":
@@ -124,7 +124,7 @@ def jit_function_of(layer: Any) -> Any:
 
     :raises NoText: where there is none.
     """
-    function = kernel_layers.jit_function(layer)
+    function = autotuners.jit_function(layer)
     if function is None:
         raise NoText("no function of Triton")
     return function

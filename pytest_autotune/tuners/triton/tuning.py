@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Value
@@ -18,18 +20,17 @@ from pytest_autotune.tuners.measuring.clocks import Clock, Runner, triton_clock
 from pytest_autotune.tuners.measuring.launching import Result
 from pytest_autotune.tuners.measuring.race import Race
 from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
-from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, rounded_us
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, clear_tracebacks, error_line, rounded_us
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates, launched_code, load_ahead
-from pytest_autotune.tuners.triton.failures import fails_again, failure_text, noted_failures
-from pytest_autotune.tuners.triton.internals import benchmark, kernel_layers
-from pytest_autotune.tuners.triton.params import distinct_params
+from pytest_autotune.tuners.triton.identity import distinct_params
+from pytest_autotune.tuners.triton.internals import autotuners, compiler
 
 
 def clock_for(autotuner: Any) -> Callable[[], Clock] | None:
     """Makes the clock for the race; None where the kernel's own benchmark is to be used as it is."""
-    driver = benchmark.driver_of(autotuner)
+    driver = autotuners.driver_of(autotuner)
     return partial(triton_clock, driver) if driver is not None else None
 
 
@@ -128,7 +129,7 @@ def _race(
     if make_clock is None:
         return None
     started = time.time()
-    running = Race(make_clock(), expected=benchmark.expected_failures(), told=tuning.races)
+    running = Race(make_clock(), expected=autotuners.expected_failures(), told=tuning.races)
     running.probe([runner(call, config, codes.get(config)) for config in configs])
     raced = running.finish()
     if running.disturbed:
@@ -190,7 +191,7 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
     if interpreter.interprets(call.autotuner):
         tuning.verified(Verdict("it was interpreted, and times mean nothing"))
         return
-    if not kernel_layers.is_of_triton(call.autotuner):
+    if not autotuners.is_of_triton(call.autotuner):
         tuning.verified(Verdict("it is a Python function, whose launches are its own"))
         return
     if stream_is_capturing():
@@ -214,4 +215,53 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
         return runners
 
     candidates = [Candidate(params=params) for params in offered]
-    verify(tuning, Contest(candidates, ready, make_clock, benchmark.expected_failures()))
+    verify(tuning, Contest(candidates, ready, make_clock, autotuners.expected_failures()))
+
+
+@contextmanager
+def noted_failures(
+    autotuner: Any, failed: dict[Any, BaseException], tries: Callable[[int], object] = lambda number: None
+) -> Iterator[None]:
+    """Note why a candidate failed, which Triton itself forgets.
+
+    :param failed: gets the error of each candidate whose benchmark raised one.
+    :param tries: called before each candidate, with its number from 1.
+    """
+    original = autotuner.do_bench
+    numbers = count(1)
+
+    def noting(kernel_call: Callable[[], object], *args: Any, **kwargs: Any) -> object:
+        tries(next(numbers))
+        try:
+            return original(kernel_call, *args, **kwargs)
+        except Exception as error:
+            failed[autotuners.candidate_of(kernel_call)] = error
+            raise
+
+    autotuner.do_bench = noting
+    try:
+        yield
+    except BaseException:
+        failed.clear()  # what is raised keeps its frames, and they are not to lead back to it
+        raise
+    finally:
+        autotuner.do_bench = original
+    for error in failed.values():  # none of them is raised any more
+        clear_tracebacks(error)
+
+
+def fails_again(error: BaseException) -> bool:
+    """Whether a candidate that failed so will fail so in the next run, too, as far as the error shows.
+
+    What Triton's compiler refuses, what needs more than the device has, and a call that is wrong will.
+    Not an error of the device or of its driver, and not a lack of memory, whoever has taken it.
+    """
+    causes = (error, error.__cause__)
+    if any(isinstance(one, (MemoryError, OSError)) or type(one).__module__.startswith("torch") for one in causes):
+        return False
+    return isinstance(error, (TypeError, ValueError, KeyError)) or compiler.is_refusal(error)
+
+
+def failure_text(error: BaseException) -> str:
+    """An error in one line: Triton's messages begin with the source and end with what is wrong."""
+    return error_line(error, str(getattr(error, "error_message", None) or ""))

@@ -17,8 +17,7 @@ from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.library import version_of
-from pytest_autotune.tuners.triton.internals.modules import JIT_MODULE, module
-from pytest_autotune.tuners.triton.internals.targets import foreign_target, target_of
+from pytest_autotune.tuners.triton.internals.environment import JIT_MODULE, foreign_target, module, target_of
 
 _SOURCE_PARAMETERS = ["self", "fn", "signature", "constexprs", "attrs"]
 #: How Triton's kernels say that they assume something of an argument.

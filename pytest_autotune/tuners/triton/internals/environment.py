@@ -1,13 +1,73 @@
-"""The settings of ``triton.knobs``: those that change what is compiled, and where that is kept."""
+"""What Triton is set to in this process: its modules, as far as they are imported, its target and its settings."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
+from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.values import digest
-from pytest_autotune.tuners.triton.internals.modules import module
+
+AUTOTUNER_MODULE = "triton.runtime.autotuner"
+#: Triton imports it after its autotuner.
+COMPILER_MODULE = "triton.compiler"
+JIT_MODULE = "triton.runtime.jit"
+LANGUAGE_MODULE = "triton.language.core"
+
+
+def module(name: str) -> Any:
+    """A module of Triton's by its name without ``triton.``; None where it is not imported."""
+    return sys.modules.get(f"triton.{name}")
+
+
+def triton_driver() -> Any:
+    """What holds Triton's active driver, and makes one when it is asked for; None before Triton has one."""
+    return getattr(module("runtime.driver"), "driver", None)
+
+
+def current_target() -> Any:
+    """What the active driver compiles for: ``backend`` and ``arch``.
+
+    :raises RuntimeError: where there is no GPU.
+    """
+    return triton_driver().active.get_current_target()
+
+
+def arch_of(target: Any) -> str:
+    """The architecture of what a driver of Triton compiles for, as a device has it: without settings of a machine."""
+    return f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":")[0]
+
+
+def foreign_target() -> str:
+    """The architecture that a driver compiles for which is not Triton's own; empty where there is none such.
+
+    Triton's own is not asked: it would initialise CUDA.
+    """
+    driver = triton_driver()
+    held = vars(driver) if driver is not None else {}
+    active = held.get("_active", held.get("active"))  # Triton 3.4 has it under the latter
+    if active is None or type(active).__module__.startswith("triton."):
+        return ""
+    return arch_of(active.get_current_target())
+
+
+def target_of(arch: str) -> Any:
+    """What a driver would compile for on a GPU of this architecture.
+
+    :param arch: ``sm_90``, ``gfx942``.
+    :raises HookError: where it is not known here.
+    """
+    backends = module("backends.compiler")
+    kind, number = arch[:3], arch[3:]
+    if kind == "sm_" and number.isdigit():
+        return backends.GPUTarget("cuda", int(number), 32)
+    if kind == "gfx":
+        return backends.GPUTarget("hip", arch, 64 if number.startswith("9") else 32)
+    raise HookError(f"{arch} is an architecture that is not known here")
+
 
 #: Of the variables in Triton's key, those by which it only tells more of what it does.
 _TELLING = re.compile("DUMP|TIMING|DEBUG|LINE_INFO|IR_LOC|DI_LOCAL")
