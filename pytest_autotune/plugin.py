@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_autotune.session.controller import Controller
     from pytest_autotune.session.marker import CacheFixture
-    from pytest_autotune.session.options import Options
+    from pytest_autotune.session.values import Options
     from pytest_autotune.session.worker import TestProcess
 
 _process: pytest.StashKey[TestProcess] = pytest.StashKey()
@@ -68,7 +68,7 @@ def _is_gate_without_load(config: pytest.Config, options: Options) -> bool:
 
 
 def _read_options(config: pytest.Config) -> Options:
-    from pytest_autotune.session.options import read_options
+    from pytest_autotune.session.values import read_options
 
     return read_options(config)
 

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.session.options import Options
+from pytest_autotune.session.values import Options
 
 _SELECTING = {
     "keyword": "-k",

@@ -30,9 +30,8 @@ from pytest_autotune.run.result import Gate, Place, Request, Result
 from pytest_autotune.run.settle import Beginning, measurements, settle
 from pytest_autotune.session import asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
-from pytest_autotune.session.options import Options
 from pytest_autotune.session.progress import file_of_worker
-from pytest_autotune.session.values import CacheArgument
+from pytest_autotune.session.values import CacheArgument, Options
 from pytest_autotune.session.worker import TestProcess
 from pytest_autotune.session.xdist import Task, receive_lines, send_task
 from pytest_autotune.tuners import TUNERS, third_party_tuners

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_autotune import devices
 from pytest_autotune.session.completeness import selecting_flag
-from pytest_autotune.session.options import Options
+from pytest_autotune.session.values import Options
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.workers.folder import Membership

@@ -17,8 +17,7 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report import ci_log, markdown, terminal
 from pytest_autotune.report.renderers import renderer_of
 from pytest_autotune.run.result import Place, Result
-from pytest_autotune.session.options import Options
-from pytest_autotune.session.values import CacheArgument
+from pytest_autotune.session.values import CacheArgument, Options
 
 #: Variables with the folder of the checkout: GitHub's, GitLab's.
 _CHECKOUT = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")

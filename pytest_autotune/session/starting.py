@@ -11,9 +11,9 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.session.controller import Controller
-from pytest_autotune.session.options import Options
 from pytest_autotune.session.preparing import MeetingPlace
 from pytest_autotune.session.progress import file_of_worker, progress_line, progress_of_process, stages_in
+from pytest_autotune.session.values import Options
 from pytest_autotune.session.worker import TestProcess, WorkerContext
 from pytest_autotune.session.xdist import receive_task
 from pytest_autotune.workers.coordinator import Coordinator

@@ -1,28 +1,33 @@
-"""How the value of an option is read: from the command line, else from the ini file.
+"""What a run is asked for: the values of its options, from the command line, else from the ini file.
 
-What a value is made of is imported when it is read: a run that asks for nothing imports this module. Nothing here
-touches the file system: xdist's workers parse the same command line in their own folder.
+Nothing here touches the file system: xdist's workers parse the same command line in their own folder.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from pytest_autotune.cache.locations import Location
-    from pytest_autotune.session.options import Option
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.locations import Location
+from pytest_autotune.cache.model import library_of
+from pytest_autotune.modes import MODES
+from pytest_autotune.report.gate import Limit
+from pytest_autotune.report.renderers import SUFFIXES, renderer_of
+from pytest_autotune.run.mode import Mode
+from pytest_autotune.run.verify import Share, Verification
+from pytest_autotune.session.options import INI_TYPES, NUMBER, OPTIONS, Option
+from pytest_autotune.tuners import TUNERS, third_party_tuners
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-#: Text that TOML may give as a number.
-NUMBER = "number"
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,6 @@ def path_argument(text: str, base: Path, given: str, here: Path) -> CacheArgumen
 
     :raises CacheError: for a URL.
     """
-    from pytest_autotune.cache.errors import CacheError
-    from pytest_autotune.cache.locations import Location
-
     if _URL.match(text):
         raise CacheError(text, "is a URL, and only files and folders can be named here", "name a path")
     typed = text
@@ -61,7 +63,119 @@ def path_argument(text: str, base: Path, given: str, here: Path) -> CacheArgumen
     return CacheArgument(Location.of(text, base, typed), given)
 
 
-class Given:
+@dataclass(frozen=True)
+class Options:
+    """Everything the user asked for: a field for each row of the table."""
+
+    load: tuple[CacheArgument, ...]
+    dump: CacheArgument | None
+    update: str
+    on_miss: str
+    on_stale: str
+    max_misses: Limit | None
+    fail_on_unused: bool
+    report: tuple[CacheArgument, ...]
+    tuners: tuple[str, ...] | None
+    verify: Share | None
+    max_drift: Limit | None
+    ignore: tuple[str, ...]
+    device_alias: tuple[tuple[str, str], ...]
+    keep_candidates: bool
+    wait_timeout: float
+    ci: str
+    compile_ahead: str
+    verify_seconds: float
+    spread_gpus: bool
+    debug: bool
+    mode: Mode | None
+
+    @property
+    def active(self) -> bool:
+        """Whether the user asked for anything to happen in this run."""
+        # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
+        asks = self.load or self.dump or self.report or self.max_misses or self.spread_gpus or self.mode
+        return bool(asks or self.verify or self.fail_on_unused or self.on_miss == "first")
+
+    @property
+    def verification(self) -> Verification | None:
+        """What is to be raced again."""
+        return None if self.verify is None else Verification(self.verify, self.verify_seconds)
+
+    @property
+    def updates(self) -> bool:
+        """Whether the dump path is also loaded: what is there is kept, what is missing is tuned."""
+        return self.dump is not None and any(load.is_same_as(self.dump) for load in self.load)
+
+    @property
+    def update_arguments(self) -> str:
+        """What to type for a run that tunes what is missing and keeps the rest; empty where nothing is loaded."""
+        if not self.load:
+            return ""
+        typed = [f"--autotune-load={load.typed}" for load in self.load if load.given.startswith("--")]
+        if self.dump is None or self.dump.is_same_as(self.load[-1]):
+            return shlex.join([*typed, "--autotune-update"])
+        if self.dump.given.startswith("--"):
+            typed.append(f"--autotune-dump={self.dump.typed}")
+        if self.on_miss != "tune":
+            typed.append("--autotune-on-miss=tune")
+        if self.on_stale != "tune":
+            typed.append("--autotune-on-stale=tune")
+        return shlex.join(typed)
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Combine command line and ini values of this run.
+
+    :raises pytest.UsageError: for a value that makes no sense, in one line.
+    """
+    found = {option.name: READERS[option.kind](_Given(config, option)) for option in OPTIONS}
+    modes = [mode for one in MODES if (mode := found.pop(one.name)) is not None]
+    options = Options(**found, mode=next(iter(modes), None))
+    for report in options.report:
+        if renderer_of(report.location.path) is None:
+            problem = f"unknown kind of report (use a name that ends in {', '.join(SUFFIXES)})"
+            raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
+    if config.getoption("autotune_max_drift") and options.verify is None:
+        raise pytest.UsageError("--autotune-max-drift: no choice is raced again (add --autotune-verify)")
+    asked_now = any(given.startswith("autotune_spread_gpus=") for given in config.getoption("override_ini", None) or ())
+    is_distributed = hasattr(config, "workerinput") or config.getoption("dist", "no") != "no"
+    if options.spread_gpus and asked_now and not is_distributed:
+        raise pytest.UsageError("autotune_spread_gpus: there are no workers to spread (add -n=NUM)")
+    if options.mode is not None and options.mode.without_caches:
+        return _without_caches(config, options, options.mode.without_caches)
+    return _updating(config, options) if options.update else options
+
+
+def _updating(config: pytest.Config, options: Options) -> Options:
+    """The options of a run that writes into what it loads."""
+    flag = "--autotune-update" if options.update == "all" else f"--autotune-update={options.update}"
+    dump = options.dump if config.getoption("autotune_dump") else None
+    if not options.load:
+        add = f"write --autotune-load={dump.typed} for the dump" if dump is not None else "add --autotune-load=PATH"
+        raise pytest.UsageError(f"{flag}: nothing is loaded, so there is nothing to update ({add})")
+    for name in ("on_miss", "on_stale"):
+        word = config.getoption(f"autotune_{name}")
+        if word not in (None, "", "tune"):
+            option = f"--autotune-{name.replace('_', '-')}={word}"
+            raise pytest.UsageError(f"{flag}: {option} would leave nothing to update (leave one of them out)")
+    if dump is not None and not options.updates:
+        raise pytest.UsageError(
+            f"{flag}: writes into {options.load[-1].typed}, which is loaded, and --autotune-dump={dump.typed} names "
+            "another cache (leave one of them out)"
+        )
+    return replace(options, dump=dump or options.load[-1], on_miss="tune", on_stale="tune")
+
+
+def _without_caches(config: pytest.Config, options: Options, why: str) -> Options:
+    """The options of a mode without caches: what the ini file loads is left out, and what is typed is refused."""
+    for name in ("load", "dump", "update", "max_misses", "fail_on_unused", "verify"):
+        if config.getoption(f"autotune_{name}"):
+            raise pytest.UsageError(f"--autotune-{name.replace('_', '-')}: {why} (leave one of the two out)")
+    without = replace(options, load=(), dump=None, max_misses=None, fail_on_unused=False, verify=None, max_drift=None)
+    return replace(without, on_miss="tune", on_stale="tune")
+
+
+class _Given:
     """What is given for an option. An empty value on the command line undoes what the ini file says.
 
     :raises pytest.UsageError: for an ini value that pytest cannot convert.
@@ -88,18 +202,11 @@ class Given:
         """The error of a value that makes no sense."""
         return pytest.UsageError(f"{self.where}: {problem}")
 
-    def parsed(self, parse: Callable[[str], Any]) -> Any:
-        """The value by a parser that raises ValueError for what makes no sense; None where nothing is given."""
-        try:
-            return parse(self.text) if self.text else None
-        except ValueError as error:
-            raise self.refused(f"{error}{self.before_path}") from None
-
     def _in_ini_file(self) -> Any:
         try:
             return self.config.getini(self.option.ini)
         except (TypeError, ValueError, pytest.UsageError) as error:
-            if self.option.kind.ini_type == NUMBER:
+            if INI_TYPES.get(self.option.kind) == NUMBER:
                 # pytest 9.0 and 9.1 take no number in native TOML for a value that may also be text.
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
@@ -110,23 +217,7 @@ class Given:
             raise self.refused(error) from None
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of values.
-
-    :param read: what a value means.
-    :param ini_type: of pytest's ini values; None is text.
-    :param action: of argparse.
-    """
-
-    read: Callable[[Given], Any]
-    ini_type: str | None = None
-    action: str = "store"
-
-
-def _paths(given: Given) -> tuple[CacheArgument, ...]:
-    from pytest_autotune.cache.errors import CacheError
-
+def _paths(given: _Given) -> tuple[CacheArgument, ...]:
     config, here = given.config, given.config.invocation_params.dir
     base = here if given.is_typed or config.inipath is None else config.inipath.parent
     texts = [given.value] if isinstance(given.value, str) else given.value or ()
@@ -136,7 +227,7 @@ def _paths(given: Given) -> tuple[CacheArgument, ...]:
         raise given.refused(error) from None
 
 
-def _word(given: Given) -> str:
+def _word(given: _Given) -> str:
     """One of the words that the option's metavar lists; the first one, which may be none, where nothing is given."""
     words = given.option.metavar.split("|")
     text = given.text or ("" if given.option.alone else words[0])
@@ -145,10 +236,7 @@ def _word(given: Given) -> str:
     return text
 
 
-def _names(given: Given) -> tuple[str, ...] | None:
-    from pytest_autotune.cache.model import library_of
-    from pytest_autotune.tuners import TUNERS, third_party_tuners
-
+def _names(given: _Given) -> tuple[str, ...] | None:
     parts = given.value.split(",") if given.is_typed else given.value
     names = tuple(name for part in parts for name in part.replace(",", " ").split())
     known = list(TUNERS)
@@ -160,7 +248,7 @@ def _names(given: Given) -> tuple[str, ...] | None:
     return names or None
 
 
-def _pairs(given: Given) -> tuple[tuple[str, str], ...]:
+def _pairs(given: _Given) -> tuple[tuple[str, str], ...]:
     pairs = []
     for line in given.value:
         device, separator, other = (part.strip() for part in line.partition("="))
@@ -170,7 +258,7 @@ def _pairs(given: Given) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def _seconds(given: Given) -> float:
+def _seconds(given: _Given) -> float:
     text = given.text or given.option.default
     try:
         seconds = float(text)
@@ -181,30 +269,29 @@ def _seconds(given: Given) -> float:
     return seconds
 
 
-def _limit(given: Given) -> Any:
-    from pytest_autotune.report.gate import Limit
+def _by(parse: Callable[[str], Any]) -> Callable[[_Given], Any]:
+    """Reads a value by a parser that raises ValueError for what makes no sense; None where nothing is given."""
 
-    return given.parsed(Limit.parse)
+    def read(given: _Given) -> Any:
+        try:
+            return parse(given.text) if given.text else None
+        except ValueError as error:
+            raise given.refused(f"{error}{given.before_path}") from None
 
-
-def _share(given: Given) -> Any:
-    from pytest_autotune.run.verify import Share
-
-    return given.parsed(Share.parse)
-
-
-def parsed(parse: Callable[[str], Any], given: Given) -> Any:
-    """The value by a parser; None where nothing is given."""
-    return given.parsed(parse)
+    return read
 
 
-PATHS = Kind(_paths, "args", "append")
-PATH = Kind(lambda given: next(iter(_paths(given)), None))
-WORD = Kind(_word)
-SWITCH = Kind(lambda given: bool(given.value), "bool", "store_true")
-NAMES = Kind(_names, "args")
-LINES = Kind(lambda given: tuple(given.value), "linelist")
-PAIRS = Kind(_pairs, "linelist")
-SECONDS = Kind(_seconds, NUMBER)
-LIMIT = Kind(_limit, NUMBER)
-SHARE = Kind(_share)
+#: How the value of an option is read, by its kind.
+READERS: dict[str, Callable[[_Given], Any]] = {
+    "paths": _paths,
+    "path": lambda given: next(iter(_paths(given)), None),
+    "word": _word,
+    "switch": lambda given: bool(given.value),
+    "names": _names,
+    "lines": lambda given: tuple(given.value),
+    "pairs": _pairs,
+    "seconds": _seconds,
+    "limit": _by(Limit.parse),
+    "share": _by(Share.parse),
+    **{mode.name: _by(mode.parse) for mode in MODES},
+}

@@ -24,9 +24,8 @@ from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.session import Session
 from pytest_autotune.session import INPUT_KEY, MARKER, marker
-from pytest_autotune.session.options import Options
 from pytest_autotune.session.preparing import MeetingPlace, prepare
-from pytest_autotune.session.values import path_argument
+from pytest_autotune.session.values import Options, path_argument
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
