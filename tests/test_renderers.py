@@ -11,7 +11,7 @@ import pytest
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.report import ci_log, markdown, renderers
-from pytest_autotune.report.grouping import Cost, by_kernel, by_test
+from pytest_autotune.report.findings import Cost, by_kernel, by_test
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Finding, Section
 from pytest_autotune.run.result import Gate, Place, Result
@@ -144,7 +144,7 @@ def test_a_lookup_outside_of_tests_untracked_kernels_and_unused_entries_have_no_
 
     assert ci_log.github_annotations(summary) == [
         "::warning title=autotune cache%3A miss%2C untracked::MISS toy:lib.op (M=1): source changed"
-        "%0AUNTRACKED lib.hidden: tuned without passing the plugin",
+        "%0AUNTRACKED lib.hidden: tuned behind pytest-autotune's back; neither loaded nor dumped",
         "::notice title=autotune cache::1 entry is unused: in this complete run no test asked for it",
     ]
 
@@ -168,8 +168,8 @@ def test_markdown_has_the_verdict_the_misses_the_changes_and_where_the_time_went
     assert "| 1 | 0 | 1 | 0 | 0 | 0 | 1 | 0 |" in text
     assert "| STALE | `test_a.py::test_x` | `toy:lib.op (M=1)` | `source changed` |" in text
     assert "| choice changed | `toy:lib.op (M=1)` | `BLOCK=64` → `BLOCK=128` | 12 us → 10 us |" in text
-    assert "| `toy:lib.op` | 1 | 2.0 |" in text
-    assert "| `test_a.py::test_x` | 1 | 2.0 |" in text
+    assert "| `toy:lib.op` | 1 | 2 s |" in text
+    assert "| `test_a.py::test_x` | 1 | 2 s |" in text
     assert "`pytest --autotune-load=c`" in text
 
 

@@ -82,14 +82,3 @@ def test_without_an_adapter_for_what_is_loaded_that_is_why_nothing_was_looked_up
         "gone: entries are loaded, and no adapter for it is installed",
         "no lookups: no adapter is installed for gone; 2 entries loaded for nothing",
     ]
-
-
-def test_an_unused_entry_says_whether_its_problem_was_asked_for() -> None:
-    hit = row(Outcome.HIT)
-    other = Entry(Problem("toy", "lib.other", (), DEVICE))
-    lines = shown(result(loaded=(("cache.pb", 2),), rows=(hit,), unused=(Entry(hit.problem), other)))
-
-    assert [line for line in lines if line.startswith("UNUSED")] == [
-        "UNUSED toy:lib.op (n=1) - only requested with other code or candidates",
-        "UNUSED toy:lib.other - not requested by any test",
-    ]

@@ -8,16 +8,15 @@ https://docs.github.com/actions/reference/workflows-and-actions/workflow-command
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.report.grouping import groups
+from pytest_autotune.report.findings import NOT_COVERED, findings, not_covered
 from pytest_autotune.report.hints import hints
-from pytest_autotune.report.naming import described
+from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Place, Result
-from pytest_autotune.run.rows import NOT_COVERED, Row
+from pytest_autotune.run.rows import Row
 
 #: How many annotations of one level GitHub shows of a step.
 SHOWN = 10
@@ -37,9 +36,7 @@ def github_annotations(result: Result) -> list[str]:
     """
     to_do = " ".join(hints(result))
     lines = [_command("error", failure, to_do) for failure in result.failures[:SHOWN]]
-    found: defaultdict[str, defaultdict[Place, list[Finding]]] = defaultdict(lambda: defaultdict(list))
-    for finding in findings(result):
-        found["error" if finding.fails else "warning"][finding.place].append(finding)
+    found = _by_place(result)
     for level, room in (("error", SHOWN - len(lines)), ("warning", SHOWN)):
         places = sorted(found[level], key=lambda place: (place.path, place.line))
         shown = places if len(places) <= room else places[: max(room - 1, 0)]
@@ -54,62 +51,34 @@ def github_annotations(result: Result) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Something that the author of a test is to know.
-
-    :param word: what it is, as rows of the terminal begin: ``"stale"``.
-    :param text: problem and reason, or kernel and reason.
-    :param fails: the run or the test fails for it.
-    :param row: the problem, where it is one that is no hit: several of these may be told as one.
-    """
-
-    word: str
-    text: str
-    place: Place
-    fails: bool
-    row: Row | None = None
-
-    def __str__(self) -> str:
-        return f"{self.word.upper()} {self.text}"
-
-
-def findings(result: Result) -> Iterator[Finding]:
-    """All findings of a run, in the order of its rows."""
-
-    def of(row: Row, word: str, why: str, fails: bool, tests: Sequence[str]) -> Finding:
-        # Of a test whose worker died, only its name is known.
-        known = [result.places.get(test) or Place(test.partition("::")[0]) for test in tests]
-        place = max(known, key=lambda one: one.line > 0, default=NOWHERE)
-        text = f"{described(row.problem, row.label)}: {why}"
-        return Finding(word, text, place, fails)
-
-    gate_fails, drift_fails = bool(result.gate.failure), bool(result.drift.failure)
+def _by_place(result: Result) -> Mapping[str, Mapping[Place, list[Finding]]]:
+    """Level -> place -> what is to be told there: of each place what was asked for there, several at once."""
+    rows: defaultdict[Place, list[Row]] = defaultdict(list)
     for row in result.rows:
-        if row.outcome in NOT_COVERED:
-            assert row.outcome is not None
-            fails = gate_fails or row.outcome in result.request.refused
-            yield replace(of(row, row.outcome.value, row.reason, fails, row.tests), row=row)
-    for row in result.slower:
-        yield of(row, "slower", str(row.verdict), drift_fails, row.tests)
-    for one in (one for section in result.sections for one in section.findings if one.fails):
-        place = result.places.get(one.test) or Place(one.test.partition("::")[0])
-        yield Finding(one.word.lower(), f"{one.problem}: {one.what}", place, fails=True)
-    for kernel in result.untracked:
-        text = f"{kernel}: tuned without passing the plugin"
-        yield Finding("untracked", text, NOWHERE, gate_fails)
+        # Of a test whose worker died, only its name is known.
+        known = [_place(result, test) for test in row.tests]
+        rows[max(known, key=lambda one: one.line > 0, default=NOWHERE)].append(row)
+    told = [(place, one) for place, those in rows.items() for one in not_covered(result, those)]
+    others = (one for one in findings(result, each=True) if one.word not in NOT_COVERED)
+    others = (one for one in others if one.test or one.fails or one.word == "UNTRACKED")
+    told += [(_place(result, one.test), one) for one in others if one.word != "UNUSED"]
+    found: Mapping[str, defaultdict[Place, list[Finding]]] = {"error": defaultdict(list), "warning": defaultdict(list)}
+    for place, one in told:
+        found["error" if one.fails else "warning"][place].append(one)
+    return found
+
+
+def _place(result: Result, test: str) -> Place:
+    return result.places.get(test) or Place(test.partition("::")[0])
 
 
 def _annotation(level: str, place: Place, found: Sequence[Finding]) -> str:
     """All that is found at one place."""
-    together = groups([one.row for one in found if one.row is not None])
-    told = [(f"{group.outcome.value.upper()} {group}", len(group.rows)) for group in together]
-    told += [(str(one), 1) for one in found if one.row is None]
-    named = [words for words, _ in told[:_NAMED]]
-    if more := sum(number for _, number in told[_NAMED:]):
+    named = [f"{one.word} {one.problem}: {one.what}" for one in found[:_NAMED]]
+    if more := sum(one.count for one in found[_NAMED:]):
         named.append(f"… and {more} more")
     where = {"file": place.path, "line": str(place.line) if place.line else ""} if place.path else {}
-    return _command(level, *named, title=f"{_TITLE}: {', '.join(sorted({one.word for one in found}))}", **where)
+    return _command(level, *named, title=f"{_TITLE}: {', '.join(sorted({one.word.lower() for one in found}))}", **where)
 
 
 def _command(level: str, *lines: str, title: str = _TITLE, **where: str) -> str:

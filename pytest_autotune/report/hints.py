@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_autotune.cache.model import library_of
-from pytest_autotune.report.grouping import FEW
+from pytest_autotune.report.findings import FEW
 from pytest_autotune.report.naming import some_of
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Result

@@ -7,20 +7,27 @@ mention of a user.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
-from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.counted import counted, duration
 from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.report.grouping import Cost, Group, by_kernel, by_test, groups
+from pytest_autotune.report.findings import NOT_COVERED, Cost, by_kernel, by_test, findings
 from pytest_autotune.report.naming import described
 from pytest_autotune.report.terminal import notes
+from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Result
-from pytest_autotune.run.rows import NOT_COVERED, Row
 
+_NOT_COVERED = "Not covered"
+#: The titles of tables, by the word of their rows, where they are not that word.
+_TITLES = dict.fromkeys(NOT_COVERED, _NOT_COVERED) | {
+    "SLOWER": "Slower than another candidate",
+    "UNTRACKED": "Tuned without passing the plugin",
+    "UNRECORDED": "Not recorded",
+}
 #: Rows of a table; what is more is counted.
 SHOWN = 200
 #: Characters of one cell.
@@ -90,23 +97,17 @@ def _head(result: Result) -> Iterator[str]:
 
 
 def _tables(result: Result, shown: int) -> Iterator[str]:
-    missed = [row for row in result.rows if row.outcome in NOT_COVERED]
-    head = ["", "test", "problem", "why"]
-    yield from _part("Not covered", head, groups(missed), _missed, shown, size=lambda group: len(group.rows))
-    if result.request.update and result.to_update:
-        yield f"\nTo update the cache: {code('pytest ' + result.request.update)}"
-    slower = ["test", "problem", "faster", "times slower", "time"]
-    yield from _part("Slower than another candidate", slower, result.slower, _slower, shown)
-    for section in result.sections:
-        cells = [[*map(code, (one.word, one.test, one.problem, one.what))] for one in section.findings]
-        yield from _part(section.name.capitalize(), ["", "test", "problem", "what"], cells, list, shown)
-    yield from _part("Tuned without passing the plugin", ["kernel"], result.untracked, lambda name: [code(name)], shown)
-    unrecorded = [row for row in result.rows if row.unrecorded and row.outcome is None]
-    yield from _part("Not recorded", ["problem", "why"], unrecorded, _unrecorded, shown)
-    yield from _part("Unused", ["entry"], result.unused, lambda entry: [code(described(entry.problem))], shown)
+    titled: defaultdict[str, list[Finding]] = defaultdict(list)
+    for one in findings(result):
+        titled[_TITLES.get(one.word, one.word.capitalize())].append(one)
+    for title, found in titled.items():
+        head = ["", "test", "problem", "why"]
+        yield from _part(title, head, found, _found, shown, size=lambda one: one.count)
+        if title == _NOT_COVERED and result.request.update and result.to_update:
+            yield f"\nTo update the cache: {code('pytest ' + result.request.update)}"
     title = f"Different from {'the loaded cache' if result.loaded else 'what the file held'}"
     yield from _part(title, ["", "problem", "choice", "time"], result.changes.changes, _change, shown)
-    head = ["", "problems", "seconds"]
+    head = ["", "problems", "time"]
     yield from _part("Time of tuning by kernel", head, by_kernel(result), _cost, shown)
     yield from _part("Time of tuning by test", head, by_test(result), _cost, shown)
 
@@ -126,33 +127,15 @@ def _counts(result: Result) -> list[str]:
     return [*known, str(len(result.untracked)), str(counts["tuned"]), str(counts["unused"])]
 
 
-def _unrecorded(row: Row) -> list[str]:
-    return [code(described(row.problem, row.label)), code(row.unrecorded)]
-
-
-def _missed(group: Group) -> list[str]:
-    row, more = group.rows[0], len(group.rows) - 1
-    outcome = group.outcome.value.upper()
-    test = code(row.tests[0] if row.tests else "")
-    if not more:
-        return [outcome, test, code(described(row.problem, row.label)), code(row.reason)]
-    problem = described(replace(row.problem, key=group.common))
-    spans = [code(span) for span in group.spans]
-    return [outcome, f"{test} and {more} more", ", ".join([code(problem), *spans]), code(group.reason)]
-
-
-def _slower(row: Row) -> list[str]:
-    verdict = row.verdict
-    assert verdict is not None
-    times = f"{verdict.choice_us:.4g} us → {verdict.best_us:.4g} us, ±{verdict.error_us:.2g}"
-    test = row.tests[0] if row.tests else ""
-    return [code(test), code(described(row.problem, row.label)), code(verdict.best), f"{1 + verdict.slower:.2f}", times]
+def _found(one: Finding) -> list[str]:
+    more = f" and {counted(one.more_tests, 'more test')}" if one.more_tests else ""
+    return [one.word, code(one.test) + more, code(one.problem), code(one.what)]
 
 
 def _change(change: Change) -> list[str]:
     sides = [winner(entry) if entry is not None else None for entry in (change.old, change.new)]
     choices = [code(str(one)) if one is not None else "" for one in sides]
-    times = [f"{one.time_us:.4g} us" if one is not None and one.time_us is not None else "" for one in sides]
+    times = [duration(one.time_us) if one is not None and one.time_us is not None else "" for one in sides]
     return [change.kind.value, code(described(change.entry.problem)), _arrow(*choices), _arrow(*times)]
 
 
@@ -161,7 +144,7 @@ def _arrow(old: str, new: str) -> str:
 
 
 def _cost(cost: Cost) -> list[str]:
-    return [code(cost.name), str(cost.problems), f"{cost.seconds:.1f}"]
+    return [code(cost.name), str(cost.problems), duration(cost.seconds * 1e6)]
 
 
 def _part(

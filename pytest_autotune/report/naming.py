@@ -9,6 +9,8 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Entry, Problem, Value
 
+#: What is counted by another word than the one that rows of it begin with, in the singular and in the plural.
+_NOUNS = {"MISS": ("miss", "misses"), "MISMATCH": ("mismatch", "mismatches"), "HIT": ("hit", "hits")}
 #: How many kernels one line names.
 _NAMED = 3
 
@@ -30,6 +32,11 @@ def described(problem: Problem, label: str = "") -> str:
     """A problem as rows name it: ``triton:lib.matmul (M=64, N=64)``."""
     about = ", ".join(filter(None, [readable(problem.key), label]))
     return f"{problem.library}:{problem.kernel}{f' ({about})' if about else ''}"
+
+
+def noun(number: int, word: str, more: str = "") -> str:
+    """So many rows that begin with a word: ``"2 more misses"``."""
+    return counted(number, *(f"{more}{one}" for one in _NOUNS.get(word, (word.lower(), word.lower()))))
 
 
 def process(worker: str) -> str:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Device, Entry
-from pytest_autotune.report.grouping import NOUNS, Group, groups
+from pytest_autotune.cache.model import Entry
+from pytest_autotune.report.findings import findings
 from pytest_autotune.report.hints import hints
-from pytest_autotune.report.naming import described, disagreed, replaced
+from pytest_autotune.report.naming import disagreed, noun, replaced
 from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Dump, Result
 from pytest_autotune.run.rows import Row
 
 #: Rows of one kind that are shown without ``-v``.
 SHOWN = 10
 NO_LOOKUPS = "no lookups: no autotuned kernel was called"
-_ORDER = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
+_OUTCOMES = (Outcome.HIT, Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ def section(result: Result, verbosity: int) -> list[Line]:
     errors = [Line(f" {error}", "ERROR", "red") for error in result.errors]
     skipped = [Line(why) for why in (result.gate.skipped, result.drift.skipped) if why]
     if verbosity < 0:
-        blamed = [*_rows(result, verbosity, failed), *_unhooked(result)] if result.gate.failure else []
-        blamed += _slower(result, verbosity) if result.drift.failure and not blamed else []
+        blamed = [*_rows(result, verbosity), *_unhooked(result)] if result.gate.failure else []
+        blamed += _rows(result, verbosity, ["SLOWER"]) if result.drift.failure and not blamed else []
         if verbosity < -1:
             return [*blamed, *errors]
         settled = [*_settled(result, failed, with_counts=bad or nothing_judged)]
@@ -63,7 +64,7 @@ def section(result: Result, verbosity: int) -> list[Line]:
     lines: list[Line] = []
     if verbosity > 0:
         lines += _by_tuner(result)
-    lines += _rows(result, verbosity, failed)
+    lines += _rows(result, verbosity)
     lines += _notes(result, verbosity)
     lines += _ahead(result, verbosity)
     lines += _settled(result, failed)
@@ -73,66 +74,24 @@ def section(result: Result, verbosity: int) -> list[Line]:
     return [*lines, *skipped]
 
 
-def _rows(result: Result, verbosity: int, failed: bool) -> Iterator[Line]:
-    color = "red" if failed else "yellow"
-    yield from _not_covered(result, verbosity, color)
-    yield from _first(_unrecorded(result), verbosity)
-    asked = {row.problem for row in result.rows} if result.unused else set()
-    whys = ("not requested by any test", "only requested with other code or candidates")
-    unused = [(described(one.problem), whys[one.problem in asked]) for one in result.unused]
-    yield from _first([Line(f" {what} - {why}", "UNUSED", "yellow") for what, why in unused], verbosity)
-    yield from _slower(result, verbosity)
-    yield from _found(result, verbosity)
-    behind = "tuned behind pytest-autotune's back; neither loaded nor dumped"
-    yield from _first([Line(f" {kernel}: {behind}", "UNTRACKED", color) for kernel in result.untracked], verbosity)
+def _rows(result: Result, verbosity: int, words: Collection[str] = ()) -> Iterator[Line]:
+    """What is to be known in rows, the first ones of each kind.
 
-
-def _not_covered(result: Result, verbosity: int, color: str) -> Iterator[Line]:
-    summed_up: set[Row] = set()
-    if verbosity <= 0:
-        for (tuner, device), same in result.without_any_entry.items():
-            if len(same) > 1:
-                summed_up.update(same)
-                yield _summed_up(result, tuner, device, same, color)
-    for outcome in _ORDER:
-        rows = [row for row in result.rows if row.outcome is outcome and row not in summed_up]
-        together = [Group((row,)) for row in rows] if verbosity > 0 else groups(rows)
-        shown = together if verbosity > 0 else together[:SHOWN]
-        for group in shown:
-            row = group.rows[0]
-            yield Line(f" {_where(row)}{group}", outcome.value.upper(), color)
-            if verbosity > 1 and row.choice is not None and row.tuned:
-                yield Line(f"     tuned in {row.tuning_seconds:.1f}s: {row.choice}{_quality(row)}")
-        if hidden := sum(len(group.rows) for group in together[len(shown) :]):
-            yield _hidden(hidden, *NOUNS[outcome])
-
-
-def _unrecorded(result: Result) -> list[Line]:
-    """The problems of which nothing was recorded, in a run in which they have no outcome."""
-    rows = [row for row in result.rows if row.unrecorded and row.outcome is None]
-    return [
-        Line(f" {_where(row)}{described(row.problem, row.label)}: {row.unrecorded}", "UNRECORDED", "yellow")
-        for row in rows
-    ]
-
-
-def _first(lines: Sequence[Line], verbosity: int) -> Iterator[Line]:
-    """Lines that begin with one word, as many as are shown."""
-    shown = lines if verbosity > 0 else lines[:SHOWN]
-    yield from shown
-    if hidden := len(lines) - len(shown):
-        word = lines[0].word.lower()
-        yield _hidden(hidden, word, word)
-
-
-def _slower(result: Result, verbosity: int) -> Iterator[Line]:
-    """The loaded choices that a race of this run has found slower."""
-    color = "red" if result.drift.failure else "yellow"
-    lines = [
-        Line(f" {_where(row)}{described(row.problem, row.label)}: {row.verdict}", "SLOWER", color)
-        for row in result.slower
-    ]
-    yield from _first(lines, verbosity)
+    :param words: those of the rows that are shown; none: all.
+    """
+    by_word: defaultdict[str, list[Finding]] = defaultdict(list)
+    for found in findings(result, each=verbosity > 0):
+        if found.word in words or not words:
+            by_word[found.word].append(found)
+    for word, rows in by_word.items():
+        shown = rows if verbosity > 0 else rows[:SHOWN]
+        for row in shown:
+            yield Line(f" {row}", word, "red" if row.fails else "yellow")
+            if verbosity > 1 and row.detail:
+                yield Line(f"     {row.detail}")
+        if hidden := sum(row.count for row in rows[len(shown) :]):
+            them = "it" if hidden == 1 else "them"
+            yield Line(f"({noun(hidden, word, 'more ')} hidden.  Use -v to show {them}.)")
 
 
 def _raced(result: Result, verbosity: int) -> Iterator[Line]:
@@ -157,39 +116,6 @@ def _raced(result: Result, verbosity: int) -> Iterator[Line]:
 def _not_raced(result: Result) -> Iterator[Line]:
     for (tuner, reason), problems in result.not_verified.items():
         yield Line(f"{counted(problems, 'choice')} of {tuner} not raced: {reason}")
-
-
-def _found(result: Result, verbosity: int) -> Iterator[Line]:
-    """What modes have found."""
-    for section in result.sections:
-        for word in dict.fromkeys(one.word for one in section.findings):
-            found = [one for one in section.findings if one.word == word]
-            yield from _first([Line(f" {one}", word, "red" if one.fails else "yellow") for one in found], verbosity)
-
-
-def _quality(row: Row) -> str:
-    """What is known of the measurement, in brackets."""
-    spread = next((one.label for one in row.candidates if row.choice and one.same_configuration(row.choice)), "")
-    notes = [spread] if spread else []
-    if row.disturbed:
-        notes.append("disturbed: something else may have run on the device")
-    return f" ({'; '.join(notes)})" if notes else ""
-
-
-def _summed_up(result: Result, tuner: str, device: Device, rows: Sequence[Row], color: str) -> Line:
-    word = "MISMATCH" if any(row.outcome is Outcome.MISMATCH for row in rows) else "MISS"
-    others = sorted(map(str, result.covered.get(tuner, ())))
-    has = f"; those for {', '.join(others)} do not hold here" if others else ""
-    return Line(f" {len(rows)} problems of {tuner} - no entries for {device}{has}", word, color)
-
-
-def _hidden(number: int, singular: str, plural: str) -> Line:
-    them = "it" if number == 1 else "them"
-    return Line(f"({counted(number, f'more {singular}', f'more {plural}')} hidden.  Use -v to show {them}.)")
-
-
-def _where(row: Row) -> str:
-    return f"{row.tests[0]} - " if row.tests else ""
 
 
 def _crashes(result: Result) -> Iterator[Line]:
@@ -345,9 +271,8 @@ def _ahead(result: Result, verbosity: int) -> Iterator[Line]:
 
 
 def _outcomes(rows: Sequence[Row]) -> list[str]:
-    numbers = {outcome: sum(row.outcome is outcome for row in rows) for outcome in NOUNS}
-    shown = [outcome for outcome in NOUNS if numbers[outcome] or outcome is Outcome.HIT]
-    return [counted(numbers[outcome], *NOUNS[outcome]) for outcome in shown]
+    numbers = {outcome: sum(row.outcome is outcome for row in rows) for outcome in _OUTCOMES}
+    return [noun(numbers[one], one.value.upper()) for one in _OUTCOMES if numbers[one] or one is Outcome.HIT]
 
 
 def _dump(result: Result) -> tuple[str, bool]:

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a mode has found.
+    """One row of what is to be known of a run.
 
-    :param word: what it is: ``"FAILED"``.
-    :param problem: in words.
+    :param word: what it is, as rows begin: ``"FAILED"``.
+    :param problem: in words; what several that are one row have in common.
     :param what: what is to be known of it.
-    :param test: the node id of the test that it is of; empty where it is of none.
+    :param test: the node id of the test that it is of, or of the first one; empty where it is of none.
     :param fails: a test or the run fails for it.
+    :param count: of how many problems it is.
+    :param more_tests: how many other tests it is of.
+    :param detail: what is of interest to few.
     """
 
     word: str
@@ -32,6 +35,9 @@ class Finding:
     what: str
     test: str = ""
     fails: bool = False
+    count: int = 1
+    more_tests: int = 0
+    detail: str = ""
 
     def __str__(self) -> str:
         return f"{f'{self.test} - ' if self.test else ''}{self.problem}: {self.what}"

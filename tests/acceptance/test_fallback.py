@@ -115,4 +115,4 @@ def test_an_entry_whose_choice_stood_in_for_another_is_unused_all_the_same(seria
 
     lines = section(serial_suite.load("--autotune-on-miss=nearest"))
 
-    assert "UNUSED toy:lib.op (M=16) - not requested by any test" in lines
+    assert "UNUSED toy:lib.op (M=16): not requested by any test" in lines

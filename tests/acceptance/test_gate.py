@@ -113,7 +113,7 @@ def test_a_failed_gate_shows_the_rows_that_failed_it_however_little_is_shown(
 
     assert [line.split()[0] for line in lines[:2]] == ["MISS", "STALE"]
     assert "8 misses, M = 12 … 19" in lines[0]
-    assert "4 stale, M = 8 … 11; source changed" in lines[1]
+    assert "4 stale, M = 8, 9, 10, 11; source changed" in lines[1]
     assert len([line for line in lines if line.startswith("MISS")]) == 1, "not twice"
 
 

@@ -90,7 +90,7 @@ def test_a_device_without_any_entry_is_told_once_and_every_row_with_v(suite: Sui
     told = rows(section(suite.load(TOY_DEVICE="New GPU")))
 
     assert len(told) == 1
-    assert told[0].startswith("MISMATCH 5 problems of toy - no entries for New GPU (toy, 4 multiprocessors)")
+    assert told[0].startswith("MISMATCH 5 problems of toy: no entries for New GPU (toy, 4 multiprocessors)")
     assert "Old GPU (toy, 4 multiprocessors)" in told[0]
     assert len(rows(section(suite.load("-v", TOY_DEVICE="New GPU")))) == 5
 
@@ -99,7 +99,7 @@ def test_a_cache_without_entries_of_a_tuner_says_so_once(serial_suite: Suite, se
     serial_suite.write(test_op=ask("tuner='other'")).dump()
     serial_suite.write()
 
-    assert rows(section(serial_suite.load()))[0].startswith("MISS 4 problems of toy - no entries for Toy GPU (toy, 4")
+    assert rows(section(serial_suite.load()))[0].startswith("MISS 4 problems of toy: no entries for Toy GPU (toy, 4")
 
 
 def test_a_device_with_one_hit_has_a_row_for_each_problem_that_is_none(serial_suite: Suite, section) -> None:

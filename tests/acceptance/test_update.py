@@ -123,7 +123,7 @@ def test_a_complete_run_that_leaves_entries_unused_fails_and_names_them(
     result = shrunk.load(*args)
 
     assert result.ret == 1
-    assert section(result)[0] == "UNUSED toy:lib.op (M=2) - not requested by any test"
+    assert section(result)[0] == "UNUSED toy:lib.op (M=2): not requested by any test"
     result.stdout.fnmatch_lines([f"*!!! {UNUSED} !!!*"])
 
 

@@ -14,9 +14,10 @@ from pytest_autotune.cache.diff import Change, ChangeKind, Diff, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.ties import Spread
-from pytest_autotune.report.grouping import OUTSIDE, Cost, by_kernel, by_test, groups
+from pytest_autotune.report.findings import OUTSIDE, Cost, by_kernel, by_test, findings
 from pytest_autotune.report.naming import readable
 from pytest_autotune.report.terminal import notes
+from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Result
 from pytest_autotune.run.rows import NOT_COVERED, Row
 
@@ -64,17 +65,12 @@ def page_data(result: Result) -> dict[str, Any]:
         "rows": [_row(row, texts) for row in result.rows],
         "kernels": [_cost(cost, texts) for cost in by_kernel(result)],
         "tests": [_cost(cost, texts) for cost in by_test(result)],
-        "groups": _groups(result, texts),
+        "findings": [_finding(one, texts) for one in findings(result)],
         "missed": _missed(result, texts),
         "compared": "the loaded cache" if result.loaded else one_line(dump.path) if dump is not None else "",
         "changed": _changed(result.changes),
         "changes": [_change(change, texts) for change in result.changes.changes],
-        "unused": [_problem(entry.problem, texts) for entry in result.unused],
-        "notes": [
-            *notes(result),
-            *(one_line(f"{one.word} {one}") for section in result.sections for one in section.findings),
-            *(one_line(f"{one}: tuned without passing the plugin") for one in result.untracked),
-        ],
+        "notes": notes(result),
     }
     configurations = texts.configurations  # these are texts, too
     return {"texts": texts.texts, "configurations": configurations, **data}
@@ -145,20 +141,10 @@ def _cost(cost: Cost, texts: Texts) -> list[Any]:
     return [texts(cost.name), cost.problems, _rounded(cost.seconds)]
 
 
-def _groups(result: Result, texts: Texts) -> list[list[Any]]:
-    """What is no hit, that of one kernel which says the same as one."""
-    found = groups([row for row in result.rows if row.outcome in NOT_COVERED])
+def _finding(one: Finding, texts: Texts) -> list[Any]:
     return [
-        [
-            texts(group.outcome.value),
-            *_problem(group.rows[0].problem, texts)[:2],
-            texts(group.key),
-            len(group.rows),
-            texts(group.reason),
-            texts(group.rows[0].tests[0] if group.rows[0].tests else OUTSIDE),
-        ]
-        for group in found
-    ]
+        texts(one.word.lower()), texts(one.problem), one.count, texts(one.what), texts(one.test), one.more_tests,
+    ]  # fmt: skip
 
 
 def _missed(result: Result, texts: Texts) -> list[list[Any]]:

@@ -372,24 +372,22 @@
 
   const byName = (name) => (kernels.includes(name) ? look({ kernel: name }) : look({ words: name }));
 
-  // As the terminal has them: many misses of one kernel are one row.
-  function missedByKernel() {
-    const asked = (one) => [link(one.test, () => look({ words: one.test }), "link code"),
-      one.problems > 1 ? quiet(` and ${number(one.problems - 1)} more`) : ""];
+  // As the terminal has them: many problems of one kernel are one row.
+  function findings() {
+    const tested = (one) => (one.test ? [link(one.test, () => look({ words: one.test }), "link code"),
+      one.more ? quiet(` and ${count(one.more, "more test")}`) : ""] : "");
     const table = sortedTable({
-      label: "Misses by kernel",
+      label: "What was found",
       columns: [
-        { title: "Outcome", value: (one) => URGENT.indexOf(one.outcome), cell: (one) => word(one.outcome) },
-        { title: "Kernel", value: (one) => one.kernel, cell: kernelCell },
+        { title: "", value: (one) => one.at, cell: (one) => word(one.outcome) },
+        { title: "Problem", value: (one) => one.problem, cell: (one) => code(one.problem) },
         { title: "Problems", number: true, value: (one) => one.problems, cell: (one) => number(one.problems) },
-        { title: "Key", value: (one) => one.key, cell: (one) => clamped(one.key) },
         { title: "Why", value: (one) => one.why, cell: (one) => clamped(one.why, "") },
-        { title: "Test", value: (one) => one.test, cell: asked },
+        { title: "Test", value: (one) => one.test, cell: tested },
       ],
     });
-    table.show(report.groups.map(([outcome, tuner, kernel, key, problems, why, test]) => ({
-      outcome: texts[outcome], tuner: texts[tuner], kernel: texts[kernel], name: `${texts[tuner]}:${texts[kernel]}`,
-      key: texts[key], problems, why: texts[why], test: texts[test],
+    table.show(report.findings.map(([outcome, problem, problems, why, test, more], at) => ({
+      outcome: texts[outcome], problem: texts[problem], problems, why: texts[why], test: texts[test], more, at,
     })));
     return table.node;
   }
@@ -464,19 +462,6 @@
     return [el("p", {}, quiet(report.changed)), table.node];
   }
 
-  function unused() {
-    const table = sortedTable({
-      label: "Unused entries",
-      columns: [
-        { title: "Kernel", value: (one) => one.kernel, cell: kernelCell },
-        { title: "Key", value: (one) => one.key, cell: (one) => code(one.key) },
-        { title: "Device", value: (one) => one.device, cell: (one) => one.device },
-      ],
-    });
-    table.show(report.unused.map((list) => problem(list, 0)));
-    return table.node;
-  }
-
   const facts = document.getElementById("facts");
   report.facts.forEach(([name, text], at) => {
     const isAnother = at > 0 && report.facts[at - 1][0] === name;
@@ -486,16 +471,16 @@
 
   const main = document.getElementById("main");
   const tools = el("div", { class: "tools", role: "search" }, input, select, found, clear);
-  main.append(...overview(), contents, heading("problems", "Problems"), tools, problems.node);
+  main.append(...overview(), contents);
+  if (report.findings.length) main.append(heading("findings", "What was found"), findings());
+  main.append(heading("problems", "Problems"), tools, problems.node);
   if (report.kernels.length) {
     const pair = [costs("By kernel", report.kernels, byName), costs("By test", report.tests, byName)];
     const title = heading("costs", "Where the tuning time went", seconds(report.seconds));
     main.append(title, el("div", { class: "pair" }, pair));
   }
-  if (report.groups.length) main.append(heading("uncovered", "Misses by kernel"), missedByKernel());
   if (report.missed.length) main.append(heading("missed", "Misses by test"), missedByTest());
   if (report.changes.length) main.append(heading("changes", `Different from ${report.compared}`), ...changes());
-  if (report.unused.length) main.append(heading("unused", "Unused entries", number(report.unused.length)), unused());
   if (report.notes.length) {
     const notes = report.notes.map((note) => el("li", {}, note));
     main.append(heading("notes", "Notes"), el("ul", { class: "notes" }, notes));

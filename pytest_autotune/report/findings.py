@@ -1,0 +1,192 @@
+"""What is to be known of a run in rows, several that say the same as one: every renderer shows these. Pure.
+
+And where the time of searches went.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+
+from pytest_autotune.cache.model import Value
+from pytest_autotune.report.naming import described, noun, says_something
+from pytest_autotune.run.lookup import Outcome
+from pytest_autotune.run.mode import Finding
+from pytest_autotune.run.result import Result
+from pytest_autotune.run.rows import Row
+
+#: So many rows that say the same are shown one by one all the same.
+FEW = 3
+#: Of more, so many keys are listed, of so many values in all.
+_KEYS, _VALUES = 6, 18
+#: What is said of problems that an update covers until the next run.
+_DRAWN = "; drawn anew in each run by Hypothesis"
+_ORDER = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
+#: The words of rows that count as misses.
+NOT_COVERED = tuple(outcome.value.upper() for outcome in _ORDER)
+#: Searches that no test asked for: at import, or in a fixture of the session.
+OUTSIDE = "outside of tests"
+
+
+def findings(result: Result, *, each: bool = False) -> list[Finding]:
+    """All that is to be known of a run, in the order in which it is to be read.
+
+    :param each: every problem has a row of its own.
+    """
+    without = {} if each else {key: rows for key, rows in result.without_any_entry.items() if len(rows) > 1}
+    summed_up = {row for rows in without.values() for row in rows}
+    found = [_without_entries(result, tuner, rows) for (tuner, _), rows in without.items()]
+    found += not_covered(result, [row for row in result.rows if row not in summed_up], each=each)
+    unrecorded = [replace(row, reason=row.unrecorded) for row in result.rows if row.unrecorded and not row.outcome]
+    found += _folded("UNRECORDED", unrecorded, each=each)
+    found += _folded("UNUSED", _unused(result), each=each, fails=_fails_on_unused(result))
+    drifted = bool(result.drift.failure)
+    found += [_of_row("SLOWER", replace(row, reason=str(row.verdict)), drifted) for row in result.slower]
+    found += [finding for section in result.sections for finding in section.findings]
+    behind = "tuned behind pytest-autotune's back; neither loaded nor dumped"
+    found += [Finding("UNTRACKED", one, behind, fails=bool(result.gate.failure)) for one in result.untracked]
+    return found
+
+
+def not_covered(result: Result, rows: Sequence[Row], *, each: bool = False) -> Iterator[Finding]:
+    """What was asked for and was no hit.
+
+    :param rows: of the result, those of which is to be told.
+    """
+    drawn = set(result.drawn)
+    for outcome in _ORDER:
+        fails = bool(result.gate.failure) or outcome in result.request.refused
+        found = [row for row in rows if row.outcome is outcome]
+        yield from _folded(outcome.value.upper(), found, each=each, fails=fails, drawn=drawn)
+
+
+def _without_entries(result: Result, tuner: str, rows: Sequence[Row]) -> Finding:
+    """What a tuner asked for on a device that the loaded caches have nothing of it for."""
+    word = "MISMATCH" if any(row.outcome is Outcome.MISMATCH for row in rows) else "MISS"
+    others = sorted(map(str, result.covered.get(tuner, ())))
+    has = f"; those for {', '.join(others)} do not hold here" if others else ""
+    what = f"no entries for {rows[0].problem.device}{has}"
+    fails = bool(result.gate.failure) or any(row.outcome in result.request.refused for row in rows)
+    return Finding(word, f"{len(rows)} problems of {tuner}", what, fails=fails, count=len(rows))
+
+
+def _unused(result: Result) -> list[Row]:
+    asked = {row.problem for row in result.rows} if result.unused else set()
+    whys = ("not requested by any test", "only requested with other code or candidates")
+    return [Row(entry.problem, None, whys[entry.problem in asked]) for entry in result.unused]
+
+
+def _fails_on_unused(result: Result) -> bool:
+    return result.gate.fail_on_unused and bool(result.gate.failure)
+
+
+def _folded(
+    word: str, rows: Sequence[Row], *, each: bool = False, fails: bool = False, drawn: Set[Row] = frozenset()
+) -> Iterator[Finding]:
+    """The rows, those of one kernel that say the same as one where they are more than :data:`FEW`."""
+    same: defaultdict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        same[_sameness(row)].append(row)
+    for row in rows:
+        together = same[_sameness(row)]
+        if each or len(together) <= FEW:
+            yield _of_row(word, replace(row, reason=row.reason + _DRAWN) if row in drawn else row, fails)
+        elif together[0] is row:
+            common = tuple(value for value, *others in _parts(together) if all(one == value for one in others))
+            told = [", ".join([noun(len(together), word), *_keys(together)]), _why(together)]
+            what = "; ".join(filter(None, told)) + (_DRAWN if all(one in drawn for one in together) else "")
+            test, *others = dict.fromkeys(one.tests[0] if one.tests else "" for one in together)
+            problem = described(replace(row.problem, key=common))
+            yield Finding(word, problem, what, test, fails, len(together), len(others))
+
+
+def _of_row(word: str, row: Row, fails: bool) -> Finding:
+    test = row.tests[0] if row.tests else ""
+    return Finding(word, described(row.problem, row.label), row.reason, test, fails, detail=_searched(row))
+
+
+def _searched(row: Row) -> str:
+    """What a search chose, and what is known of the measurement."""
+    if row.choice is None or not row.tuned:
+        return ""
+    notes = [one.label for one in row.candidates if one.same_configuration(row.choice) and one.label][:1]
+    if row.disturbed:
+        notes.append("disturbed: something else may have run on the device")
+    return f"tuned in {row.tuning_seconds:.1f}s: {row.choice}" + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _sameness(row: Row) -> tuple[object, ...]:
+    problem = row.problem
+    names = tuple((value.name, value.type) for value in problem.key)
+    why = tuple(name for name, _ in row.nearest) or row.reason
+    return row.outcome, problem.tuner, problem.kernel, problem.device, names, why, row.became
+
+
+def _parts(rows: Sequence[Row]) -> list[tuple[Value, ...]]:
+    return list(zip(*[row.problem.key for row in rows], strict=True))
+
+
+def _keys(rows: Sequence[Row]) -> list[str]:
+    """What differs in the keys of some rows: ``(M, N) = (16, 64), (32, 8)``, ``n = 101 … 114``; digests say nothing."""
+    parts = [part for part in _parts(rows) if says_something(part[0]) and any(value != part[0] for value in part)]
+    if not parts:
+        return []
+    numbers = sorted({value.value for value in parts[0] if isinstance(value.value, (int, float))})
+    keys = list(dict.fromkeys(tuple(value.words for value in key) for key in zip(*parts, strict=True)))
+    if len(parts) == 1 and len(keys) == len(numbers) > _KEYS:
+        return [f"{parts[0][0].name} = {numbers[0]} … {numbers[-1]}"]
+    shown = keys[: min(_KEYS, max(_VALUES // len(parts), 1))]
+    more = f" and {len(keys) - len(shown)} more" if len(keys) > len(shown) else ""
+    name, *texts = [_tuple(key) for key in ([part[0].name for part in parts], *shown)]
+    return [f"{name} = {', '.join(texts)}{more}"]
+
+
+def _tuple(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def _why(rows: Sequence[Row]) -> str:
+    """Why they are no hits, as far as it is the same: ``the nearest has n 100``."""
+    first = rows[0]
+    if all(row.reason == first.reason for row in rows):
+        return first.reason.removeprefix("no entry; ")
+    has = []
+    for number, (name, _) in enumerate(first.nearest):
+        texts = {row.nearest[number][1] for row in rows}
+        if len(texts) > 1:
+            names = ", ".join(name for name, _ in first.nearest)
+            return "; ".join(filter(None, [f"the nearest differ in {names}", first.became]))
+        has.append(f"{name} {texts.pop()}")
+    return "; ".join(filter(None, [f"the nearest has {', '.join(has)}" if has else "", first.became]))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one kernel, or one test, took.
+
+    :param problems: how many problems were searched.
+    :param seconds: all searches together.
+    """
+
+    name: str
+    problems: int
+    seconds: float
+
+
+def by_kernel(result: Result) -> list[Cost]:
+    """Of each kernel, as ``tuner:kernel``; the longest first."""
+    return _costs((row.problem.name, seconds) for row in result.rows for _, seconds in row.searches)
+
+
+def by_test(result: Result) -> list[Cost]:
+    """Of each test, by the one that searched; the longest first."""
+    return _costs((test or OUTSIDE, seconds) for row in result.rows for test, seconds in row.searches)
+
+
+def _costs(searches: Iterable[tuple[str, float]]) -> list[Cost]:
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for name, seconds in searches:
+        found[name].append(seconds)
+    costs = [Cost(name, len(each), sum(sorted(each))) for name, each in found.items()]
+    return sorted(costs, key=lambda cost: (-cost.seconds, cost.name))

@@ -1,0 +1,92 @@
+"""Rows of a run, many of one kernel as one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
+from pytest_autotune.report.findings import findings
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
+from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.rows import Row, rows_of
+from tests.results import result
+
+GPU = Device("GPU", "arch", 1)
+
+
+def misses(kernel: str = "relu", entries: list[dict[str, Any]] | None = None, **axes: list[Any]) -> tuple[Row, ...]:
+    def problem(key: dict[str, Any]) -> Problem:
+        return Problem("toy", kernel, tuple(Value(name, value) for name, value in key.items()), GPU)
+
+    keys = [dict(zip(axes, values, strict=True)) for values in zip(*axes.values(), strict=True)]
+    index = EntryIndex.of([Cache(tuple(Entry(problem(key)) for key in entries or []))])
+    return rows_of([Lookup(problem(key), (), Outcome.MISS, NO_ENTRY) for key in keys], Nearest([index], {}).find)
+
+
+def told(*rows: Row, **more: Any) -> list[str]:
+    return [f"{one.word} {one}" for one in findings(result(rows=rows, **more))]
+
+
+def test_rows_that_differ_in_a_number_are_one_with_the_span_of_it() -> None:
+    assert told(*misses(entries=[{"n": 100, "m": 8}], n=[*range(101, 115)], m=[8] * 14)) == [
+        "MISS toy:relu (m=8): 14 misses, n = 101 … 114; the nearest has n 100"
+    ]
+
+
+def test_few_rows_stay_as_they_are() -> None:
+    assert len(told(*misses(n=[1, 2, 3]))) == 3
+
+
+def test_keys_that_differ_in_several_parts_are_told_as_they_belong_together() -> None:
+    few = misses(n=[64, 1, 64, 1], t=["fp16", "fp32", "bf16", "fp8"])
+    assert told(*few) == [
+        "MISS toy:relu: 4 misses, (n, t) = (1, fp32), (1, fp8), (64, bf16), (64, fp16); no entry",
+    ]
+    (many,) = told(*misses(m=[*range(9)], n=[*range(9)]))
+    assert many == (
+        "MISS toy:relu: 9 misses, (m, n) = (0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (5, 5) and 3 more; no entry"
+    )
+
+
+def test_nearest_entries_that_differ_are_told_as_that() -> None:
+    assert told(*misses(entries=[{"n": 100}, {"n": 900}], n=[101, 102, 901, 902])) == [
+        "MISS toy:relu: 4 misses, n = 101, 102, 901, 902; the nearest differ in n"
+    ]
+
+
+def test_other_kernels_outcomes_and_reasons_stay_apart() -> None:
+    near = misses(entries=[{"n": 100, "m": 1}], n=[101, 102, 103, 104, 100, 100, 100, 100], m=[1, 1, 1, 1, 5, 6, 7, 8])
+    other = misses("gelu", n=[1, 2, 3, 4])
+
+    found = findings(result(rows=(*near, *other)))
+    assert sorted((one.problem, one.count) for one in found) == [
+        ("toy:gelu", 4), ("toy:relu (m=1)", 4), ("toy:relu (n=100)", 4),
+    ]  # fmt: skip
+
+
+def test_unused_entries_of_one_kernel_are_one_row_and_say_whether_their_problem_was_asked_for() -> None:
+    entries = tuple(Entry(row.problem) for row in misses(n=[1, 2, 3, 4, 5]))
+    (asked,) = misses(n=[5])
+
+    assert told(replace(asked, outcome=Outcome.HIT), unused=entries) == [
+        "UNUSED toy:relu: 4 unused, n = 1, 2, 3, 4; not requested by any test",
+        "UNUSED toy:relu (n=5): only requested with other code or candidates",
+    ]
+
+
+def test_a_row_of_a_kernel_says_of_how_many_tests_it_is() -> None:
+    rows = [replace(row, tests=(f"t::{number // 2}",)) for number, row in enumerate(misses(n=[1, 2, 3, 4]))]
+
+    (found,) = findings(result(rows=tuple(rows)))
+
+    assert (found.test, found.more_tests, found.count) == ("t::0", 1, 4)
+
+
+def test_what_a_test_draws_anew_in_each_run_says_so() -> None:
+    rows = tuple(replace(row, tests=("t::test",)) for row in misses(n=[1, 2, 3, 4]))
+    more = {"drawn": ("t::test",)}
+
+    assert told(*rows, **more)[0].endswith("no entry; drawn anew in each run by Hypothesis")
+    assert all(one.endswith("; drawn anew in each run by Hypothesis") for one in told(*rows[:2], **more))
