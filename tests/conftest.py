@@ -50,7 +50,7 @@ def tune():
 @pytest.fixture
 def door():
     from toytuner_autotune import Adapter
-    return Adapter.run
+    return Adapter.session
 """
 
 SUITE = """
