@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_autotune.cache.model import Device as Device
-    from pytest_autotune.tuners.function.fingerprint import multiple_of as multiple_of
-    from pytest_autotune.tuners.function.fingerprint import power_of_two as power_of_two
+    from pytest_autotune.tuners.function.identity import multiple_of as multiple_of
+    from pytest_autotune.tuners.function.identity import power_of_two as power_of_two
+    from pytest_autotune.tuners.function.plan import Optuna as Optuna
+    from pytest_autotune.tuners.function.plan import Random as Random
     from pytest_autotune.tuners.function.space import InvalidConfiguration as InvalidConfiguration
     from pytest_autotune.tuners.function.space import TuningError as TuningError
     from pytest_autotune.tuners.function.space import product as product
-    from pytest_autotune.tuners.function.strategies import Optuna as Optuna
-    from pytest_autotune.tuners.function.strategies import Random as Random
     from pytest_autotune.tuners.function.tuner import loss as loss
     from pytest_autotune.tuners.function.tuner import tune as tune
     from pytest_autotune.tuners.function.tuner import tuned as tuned
@@ -29,12 +29,12 @@ _PUBLIC = {
     "Device": "pytest_autotune.cache.model",
     "InvalidConfiguration": f"{_FUNCTION}.space",
     "Measuring": "pytest_autotune.tuners.measuring.how",
-    "Optuna": f"{_FUNCTION}.strategies",
-    "Random": f"{_FUNCTION}.strategies",
+    "Optuna": f"{_FUNCTION}.plan",
+    "Random": f"{_FUNCTION}.plan",
     "TuningError": f"{_FUNCTION}.space",
     "loss": f"{_FUNCTION}.tuner",
-    "multiple_of": f"{_FUNCTION}.fingerprint",
-    "power_of_two": f"{_FUNCTION}.fingerprint",
+    "multiple_of": f"{_FUNCTION}.identity",
+    "power_of_two": f"{_FUNCTION}.identity",
     "product": f"{_FUNCTION}.space",
     "tune": f"{_FUNCTION}.tuner",
     "tuned": f"{_FUNCTION}.tuner",

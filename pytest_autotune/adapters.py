@@ -29,8 +29,7 @@ from pytest_autotune.tuners.measuring.verifying import Contest, verify
 from pytest_autotune.tuners.protocol import Adapter, HookError, Suite
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.library import guarded
-from pytest_autotune.tuners.shared.source_digest import source_digest, source_parts, stable_value
-from pytest_autotune.tuners.shared.values import digest
+from pytest_autotune.tuners.shared.source_digest import digest, source_digest, source_parts, stable_value
 
 __all__ = [
     "Adapter",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.testing import AdapterConformance
-from pytest_autotune.tuners.function import adapter as function_adapter
+from pytest_autotune.tuners import function
 from tests.acceptance.test_xla import with_toy_jax
 from tests.conftest import REPOSITORY, Suite
 
@@ -252,7 +252,7 @@ class TestFunctionAdapter(AdapterConformance):
     """The plugin's own adapter of hand-written tuners is held to the same."""
 
     tuner = "function"
-    adapter = function_adapter.Adapter
+    adapter = function.Adapter
     _searches = 0
 
     def tune(self) -> object:

@@ -15,10 +15,10 @@ import pytest_autotune
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Value
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.tuners.function.fingerprint import how_measured, how_searched
-from pytest_autotune.tuners.function.source_text import _digests, source_text
+from pytest_autotune.tuners.function.choosing import how_measured, how_searched
+from pytest_autotune.tuners.function.identity import _digests, source_text
+from pytest_autotune.tuners.function.plan import as_strategy
 from pytest_autotune.tuners.function.space import as_space
-from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.function.tuner import TUNER
 from pytest_autotune.tuners.measuring.how import Measuring
 from tests.test_function_tuner import a_run

@@ -28,11 +28,9 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.verify import Share, Verification
-from pytest_autotune.tuners.function.fingerprint import multiple_of, power_of_two
-from pytest_autotune.tuners.function.plan import processor_of
-from pytest_autotune.tuners.function.source_text import source_text
+from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
+from pytest_autotune.tuners.function.plan import Optuna, Random, processor_of
 from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, product
-from pytest_autotune.tuners.function.strategies import Optuna, Random
 from pytest_autotune.tuners.function.tuner import FunctionTuner
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.how import Measuring

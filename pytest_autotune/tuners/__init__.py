@@ -11,7 +11,7 @@ TUNERS: dict[str, str] = {
     "triton": "pytest_autotune.tuners.triton.adapter",
     "inductor": "pytest_autotune.tuners.inductor",
     "xla": "pytest_autotune.tuners.xla.adapter",
-    "function": "pytest_autotune.tuners.function.adapter",
+    "function": "pytest_autotune.tuners.function",
 }
 #: The entry points of packages that bring an adapter of their own: tuner = module:class.
 ENTRY_POINTS = "pytest_autotune.tuners"

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, Versions
+from pytest_autotune.cache.made_of import of_candidates, of_parts
+from pytest_autotune.cache.model import Candidate, Digest, Entry, Identity, Problem, Value, Versions
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.run.verify import Verdict
-from pytest_autotune.tuners.function.fingerprint import Fingerprint, fingerprint, how_measured, how_searched, key_values
-from pytest_autotune.tuners.function.plan import Found, Hold, Plan
+from pytest_autotune.tuners.function.identity import key_values, parts_of, source_text, sources_of
+from pytest_autotune.tuners.function.plan import Exhaustive, Found, Hold, Optuna, Plan, Random, Strategy
 from pytest_autotune.tuners.function.search import check, random_state_kept, search
-from pytest_autotune.tuners.function.source_text import sources_of
-from pytest_autotune.tuners.function.space import Configuration, TuningError
-from pytest_autotune.tuners.function.strategies import Exhaustive
+from pytest_autotune.tuners.function.space import Configuration, Space, TuningError
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
-from pytest_autotune.tuners.measuring.how import CallersClock, make_clock
+from pytest_autotune.tuners.measuring.how import CallersClock, Measuring, make_clock
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
+from pytest_autotune.tuners.shared.functions import python_function
 from pytest_autotune.tuners.shared.library import version_of, versions_of
+from pytest_autotune.tuners.shared.source_digest import FORM, class_digest, digest, immutable_text, stable_value
 
 NAME = "function"
 #: So many configurations of a space that is too large to be listed are candidates of a sweep.
@@ -32,6 +34,85 @@ SWEPT = 1000
 MOST_RACED = 1000
 #: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
 _LIBRARIES = ("torch", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Values that are compared, and what is noted about them.
+
+    :param label: what the fingerprint leaves out; empty where it has the source.
+    :param sources: what the digest of the source is of.
+    """
+
+    values: tuple[Value, ...]
+    label: str = ""
+    sources: tuple[object, ...] = ()
+
+    def made_of(self, space: Space) -> Iterator[Digest]:
+        """What the digests stand for."""
+        for value in self.values:
+            if value.name == "space":
+                yield of_candidates(str(value.value), space.listed())
+            elif value.name == "source":
+                parts = [part for source in self.sources for part in parts_of(source).items()]
+                yield of_parts(str(value.value), dict(parts))
+
+
+def fingerprint(
+    space: Space, version: object, sources: tuple[object, ...], searched: Sequence[Value] = ()
+) -> Fingerprint:
+    """The fingerprint of a choice; its values are sorted by name.
+
+    :param version: anything with a stable form that the caller changes when a choice is no longer good.
+    :param sources: see :func:`~pytest_autotune.tuners.function.identity.source_text`.
+    :param searched: how the search and its measurements differ from the usual.
+    :raises UncacheableError: when the version has no stable form.
+    """
+    values = [Value("space", space.digest, "digest"), *searched]
+    texts = [source_text(source) for source in sources]
+    known = [text for text in texts if text is not None]
+    if known:
+        form = "digest" if all(isinstance(source, (str, Path)) for source in sources) else FORM
+        values.append(Value("source", known[0] if len(known) == 1 else digest("\n".join(known)), form))
+    if version is not None:
+        values.append(stable_value("version", version))
+    label = ""
+    if not known:
+        label = f"fingerprint: space{'' if version is None else ' and version'} only"
+    elif len(known) < len(texts):
+        label = "fingerprint: without a source that cannot be read"
+    return Fingerprint(tuple(sorted(values, key=lambda value: value.name)), label, sources)
+
+
+def how_measured(measuring: Measuring, on_gpu: bool) -> Iterator[Value]:
+    """What is measured, where it is not the usual: with the L2 cache flushed, by another clock.
+
+    How often and how long decides how exact the times are, and is left out.
+    """
+    if measuring.flush_l2:
+        yield Value("flush_l2", True)
+    clock = measuring.clock
+    if callable(clock):
+        yield Value("clock", _own_text(clock), "function")
+    elif on_gpu and clock == "host":
+        yield Value("clock", clock)
+
+
+def how_searched(strategy: Strategy, space: Space) -> Iterator[Value]:
+    """Which part of a space is measured, where it is not all of it."""
+    if isinstance(strategy, Exhaustive):
+        return
+    if not isinstance(strategy, (Optuna, Random)):
+        yield Value("strategy", _own_text(strategy), "function")
+    elif space.size > strategy.trials:
+        yield Value("strategy", str(strategy))
+
+
+def _own_text(own: object) -> str:
+    """A digest of a benchmark or strategy of the caller's own; of an object, its class and what cannot change of it."""
+    if python_function(own) is not None:
+        return source_text(own) or "unread"
+    return digest(f"{class_digest(type(own))} {immutable_text(own)}")
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value
-from pytest_autotune.tuners.function.source_text import source_text
-from pytest_autotune.tuners.shared.source_digest import stable_value
-from pytest_autotune.tuners.shared.values import digest
+from pytest_autotune.tuners.function.identity import source_text
+from pytest_autotune.tuners.shared.source_digest import digest, stable_value
 
 
 class InvalidConfiguration(Exception):

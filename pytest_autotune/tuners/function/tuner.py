@@ -15,11 +15,10 @@ from typing import Any
 from pytest_autotune.cache.model import Identity, Problem, UncacheableError, check_name
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_uncacheable, workers_of
-from pytest_autotune.tuners.function.fingerprint import KeyArgumentError, stable_values
-from pytest_autotune.tuners.function.plan import Callbacks, Hold, Loss, Plan, processor_of
+from pytest_autotune.tuners.function.identity import KeyArgumentError, stable_values
+from pytest_autotune.tuners.function.plan import Callbacks, Hold, Loss, Plan, as_strategy, processor_of
 from pytest_autotune.tuners.function.search import compare, random_state_kept
 from pytest_autotune.tuners.function.space import Configuration, SpaceError, as_space
-from pytest_autotune.tuners.function.strategies import as_strategy
 from pytest_autotune.tuners.measuring.how import Measuring
 
 #: How long a thread waits for another one that tunes the same problem, in seconds.

@@ -20,7 +20,7 @@ from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Device, Value, Versions
 from pytest_autotune.tuners.shared.code_text import code_text
 from pytest_autotune.tuners.shared.library import versions_of
-from pytest_autotune.tuners.shared.values import digest
+from pytest_autotune.tuners.shared.source_digest import digest
 
 #: What stands in place of a kernel's name in a module that is made only to be measured.
 PLACEHOLDER = "Placeholder."

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
 from pytest_autotune.tuners.inductor.identity import inputs_key, without_place
-from pytest_autotune.tuners.shared.values import digest
+from pytest_autotune.tuners.shared.source_digest import digest
 
 #: Arguments of library calls that are left out where they are this: those of nearly every product.
 _USUAL_ARGUMENTS = {"alpha": 1, "beta": 1}

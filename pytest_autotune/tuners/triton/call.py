@@ -12,8 +12,7 @@ from typing import Any
 from pytest_autotune.cache.model import Value, plain_value
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.tuners.shared.functions import closure_cells, python_function
-from pytest_autotune.tuners.shared.source_digest import is_code, stable_value
-from pytest_autotune.tuners.shared.values import DtypeName, unwrapped
+from pytest_autotune.tuners.shared.source_digest import DtypeName, is_code, stable_value, unwrapped
 from pytest_autotune.tuners.triton.internals import autotuners
 
 #: The functions of ``triton.heuristics``, by the name of the value that each makes.

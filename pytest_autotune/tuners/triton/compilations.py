@@ -24,6 +24,7 @@ from pytest_autotune.tuners.triton.internals import autotuners, compiler, enviro
 from pytest_autotune.tuners.triton.specialisation_text import NoText, text_of, words_of
 
 _OF_THREAD = threading.local()
+_OF_TRITON = ("grid", "warmup")
 
 
 class CompiledElsewhere(Exception):
@@ -106,9 +107,6 @@ def name_of(source: Any, target: Any, options: Any) -> str:
     given = sorted((str(name), str(value)) for name, value in dict(options or {}).items())
     parts = (*compiler.description_of(source), str(target), given, environment.cache_folder())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-
-
-_OF_TRITON = ("grid", "warmup")
 
 
 @dataclass(frozen=True)

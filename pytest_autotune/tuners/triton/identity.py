@@ -31,13 +31,14 @@ from pytest_autotune.tuners.shared.library import versions_of
 from pytest_autotune.tuners.shared.source_digest import (
     FORM,
     callable_text,
+    digest,
     immutable_text,
     label_text,
     source_digest,
     source_parts,
     stable_value,
+    unwrapped,
 )
-from pytest_autotune.tuners.shared.values import digest, unwrapped
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call, Heuristics, key_value, key_values
 from pytest_autotune.tuners.triton.internals import environment

@@ -16,6 +16,10 @@ from pytest_autotune.tuners.triton.internals.environment import AUTOTUNER_MODULE
 
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
 _PARAMETERS = {DISK_CACHE: ["self", "tuning_key", "configs", "bench_fn"], PRUNE: ["self", "kwargs"]}
+_BENCH_PARAMETERS = ["self", "args", "config", "meta"]
+_BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
+#: What ``triton.testing.do_bench`` takes by itself, in milliseconds.
+_WARMUP_MS, _REP_MS = 25, 100
 
 
 def method_of(autotuner_class: Any, name: str) -> Callable[..., Any]:
@@ -158,12 +162,6 @@ def jit_function(layer: Any) -> Any:
 def heuristics_under(autotuner: Any) -> list[Any]:
     """The ``triton.heuristics`` between an autotuner and its kernel."""
     return [layer for layer in layers(autotuner.fn) if is_heuristics(layer)]
-
-
-_BENCH_PARAMETERS = ["self", "args", "config", "meta"]
-_BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
-#: What ``triton.testing.do_bench`` takes by itself, in milliseconds.
-_WARMUP_MS, _REP_MS = 25, 100
 
 
 def arguments_of(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -9,13 +9,22 @@ from contextlib import suppress
 from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.values import digest
+from pytest_autotune.tuners.shared.source_digest import digest
 
 AUTOTUNER_MODULE = "triton.runtime.autotuner"
 #: Triton imports it after its autotuner.
 COMPILER_MODULE = "triton.compiler"
 JIT_MODULE = "triton.runtime.jit"
 LANGUAGE_MODULE = "triton.language.core"
+#: Of the variables in Triton's key, those by which it only tells more of what it does.
+_TELLING = re.compile("DUMP|TIMING|DEBUG|LINE_INFO|IR_LOC|DI_LOCAL")
+#: Those of ``triton.knobs`` that change what a kernel is compiled to, and are no variables of that key.
+_KNOBS = {
+    "runtime": ("debug", "sanitize_overflow"),
+    "compilation": ("instrumentation_mode", "override"),
+    "nvidia": ("ptxas_options", "mock_ptx_version"),
+    "amd": ("scalarize_packed_fops", "buffer_ops_analyze_small_tensor_range"),
+}
 
 
 def module(name: str) -> Any:
@@ -67,17 +76,6 @@ def target_of(arch: str) -> Any:
     if kind == "gfx":
         return backends.GPUTarget("hip", arch, 64 if number.startswith("9") else 32)
     raise HookError(f"{arch} is an architecture that is not known here")
-
-
-#: Of the variables in Triton's key, those by which it only tells more of what it does.
-_TELLING = re.compile("DUMP|TIMING|DEBUG|LINE_INFO|IR_LOC|DI_LOCAL")
-#: Those of ``triton.knobs`` that change what a kernel is compiled to, and are no variables of that key.
-_KNOBS = {
-    "runtime": ("debug", "sanitize_overflow"),
-    "compilation": ("instrumentation_mode", "override"),
-    "nvidia": ("ptxas_options", "mock_ptx_version"),
-    "amd": ("scalarize_packed_fops", "buffer_ops_analyze_small_tensor_range"),
-}
 
 
 def changed_settings() -> Iterator[str]:
