@@ -384,6 +384,8 @@ class Entry:
         a part of what makes entries equal.
     :param digests: what digests of the fingerprint are made of, where it is known; told, and not a part of what makes
         entries equal either. In a file they stand once for all entries.
+    :param generation: how often the entry was replaced or removed in a store that many share; of two there, the higher
+        one stays, whatever their times. Not a part of what makes entries equal.
     """
 
     problem: Problem
@@ -396,6 +398,7 @@ class Entry:
     versions: Versions = NO_VERSIONS
     compiled: tuple[str, ...] = field(default=(), compare=False)
     digests: tuple[Digest, ...] = field(default=(), compare=False)
+    generation: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fingerprint", tuple(sorted(self.fingerprint, key=_BY_NAME)))

@@ -93,15 +93,16 @@ class Measured:
 def ranked(rivals: Sequence[Measured]) -> list[Measured]:
     """Measurements of one problem, the one to keep first; the same for every order of them.
 
-    Undisturbed before disturbed, then the lower time, then the lower position of the choice among the candidates, then
-    what more of them chose, then the encoding.
+    The higher generation, then undisturbed before disturbed, then the lower time, then the lower position of the choice
+    among the candidates, then what more of them chose, then the encoding.
     """
     if len(rivals) == 1:
         return list(rivals)
 
     def quality(one: Measured) -> tuple[object, ...]:
         votes = sum(same_choice(one.entry, rival.entry) for rival in rivals)
-        return one.disturbed, best_time_us(one.entry), _position(one.entry), -votes, repr(one.entry), one.origin
+        measured = -one.entry.generation, one.disturbed, best_time_us(one.entry)
+        return *measured, _position(one.entry), -votes, repr(one.entry), one.origin
 
     return sorted(rivals, key=quality)
 

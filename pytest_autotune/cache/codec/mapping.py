@@ -120,6 +120,7 @@ def _entry_to(entry: Entry, device: str) -> Plain:
         tuning_seconds=float(entry.tuning_seconds),
         environment=str(entry.versions),
         compiled=list(entry.compiled),
+        generation=entry.generation,
     )
     if entry.choice is not None:
         plain["choice"] = _candidate_to(entry.choice)

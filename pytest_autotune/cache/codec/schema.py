@@ -40,7 +40,8 @@ MESSAGES: Mapping[str, Mapping[str, Field]] = {
     "candidate": _fields("id text, params value*, time_us float, failed text, label text"),
     "entry": _fields(
         "tuner text, kernel text, key value*, device text, fingerprint value*, choice candidate, "
-        "candidates candidate*, native bytes, label text, tuning_seconds float, environment text, compiled text*"
+        "candidates candidate*, native bytes, label text, tuning_seconds float, environment text, compiled text*, "
+        "generation uint32"
     ),
 }
 
@@ -89,7 +90,7 @@ def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """The entries, one for each problem and fingerprint.
 
     Two sides of a version-control merge may both have added one. Of those the
-    faster stays, then the one that is encoded lower: whatever the order of the
+    higher generation stays, then the faster one, then the one that is encoded lower: whatever the order of the
     lines, the same.
     """
     found: dict[Identity, list[Entry]] = {}
@@ -98,9 +99,9 @@ def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple([min(same, key=_preference) if len(same) > 1 else same[0] for same in found.values()])
 
 
-def _preference(entry: Entry) -> tuple[float, str]:
+def _preference(entry: Entry) -> tuple[int, float, str]:
     time_us = entry.choice.time_us if entry.choice else None
-    return math.inf if time_us is None or math.isnan(time_us) else time_us, repr(entry)
+    return -entry.generation, math.inf if time_us is None or math.isnan(time_us) else time_us, repr(entry)
 
 
 def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
