@@ -40,7 +40,7 @@ class Adapter:
         self._caches = GraphCaches()
         self._workers = CompileWorkers()
         describe, timed = Descriptions(), Benchmarks()
-        self._kernels = Kernels(describe, timed)
+        self._kernels = Kernels(describe, timed, self._workers)
         self._parts: list[Part] = [
             describe,
             timed,

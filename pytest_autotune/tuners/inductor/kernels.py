@@ -4,7 +4,7 @@
 hit only the choice is compiled. A kernel for which a search is still to be made gets its
 ``run`` wrapped, in the instance, for one call: Inductor tunes inside the first one. Later
 launches are its own. In a search its list of candidates races; what else it measures, as in
-a descent by coordinates, is only noted.
+a descent by coordinates, is only noted, and compiled ahead where there are children.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pytest_autotune.tuners.inductor.candidates import (
     may_win,
     params_of,
 )
-from pytest_autotune.tuners.inductor.compiling import CompileThreads
+from pytest_autotune.tuners.inductor.compiling import CompileThreads, CompileWorkers, Neighbours
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.inductor.identity import (
@@ -115,20 +115,24 @@ class Kernels(Part):
     """The part of the adapter for configurations of kernels.
 
     :param describe: what a kernel fuses.
+    :param workers: compile what a descent is about to try.
     """
 
     tuner = "inductor.config"
     module = "torch._inductor.runtime.triton_heuristics"
 
-    def __init__(self, describe: Callable[[Any], str], timed: Benchmarks) -> None:
+    def __init__(self, describe: Callable[[Any], str], timed: Benchmarks, workers: CompileWorkers) -> None:
         self._describe = describe
         self._timed = timed
+        self._workers = workers
         self._hash_configs: Callable[[Sequence[Any]], str] = str
         self._threads: CompileThreads | None = None
         #: What the search for an autotuner is known by: once it is narrowed to the choice, its list is gone.
         self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         #: What is measured now of each autotuner that is searched for, in milliseconds.
         self._times_ms: dict[int, dict[Params, float]] = {}
+        #: What children compile for the descents that go on now.
+        self._neighbours: dict[int, Neighbours] = {}
         #: What a race has found of the launchers that Inductor asks for now, in milliseconds.
         self._raced_ms: dict[Any, float] = {}
         #: Kernels that were measured without passing the door.
@@ -145,6 +149,8 @@ class Kernels(Part):
         patches.replace(owner, "bench", ["self", "launcher", "args", "with_profiler", "kwargs"], self._bench)
         with suppress(HookError):  # then each is measured alone
             patches.replace(owner, "benchmark_all_configs", ["self", "args", "kwargs"], self._benchmark_all)
+        with suppress(HookError):  # then each that a descent tries is compiled at its turn
+            patches.replace(owner, "_precompile_config", ["self", "cfg"], self._compile_one)
 
     def _acts_on(self, autotuner: Any) -> bool:
         session = self._session
@@ -324,11 +330,15 @@ class Kernels(Part):
 
     def _tune(self, autotuner: Any, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         times_ms = self._times_ms[id(autotuner)] = {}
+        if neighbours := self._workers.neighbours(autotuner, times_ms):
+            self._neighbours[id(autotuner)] = neighbours
         try:
             with self._timed.searching(tuning):
                 result = autotuner.run(*args, **kwargs)
         finally:
             del self._times_ms[id(autotuner)]
+            if neighbours is not None:
+                self._neighbours.pop(id(autotuner)).end()
         if not times_ms:  # one launcher was left, and Inductor had nothing to measure
             return result
         chosen = params_of(autotuner.launchers[0].config)
@@ -351,6 +361,11 @@ class Kernels(Part):
             return original(autotuner, *args, **kwargs)
         finally:
             self._raced_ms.clear()
+
+    def _compile_one(self, original: Any, autotuner: Any, cfg: Any) -> Any:
+        """Stand in for the compilation of one configuration: in a descent, a child may have done it."""
+        neighbours = self._neighbours.get(id(autotuner))
+        return (neighbours.compiled(cfg) if neighbours is not None else None) or original(autotuner, cfg)
 
     def _bench(
         self, original: Any, autotuner: Any, launcher: Any, *args: Any, with_profiler: bool = False, **kwargs: Any
