@@ -78,25 +78,31 @@ def _escape(match: re.Match[str]) -> str:
 
 _DEEPEST = 20
 _UNKNOWN = "field"
-_SPACES = re.compile(r"\s*")
-_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ \t]*(:?)[ \t]*")
-_ATOM = re.compile(r"-?[A-Za-z0-9_.][A-Za-z0-9_.+\-]*")
-# What our printer writes, and most files hold: a text without escapes and another text after it; a short message.
-_SIMPLE_TEXT = re.compile(r""""([^"\\\n]*)"(?=[ \n]+[a-z}])""")
-_SIMPLE_MESSAGE = re.compile(r"""\{[^{}<>"'#\\\n]{,200}(?:"[^"\\\n]{,200}"[^{}<>"'#\\\n]{,200}){,3}\}""")
+# What a token is: the number of its group.
+_SIMPLE, _WORD, _STRING, _ATOM, _CHAR, _END = range(1, 7)
+# The first is what our printer writes, and most files hold: a short message without others in it.
+_TOKEN = re.compile(
+    r"""\s*(?:\#[^\n]*\s*)*(?:
+      (\{ [^{}<>"'\#\\\n]{,200} (?:"[^"\\\n]{,200}"[^{}<>"'\#\\\n]{,200}){,3} \})
+    | ([A-Za-z_][A-Za-z0-9_]*(?::|(?![A-Za-z0-9_.+\-])))
+    | ("[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*')
+    | (-?[A-Za-z0-9_.][A-Za-z0-9_.+\-]*)
+    | (.)
+    | (\Z))""",
+    re.VERBOSE | re.DOTALL,
+)
 
 _INT = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,19})")
 _FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fF]?")
 _NON_FINITE = re.compile(r"(-?(?:inf(?:inity)?|nan))f?", re.IGNORECASE)
 _BOOLS = {**dict.fromkeys(("true", "True", "t", "1"), True), **dict.fromkeys(("false", "False", "f", "0"), False)}
 
-_STOP = {quote: re.compile(rf"[{quote}\\\n]") for quote in "\"'"}
 _ESCAPE = re.compile(
     r"\\(?:([abfnrtv\\'\"])|([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})"
     r"|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|.?)",
     re.DOTALL,
 )
-_SIMPLE = dict(zip("abfnrtv\\'\"", "\a\b\f\n\r\t\v\\'\"", strict=True))
+_CHARS = dict(zip("abfnrtv\\'\"", "\a\b\f\n\r\t\v\\'\"", strict=True))
 # A byte as surrogateescape spells it.
 _AS_BYTE = [chr(byte) if byte < 0x80 else chr(0xDC00 + byte) for byte in range(256)]
 
@@ -106,14 +112,19 @@ def decode(text: str, where: str) -> Cache:
 
     :raises CacheError: where it holds none, with line and column where it is no text of protobuf's.
     """
-    return from_mapping(_Parser(text, where).message("cache", 0, "")[0], where, text)
+    return from_mapping(_Parser(text, where).message("cache", 0, ""), where, text)
 
 
 class _Parser:
-    """Makes a plain mapping of a text; every method that reads something returns where that ends, too.
+    """Makes a plain mapping of a text, token by token.
 
     :param where: the path, for errors.
     """
+
+    _token: re.Match[str]
+    #: What kind of token is next, and the token.
+    _kind: int
+    _word: str
 
     def __init__(self, text: str, where: str) -> None:
         self._text = text
@@ -122,152 +133,143 @@ class _Parser:
         self._values: dict[str, Plain] = {}
         self._depth = 0
 
-    def message(self, kind: str, position: int, close: str) -> tuple[Plain, int]:
+    def _next(self) -> None:
+        self._token = token = next(self._tokens)
+        self._kind = kind = token.lastindex or _END
+        self._word = token[kind]
+
+    def message(self, kind: str, start: int, close: str) -> Plain:
         """The fields of a message from behind its bracket on; that of the whole text has none."""
-        text, found = self._text, Plain()
-        position = self._gap(position)
-        while not text.startswith(close, position) if close else position < len(text):
-            position = self._gap(self._field(kind, position, found))
-            if text.startswith((",", ";"), position):
-                position = self._gap(position + 1)
-        return found, position + len(close)
+        self._tokens = _TOKEN.finditer(self._text, start)
+        self._next()
+        found: Plain = {}
+        while self._word != close:
+            self._field(kind, found)
+            if self._word in (",", ";"):
+                self._next()
+        if close:
+            self._next()
+        return found
 
-    def _field(self, kind: str, position: int, found: Plain) -> int:
-        text = self._text
-        match = _NAME.match(text, position)
-        if match is None:
-            self._fail(position, f"a field of {_article(kind)} belongs here, not {self._shown(position)}")
-        name, colon = match.groups()
-        after = self._gap(match.end())
-        if not colon and text.startswith(":", after):
-            colon, after = ":", self._gap(after + 1)
+    def _field(self, kind: str, found: Plain) -> None:
+        if self._kind != _WORD:
+            self._fail(f"a field of {_article(kind)} belongs here, not {self._shown()}")
+        token, word = self._token, self._word
+        name = word.removesuffix(":")
         field = MESSAGES[kind].get(name) if kind != _UNKNOWN else None
-        if not colon and not (field.kind in MESSAGES if field else text.startswith(("{", "<"), after)):
-            self._fail(after, f'a ":" belongs after "{name}", not {self._shown(after)}')
+        self._next()
+        if name is word and self._word == ":":
+            word = f"{word}:"
+            self._next()
+        if not word.endswith(":") and not (field.kind in MESSAGES if field else self._opens()):
+            self._fail(f'a ":" belongs after "{name}", not {self._shown()}')
         if field is None:
-            found[name], after = self._unknown(name, after)
-            return after
-        if not field.repeated:
-            if name in found:
-                self._fail(position, f'"{name}" is one value too many in {_article(kind)}')
-            found[name], after = self._one(field.kind, name, after)
-            return after
-        items = found.setdefault(name, [])
-        if not text.startswith("[", after):
-            one, after = self._one(field.kind, name, after)
-            items.append(one)
-            return after
-        return self._list(field.kind, name, after, items)
+            found[name] = self._unknown(name)
+        elif field.repeated:
+            items = found.setdefault(name, [])
+            items += self._list(field.kind, name) if self._word == "[" else [self._one(field.kind, name)]
+        elif name in found:
+            self._fail(f'"{name}" is one value too many in {_article(kind)}', token)
+        else:
+            found[name] = self._one(field.kind, name)
 
-    def _list(self, kind: str, name: str, position: int, items: list[Any]) -> int:
-        text = self._text
-        position = self._gap(position + 1)
-        while not text.startswith("]", position):
-            one, position = self._one(kind, name, position)
-            items.append(one)
-            position = self._gap(position)
-            if text.startswith(",", position):
-                position = self._gap(position + 1)
-                if text.startswith("]", position):
-                    self._fail(position, "a list ends with a comma")
-            elif not text.startswith("]", position):
-                self._fail(position, f'"," or "]" belongs here, not {self._shown(position)}')
-        return position + 1
+    def _list(self, kind: str, name: str) -> list[Any]:
+        items = []
+        self._next()
+        while self._word != "]":
+            items.append(self._one(kind, name))
+            if self._word == ",":
+                self._next()
+                if self._word == "]":
+                    self._fail("a list ends with a comma")
+            elif self._word != "]":
+                self._fail(f'"," or "]" belongs here, not {self._shown()}')
+        self._next()
+        return items
 
-    def _one(self, kind: str, name: str, position: int) -> tuple[Any, int]:
+    def _one(self, kind: str, name: str) -> Any:
         """One message or scalar."""
-        text = self._text
-        if kind == _UNKNOWN:
-            return self._unknown(name, position)
         if kind == "text" or kind == "bytes":
-            simple = _SIMPLE_TEXT.match(text, position) if kind == "text" else None
-            return (simple[1], simple.end()) if simple else self._string(position, kind == "text", name)
+            return self._string(kind == "text", name)
+        if kind == _UNKNOWN:
+            return self._unknown(name)
         if kind not in MESSAGES:
-            return self._number(kind, name, position)
-        if not text.startswith(("{", "<"), position):
-            self._fail(position, f'{_article(kind)} in "{{ }}" belongs here, not {self._shown(position)}')
-        simple = _SIMPLE_MESSAGE.match(text, position) if kind == "value" else None
-        if simple is not None:
-            value = self._values.get(simple[0])
-            if value is None:
-                value = self._values[simple[0]] = self.message(kind, position + 1, "}")[0]
-            return value, simple.end()
-        return self.message(kind, position + 1, "}" if text[position] == "{" else ">")
+            return self._number(kind, name)
+        if not self._opens():
+            self._fail(f'{_article(kind)} in "{{ }}" belongs here, not {self._shown()}')
+        if kind != "value" or self._kind != _SIMPLE:
+            return self._inside(kind)
+        simple = self._word
+        value = self._values.get(simple)
+        if value is None:
+            value = self._values[simple] = self._inside(kind)
+        else:
+            self._next()
+        return value
 
-    def _number(self, kind: str, name: str, position: int) -> tuple[Any, int]:
-        atom = _ATOM.match(self._text, position)
-        word = atom[0] if atom and atom.end() - position <= 400 else ""
+    def _opens(self) -> bool:
+        return self._kind == _SIMPLE or self._word in ("{", "<")
+
+    def _inside(self, kind: str) -> Plain:
+        return self.message(kind, self._token.start(self._kind) + 1, ">" if self._word == "<" else "}")
+
+    def _number(self, kind: str, name: str) -> Any:
+        word = self._word if self._kind in (_WORD, _ATOM) and len(self._word) <= 400 else ""
         read = _NUMBERS[kind](word)
-        if atom is None or read is None:
+        if read is None:
             wanted = {"bool": "true or false", "float": "a number"}.get(kind, f"an integer of {kind[-2:]} bits")
-            self._fail(position, f'{wanted} belongs after "{name}:", not {self._shown(position)}')
-        return read, atom.end()
+            self._fail(f'{wanted} belongs after "{name}:", not {self._shown()}')
+        self._next()
+        return read
 
-    def _string(self, position: int, is_text: bool, name: str) -> tuple[str | bytes, int]:
-        start, after, parts = position, position, []
-        while (quote := self._text[position : position + 1]) in ('"', "'") and quote:
-            after = self._string_end(position, quote)
-            parts.append(self._text[position + 1 : after - 1])
-            position = self._gap(after)
+    def _string(self, is_text: bool, name: str) -> str | bytes:
+        first, parts = self._token, []
+        while self._kind == _STRING:
+            parts.append(self._word[1:-1])
+            self._next()
+        if self._word in ('"', "'"):
+            self._fail("a text without an end")
         if not parts:
-            self._fail(position, f'text in quotes belongs after "{name}:", not {self._shown(position)}')
+            self._fail(f'text in quotes belongs after "{name}:", not {self._shown()}')
+        if is_text and len(parts) == 1 and "\\" not in parts[0]:
+            return parts[0]
         try:
             data = b"".join(_ESCAPE.sub(_unescaped, part).encode("utf-8", "surrogateescape") for part in parts)
-            return (data.decode() if is_text else data), after
+            return data.decode() if is_text else data
         except UnicodeDecodeError:
-            self._fail(start, f'"{name}" is not encoded in UTF-8')
+            self._fail(f'"{name}" is not encoded in UTF-8', first)
         except ValueError as error:
-            self._fail(start, f'"{name}" has the escape {str(error)!r}, which there is none of')
+            self._fail(f'"{name}" has the escape {str(error)!r}, which there is none of', first)
 
-    def _string_end(self, position: int, quote: str) -> int:
-        start, position = position, position + 1
-        while (stop := _STOP[quote].search(self._text, position)) and stop[0] != "\n":
-            if stop[0] == quote:
-                return stop.end()
-            position = stop.end() + 1
-        self._fail(start, "a text without an end")
-
-    def _unknown(self, name: str, position: int) -> tuple[None, int]:
+    def _unknown(self, name: str) -> None:
         """Past the value of a field that this version does not know, or one in a list of it."""
         if self._depth == _DEEPEST:
             raise CacheError(self._where, "is nested too deeply for a cache")
         self._depth += 1
-        char = self._text[position : position + 1]
-        if char == "[":
-            after = self._list(_UNKNOWN, name, position, [])
-        elif char in ("{", "<"):
-            after = self.message(_UNKNOWN, position + 1, "}" if char == "{" else ">")[1]
-        elif char in ('"', "'"):
-            after = self._string(position, False, name)[1]
-        elif atom := _ATOM.match(self._text, position):
-            after = atom.end()
+        if self._word == "[":
+            self._list(_UNKNOWN, name)
+        elif self._opens():
+            self._inside(_UNKNOWN)
+        elif self._kind in (_WORD, _ATOM) and not self._word.endswith(":"):
+            self._next()
+        elif self._kind == _STRING:
+            self._string(False, name)
         else:
-            self._fail(position, f"a value belongs here, not {self._shown(position)}")
+            self._fail(f"a value belongs here, not {self._shown()}")
         self._depth -= 1
-        return None, after
 
-    def _gap(self, position: int) -> int:
-        """Where white space and comments end."""
-        text = self._text
-        while True:
-            space = _SPACES.match(text, position)
-            position = space.end() if space else position
-            if not text.startswith("#", position):
-                return position
-            end = text.find("\n", position)
-            position = len(text) if end < 0 else end + 1
-
-    def _shown(self, position: int) -> str:
-        if position >= len(self._text):
+    def _shown(self) -> str:
+        if self._kind == _END:
             return "the end of the file"
-        atom = _ATOM.match(self._text, position, position + 40)
-        return f'"{atom[0] if atom else self._text[position]}"'
+        return f'"{self._word.removesuffix(":")[:40] if self._kind in (_WORD, _ATOM) else self._word[0]}"'
 
-    def _fail(self, position: int, found: str) -> NoReturn:
-        """Refuse the text.
+    def _fail(self, found: str, token: re.Match[str] | None = None) -> NoReturn:
+        """Refuse the text at a token, or at the next one.
 
-        :raises CacheError: with line and column of the position.
+        :raises CacheError: with line and column.
         """
+        token = token or self._token
+        position = token.start(token.lastindex or _END)
         line = self._text.count("\n", 0, position) + 1
         column = position - self._text.rfind("\n", 0, position)
         raise CacheError(f"{self._where}:{line}:{column}", found)
@@ -310,7 +312,7 @@ def _unescaped(match: re.Match[str]) -> str:
     """
     simple, octal, byte, *codes = match.groups()
     if simple:
-        return _SIMPLE[simple]
+        return _CHARS[simple]
     if octal and int(octal, 8) < 256:
         return _AS_BYTE[int(octal, 8)]
     if byte:
