@@ -10,6 +10,8 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from pytest_autotune.cache.codec.schema import (
@@ -46,7 +48,7 @@ def to_mapping(entries: Sequence[Entry]) -> Plain:
     ids = device_ids(entry.problem.device for entry in entries)
     plain: Plain = {
         "format_version": FORMAT_VERSION,
-        "devices": [{"id": id, **_device_to(device)} for device, id in ids.items()],
+        "devices": [_fields_of("device", device, id=id) for device, id in ids.items()],
     }
     if digests := known_digests(entries):
         plain["digests"] = [_digest_to(digests[id]) for id in sorted(digests)]
@@ -57,7 +59,7 @@ def to_mapping(entries: Sequence[Entry]) -> Plain:
 def entry_to_mapping(entry: Entry) -> Plain:
     """The entry as JSON holds it outside a file, with its device and digests inside."""
     plain = _entry_to(entry, "")
-    plain["device"] = _device_to(entry.problem.device)
+    plain["device"] = _fields_of("device", entry.problem.device, id="")
     if entry.digests:
         plain["digests"] = list(map(_digest_to, entry.digests))
     jsonable: Plain = for_json(plain)
@@ -75,17 +77,20 @@ def for_json(plain: Any) -> Any:
     return str(plain) if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-def _plain(message: str, **fields: Any) -> Plain:
-    """The fields of a message that are set, in the order in which they are written."""
-    return {name: fields[name] for name in MESSAGES[message] if fields.get(name)}
+def _fields_of(kind: str, message: object, **given: Any) -> Plain:
+    """The fields of a message that are set, in the order in which they are written.
 
-
-def _device_to(device: Device) -> Plain:
-    return _plain("device", name=device.name, arch=device.arch, multiprocessors=device.multiprocessors)
-
-
-def _digest_to(digest: Digest) -> Plain:
-    return {"id": digest.id, "parts": list(digest.parts)}
+    :param given: those that are no attributes of it.
+    """
+    plain: Plain = {}
+    for name, (of, repeated) in MESSAGES[kind].items():
+        found = given[name] if name in given else getattr(message, name)
+        if not found and (found is None or name != "time_us"):  # a time of 0 is one that was measured
+            continue
+        if of in MESSAGES:
+            found = list(map(_WRITERS[of], found)) if repeated else _WRITERS[of](found)
+        plain[name] = list(found) if repeated else found
+    return plain
 
 
 def _value_to(value: Value) -> Plain:
@@ -97,34 +102,25 @@ def _value_to(value: Value) -> Plain:
     return plain
 
 
-def _candidate_to(candidate: Candidate) -> Plain:
-    plain: Plain = {"id": candidate.id, "params": list(map(_value_to, candidate.params))}
-    plain |= {"time_us": candidate.time_us, "failed": candidate.failed, "label": candidate.label}
-    # A time of 0 is one that was measured.
-    return {name: field for name, field in plain.items() if field or (name == "time_us" and field is not None)}
+def _digest_to(digest: Digest) -> Plain:
+    return {"id": digest.id, "parts": list(digest.parts)}
 
 
 def _entry_to(entry: Entry, device: str) -> Plain:
     problem = entry.problem
-    plain = _plain(
+    return _fields_of(
         "entry",
+        entry,
         tuner=problem.tuner,
         kernel=problem.kernel,
-        key=list(map(_value_to, problem.key)),
+        key=problem.key,
         device=device,
-        fingerprint=list(map(_value_to, entry.fingerprint)),
-        choice=entry.choice is not None,
-        candidates=list(map(_candidate_to, entry.candidates)),
-        native=entry.native,
-        label=entry.label,
         tuning_seconds=float(entry.tuning_seconds),
         environment=str(entry.versions),
-        compiled=list(entry.compiled),
-        generation=entry.generation,
     )
-    if entry.choice is not None:
-        plain["choice"] = _candidate_to(entry.choice)
-    return plain
+
+
+_WRITERS: dict[str, Callable[[Any], Plain]] = {"value": _value_to, "candidate": partial(_fields_of, "candidate")}
 
 
 class _WrongError(Exception):
@@ -173,6 +169,10 @@ def _scalar(kind: str, found: Any) -> Any:
     return found
 
 
+#: What entries refer to comes before them, wherever it stands in the file.
+_IN_ORDER = ("devices", "digests", "entries")
+
+
 class _Reader:
     """Reads plain mappings; ``unknown`` is the first (field, message) that this version does not know."""
 
@@ -183,20 +183,18 @@ class _Reader:
         # A parser may give one object for equal values, which are many.
         self._values: dict[int, Value] = {}
         self._make: dict[str, Callable[[Plain], Any]] = {
-            "device": _device_of,
-            "digest": lambda fields: Digest(fields.get("id", ""), fields.get("parts", ())),
+            "device": self._device_of,
+            "digest": self._digest_of,
             "value": _value_of,
             "candidate": lambda fields: Candidate(**fields),
             "entry": self._entry_of,
         }
 
     def cache(self, plain: Any, where: str) -> Cache:
-        first = plain
-        if type(plain) is dict:
-            first = {name: plain[name] for name in plain if name not in ("devices", "digests", "entries")}
-        check_version(self._fields("cache", first).get("format_version", 0), where)
-        self._read_tables(plain)
-        return Cache(self._fields("cache", {"entries": plain.get("entries", [])})["entries"])
+        rest = {name: plain[name] for name in plain if name not in _IN_ORDER} if type(plain) is dict else plain
+        check_version(self._fields("cache", rest).get("format_version", 0), where)
+        lists = {name: plain[name] for name in _IN_ORDER if name in plain}
+        return Cache(self._fields("cache", lists).get("entries", ()))
 
     def lone_entry(self, plain: Any) -> Entry:
         """An entry with its device and digests inside."""
@@ -204,22 +202,10 @@ class _Reader:
             _refuse(plain, "a mapping")
         inside = dict(plain)
         if "device" in inside:
-            self._devices[""] = _device_of(self._fields("device", inside.pop("device")))[1]
-        self._read_tables({"digests": inside.pop("digests", [])})
+            self._devices[""] = _device_of(self._fields("device", inside.pop("device")))
+        self._fields("cache", {"digests": inside.pop("digests", [])})
         entry: Entry = self._one("entry", inside)
         return entry
-
-    def _read_tables(self, plain: Plain) -> None:
-        tables = self._fields("cache", {name: plain[name] for name in ("devices", "digests") if name in plain})
-        for index, (id, device) in enumerate(tables.get("devices", ())):
-            if not id:
-                raise _WrongError(" has no id", f"devices[{index}]")
-            if id in self._devices:
-                raise _WrongError(f': the id "{id}" is used twice', f"devices[{index}]")
-            self._devices[id] = device
-        # Both sides of a merge may have the same digest: whatever the order of the lines, the same one stays.
-        for digest in sorted(tables.get("digests", ()), key=lambda digest: digest.parts, reverse=True):
-            self._digests[digest.id] = digest
 
     def _fields(self, kind: str, plain: Any) -> Plain:
         """The fields of a message, each as what the model has for it."""
@@ -262,6 +248,19 @@ class _Reader:
                 self._values[id(plain)] = value
         return value
 
+    def _device_of(self, fields: Plain) -> None:
+        id, device = fields.get("id", ""), _device_of(fields)
+        if not id:
+            raise _WrongError(" has no id")
+        if id in self._devices:
+            raise _WrongError(f': the id "{id}" is used twice')
+        self._devices[id] = device
+
+    def _digest_of(self, fields: Plain) -> None:
+        digest = Digest(fields.get("id", ""), fields.get("parts", ()))
+        # Both sides of a merge may have the same digest: whatever the order of the lines, the same one stays.
+        self._digests[digest.id] = min(digest, self._digests.get(digest.id, digest), key=attrgetter("parts"))
+
     def _entry_of(self, fields: Plain) -> Entry:
         id, fingerprint = fields.pop("device", ""), fields.pop("fingerprint", ())
         device = self._devices.get(id)
@@ -276,9 +275,8 @@ class _Reader:
         )
 
 
-def _device_of(fields: Plain) -> tuple[str, Device]:
-    device = Device(fields.get("name", ""), fields.get("arch", ""), fields.get("multiprocessors", 0))
-    return fields.get("id", ""), device
+def _device_of(fields: Plain) -> Device:
+    return Device(fields.get("name", ""), fields.get("arch", ""), fields.get("multiprocessors", 0))
 
 
 def _value_of(fields: Plain) -> Value:

@@ -164,7 +164,8 @@ class _Parser:
         if not word.endswith(":") and not (field.kind in MESSAGES if field else self._opens()):
             self._fail(f'a ":" belongs after "{name}", not {self._shown()}')
         if field is None:
-            found[name] = self._unknown(name)
+            found[name] = None
+            self._unknown(name)
         elif field.repeated:
             items = found.setdefault(name, [])
             items += self._list(field.kind, name) if self._word == "[" else [self._one(field.kind, name)]
