@@ -21,6 +21,7 @@ from pytest_autotune.report.terminal import notes
 from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Result
 
+_OUTCOMES = ("hit", "miss", "stale", "mismatch", "uncacheable")
 _NOT_COVERED = "Not covered"
 #: The titles of tables, by the word of their rows, where they are not that word.
 _TITLES = dict.fromkeys(NOT_COVERED, _NOT_COVERED) | {
@@ -81,9 +82,9 @@ def _head(result: Result) -> Iterator[str]:
     if result.gate.skipped:
         yield f"\n{code(result.gate.skipped)}"
     yield ""
-    yield from _table(
-        ["hit", "miss", "stale", "mismatch", "uncacheable", "untracked", "tuned", "unused"], [_counts(result)]
-    )
+    names = [*_OUTCOMES, "untracked", "tuned", "unused"]
+    known = [name for name in names if result.is_judged or result.counts[name] or name not in _OUTCOMES]
+    yield from _table(names, [[str(result.counts[name]) if name in known else "" for name in names]])
     for path, entries in result.loaded:
         yield f"\nLoaded: {code(path)}, {counted(entries, 'entry')}."
     if result.dump is not None and result.dump.written:
@@ -118,13 +119,6 @@ def _notes(result: Result) -> Iterator[str]:
         raced = f"verify {result.request.verify}: {counted(len(result.verified), 'choice')} raced"
         yield f"{raced} in {result.verifying_seconds:.1f} s"
     yield from (line for section in result.sections for line in section.lines)
-
-
-def _counts(result: Result) -> list[str]:
-    counts = result.counts
-    outcomes = ("hit", "miss", "stale", "mismatch", "uncacheable")
-    known = [str(counts[name]) if result.is_judged or counts[name] else "" for name in outcomes]
-    return [*known, str(len(result.untracked)), str(counts["tuned"]), str(counts["unused"])]
 
 
 def _found(one: Finding) -> list[str]:

@@ -237,6 +237,7 @@ class Result:
         counts["fallback"] = sum(bool(row.fallback) for row in self.rows)
         counts["unused"] = len(self.unused)
         counts["uncacheable"] = by_outcome[Outcome.UNCACHEABLE]
+        counts["untracked"] = len(self.untracked)
         return counts
 
     @property

@@ -7,7 +7,7 @@ import os
 import posixpath
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,7 +98,7 @@ def add_to_junit(result: Result, config: pytest.Config) -> None:
     for name, count in result.counts.items():
         log.add_global_property(f"autotune_{name}", count)
     for name, failed, skipped in _junit_cases(result):
-        for report in _as_reports(name, one_line(failed), one_line(skipped)):
+        for report in _as_reports(name, _Failure(one_line(failed), text_of(result)), one_line(skipped)):
             log.pytest_runtest_logreport(report)
 
 
@@ -113,12 +113,27 @@ def _junit_cases(result: Result) -> Iterator[tuple[str, str, str]]:
     yield from ((f"error_{number}", error, "") for number, error in enumerate(result.errors, 1))
 
 
-def _as_reports(name: str, failed: str, skipped: str) -> Iterator[pytest.TestReport]:
+@dataclass(frozen=True)
+class _Failure:
+    """Why a case failed, as JUnit's report takes it: a message, and a text below."""
+
+    message: str
+    text: str
+
+    @property
+    def reprcrash(self) -> _Failure:
+        return self
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _as_reports(name: str, failed: _Failure, skipped: str) -> Iterator[pytest.TestReport]:
     """What pytest would report of a test; only JUnit's report is told of it."""
     nodeid, place = f"{_JUNIT_CLASS}::{name}", (_JUNIT_CLASS, None, name)
     why: Any = None
     outcome: Literal["passed", "failed", "skipped"] = "passed"
-    if failed:
+    if failed.message:
         outcome, why = "failed", failed
     elif skipped:
         outcome, why = "skipped", (_JUNIT_CLASS, 0, skipped)
@@ -126,11 +141,15 @@ def _as_reports(name: str, failed: str, skipped: str) -> Iterator[pytest.TestRep
     yield pytest.TestReport(nodeid, place, {}, "passed", None, "teardown")
 
 
+def text_of(result: Result) -> str:
+    """The section of the terminal as text, with all rows."""
+    return "\n".join(line.word + line.text for line in terminal.section(result, 1))
+
+
 def pytest_html_section(result: Result) -> str:
     """The section for the report of pytest-html: that of the terminal, with all rows."""
-    lines = "\n".join(html.escape(line.word + line.text) for line in terminal.section(result, 1))
     style = "white-space: pre-wrap; overflow-wrap: anywhere"
-    return f'<h2>autotune cache</h2><pre id="autotune-cache" style="{style}">{lines}</pre>'
+    return f'<h2>autotune cache</h2><pre id="autotune-cache" style="{style}">{html.escape(text_of(result))}</pre>'
 
 
 def show(lines: Sequence[terminal.Line], terminalreporter: pytest.TerminalReporter) -> None:

@@ -112,6 +112,9 @@ def test_a_failed_gate_is_an_annotation_a_step_summary_after_what_is_there_and_a
     failure = cases(outdated)["gate"].find("failure")
     assert failure is not None
     assert failure.get("message") == "maximum allowed autotune cache misses exceeded: 1 > 0"
+    row, *_, command = (failure.text or "").splitlines()
+    assert row == "STALE tests/test_op.py::test_stale - toy:lib.op (M=2): source changed"
+    assert command == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
 
 
 def test_the_case_passes_with_the_gate_and_is_not_there_without_one(serial_outdated: Suite) -> None:

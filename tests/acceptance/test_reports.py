@@ -13,7 +13,20 @@ from tests.conftest import Suite
 
 #: The documented schema: a key -> the type of its value, or what it holds.
 COUNTS = dict.fromkeys(
-    ["hit", "miss", "stale", "mismatch", "tuned", "failed", "unrecorded", "fallback", "unused", "uncacheable"], int
+    [
+        "hit",
+        "miss",
+        "stale",
+        "mismatch",
+        "tuned",
+        "failed",
+        "unrecorded",
+        "fallback",
+        "unused",
+        "uncacheable",
+        "untracked",
+    ],
+    int,
 )
 CANDIDATE = {"params": dict, "time_us": float}
 LOOKUP = {
@@ -97,6 +110,7 @@ def test_the_json_report_has_the_documented_keys_and_its_counts_agree(changed: S
         "unrecorded": 0,
         "unused": 1,
         "uncacheable": 0,
+        "untracked": 0,
     }
     outcomes = [row["outcome"] for row in report["lookups"]]
     assert all(report["counts"][outcome] == outcomes.count(outcome) for outcome in set(outcomes))
@@ -240,6 +254,7 @@ def test_junit_has_the_counts_as_properties_of_the_suite(changed: Suite) -> None
         "autotune_fallback": "0",
         "autotune_unused": "1",
         "autotune_uncacheable": "0",
+        "autotune_untracked": "0",
     }
 
 

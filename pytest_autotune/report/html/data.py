@@ -55,7 +55,7 @@ def page_data(result: Result) -> dict[str, Any]:
     texts = Texts()
     dump = result.dump
     data = {
-        "counts": {**result.counts, "untracked": len(result.untracked), "slower": len(result.slower)},
+        "counts": {**result.counts, "slower": len(result.slower)},
         "judged": result.is_judged,
         "seconds": result.tuning_seconds,
         "saved": result.saved_seconds,
