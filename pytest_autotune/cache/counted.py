@@ -20,3 +20,11 @@ def duration(time_us: float) -> str:
         if abs(time_us) >= us:
             return f"{time_us / us:.4g} {unit}"
     return f"{time_us:.4g} us"
+
+
+def seconds(number: float) -> str:
+    """The same of a time in seconds: ``"72 ms"``, ``"1.5 s"``, ``"2.5 min"``."""
+    for unit, size, least in (("h", 3600, 5400), ("min", 60, 90)):
+        if number >= least:
+            return f"{number / size:.1f} {unit}"
+    return duration(float(f"{number * 1e6:.3g}")) if number else "0 s"

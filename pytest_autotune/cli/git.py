@@ -15,6 +15,7 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import Format, decode, encode, format_of
+from pytest_autotune.cache.counted import seconds
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import combine
@@ -194,7 +195,7 @@ def textconv(file: str) -> None:
 def _line(entry: Entry) -> str:
     on = f"{problem_text(entry.problem)} on {safe(entry.problem.device.id)}: {choice_and_time(entry)}"
     noted = [*map(str, entry.fingerprint), str(entry.versions), entry.label]
-    noted += [f"{entry.tuning_seconds:.3g} s of tuning"] if entry.tuning_seconds else []
+    noted += [f"{seconds(entry.tuning_seconds)} of tuning"] if entry.tuning_seconds else []
     # What fills lines of the file and is nothing to read: that it is another has to show all the same.
     rest = (entry.candidates, entry.native, entry.compiled, entry.digests)
     if any(rest):

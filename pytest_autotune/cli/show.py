@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.counted import counted, duration
+from pytest_autotune.cache.counted import counted, seconds
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device, Entry, Value
@@ -81,7 +81,7 @@ def _lines(cache: Cache, entries: Sequence[Entry], render: Callable[[_Groups], I
             counted(len(entries), "entry"),
             counted(len({name for name, _ in groups}), "kernel"),
             counted(len({device for _, device in groups}), "device"),
-            f"{sum(entry.tuning_seconds for entry in entries):.3g} s of tuning",
+            f"{seconds(sum(entry.tuning_seconds for entry in entries))} of tuning",
             *([f"{left_out} not shown"] if left_out else []),
         ]
     )
@@ -96,8 +96,8 @@ def _tables(groups: _Groups) -> Iterator[str]:
 def _summary(groups: _Groups) -> Iterator[str]:
     rows = [["kernel", "device", "entries", "tuned in"]]
     for (name, device), members in groups:
-        seconds = sum(entry.tuning_seconds for entry in members)
-        rows.append([safe(name), safe(device.id), str(len(members)), duration(seconds * 1e6)])
+        took = seconds(sum(entry.tuning_seconds for entry in members))
+        rows.append([safe(name), safe(device.id), str(len(members)), took])
     yield from table("kernels", rows, right=[2, 3])
     yield ""
 
@@ -112,7 +112,7 @@ def _group(name: str, device: Device, entries: list[Entry]) -> Iterator[str]:
     ordered = sorted(zip(keys, entries, strict=True), key=lambda row: [_order(row[0].get(name)) for name in own])
     for key, entry in ordered:
         cells = [key[name].words if name in key else "-" for name in own]
-        cells += [choice_text(entry), time_text(entry), f"{entry.tuning_seconds:.3g} s"]
+        cells += [choice_text(entry), time_text(entry), seconds(entry.tuning_seconds)]
         rows.append([*cells, *([" ".join(map(str, entry.fingerprint))] if is_ambiguous else [])])
     numeric = [number for number, name in enumerate(own) if all(_is_number(key.get(name)) for key in keys)]
     right = [*numeric, len(own) + 1, len(own) + 2]

@@ -142,7 +142,9 @@ def _asked_nothing(result: Result) -> str:
         else ""
     )
     ignores = f"autotune_ignore (ini) leaves out {result.ignored}" if result.ignored else ""
-    why = "; ".join(filter(None, [leaves, ignores, result.incomplete]))
+    disabled = result.collected.disabled
+    marked = f"autotune_cache(enabled=False) leaves out {counted(disabled, 'test')}" if disabled else ""
+    why = "; ".join(filter(None, [leaves, ignores, marked, result.incomplete]))
     return f"{_entries_were(result.unasked)} loaded and not one was asked for{f' ({why})' if why else ''}"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from pytest_autotune.cache.counted import counted, duration
+from pytest_autotune.cache.counted import counted, duration, seconds
 from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import NOT_COVERED, Cost, by_kernel, by_test, findings
@@ -94,7 +94,7 @@ def _head(result: Result) -> Iterator[str]:
     for device in result.devices:
         yield f"\nDevice: {code(str(device))}."
     if result.saved_seconds >= 0.1:
-        yield f"\nAbout {result.saved_seconds:.1f} s of tuning saved."
+        yield f"\nAbout {seconds(result.saved_seconds)} of tuning saved."
 
 
 def _tables(result: Result, shown: int) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _arrow(old: str, new: str) -> str:
 
 
 def _cost(cost: Cost) -> list[str]:
-    return [code(cost.name), str(cost.problems), duration(cost.seconds * 1e6)]
+    return [code(cost.name), str(cost.problems), seconds(cost.seconds)]
 
 
 def _part(

@@ -258,7 +258,7 @@ def _no_lookups(result: Result) -> str:
     alone = sorted({tuner for tuner, _ in result.unhooked})
     if alone:
         return f"no lookups: {' and '.join(alone)} bypassed"
-    leaves_out = " or ".join(result.request.bypassing)
+    leaves_out = " or ".join(result.bypassing)
     return f"{NO_LOOKUPS}, or {leaves_out} left it out" if leaves_out else NO_LOOKUPS
 
 

@@ -52,6 +52,7 @@ class ProcessFacts:
     :param versions: tuner -> those of the libraries that it ran under.
     :param imported: loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param drawn: the tests, by node id, whose arguments Hypothesis draws.
+    :param disabled: how many tests a marker let run without the tuners' being hooked.
     :param waited_s: seconds spent waiting for other workers' tunings.
     :param compiled_for: what choices were compiled for.
     :param ahead: what was compiled ahead of its tests.
@@ -65,6 +66,7 @@ class ProcessFacts:
     versions: tuple[tuple[str, Versions], ...] = ()
     imported: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
+    disabled: int = 0
     waited_s: float = 0.0
     compiled_for: tuple[CompiledFor, ...] = ()
     ahead: CompiledAhead = field(default_factory=CompiledAhead)
@@ -128,6 +130,11 @@ class Collected:
     def deselected(self) -> int:
         """How many of the collected tests no process was to run."""
         return max((process.deselected for process in self.facts), default=0)
+
+    @property
+    def disabled(self) -> int:
+        """How many tests a marker leaves out."""
+        return sum(process.disabled for process in self.facts)
 
     @property
     def notes(self) -> tuple[str, ...]:

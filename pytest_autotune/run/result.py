@@ -84,12 +84,6 @@ class Request:
     refused: tuple[Outcome, ...] = ()
     verify: Verification | None = None
 
-    @property
-    def bypassing(self) -> tuple[str, ...]:
-        """The options that bypass some tuners or kernels, as spelt."""
-        named_by = [self.tuners_named_by] if self.tuners else []
-        return (*named_by, *(["autotune_ignore (ini)"] if self.ignore else []))
-
 
 @dataclass(frozen=True)
 class Dump:
@@ -188,6 +182,13 @@ class Result:
         adapters, wanted = self.request.adapters, self.request.tuners
         loaded = {library_of(name) for name in self.covered if not wanted or is_named(name, wanted)}
         return () if adapters is None else tuple(sorted(loaded - set(adapters)))
+
+    @property
+    def bypassing(self) -> tuple[str, ...]:
+        """What bypasses some tuners, kernels or tests, as spelt."""
+        named_by = [self.request.tuners_named_by] if self.request.tuners else []
+        ignores = ["autotune_ignore (ini)"] if self.request.ignore else []
+        return (*named_by, *ignores, *(["autotune_cache(enabled=False)"] if self.collected.disabled else []))
 
     @property
     def drawn(self) -> tuple[Row, ...]:

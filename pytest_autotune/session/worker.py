@@ -83,6 +83,7 @@ class TestProcess:
         self._process_id = os.getpid()
         self._deselected = 0
         self._drawn: set[str] = set()
+        self._disabled = 0
         self._refused = ""
         self._run_ends = ExitStack()
         self._test_ends = ExitStack()
@@ -121,6 +122,7 @@ class TestProcess:
             untracked=untracked,
             unhooked=tuple(self.session.unhooked.items()),
             drawn=tuple(sorted(self._drawn)),
+            disabled=self._disabled,
             versions=tuple(self.session.versions.items()),
             imported=tuple(kernel for kernel in self._context.known_kernels if _module_is_imported(kernel)),
             waited_s=self._context.coordination.waited_s,
@@ -161,6 +163,7 @@ class TestProcess:
                     self._isolate()
                 self._test_ends.enter_context(self.session.added_caches_end())
                 self.session.paused = not marker.enabled(item)
+                self._disabled += self.session.paused
                 return (yield)
         finally:
             self.session.current_test = ""

@@ -171,3 +171,15 @@ def test_a_gate_says_how_much_of_what_is_loaded_is_ignored(serial_suite: Suite) 
 
     told = "4 entries were loaded and not one was asked for (autotune_ignore (ini) leaves out 3)"
     result.stdout.fnmatch_lines([f"!* {told} !*"])
+
+
+def test_a_gate_says_that_a_marker_leaves_all_tests_out(suite: Suite) -> None:
+    suite.write().serial.dump()
+    mark = "import pytest\npytestmark = pytest.mark.autotune_cache(enabled=False)\n"
+    test = f"{mark}def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n"
+    (suite.folder / "test_lib.py").write_text(test)
+
+    result = suite.load("--autotune-max-misses=0")
+
+    told = "4 entries were loaded and not one was asked for (autotune_cache(enabled=False) leaves out 1 test)"
+    result.stdout.fnmatch_lines([f"!* {told} !*"])
