@@ -44,7 +44,7 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         (replace(LOADED, unused=UNUSED), [f"Re-run with --autotune-update=prune {PRUNE}"]),
         (
             replace(LOADED, unused=UNUSED, rows=(row(Outcome.MISS),)),
-            [f"{UPDATE}; with {PRUNED} {PRUNE}"],
+            [f"{UPDATE}.", f"Or with {PRUNED} {PRUNE.replace(',', ', too,', 1)}"],
         ),
         (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),
     ],
@@ -91,9 +91,11 @@ def test_who_cannot_have_a_tuner_hooked_is_told_how_to_go_on_without_it() -> Non
     assert list(hints(replace(both, gate=Gate("0")))) == []
 
 
-def test_of_problems_that_are_drawn_anew_it_names_what_helps() -> None:
+def test_of_problems_that_are_drawn_anew_it_names_what_helps_and_no_update() -> None:
     rows = tuple(replace(row(Outcome.MISS, kernel=f"lib.k{number}"), tests=("t.py::test",)) for number in range(4))
-    (_, told) = hints(result(LOADED, rows=rows, drawn=("t.py::test",)))
+    (told,) = hints(result(LOADED, rows=rows, drawn=("t.py::test",)))
 
-    assert told.startswith("Hypothesis draws 4 of these problems anew in each run: fix its seed (derandomize=True)")
+    assert told.startswith("Hypothesis draws 4 of these problems anew in each run, so no update covers them: fix its")
     assert told.endswith("autotune_ignore (ini) for toy:lib.k0, toy:lib.k1, toy:lib.k2 and 1 other kernel.")
+    (_, update) = hints(result(LOADED, rows=(*rows, row(Outcome.MISS)), drawn=("t.py::test",)))
+    assert update == f"{UPDATE}."

@@ -13,34 +13,37 @@ from pytest_autotune.run.result import Result
 
 def hints(result: Result) -> Iterator[str]:
     """The lines, in the order in which to follow them; none where all is well."""
-    yield from _update(result)
-    if len(result.drawn) > FEW:
-        kernels = some_of(sorted({f"{row.problem.library}:{row.problem.kernel}" for row in result.drawn}))
+    drawn = result.drawn if len(result.drawn) > FEW else ()
+    if drawn:
+        kernels = some_of(sorted({f"{row.problem.library}:{row.problem.kernel}" for row in drawn}))
         yield (
-            f"Hypothesis draws {len(result.drawn)} of these problems anew in each run: fix its seed "
-            f"(derandomize=True), draw from few sizes, or set autotune_ignore (ini) for {kernels}."
+            f"Hypothesis draws {len(drawn)} of these problems anew in each run, so no update covers them: fix its seed "
+            f"(derandomize=True), round what it draws to few sizes, or set autotune_ignore (ini) for {kernels}."
         )
+    yield from _update(result, len(result.to_update) > len(drawn))
     yield from _bypass(result)
     yield from _go_without(result)
 
 
-def _update(result: Result) -> Iterator[str]:
+def _update(result: Result, has_missed: bool) -> Iterator[str]:
+    """How to bring the cache up to date.
+
+    :param has_missed: there is something that an update covers.
+    """
     update, dump = result.request.update, result.dump
     is_dumped = dump is not None and not dump.error
-    why = "to drop the unused entries, unless another suite uses them"
-    prune = f"--autotune-load={dump.path} --autotune-update=prune" if dump is not None else ""
-    if not update:
-        if is_dumped and result.unused:
-            yield f"Run with {prune} {why}."
-        return
+    prune = ""
     if update.endswith("--autotune-update"):
         prune = f"{update}=prune"
+    elif dump is not None and (update or is_dumped):
+        prune = f"--autotune-load={dump.path} --autotune-update=prune"
     has_no_entries = bool(result.is_empty and result.failures)
-    if result.to_update or (not is_dumped and (result.moved or has_no_entries)):
-        and_prune = f"; with {prune} {why}" if result.unused else ""
-        yield f"Re-run{_on(result)} with {update} to update the cache{and_prune}."
-    elif result.unused:
-        yield f"Re-run with {prune} {why}."
+    begin, too = ("Re-run" if update else "Run"), ""
+    if update and (has_missed or (not is_dumped and (result.moved or has_no_entries))):
+        yield f"Re-run{_on(result)} with {update} to update the cache."
+        begin, too = "Or", ", too"
+    if prune and result.unused:
+        yield f"{begin} with {prune} to drop the unused entries{too}, unless another suite uses them."
 
 
 def _on(result: Result) -> str:
