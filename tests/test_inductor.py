@@ -7,8 +7,10 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -221,9 +223,17 @@ class Run:
     """One run of pytest on a suite, and what it left behind.
 
     :param imports: whether the run imports torch itself, and does not begin with torch imported.
+    :param timeout_s: after so long such a run is ended, with its workers, and has failed.
     """
 
-    def __init__(self, folder: Path, *args: str, imports: bool = False, **environment: str | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *args: str,
+        imports: bool = False,
+        timeout_s: float = forked_torch.TIMEOUT_S,
+        **environment: str | None,
+    ) -> None:
         facts = folder / "facts.json"
         for old in folder.glob("facts.json*"):
             old.unlink()
@@ -243,7 +253,7 @@ class Run:
         variables = kept | {name: value for name, value in wanted.items() if value is not None}
         options = ["-ppytest_autotune.plugin", "--autotune-report=report.json", "-Wignore", "--show-capture=no", *args]
         if imports:
-            status, self.output = self._started(folder, options, variables)
+            status, self.output = self._started(folder, options, variables, timeout_s)
         else:
             status, self.output = forked_torch.run_pytest(folder, options, variables)
         assert status == 0, self.output[-4000:]
@@ -256,17 +266,21 @@ class Run:
         assert not self.report["untracked"]
 
     @staticmethod
-    def _started(folder: Path, options: list[str], variables: dict[str, str]) -> tuple[int, str]:
-        done = subprocess.run(
+    def _started(folder: Path, options: list[str], variables: dict[str, str], timeout_s: float) -> tuple[int, str]:
+        process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options],
             cwd=folder,
             env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=forked_torch.TIMEOUT_S,
+            start_new_session=True,
         )
-        return done.returncode, done.stdout
+        ending = threading.Timer(timeout_s, os.killpg, (process.pid, signal.SIGKILL))
+        ending.start()
+        output, _ = process.communicate()
+        ending.cancel()
+        return process.returncode, output
 
     @property
     def counts(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,12 @@ from tests.test_inductor import DUMP, LOAD, Run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
-#: A process that imports Inductor on a machine with a GPU initialises CUDA, and its children cannot use the GPU.
-start = partial(Run, imports=True, TORCHINDUCTOR_COMPILE_THREADS=None)
+
+def start(folder: Path, *args: str) -> Run:
+    # A process that imports Inductor on a machine with a GPU initialises CUDA, and its children cannot use the GPU.
+    how = {"imports": True, "timeout_s": 150.0, "TORCHINDUCTOR_COMPILE_THREADS": None}
+    return Run(folder, "-ofaulthandler_timeout=60", *args, **how)  # type: ignore[arg-type]
+
 
 SUITE = """
 import functools, json, os, re, pytest, torch, triton, triton.language as tl
