@@ -11,7 +11,7 @@ from pytest_autotune import cli
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Device
-from pytest_autotune.tuners.xla import entries, files, log, messages
+from pytest_autotune.tuners.xla import entries, files, messages
 from pytest_autotune.tuners.xla.files import Layout, XlaEntry
 
 DATA = Path(__file__).parent / "data" / "xla"
@@ -108,7 +108,7 @@ instruction_profiles {
 
 
 def test_a_log_of_several_modules_has_times_failures_and_versions() -> None:
-    read = log.read(LOG + LOG.replace('"aa"', '"bb"').replace("9.10.0", "9.11.0"))
+    read = entries.read_log(LOG + LOG.replace('"aa"', '"bb"').replace("9.10.0", "9.11.0"))
 
     assert read.profiles.keys() == {("ed0e56ab8b2a0ecb", "aa"), ("ed0e56ab8b2a0ecb", "bb")}
     fast, failed = read.profiles["ed0e56ab8b2a0ecb", "aa"].candidates
@@ -118,7 +118,7 @@ def test_a_log_of_several_modules_has_times_failures_and_versions() -> None:
 
 
 def test_the_log_of_an_h200_has_the_times_of_what_was_tuned_and_tells_each_fusion() -> None:
-    profiles = log.read((DATA / "h200_log.textproto").read_text()).profiles
+    profiles = entries.read_log((DATA / "h200_log.textproto").read_text()).profiles
     tuned = files.read((DATA / "h200_new.pb").read_bytes(), False, "h200_new.pb")
     choices = {str(entries.to_entry(entry, H200).choice) for entry in tuned}
 
@@ -135,9 +135,9 @@ def test_the_log_of_an_h200_has_the_times_of_what_was_tuned_and_tells_each_fusio
 
 
 def test_a_legacy_log_reads_as_empty_and_a_torn_one_is_an_error() -> None:
-    assert log.read("logs {\n  fusion_name: 'x'\n}\n").profiles == {}
+    assert entries.read_log("logs {\n  fusion_name: 'x'\n}\n").profiles == {}
     with pytest.raises(ValueError, match="XLA's tuning log cannot be read"):
-        log.read(LOG[:-40])
+        entries.read_log(LOG[:-40])
 
 
 @pytest.mark.parametrize(

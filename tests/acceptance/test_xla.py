@@ -51,18 +51,7 @@ def test_a_dumped_suite_loads_without_tuning(jax_suite: Suite, layout: str) -> N
     dumped.assert_outcomes(passed=3)
     assert tunings == {"copy", "tanh", "logistic", "exponential"}
     assert jax_suite.tunings == []
-    assert loaded["counts"] == {
-        "hit": 4,
-        "miss": 0,
-        "stale": 0,
-        "mismatch": 0,
-        "tuned": 0,
-        "fallback": 0,
-        "failed": 0,
-        "unrecorded": 0,
-        "unused": 0,
-        "uncacheable": 0,
-    }
+    assert {name: count for name, count in loaded["counts"].items() if count} == {"hit": 4}
     assert loaded["complete"]
 
 

@@ -3,6 +3,10 @@
 XLA keeps one memory of choices for the process. Around each compilation it is given
 where the loaded entries are and where to write that memory; what is new in it
 afterwards is what this compilation looked up.
+
+XLA's flags are fields of the options that JAX hands to a compilation. Set there they reach exactly the compilations of
+this process: ``XLA_FLAGS`` stays as the user has it, no child process inherits anything, a flag that the installed XLA
+does not know cannot end the process, and it is never too late.
 """
 
 from __future__ import annotations
@@ -23,14 +27,19 @@ from pytest_autotune.devices import of_jax
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.library import version_of
-from pytest_autotune.tuners.xla import files, flags, internals
-from pytest_autotune.tuners.xla.entries import KERNELS, NAME, hlo_summary, to_entry
+from pytest_autotune.tuners.xla import files, internals, messages
+from pytest_autotune.tuners.xla.entries import KERNELS, NAME, TuningLog, hlo_summary, read_log, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry
-from pytest_autotune.tuners.xla.log import TuningLog
-from pytest_autotune.tuners.xla.log import read as read_log
 from pytest_autotune.tuners.xla.outcomes import LoadedEntries
 
+#: The folder of what is loaded, which XLA reads.
+_ENTRIES = "entries"
 _GPUS = ("gpu", "cuda", "rocm")
+_DUMP = "xla_gpu_dump_autotune_results_to"
+_LOAD = "xla_gpu_load_autotune_results_from"
+_LOGS = "xla_gpu_dump_autotune_logs_to"
+_FOLDER = "xla_gpu_per_fusion_autotune_cache_dir"
+_MODE = "xla_gpu_experimental_autotune_cache_mode"
 
 
 @dataclass(frozen=True)
@@ -121,13 +130,13 @@ class Compilations:
         if len({one.process_index for one in all_devices}) > 1:
             reason = "under jax.distributed XLA itself shares its tuning among the processes"
         else:
-            reason = flags.objection(options)
+            reason = _objection(options)
         if reason:
             self.bypassed[reason] = None
             return None
         session = self._session
-        if getattr(debug_options, flags.FOLDER):
-            session.note(f"xla: --{flags.FOLDER} is not used in this run")
+        if getattr(debug_options, _FOLDER):
+            session.note(f"xla: --{_FOLDER} is not used in this run")
         if any(NAME in index.tuners() for index in session.indexes if index is not session.index):
             session.note("xla: a cache that a test names for itself is not used: XLA keeps its choices to the end")
         reported = not session.paused
@@ -135,9 +144,12 @@ class Compilations:
             self._number += 1
             of_this = self._temporary / str(self._number)
             loaded = self._loaded if reported else None
-        folder = None if loaded is None else self._folder_of_loaded
         dump, log = of_this.with_suffix(".pb"), of_this.with_suffix(".log.txt")
-        flags.set_paths(options, dump, log, folder, internals.read_mode())
+        setattr(debug_options, _DUMP, str(dump))
+        if hasattr(debug_options, _LOGS) and not getattr(debug_options, _LOGS):  # else where the user has it written
+            setattr(debug_options, _LOGS, str(log))
+        setattr(debug_options, _FOLDER, "" if loaded is None else str(self._temporary / _ENTRIES))
+        setattr(debug_options, _MODE, internals.read_mode())
         on = next(iter(devices), all_devices[0]) if devices is not None else all_devices[0]
         return _Compilation(program, dump, log, of_jax(on), reported)
 
@@ -146,17 +158,14 @@ class Compilations:
         self._folder = tempfile.TemporaryDirectory(prefix="pytest-autotune-xla-", ignore_cleanup_errors=True)
         return Path(self._folder.name)
 
-    @property
-    def _folder_of_loaded(self) -> Path:
-        return self._temporary / "entries"
-
     @cached_property
     def _loaded(self) -> LoadedEntries | None:
         """What is loaded, which then lies where XLA can read it; None in a run that loads nothing."""
         index = self._session.index
         if index is None:
             return None
-        self._folder_of_loaded.mkdir()
+        folder = self._temporary / _ENTRIES
+        folder.mkdir()
         try:
             entries = LoadedEntries(entry for kernel in KERNELS.values() for entry in index.of_kernel(NAME, kernel))
         except CacheError as error:
@@ -165,7 +174,7 @@ class Compilations:
         # The folder holds one entry for each fusion: one that was tuned under this version goes first.
         here = "jaxlib", version_of("jaxlib")
         ranked = sorted(entries.entries, key=lambda one: here not in one.ours.versions.each)
-        if left_out := files.write_folder(self._folder_of_loaded, [one.xla for one in ranked]):
+        if left_out := files.write_folder(folder, [one.xla for one in ranked]):
             self._session.note(f"xla: {left_out} of the loaded entries have a form that XLA's folder cannot hold")
         return entries
 
@@ -176,7 +185,7 @@ class Compilations:
         with self._mutex:
             new = [entry for entry in files.read(dump, False, "XLA's dump") if entry.raw not in self._in_memory]
             self._in_memory.update(entry.raw for entry in new)
-        log = TuningLog()
+        log = TuningLog({}, {})
         try:
             log = read_log(log_text)
         except ValueError as error:
@@ -210,3 +219,28 @@ def _taken(path: Path) -> bytes:
     except FileNotFoundError:
         return b""
     return data
+
+
+def _objection(options: Any) -> str:
+    """Why the user's own settings of a compilation rule a cache out; empty where nothing does."""
+    debug_options = options.executable_build_options.debug_options
+    overrides = dict(options.env_option_overrides)
+    for name, instead in ((_DUMP, "--autotune-dump"), (_LOAD, "--autotune-load")):
+        if getattr(debug_options, name, "") or overrides.get(name):
+            return f"--{name} is set: remove it, {instead} does the same"
+    for name in (_FOLDER, _MODE):
+        if overrides.get(name):
+            return f"the compiler option {name} is set: remove it, or leave XLA out with --autotune-tuners"
+    # XLA's flags as it will see them; only some of them have a name in Python.
+    told = messages.parsed("xla.CompileOptionsProto", options.SerializeAsString())
+    found = told.executable_build_options.debug_options
+    settings = {field.name: int(getattr(found, field.name)) for field in found.DESCRIPTOR.fields}
+    settings.update((name, _number(overrides[name])) for name in settings if name in overrides)
+    level = settings.pop("xla_gpu_autotune_level")
+    ruled_out = ["xla_gpu_autotune_level=0"] * (level == 0) + [name for name, is_set in settings.items() if is_set]
+    return f"--{ruled_out[0]} is set: XLA tunes nothing then and does not tell what it lacks" if ruled_out else ""
+
+
+def _number(value: object) -> int:
+    text = str(value).lower()
+    return int(text) if text.lstrip("-").isdigit() else int(text == "true")

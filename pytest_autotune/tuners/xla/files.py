@@ -96,8 +96,7 @@ def read(data: bytes, text: bool, where: str) -> tuple[XlaEntry, ...]:
     """
     if not data.strip():
         return ()
-    layout = _text_layout(data, where) if text else _binary_layout(data, where)
-    message = _parsed_text(layout, data, where) if text else _parsed_binary(layout, data, where)
+    layout, message = (_parsed_text if text else _parsed_binary)(data, where)
     if layout is Layout.LEGACY and message.version != LEGACY_FILE_VERSION:
         raise CacheError(where, f"XLA's file version is {message.version}, not {LEGACY_FILE_VERSION}", "make it anew")
     if layout is Layout.NEW and (message.device_scope or message.explicit_version_scope):
@@ -124,37 +123,30 @@ def write(entries: Iterable[XlaEntry], layout: Layout, text: bool) -> bytes:
     return _text(message).encode() if text else bytes(message.SerializeToString(deterministic=True))
 
 
-def _binary_layout(data: bytes, where: str) -> Layout:
-    # Either format's parser takes the other's file for an empty one of its own: only the first byte tells.
-    if data[:1] in (b"\x08", b"\x22"):
-        return Layout.LEGACY
-    if data[:1] in (b"\x0a", b"\x12", b"\x1a"):
-        return Layout.NEW
-    remedy = "name it .txt or .textproto, as XLA does" if _FIRST_WORD.match(data) else ""
-    raise CacheError(where, "is not a binary file of XLA's autotuning results", remedy)
-
-
-def _text_layout(data: bytes, where: str) -> Layout:
-    if (match := _FIRST_WORD.match(data)) is not None:
-        return Layout.LEGACY if match[1] in (b"version", b"results") else Layout.NEW
-    remedy = "name it .pb, as XLA does" if data[:1] in (b"\x08", b"\x1a") else ""
-    raise CacheError(where, "is not a text file of XLA's autotuning results", remedy)
-
-
-def _parsed_binary(layout: Layout, data: bytes, where: str) -> messages.Message:
+def _parsed_binary(data: bytes, where: str) -> tuple[Layout, messages.Message]:
     from google.protobuf.message import DecodeError
 
+    # Either format's parser takes the other's file for an empty one of its own: only the first byte tells.
+    if data[:1] not in (b"\x08", b"\x0a", b"\x12", b"\x1a", b"\x22"):
+        remedy = "name it .txt or .textproto, as XLA does" if _FIRST_WORD.match(data) else ""
+        raise CacheError(where, "is not a binary file of XLA's autotuning results", remedy)
+    layout = Layout.LEGACY if data[:1] in (b"\x08", b"\x22") else Layout.NEW
     try:
-        return messages.parsed(layout.file_message, data)
+        return layout, messages.parsed(layout.file_message, data)
     except DecodeError:
         raise CacheError(where, "is damaged: not the binary form of XLA's autotuning results") from None
 
 
-def _parsed_text(layout: Layout, data: bytes, where: str) -> messages.Message:
+def _parsed_text(data: bytes, where: str) -> tuple[Layout, messages.Message]:
     from google.protobuf import text_format
 
+    if (match := _FIRST_WORD.match(data)) is None:
+        remedy = "name it .pb, as XLA does" if data[:1] in (b"\x08", b"\x1a") else ""
+        raise CacheError(where, "is not a text file of XLA's autotuning results", remedy)
+    layout = Layout.LEGACY if match[1] in (b"version", b"results") else Layout.NEW
+    file = messages.new(layout.file_message)
     try:
-        return text_format.Parse(data.decode(), messages.new(layout.file_message), descriptor_pool=messages.pool())
+        return layout, text_format.Parse(data.decode(), file, descriptor_pool=messages.pool())
     except UnicodeDecodeError:
         raise CacheError(where, "is not encoded in UTF-8") from None
     except text_format.ParseError as error:

@@ -60,6 +60,6 @@ def is_in_use() -> bool:
 
 def program_name(module: Any) -> str:
     """What JAX calls a program: ``jit_f``; empty where that is unknown."""
-    with suppress(Exception):
+    with suppress(AttributeError, KeyError):
         return str(module.operation.attributes["sym_name"].value)
     return ""
