@@ -72,13 +72,36 @@ def test_the_verdict_is_there_without_the_script() -> None:
 
 
 def test_a_run_that_asked_for_nothing_has_not_passed() -> None:
-    assert '<p id="verdict" class="unjudged">nothing was judged</p>' in to_html(result(loaded=(("c.textproto", 3),)))
+    assert (
+        '<p id="verdict" class="unjudged">no lookups: no autotuned kernel was called; 3 entries loaded for nothing</p>'
+        in (to_html(result(loaded=(("c.textproto", 3),))))
+    )
 
 
 def test_a_dump_says_what_it_has_tuned() -> None:
-    dumped = replace(summary(3), loaded=(), gate=Gate(), dump=Dump("c.textproto", "c.textproto"))
+    dump = Dump("c.textproto", "c.textproto", rewritten=True)
+    dumped = replace(summary(3), loaded=(), gate=Gate(skipped="not judged: nothing was loaded"), dump=dump)
     dumped = replace(dumped, rows=tuple(replace(row, outcome=None) for row in dumped.rows))
-    assert '<p id="verdict" class="passed">3 problems tuned, written to c.textproto</p>' in to_html(dumped)
+    assert '<p id="verdict" class="passed">3 problems tuned in 4.5s; 0 entries written to c.textproto</p>' in to_html(
+        dumped
+    )
+
+
+def test_it_says_when_and_where_and_by_which_command_it_ran() -> None:
+    data = page_data(replace(summary(), about=(("Commit", "5f2c"), ("Command", "pytest --autotune-load=c"))))
+    assert data["facts"][:2] == [("Commit", "5f2c"), ("Command", "pytest --autotune-load=c")]
+
+
+@pytest.mark.parametrize(
+    ("device", "share"),
+    [(GPU, 0.015), (Device("CPU", "amx", 2), 0.01), (Device("Triton interpreter", "interpreter"), 2)],
+)
+def test_candidates_that_measuring_cannot_tell_apart_are_a_tie(device: Device, share: float) -> None:
+    (row,) = summary(1).rows
+    data = page_data(result(rows=(replace(row, problem=replace(row.problem, device=device)),)))
+
+    assert data["rows"][0][11]["tie"] == share
+    assert bool(data["interpreted"]) == (device.arch == "interpreter"), "its times mean nothing, and the page says so"
 
 
 def test_without_a_cache_no_problem_was_judged() -> None:

@@ -41,6 +41,13 @@ def tie_on_gpu(best_us: float) -> float:
     return max(TIE, min(TIE_US / best_us, NOISE)) if best_us else TIE
 
 
+def tie_share(device: Device, best_us: float) -> float:
+    """The same on any device, where nothing is known of how exact a measurement was."""
+    if device.arch == "interpreter":
+        return NOISE_OF_INTERPRETER
+    return TIE if device.name == "CPU" else tie_on_gpu(best_us)
+
+
 def kept_within(device: Device, best_us: float) -> float:
     """The share of the best time, in microseconds, by which a choice that is kept may be slower and still stays.
 

@@ -49,7 +49,6 @@ def section(result: Result, verbosity: int) -> list[Line]:
     nothing_judged = bool(result.gate.limit and not result.problems)
     bad = bool(result.misses or result.unused or result.unhooked or result.notes or result.gate.failure)
     bad = bad or bool(result.counts["unrecorded"])
-    failed = bool(result.failures)
     errors = [Line(f" {error}", "ERROR", "red") for error in result.errors]
     skipped = [Line(why) for why in (result.gate.skipped, result.drift.skipped) if why]
     if verbosity < 0:
@@ -57,17 +56,17 @@ def section(result: Result, verbosity: int) -> list[Line]:
         blamed += _rows(result, verbosity, ["SLOWER"]) if result.drift.failure and not blamed else []
         if verbosity < -1:
             return [*blamed, *errors]
-        settled = [*_settled(result, failed, with_counts=bad or nothing_judged)]
+        came_to = [*settled(result, with_counts=bad or nothing_judged)]
         hint = [*map(Line, hints(result))] if bad or nothing_judged else []
         noted = [note for note in _noted(result) if note not in blamed]
-        return [*blamed, *_crashes(result), *noted, *_refused_prune(result), *settled, *hint, *errors, *skipped]
+        return [*blamed, *_crashes(result), *noted, *_refused_prune(result), *came_to, *hint, *errors, *skipped]
     lines: list[Line] = []
     if verbosity > 0:
         lines += _by_tuner(result)
     lines += _rows(result, verbosity)
     lines += _notes(result, verbosity)
     lines += _ahead(result, verbosity)
-    lines += _settled(result, failed)
+    lines += settled(result)
     lines += _raced(result, verbosity)
     lines += errors
     lines += map(Line, hints(result))
@@ -199,7 +198,7 @@ def _by_tuner(result: Result) -> Iterator[Line]:
         yield Line(f"{tuner:<18} {', '.join(parts)}")
 
 
-def _settled(result: Result, failed: bool, *, with_counts: bool = True) -> Iterator[Line]:
+def settled(result: Result, *, with_counts: bool = True) -> Iterator[Line]:
     """What the run came to, in one line: what it looked up and what it has written."""
     if said := [(line, mode.is_good) for mode in result.sections for line in mode.lines]:
         yield from (Line(line, color="green" if is_good else "red") for line, is_good in said)
@@ -207,7 +206,7 @@ def _settled(result: Result, failed: bool, *, with_counts: bool = True) -> Itera
     counts = _counts(result) if with_counts else ""
     written, is_bad = _dump(result)
     color = "yellow" if result.misses or result.unused else "green"
-    if failed:
+    if result.failures:
         color = "red"
     if not (result.is_judged and result.problems):
         color = ""

@@ -125,6 +125,7 @@ class Result:
     :param errors: what the user asked for and did not get; any fails the run.
     :param drift: whether no more of the choices that were raced again are slower than may be.
     :param places: node id of a test that asked -> where it is defined.
+    :param about: when, where and by which command it ran, as (word, text); for people, and in no cache.
     :param sections: what modes have to say.
     """
 
@@ -146,6 +147,7 @@ class Result:
     gate: Gate = field(default_factory=Gate)
     drift: Gate = field(default_factory=Gate)
     places: Mapping[str, Place] = field(default_factory=dict)
+    about: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
 
     @property

@@ -211,7 +211,8 @@ class Controller:
             return
         if self._process is not None:
             self._receive(ALONE, self._process.end().unwritten)
-        result = reports.write(self._options.report, self._end(session, exitstatus))
+        result = replace(self._end(session, exitstatus), about=reports.about(self._config))
+        result = reports.write(self._options.report, result)
         if self._is_on_github:
             result = reports.add_step_summary(result)
         self._result = result

@@ -5,8 +5,11 @@ from __future__ import annotations
 import html
 import os
 import posixpath
+import shlex
 import stat
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +24,10 @@ from pytest_autotune.session.values import CacheArgument, Options
 
 #: Variables with the folder of the checkout: GitHub's, GitLab's.
 _CHECKOUT = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
+#: Those with the commit, and with a page of the job: GitHub's, GitLab's, Azure's, Jenkins's.
+_COMMIT = ("GITHUB_SHA", "CI_COMMIT_SHA", "BUILD_SOURCEVERSION", "GIT_COMMIT")
+_GITHUB = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY")
+_JOB = ("CI_JOB_URL", "BUILD_URL", "BUILD_BUILDURI")
 #: Characters of a file by which a report is known.
 _BEGINNING = 2000
 #: The class of the test cases that are added to JUnit's report.
@@ -84,6 +91,21 @@ def write(reports: Sequence[CacheArgument], result: Result) -> Result:
             problem = f"{report.given}: {report.typed}: cannot be written: {error.strerror or error}"
             result = replace(result, errors=(*result.errors, problem))
     return result
+
+
+def about(config: pytest.Config) -> tuple[tuple[str, str], ...]:
+    """When, where and by which command a run ran, as far as CI systems say it; for people, and in no cache."""
+    given, now = os.environ.get, time.time()
+    with suppress(ValueError):
+        now = int(given("SOURCE_DATE_EPOCH", ""))  # who builds reproducibly
+    on_github = "/".join([*(given(name, "") for name in _GITHUB), "actions/runs", given("GITHUB_RUN_ID", "")])
+    facts = (
+        ("Date", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))),
+        ("Commit", next(filter(None, map(given, _COMMIT)), "")),
+        ("Job", on_github if given("GITHUB_RUN_ID") else next(filter(None, map(given, _JOB)), "")),
+        ("Command", shlex.join(["pytest", *map(str, config.invocation_params.args)])),
+    )
+    return tuple((word, text) for word, text in facts if text)
 
 
 def add_to_junit(result: Result, config: pytest.Config) -> None:

@@ -13,8 +13,8 @@ import json
 import re
 from importlib.resources import files
 
-from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line, plain_json
+from pytest_autotune.report import terminal
 from pytest_autotune.report.html.data import page_data
 from pytest_autotune.run.result import Result
 
@@ -38,8 +38,11 @@ def to_html(result: Result) -> str:
 
 def _state(result: Result) -> tuple[str, str]:
     """A word for the page's style, and what is to be read first."""
+    dump, settled = result.dump, "; ".join(line.text for line in terminal.settled(result))
     if result.failures:
         return "failed", "; ".join(result.failures)
+    if dump is not None and dump.written and not result.to_update:
+        return "passed", settled
     if result.gate.skipped:
         return "unjudged", result.gate.skipped
     if result.gate.limit:
@@ -48,9 +51,7 @@ def _state(result: Result) -> tuple[str, str]:
         return "unjudged", f"{result.misses} of {result.problems} problems are not covered; no limit was set"
     if result.loaded and result.rows:
         return "passed", "every problem was a hit"
-    if result.dump is not None and result.dump.written and not result.is_judged:
-        return "passed", f"{counted(result.counts['tuned'], 'problem')} tuned, written to {result.dump.written_to}"
-    return "unjudged", "nothing was judged"
+    return "unjudged", settled or "nothing was asked for"
 
 
 def _embedded(data: object) -> str:

@@ -13,7 +13,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Candidate, Entry, Problem
-from pytest_autotune.cache.ties import Spread
+from pytest_autotune.cache.ties import Spread, tie_share
 from pytest_autotune.report.findings import OUTSIDE, Cost, by_kernel, by_test, findings
 from pytest_autotune.report.naming import readable
 from pytest_autotune.report.terminal import notes
@@ -57,6 +57,7 @@ def page_data(result: Result) -> dict[str, Any]:
     data = {
         "counts": {**result.counts, "slower": len(result.slower)},
         "judged": result.is_judged,
+        "interpreted": [one_line(str(device)) for device in result.devices if device.arch == "interpreter"],
         "seconds": result.tuning_seconds,
         "saved": result.saved_seconds,
         "complete": not result.incomplete,
@@ -78,7 +79,7 @@ def page_data(result: Result) -> dict[str, Any]:
 
 def _facts(result: Result) -> list[tuple[str, str]]:
     """What is to be known of the run, as (word, text)."""
-    facts = [("Device", str(device)) for device in result.devices]
+    facts = [*result.about, *(("Device", str(device)) for device in result.devices)]
     facts += [("Loaded", f"{path} ({_counted(entries, 'entry')})") for path, entries in result.loaded]
     dump, merged = result.dump, result.merged
     if dump is not None and dump.written:
@@ -100,6 +101,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
 def _row(row: Row, texts: Texts) -> list[Any]:
     choice, candidates = row.choice, row.candidates
     chosen = next((at for at, one in enumerate(candidates) if choice and one.same_configuration(choice)), -1)
+    best = min((one.time_us for one in candidates if one.time_us and not one.failed), default=0.0)
     about = {
         "label": texts(row.label),
         "reason": texts(row.reason),
@@ -107,6 +109,7 @@ def _row(row: Row, texts: Texts) -> list[Any]:
         "alias": texts(row.alias),
         "versions": texts(str(row.versions)),
         "became": texts("failed" if row.failed else "unrecorded" if row.unrecorded else ""),
+        "tie": _rounded(tie_share(row.problem.device, best)) if best else 0,
         "disturbed": int(row.disturbed),
         "slower": int(row.verdict is not None and row.verdict.is_slower),
         "verdict": texts(str(row.verdict or "")),

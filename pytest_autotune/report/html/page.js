@@ -6,6 +6,7 @@
   const OUTCOMES = ["hit", "miss", "stale", "mismatch", "uncacheable"];
   const URGENT = ["stale", "miss", "mismatch", "uncacheable", "", "hit"];  // what is to be looked at comes first
   const PAGE = 25;
+  const SHOWN = 200;  // candidates of a problem
 
   // Every text is shown as text: nothing of the data is ever read as HTML.
   function el(tag, attributes = {}, ...children) {
@@ -15,7 +16,9 @@
       else if (typeof value === "function") node.addEventListener(name, value);
       else node.setAttribute(name, value);
     }
-    node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
+    for (const child of children.flat(Infinity)) {
+      if (child !== null && child !== undefined && child !== "") node.append(child);
+    }
     return node;
   }
 
@@ -39,7 +42,7 @@
   // Microseconds, in the unit that another time is shown in.
   function time(us, like = us) {
     if (us === null || us === undefined) return "";
-    const [size, unit] = like >= 1e6 ? [1e6, "s"] : like >= 1e4 ? [1e3, "ms"] : [1, "µs"];
+    const [size, unit] = like >= 1e6 ? [1e6, "s"] : like >= 1e3 ? [1e3, "ms"] : [1, "µs"];
     return `${Number((us / size).toPrecision(4))} ${unit}`;
   }
 
@@ -47,7 +50,7 @@
     if (s === null) return "";
     if (s >= 5400) return `${(s / 3600).toFixed(1)} h`;
     if (s >= 90) return `${(s / 60).toFixed(1)} min`;
-    return `${s.toFixed(s < 10 ? 2 : 1)} s`;
+    return s && s < 1 ? `${Number((1000 * s).toPrecision(3))} ms` : `${Number(s.toPrecision(3))} s`;
   }
 
   const parameters = (number) => (number < 0 ? [] : configurations[number].map((part) => texts[part]));
@@ -70,6 +73,7 @@
     for (const name of ["label", "reason", "moved", "alias", "versions", "verdict", "became"]) {
       row[name] = texts[about[name] || 0];
     }
+    row.tie = about.tie || 0;
     row.disturbed = Boolean(about.disturbed);
     row.slower = Boolean(about.slower);
     const { outcome, name, key, device, label, reason, verdict } = row;
@@ -189,10 +193,10 @@
     const timed = row.candidates.filter((one) => one.time !== null && !one.failed);
     if (timed.length < 2) return quiet(row.candidates.length || "");
     const [best, limit] = scale(timed);
-    const at = (us) => 3 + 114 * Math.min((us - best) / (limit - best || 1), 1);
+    const at = (us) => 3 + 114 * Math.min(us / (limit || 1), 1);
     const tick = (one, kind) => svg("line", { x1: at(one.time), x2: at(one.time), y1: 3, y2: 15, class: kind });
     const chosen = row.candidates[row.chosen];
-    const marks = timed.filter((one) => one !== chosen).map((one) => tick(one, ""));
+    const marks = timed.slice(0, SHOWN).filter((one) => one !== chosen).map((one) => tick(one, ""));
     if (chosen && chosen.time !== null) marks.push(tick(chosen, "chosen"));
     const told = `${count(row.candidates.length, "candidate")}, the fastest takes ${time(best)}`;
     return svg("svg", { class: "strip", viewBox: "0 0 120 18", role: "img", "aria-label": told },
@@ -201,9 +205,9 @@
 
   // The fastest time, and where a scale ends: slow candidates would hide how the others differ.
   function scale(timed) {
-    const times = timed.map((one) => one.time);
-    const best = Math.min(...times);
-    return [best, Math.min(Math.max(...times), best * 4)];
+    const best = timed.reduce((least, one) => Math.min(least, one.time), Infinity);
+    const most = timed.reduce((largest, one) => Math.max(largest, one.time), 0);
+    return [best, Math.min(most, best * 4)];
   }
 
   function chart(row) {
@@ -213,7 +217,10 @@
     const all = row.candidates.map((one) => parameters(one.what));
     const common = new Set(all[0].filter((part) => all.length > 1 && all.every((parts) => parts.includes(part))));
     const order = (one) => (one.failed || one.time === null ? Infinity : one.time);
-    const sorted = [...row.candidates].sort((a, b) => order(a) - order(b) || 0);
+    const isShown = (one, at) => at < SHOWN || one === row.candidates[row.chosen];
+    const sorted = [...row.candidates].sort((a, b) => order(a) - order(b) || 0).filter(isShown);
+    const ties = timed.filter((one) => one.time <= best * (1 + row.tie)).length;
+    const isTie = (one) => ties > 1 && one.time <= best * (1 + row.tie);
     const hasSpread = timed.some((one) => one.spread || one.label);
     const lines = sorted.map((one) => {
       const isChosen = one === row.candidates[row.chosen];
@@ -234,7 +241,7 @@
       return el("tr", { class: isChosen ? "chosen" : "" }, head, el("td", {}, track),
         el("td", { class: "number" }, time(one.time)),
         hasSpread ? el("td", { class: "number quiet" }, spreadOf(one)) : null,
-        el("td", { class: "number" }, `${(one.time / best).toFixed(2)} ×`));
+        el("td", { class: "number" }, isTie(one) ? "a tie" : `${(one.time / best).toFixed(2)} ×`));
     });
     const titles = ["Candidate", "", "Time", ...(hasSpread ? ["Spread"] : []), "Of the best"];
     const headers = titles.map((title, at) =>
@@ -242,7 +249,11 @@
     const table = el("table", { class: "chart", "aria-label": "Times of the candidates" },
       el("thead", {}, el("tr", {}, headers)), el("tbody", {}, lines));
     const alike = common.size ? el("p", {}, quiet("All candidates: "), code([...common].join(", "))) : null;
-    return [alike, el("div", { class: "scroll fit" }, table)];
+    const hidden = row.candidates.length - sorted.length;
+    const more = hidden > 0 ? el("p", {}, quiet(`${count(hidden, "slower candidate is", "slower candidates are")} not shown.`)) : null;
+    const means = report.interpreted.includes(row.device)
+      ? el("p", {}, quiet("These are times of Python under Triton's interpreter: they say nothing of a GPU.")) : null;
+    return [means, alike, el("div", { class: "scroll fit" }, table), more];
   }
 
   const spreadOf = (one) => (one.spread ? `± ${time(one.spread, one.time)}` : one.label);
@@ -377,7 +388,7 @@
     const tested = (one) => (one.test ? [link(one.test, () => look({ words: one.test }), "link code"),
       one.more ? quiet(` and ${count(one.more, "more test")}`) : ""] : "");
     const table = sortedTable({
-      label: "What was found",
+      label: "To look at",
       columns: [
         { title: "", value: (one) => one.at, cell: (one) => word(one.outcome) },
         { title: "Problem", value: (one) => one.problem, cell: (one) => code(one.problem) },
@@ -472,7 +483,7 @@
   const main = document.getElementById("main");
   const tools = el("div", { class: "tools", role: "search" }, input, select, found, clear);
   main.append(...overview(), contents);
-  if (report.findings.length) main.append(heading("findings", "What was found"), findings());
+  if (report.findings.length) main.append(heading("findings", "To look at"), findings());
   main.append(heading("problems", "Problems"), tools, problems.node);
   if (report.kernels.length) {
     const pair = [costs("By kernel", report.kernels, byName), costs("By test", report.tests, byName)];
