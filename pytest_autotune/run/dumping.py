@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
@@ -51,6 +52,36 @@ def dump(destination: Destination, beginning: Beginning, collected: Collected, r
         return result.dumped(Dump(str(location), error=message))
     assert result is not None, "a store that is updated asks for the change"
     return result.dumped(Dump(str(location), updated.written_to, updated.changed))
+
+
+def dump_for_tests(
+    place: Callable[[str], Destination], collected: Collected, request: Request, log: Log
+) -> list[Result]:
+    """Write the caches that tests load for themselves: any run that dumps creates those that are missing.
+
+    An update brings what was missing or stale in one of them into that one.
+
+    :param place: says where a cache is, by its name in lookups.
+    """
+    results = []
+    for name in sorted({lookup.cache for _, lookup in collected.lookups if lookup.cache}):
+        destination = place(name)
+        try:
+            held = {entry.identity for entry in stores.read(destination.location, missing_ok=True).entries}
+        except CacheError:  # said when it is to be written
+            held = set()
+        lookups = tuple(
+            (process, lookup)
+            for process, lookup in collected.lookups
+            if lookup.cache == name
+            and (not held or lookup.searched or (lookup.entry is not None and lookup.entry.identity in held))
+        )
+        if lookups and (request.updates or not held):
+            recovered = tuple(lookup for lookup in collected.recovered if lookup.cache == name)
+            part = replace(collected, lookups=lookups, recovered=recovered)
+            asked = replace(request, dumps=True, updates=False, prune=False)
+            results.append(dump(destination, Beginning(), part, asked, log))
+    return results
 
 
 def _keep_for_next_run(log: Log, collected: Collected) -> str:

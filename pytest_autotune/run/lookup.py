@@ -36,7 +36,7 @@ _KINDS = frozenset({TUNED, FAILED, _ASKED, *(outcome.value for outcome in Outcom
 #: The fields that an event holds beside what was asked, entry, test and verdict.
 _DATA = (
     "outcome", "reason", "label", "shared", "disturbed", "alias", "fallback", "inside", "failed",
-    "unrecorded",
+    "unrecorded", "cache",
 )  # fmt: skip
 
 
@@ -57,6 +57,7 @@ class Lookup:
     :param inside: the tuning, as ``tuner:kernel``, by which it was asked for; of several inside each other the first.
     :param failed: what a search recorded is that no candidate can be used.
     :param unrecorded: why a search came to nothing that could be recorded; empty where there was none, or it did.
+    :param cache: that its test loads for itself, as it is typed on the command line; empty where it loads none.
     :param saved_seconds: the tuning that a hit made unnecessary, in seconds.
     """
 
@@ -75,6 +76,7 @@ class Lookup:
     inside: str = ""
     failed: bool = False
     unrecorded: str = ""
+    cache: str = ""
     verdict: Verdict | None = None
 
     @property

@@ -84,6 +84,8 @@ class Session(Notes):
         self.index = index
         #: (tuner, kernel) of what was looked up.
         self._asked: set[tuple[str, str]] = set()
+        #: The cache that the current test loads for itself.
+        self._own_cache = ""
         self._caches = Caches(() if index is None else (index,), policy.aliases, self._asked)
         self._known: dict[Identity, Entry] = {}
         #: What only other tunings have asked for yet.
@@ -107,18 +109,21 @@ class Session(Notes):
         """What is loaded now, the one that takes precedence first."""
         return self._caches.indexes
 
-    def add_cache(self, index: EntryIndex) -> None:
-        """Load one more cache, before all others, until :meth:`added_caches_end`."""
-        self._caches = self._caches.with_index(index)
+    def add_cache(self, index: EntryIndex, name: str = "") -> None:
+        """Load one more cache, before all others, until :meth:`added_caches_end`.
+
+        :param name: of the cache, where what the test is not served with belongs into it.
+        """
+        self._caches, self._own_cache = self._caches.with_index(index), name
 
     @contextmanager
     def added_caches_end(self) -> Iterator[None]:
         """Forget, afterwards, the caches that were added inside."""
-        caches = self._caches
+        caches, own_cache = self._caches, self._own_cache
         try:
             yield
         finally:
-            self._caches = caches
+            self._caches, self._own_cache = caches, own_cache
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -194,6 +199,7 @@ class Session(Notes):
         sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
         inside = self._outermost
         lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label, inside=inside)
+        lookup = replace(lookup, cache=self._own_cache)
         made_of = partial(self._parts, problem.tuner, digests)
         with ExitStack() as held:
             other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)

@@ -60,9 +60,13 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
     asked = {lookup.problem for lookup in lookups}
     recovered = [one for one in with_outer(collected.recovered) if one.problem not in asked] if request.dumps else []
     processes = [process for process, _ in collected.lookups]
-    measured = measurements(zip(processes, lookups, strict=True))
+    # An update brings what a test's own cache does not have into that one.
+    elsewhere = request.updates
+    of_run = [pair for pair in zip(processes, lookups, strict=True) if not (elsewhere and pair[1].cache)]
+    recovered = [one for one in recovered if not (elsewhere and one.cache)]
+    measured = measurements(of_run)
     measured += measurements((INTERRUPTED_RUN, lookup) for lookup in recovered)
-    kept = _of_the_run(lookups, beginning, held) if request.dumps else lookups
+    kept = _of_the_run([lookup for _, lookup in of_run], beginning, held) if request.dumps else lookups
     used = [lookup.entry for lookup in kept if lookup.entry is not None and _was_used(lookup)]
     drop = {entry.identity for entry in unused} if request.prune else set()
     there: set[Problem] = set()

@@ -148,6 +148,9 @@ def unloaded_gate(config: pytest.Config, options: Options) -> str:
     empty ``--autotune-load=`` says that nothing is to be loaded. Markers may still load some for single tests, which
     only the tests know.
     """
+    if options.update and not options.load:
+        flag = "--autotune-update" if options.update == "all" else f"--autotune-update={options.update}"
+        return f"{flag}: nothing is loaded, so there is nothing to update (add --autotune-load=PATH)"
     if options.load or config.getoption("autotune_load") is not None:
         return ""
     on_purpose = "add --autotune-load=PATH; an empty --autotune-load= loads nothing on purpose"

@@ -23,15 +23,15 @@ from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge, judge_drift
 from pytest_autotune.run.collected import ALONE, collect
-from pytest_autotune.run.dumping import Destination, dump
+from pytest_autotune.run.dumping import Destination, dump, dump_for_tests
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.result import Gate, Place, Request, Result
 from pytest_autotune.run.settle import Beginning, measurements, settle
-from pytest_autotune.session import asks_for_cache, reports
+from pytest_autotune.session import MARKER, asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
 from pytest_autotune.session.progress import file_of_worker
-from pytest_autotune.session.values import CacheArgument, Options
+from pytest_autotune.session.values import CacheArgument, Options, path_argument
 from pytest_autotune.session.worker import TestProcess
 from pytest_autotune.session.xdist import Task, receive_lines, send_task
 from pytest_autotune.tuners import TUNERS, third_party_tuners
@@ -63,7 +63,7 @@ class Controller:
         self._unwritten: Log
         self._crashed: list[str] = []
         self._completeness = Completeness(config)
-        self._has_begun = self._is_shown = False
+        self._has_begun = self._is_shown = self._is_written = False
         self._places: dict[str, Place] = {}
         self._is_on_github = reports.is_on_github(options.ci)
         self._locate = reports.Places(config.rootpath)
@@ -226,7 +226,7 @@ class Controller:
             session.shouldfail = "; ".join([*why, one_line(result.failures[0])])
             if self._config.getoption("no_summary", False):  # else the rows that fail the run would be nowhere
                 self._show(after="\n")
-        self._close(written=result.dump is None or not result.dump.error)
+        self._close(written=self._is_written)
 
     def _end(self, session: pytest.Session, exitstatus: int) -> Result:
         """Settle the run, write its dump, and judge it."""
@@ -246,11 +246,24 @@ class Controller:
             interrupted=self._completeness.was_interrupted(exitstatus),
             own_notes=tuple(self._notes),
         )
+        update = options.update_arguments
+        if any(lookup.cache for _, lookup in collected.lookups) and not options.writes:
+            update = update or "--autotune-update"
+        request = self._request(update)
+        of_tests = dump_for_tests(self._cache_of_tests, collected, request, self._unwritten) if options.writes else []
+        written = [
+            f"{counted(len(one.cache.entries), 'entry')} written to {one.dump.written_to}: {one.merged.counts_in_words}"
+            for one in of_tests
+            if one.dump is not None and one.dump.rewritten
+        ]
+        collected = replace(collected, own_notes=(*collected.own_notes, *written))
         if options.dump is None:
-            result = settle(self._beginning, collected, Cache(), self._request())
+            result = settle(self._beginning, collected, Cache(), request)
         else:
             destination = Destination(options.dump.location, options.dump.given)
-            result = dump(destination, self._beginning, collected, self._request(), self._unwritten)
+            result = dump(destination, self._beginning, collected, request, self._unwritten)
+        result = replace(result, errors=(*result.errors, *(error for one in of_tests for error in one.errors)))
+        self._is_written = not any(one.dump is not None and one.dump.error for one in (result, *of_tests))
         sections = () if options.mode is None else (options.mode.section(result),)
         result = replace(result, places=dict(sorted(self._places.items())), sections=sections)
         # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
@@ -260,8 +273,15 @@ class Controller:
         drift = Gate() if gate.is_usage_error else judge_drift(result, options.max_drift)
         return replace(result, gate=gate, drift=drift)
 
-    def _request(self) -> Request:
-        """What the user asked for, as far as the end of the run goes by it."""
+    def _cache_of_tests(self, name: str) -> Destination:
+        here = self._config.invocation_params.dir
+        return Destination(path_argument(name, here, MARKER, here).location, MARKER)
+
+    def _request(self, update: str) -> Request:
+        """What the user asked for, as far as the end of the run goes by it.
+
+        :param update: what to type to bring the caches up to date.
+        """
         options, names = self._options, self._config.getoption("autotune_tuners")
         policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
         return Request(
@@ -269,8 +289,8 @@ class Controller:
             prune=options.update == "prune",
             new_only=options.update == "new",
             keep_candidates=options.keep_candidates,
-            updates=options.updates,
-            update=options.update_arguments,
+            updates=options.updates or bool(options.update),
+            update=update,
             tuners=options.tuners or (),
             tuners_named_by=f"--autotune-tuners={names}" if names is not None else "autotune_tuners (ini)",
             adapters=(*TUNERS, *(entry_point.name for entry_point in third_party_tuners())),
@@ -320,7 +340,7 @@ def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tup
     :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
     """
     held = _read_dump(options.dump)
-    folder = _open_folder(config, options.dump, shared)
+    folder = _open_folder(config, options, shared)
     loaded = tuple(_read_loaded(options, held, folder))
     # Without any cache, too, the first candidate may stand in for a tuning: then every lookup is a miss.
     is_judged = bool(loaded) or (options.on_miss == "first" and options.dump is None)
@@ -336,10 +356,11 @@ def _read_dump(dump: CacheArgument | None) -> Cache:
         raise pytest.UsageError(f"{dump.given}: {error}") from None
 
 
-def _open_folder(config: pytest.Config, dump: CacheArgument | None, shared: SharedFolder) -> RunFolder | None:
+def _open_folder(config: pytest.Config, options: Options, shared: SharedFolder) -> RunFolder | None:
     """The folder of this run, where the next run with this dump path finds what a killed one has tuned."""
+    dump = options.dump
     cache = getattr(config, "cache", None)
-    purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else ""])
+    purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else options.update])
     for base in (lambda: cache.mkdir("autotune") if cache is not None else None, lambda: shared.locks() / "runs"):
         with suppress(OSError):  # a read-only tree
             if (found := base()) is not None:

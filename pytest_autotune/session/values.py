@@ -93,7 +93,7 @@ class Options:
     def active(self) -> bool:
         """Whether the user asked for anything to happen in this run."""
         # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
-        asks = self.load or self.dump or self.report or self.max_misses or self.spread_gpus or self.mode
+        asks = self.load or self.dump or self.update or self.report or self.max_misses or self.spread_gpus or self.mode
         return bool(asks or self.verify or self.fail_on_unused or self.on_miss == "first")
 
     @property
@@ -105,6 +105,11 @@ class Options:
     def updates(self) -> bool:
         """Whether the dump path is also loaded: what is there is kept, what is missing is tuned."""
         return self.dump is not None and any(load.is_same_as(self.dump) for load in self.load)
+
+    @property
+    def writes(self) -> bool:
+        """Whether what is chosen is written down: into the dump path, or by an update into the caches of tests."""
+        return self.dump is not None or bool(self.update)
 
     @property
     def update_arguments(self) -> str:
@@ -150,9 +155,9 @@ def _updating(config: pytest.Config, options: Options) -> Options:
     """The options of a run that writes into what it loads."""
     flag = "--autotune-update" if options.update == "all" else f"--autotune-update={options.update}"
     dump = options.dump if config.getoption("autotune_dump") else None
-    if not options.load:
-        add = f"write --autotune-load={dump.typed} for the dump" if dump is not None else "add --autotune-load=PATH"
-        raise pytest.UsageError(f"{flag}: nothing is loaded, so there is nothing to update ({add})")
+    if not options.load and dump is not None:
+        instead = f"write --autotune-load={dump.typed} for the dump"
+        raise pytest.UsageError(f"{flag}: nothing is loaded, so there is nothing to update ({instead})")
     for name in ("on_miss", "on_stale"):
         word = config.getoption(f"autotune_{name}")
         if word not in (None, "", "tune"):
@@ -163,7 +168,8 @@ def _updating(config: pytest.Config, options: Options) -> Options:
             f"{flag}: writes into {options.load[-1].typed}, which is loaded, and --autotune-dump={dump.typed} names "
             "another cache (leave one of them out)"
         )
-    return replace(options, dump=dump or options.load[-1], on_miss="tune", on_stale="tune")
+    # Without one that is loaded for all tests, the caches that tests load for themselves are updated.
+    return replace(options, dump=options.load[-1] if options.load else None, on_miss="tune", on_stale="tune")
 
 
 def _without_caches(config: pytest.Config, options: Options, why: str) -> Options:

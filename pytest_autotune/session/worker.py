@@ -61,7 +61,7 @@ class TestProcess:
     def __init__(self, config: pytest.Config, options: Options, context: WorkerContext) -> None:
         self._context = context
         policy = Policy(
-            dumping=options.dump is not None,
+            dumping=options.writes,
             on_miss=OnMiss(options.on_miss),
             on_stale=OnStale(options.on_stale),
             tuners=options.tuners,
@@ -189,13 +189,14 @@ class TestProcess:
         self._isolate()
         try:
             argument = path_argument(path, item.path.parent, MARKER, item.config.invocation_params.dir)
-            # What this run is to write may be missing, as it may be where an option loads it.
-            dump = self._options.dump
-            is_dump = dump is not None and argument.is_same_as(dump)
-            cache = stores.check_writable(argument.location) if is_dump else stores.read(argument.location)
+            cache = stores.read(argument.location, missing_ok=self._options.writes)  # this run may create it
         except CacheError as error:
+            remedy = error.remedy.replace(f"--autotune-dump={argument.typed}", "--autotune-update")
+            error = CacheError(error.where, error.found, remedy)
             raise pytest.fail.Exception(f"{MARKER}: {error}", pytrace=False) from None
-        self.session.add_cache(EntryIndex.of([cache]))
+        dump = self._options.dump
+        is_dump = dump is not None and argument.is_same_as(dump)
+        self.session.add_cache(EntryIndex.of([cache]), "" if is_dump else argument.typed)
         self.hooks.install()
 
     @pytest.hookimpl(wrapper=True)

@@ -55,14 +55,61 @@ def test_the_cache_of_a_marker_is_created_and_updated_as_the_hint_says(suite: Su
     def with_source(source: str) -> Suite:
         return write(suite, f"@load('own.textproto')\ndef test_own(tune): tune('lib.own', source='{source}')")
 
-    hint = "*own.textproto: no such file (create it with --autotune-dump=own.textproto)"
+    hint = "*own.textproto: no such file (create it with --autotune-update)"
     with_source("one").run().stdout.fnmatch_lines([hint])
-    suite.run("--autotune-dump=own.textproto").assert_outcomes(passed=1)
+    suite.run("--autotune-update").assert_outcomes(passed=1)
     assert section(suite.run()) == ["1 hit"]
 
-    with_source("two").run("--autotune-load=own.textproto", "--autotune-update").assert_outcomes(passed=1)
+    stale = section(with_source("two").run())
+    assert stale[-1] == "Re-run with --autotune-update to update the cache."
+    updated = section(suite.run("--autotune-update"))
 
+    assert "1 entry written to own.textproto: 1 changed" in updated
     assert section(suite.run()) == ["1 hit"]
+
+
+OWN_AND_OTHERS = """
+@load('own.textproto')
+def test_own(tune): tune('lib.own', source='one')
+@load('below/more.pb')
+def test_more(tune): tune('lib.more', source='one'), tune('lib.shared')
+def test_shared(tune): tune('lib.shared')
+"""
+
+
+def test_a_dump_creates_every_cache_that_tests_load_for_themselves(suite: Suite, section) -> None:
+    lines = section(write(suite, OWN_AND_OTHERS).dump())
+
+    assert "1 entry written to own.textproto: 1 added" in lines
+    assert "2 entries written to below/more.pb: 2 added" in lines
+    suite.cache.unlink()
+    assert section(suite.run())[-1].startswith("3 hits")
+
+
+def test_an_update_writes_each_problem_into_the_cache_that_its_test_loads(suite: Suite, section) -> None:
+    write(suite, OWN_AND_OTHERS).dump()
+    before = suite.cache.read_bytes()
+    write(suite, OWN_AND_OTHERS.replace("one", "two"))
+    stale = section(suite.load())
+    assert stale[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
+
+    lines = section(suite.load("--autotune-update"))
+
+    assert "1 entry written to own.textproto: 1 changed" in lines
+    assert "2 entries written to below/more.pb: 1 changed, 1 unchanged" in lines
+    assert suite.cache.read_bytes() == before
+    assert any(line.startswith("3 hits") for line in section(suite.load()))
+
+
+def test_a_cache_of_a_test_that_cannot_be_written_fails_the_update_in_one_line(suite: Suite, section) -> None:
+    (suite.folder / "own.textproto").symlink_to("nowhere/own.textproto")
+    write(suite, "@load('own.textproto')\ndef test_own(tune): tune('lib.own')")
+    (suite.folder / "nowhere").write_text("in the way")
+
+    result = suite.run("--autotune-update")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert section(result)[-1].startswith("ERROR autotune_cache: own.textproto: cannot be written: ")
 
 
 def test_the_path_of_a_marker_is_relative_to_the_file_of_the_test(suite: Suite) -> None:

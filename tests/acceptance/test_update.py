@@ -193,18 +193,6 @@ def test_what_the_cache_of_a_single_test_chooses_replaces_nothing(serial_suite: 
     assert serial_suite.cache.read_text() == before
 
 
-def test_what_only_the_cache_of_a_single_test_has_is_added(serial_suite: Suite) -> None:
-    serial_suite.write(test_op=OPS.format(ms="1", more="")).dump()
-    before = serial_suite.cache.read_text()
-    (serial_suite.folder / "own.textproto").write_text(before.replace('text: "a"', 'text: "b"'))
-    serial_suite.cache.unlink()
-    serial_suite.write(test_op=OPS.format(ms="2", more="") + MARKED)
-
-    serial_suite.load("--autotune-update")
-
-    assert serial_suite.cache.read_text().count("entries {") == 2
-
-
 BEHIND = """
 def test_op(tune): tune("lib.op", source="two")
 def test_new(tune): tune("lib.new", times={"a": 2.0, "b": 1.0})
