@@ -40,7 +40,7 @@ _DATA = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lookup:
     """One problem that a process asked for, and what became of it.
 
@@ -78,6 +78,11 @@ class Lookup:
     unrecorded: str = ""
     cache: str = ""
     verdict: Verdict | None = None
+
+    def __repr__(self) -> str:
+        """What a user reads where a test asserts that there are no misses, and where a lookup is an error."""
+        outcome = self.outcome.value.upper() if self.outcome else "ASKED"
+        return f"{outcome} {self.problem}{f': {self.reason}' if self.reason else ''}"
 
     @property
     def event(self) -> Event:

@@ -8,7 +8,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 
 from pytest_autotune.cache.model import library_of
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.verify import Verification
 
@@ -82,9 +82,3 @@ class Policy:
         if outcome is None or outcome is Outcome.HIT:
             return False
         return self.on_miss == OnMiss.ERROR or (outcome is Outcome.STALE and self.on_stale == OnStale.ERROR)
-
-
-def refusal(lookup: Lookup) -> str:
-    """What a user reads where a lookup is an error."""
-    outcome = lookup.outcome.value.upper() if lookup.outcome else "MISS"
-    return f"autotune: {outcome} {lookup.problem}: {lookup.reason}"

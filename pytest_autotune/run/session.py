@@ -29,7 +29,7 @@ from pytest_autotune.run.collected import CompiledAhead, CompiledFor
 from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.notes import Notes, in_words
-from pytest_autotune.run.policy import Policy, Refusal, is_ignored, refusal
+from pytest_autotune.run.policy import Policy, Refusal, is_ignored
 from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
 from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, fallbacks
 from pytest_autotune.run.tuning import Tuning
@@ -348,7 +348,7 @@ class Session(Notes):
         :raises BaseException: what the run raises then.
         """
         if self.policy.is_error(lookup.outcome):
-            self._refuse(refusal(lookup))
+            self._refuse(f"autotune: {lookup}")
 
     # What tuners may have or say beside a tuning.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
+from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.session import MARKER
 
 if TYPE_CHECKING:
@@ -53,7 +55,12 @@ class CacheFixture:
         self._item = item
 
     def _with(self, outcome: Outcome) -> tuple[Lookup, ...]:
-        return tuple(lookup for lookup in self._process.in_this_test if lookup.outcome is outcome)
+        nearest = Nearest(self._process.session.indexes, {})
+
+        def explained(lookup: Lookup) -> Lookup:
+            return replace(lookup, reason=nearest.reason(lookup.problem)) if lookup.reason == NO_ENTRY else lookup
+
+        return tuple(explained(lookup) for lookup in self._process.in_this_test if lookup.outcome is outcome)
 
     @property
     def hits(self) -> tuple[Lookup, ...]:

@@ -235,6 +235,7 @@ def test_outcomes(tune, autotune_cache):
     tune('lib.op', M=1, source='two', times={'a': 1.0, 'b': 2.0, 'c': 3.0})
     assert kernels(autotune_cache.hits) == [("lib.op", {"M": 1})]
     assert kernels(autotune_cache.misses) == [("lib.op", {"M": 2})]
+    assert repr(autotune_cache.misses) == "(MISS toy:lib.op (M=2): no entry; the nearest has M 1 instead of 2,)"
     assert kernels(autotune_cache.stale) == [("lib.op", {"M": 1})]
     assert autotune_cache.mismatches == ()
 
