@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "session": {"modes", "report", "run", "tuners", "workers", "cache", "devices"},
     "modes": {"report", "run", "workers", "cache"},
     "report": {"run", "cache"},
-    "cli": {"report", "run", "cache", "tuners", "__version__"},  # tuners: XLA's own files are converted
+    "cli": {"production", "report", "run", "cache", "tuners", "__version__"},  # tuners: XLA's own files are converted
+    "production": {"tuners", "run", "cache", "devices"},
     "tuners": {"run", "workers", "cache", "devices"},
     "run": {"workers", "cache", "devices"},
     "workers": {"cache", "devices"},

@@ -22,6 +22,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cli.export import exported_defects
 from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, problem_text, safe, whole
 from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
 
@@ -40,13 +41,19 @@ _SHOWN = 10
     help="A tuner whose adapter is not installed here, and where the cache is used it is. Repeatable.",
 )
 @click.option("--root", metavar="FOLDER", type=PATH, default=".", help="Where the packages of the kernels are.")
-def command(files: tuple[str, ...], fix: bool, tuners: tuple[str, ...], root: str) -> int:
+@click.option(
+    "--exported", metavar="MODULE", multiple=True, type=PATH, help="What was exported from FILE as Python. Repeatable."
+)
+def command(files: tuple[str, ...], fix: bool, tuners: tuple[str, ...], root: str, exported: tuple[str, ...]) -> int:
     """Report what is wrong with each cache FILE, as FILE:LINE: what.
 
     Wrong is: what cannot be read; entries that are not sorted or there twice, as after a merge by hand; and entries
     that can never be a hit here: without a result, of a tuner that has no adapter, of a kernel that its module does
-    not have. No GPU is needed, and nothing of the caches or kernels is run.
+    not have; and a module that was exported from FILE, where it is not what FILE says now. No GPU is needed, and
+    nothing of the caches, modules or kernels is run.
     """
+    if exported and len(files) > 1:
+        raise CacheError("--exported", "which of the caches was it exported from?", "name that one alone")
     known = frozenset({*TUNERS, *tuners, *(one.name for one in third_party_tuners())})
     bad = entries = 0
     for path in files:
@@ -58,6 +65,7 @@ def command(files: tuple[str, ...], fix: bool, tuners: tuple[str, ...], root: st
                 cache = whole(stores.read(path))
             entries += len(cache.entries)
             defects = [*_layout(path, cache)] or [*_useless(path, cache, known, root)]
+            defects += [line for module in exported for line in exported_defects(cache, path, module)]
         except CacheError as error:
             defects = [safe(str(error))]
         bad += bool(defects)

@@ -11,7 +11,7 @@ import click
 
 from pytest_autotune import __version__
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cli import check, convert, diff, git, merge, prune, show
+from pytest_autotune.cli import check, convert, diff, export, git, merge, prune, show
 from pytest_autotune.cli.output import FAILED, INTERRUPTED, OK
 
 PROGRAM = "pytest-autotune"
@@ -30,7 +30,7 @@ def commands(context: click.Context) -> None:
     context.color = _wants_color()
 
 
-parts = (show, diff, merge, check, prune, convert)
+parts = (show, diff, merge, check, prune, convert, export)
 for command in (*(part.command for part in parts), git.setup, git.merge, git.textconv):
     commands.add_command(command)
 

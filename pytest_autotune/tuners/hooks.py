@@ -18,6 +18,9 @@ from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError, Suite
 from pytest_autotune.tuners.shared.library import Replaced
 
+#: How many runs have hooked tuners in this process. Meanwhile what picks shipped choices leaves all candidates to them.
+active_runs = 0
+
 
 class Hooks:
     """The hooked tuners of one process.
@@ -31,13 +34,18 @@ class Hooks:
         self._adapters: dict[str, Adapter] = {}
         self._replaced: dict[str, Replaced] = {}
         self._isolation: ExitStack | None = None
+        self._is_installed = False
 
     def install(self) -> None:
         """Hook each tuner that is to act now as soon as its library is there; imports none of these libraries.
 
         To be called again when another cache is loaded.
         """
+        global active_runs
         _see_imports()
+        if not self._is_installed:
+            self._is_installed = True
+            active_runs += 1
         for name in TUNERS:
             self._add(name, partial(adapter_class, name))
         for entry_point in third_party_tuners():
@@ -134,6 +142,10 @@ class Hooks:
 
     def uninstall(self) -> None:
         """Restore what was hooked."""
+        global active_runs
+        if self._is_installed:
+            self._is_installed = False
+            active_runs -= 1
         for name, adapter in self._adapters.items():
             self._unhook(name, adapter)
         self._adapters.clear()

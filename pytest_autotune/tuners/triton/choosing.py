@@ -32,7 +32,7 @@ from pytest_autotune.tuners.triton.identity import (
     versions,
 )
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
-from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
+from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver, pruner_of
 from pytest_autotune.tuners.triton.tuning import failure_text, tune, verify_choice
 
 
@@ -198,7 +198,7 @@ class Choices:
         asked for by the tests that use it, too: else it would not be known.
         """
         autotuner, tuning_key = call.autotuner, call.tuning_key
-        is_pruned = getattr(autotuner, "early_config_prune", None) is not None and autotuner.perf_model is None
+        is_pruned = pruner_of(autotuner) is not None and autotuner.perf_model is None
         is_nested = lookup is not None and lookup.inside
         if not (is_pruned or is_nested) and not self._session.policy.picks:
             return

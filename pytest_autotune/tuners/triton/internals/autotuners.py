@@ -103,6 +103,15 @@ class HeuristicsOver:
         return [heuristics for _, heuristics in sorted(found, key=lambda pair: pair[0])]
 
 
+def pruner_of(autotuner: Any) -> Any:
+    """The function that the author of a kernel prunes with; None where there is none but the picker of an export.
+
+    That one leaves all candidates in a run: see :mod:`pytest_autotune.production`.
+    """
+    pruner = getattr(autotuner, "early_config_prune", None)
+    return getattr(pruner, "autotune_pruner", pruner)
+
+
 def pruned_alone(autotuner: Any, prune: Callable[[], Any]) -> Any:
     """Prune copies of the candidates of an autotuner, so that nothing of it is left in those of later calls.
 
@@ -112,7 +121,7 @@ def pruned_alone(autotuner: Any, prune: Callable[[], Any]) -> Any:
     :param prune: the ``prune_configs`` of the autotuner's class.
     :returns: the candidates that are left, in a list: the autotuner's own, but for those that the pruner changed.
     """
-    if getattr(autotuner, "early_config_prune", None) is None:
+    if pruner_of(autotuner) is None:
         return prune()
     own = autotuner.configs
     copies = [_copied(config) for config in own]

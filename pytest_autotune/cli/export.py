@@ -1,0 +1,97 @@
+"""``pytest-autotune export``: choices in forms that those read who have nothing of this package."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+
+import click
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Cache
+from pytest_autotune.cli.output import PATH, print_lines, safe, whole
+from pytest_autotune.production import export_python
+
+#: So many choices that differ are shown one by one.
+_SHOWN = 5
+
+
+@click.command("export", short_help="choices as a module of Python, or as JSON that other libraries read")
+@click.argument("file", metavar="FILE", type=PATH)
+@click.option("--to", type=click.Choice(["python", "table"]), required=True, help="What to write.")
+@click.option("-o", "--output", metavar="OUT", type=PATH, required=True, help="The module, or the folder of tables.")
+@click.option("--kernel", "kernels", metavar="GLOB", multiple=True, help="Only these kernels. Repeatable.")
+@click.option("--device", "devices", metavar="GLOB", multiple=True, help="Only these devices. Repeatable.")
+@click.option(
+    "--alias",
+    "aliases",
+    metavar="'NAME = OTHER'",
+    multiple=True,
+    help="The device NAME takes the choices of the device OTHER, which has its architecture. Repeatable.",
+)
+def command(
+    file: str, to: str, output: str, kernels: tuple[str, ...], devices: tuple[str, ...], aliases: tuple[str, ...]
+) -> None:
+    """Write the choices of the cache FILE for those who launch the kernels without pytest.
+
+    python: one module, which needs Triton and torch alone, with what picks the choice where a kernel is launched:
+    prune_configs_by={"early_config_prune": pick("mylib.ops.matmul_kernel")}
+    """
+    cache = whole(stores.read(file))
+    given = {"kernel": kernels, "device": devices, "alias": aliases}
+    typed = ["pytest-autotune", "export", file, "--to=python"]
+    typed += [f"--{name}={value}" for name, values in given.items() for value in values]
+    text, words = _module(cache, shlex.join([*typed, f"--output={output}"]))
+    if os.path.exists(output) and (before := _text(output)).strip():
+        export_python.data_of(before, output)  # raises for what is something else, and is to stay
+        if before == text:
+            print_lines([safe(f"{output} is up to date: {words}")])
+            return
+    stores.replace_file(output, text.encode())
+    print_lines([safe(f"{output} was written: {words}")])
+
+
+def exported_defects(cache: Cache, path: str, file: str) -> Iterator[str]:
+    """In what an exported module is not what its command would write.
+
+    :param file: of the cache.
+    """
+    text = _text(file)
+    data = export_python.data_of(text, file)
+    expected, _ = _module(cache, str(data["COMMAND"]), file)
+    if text == expected:
+        return
+    found = list(export_python.differences(data, export_python.data_of(expected, file)))
+    mend = f"is not what {path} says ({data['COMMAND']})"
+    yield safe(f"{file}: {mend}")
+    yield from (safe(f"{file}: {words}") for words in found[:_SHOWN])
+    if len(found) > _SHOWN:
+        yield safe(f"{file}: {len(found) - _SHOWN} more")
+
+
+def _module(cache: Cache, line: str, where: str = "export") -> tuple[str, str]:
+    """The module that a command writes, and what it holds in words.
+
+    :raises CacheError: where it is no such command.
+    """
+    try:
+        given = command.make_context("export", shlex.split(line)[2:]).params
+    except (click.ClickException, click.exceptions.Exit, ValueError):
+        raise CacheError(where, f"COMMAND is no command of pytest-autotune: {line}", "export it again") from None
+    return export_python.module_text(cache, line, given["kernels"], given["devices"], _pairs(given["aliases"]))
+
+
+def _pairs(aliases: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in aliases:
+        name, separator, other = (part.strip() for part in text.partition("="))
+        if not (name and separator and other):
+            raise CacheError("--alias", f"expected 'NAME = OTHER', not {text!r}")
+        pairs[name] = other
+    return pairs
+
+
+def _text(path: str) -> str:
+    return stores.file_bytes(path).decode(errors="replace")

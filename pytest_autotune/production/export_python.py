@@ -1,0 +1,143 @@
+"""``--to=python``: a module of choices with what picks them, that needs nothing of this package."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_autotune.cache.codec.schema import device_ids
+from pytest_autotune.cache.counted import counted, duration
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.model import Cache, Entry, Value
+from pytest_autotune.production.choices import chosen, plain_key, selected
+
+_DATA = "# What follows is data.\n"
+_PICKER = Path(__file__).parent / "picker.py"
+_NAMES = ("COMMAND", "VERSIONS", "DEVICES", "ALIASES", "CHOICES")
+
+
+def module_text(
+    cache: Cache, command: str, kernels: Sequence[str], devices: Sequence[str], aliases: Mapping[str, str]
+) -> tuple[str, str]:
+    """The module, and what it holds in words: the same bytes for the same cache and arguments.
+
+    :param command: what writes it.
+    :param kernels: globs of those to ship; all, where there are none. So with devices.
+    :param aliases: name of a device -> that of the one whose choices it takes.
+    :raises CacheError: where there is nothing to ship.
+    """
+    wanted = selected(cache, kernels, devices)
+    entries, ambiguous = chosen(entry for entry in wanted if entry.problem.tuner == "triton")
+    if not entries:
+        raise CacheError("--to=python", "no choice of a Triton kernel is to be written", "is it the right cache?")
+    head = _PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
+    text = "".join(line + "\n" for line in [head + _DATA.strip(), *_data(entries, command, aliases)])
+    names = {entry.problem.kernel for entry in entries}
+    on = sorted({entry.problem.device.name for entry in entries})
+    words = f"{counted(len(entries), 'choice')} of {counted(len(names), 'kernel')} for {', '.join(on)}"
+    if others := sum(entry.problem.tuner != "triton" for entry in wanted):
+        words += f"; {counted(others, 'entry')} of other tuners left out"
+    if ambiguous:
+        words += f"; {counted(len(ambiguous), 'problem')} left out, with several choices each: {ambiguous[0].problem} …"
+    return text, words
+
+
+def _data(entries: Sequence[Entry], command: str, aliases: Mapping[str, str]) -> Iterator[str]:
+    versions = {entry.versions.minor[1] for entry in entries}
+    ids = device_ids(entry.problem.device for entry in entries)
+    yield "# fmt: off"
+    yield f"COMMAND = {_literal(command)}"
+    yield f"VERSIONS: Any = [{', '.join(map(_literal, sorted(versions, key=_as_numbers)))}]  # of Triton"
+    yield "DEVICES: Any = {"
+    for device, id in ids.items():
+        tuned_with = sorted({str(entry.versions) for entry in entries if entry.problem.device == device})
+        device_literal = f"({_literal(device.name)}, {_literal(device.arch)}, {device.multiprocessors})"
+        yield f"    {_literal(id)}: {device_literal},  # {one_line('; '.join(tuned_with))}"
+    yield "}"
+    yield f"ALIASES: Any = {_mapping(aliases)}"
+    yield "CHOICES: Any = {"
+    for kernel in dict.fromkeys(entry.problem.kernel for entry in entries):
+        yield f"    {_literal(kernel)}: {{"
+        of_kernel = [entry for entry in entries if entry.problem.kernel == kernel]
+        for device, id in ids.items():
+            if of_device := [entry for entry in of_kernel if entry.problem.device == device]:
+                yield f"        {_literal(id)}: ["
+                yield from map(_choice, of_device)
+                yield "        ],"
+        yield "    },"
+    yield "}"
+
+
+def _choice(entry: Entry) -> str:
+    assert entry.choice is not None
+    time = f"  # {duration(entry.choice.time_us)}" if entry.choice.time_us is not None else ""
+    return f"            ({_values(entry.problem.key)}, {_values(entry.choice.params)}),{time}"
+
+
+def _values(values: Sequence[Value]) -> str:
+    return _mapping(plain_key(values))
+
+
+def _mapping(values: Mapping[str, Any]) -> str:
+    return f"{{{', '.join(f'{_literal(name)}: {_literal(value)}' for name, value in values.items())}}}"
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, float) and math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    text = ascii(value)
+    return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
+
+
+def _as_numbers(version: str) -> list[int]:
+    return [int(part) if part.isdecimal() else 0 for part in version.split(".")]
+
+
+def data_of(text: str, where: str) -> dict[str, Any]:
+    """The data of an exported module, which is read and never run.
+
+    :raises CacheError: where it is none.
+    """
+    try:
+        body = ast.parse(text).body
+        assigned = [
+            (one.targets[0] if isinstance(one, ast.Assign) else one.target, one.value)
+            for one in body
+            if isinstance(one, (ast.Assign, ast.AnnAssign))
+        ]
+        found = {
+            target.id: ast.literal_eval(value)
+            for target, value in assigned
+            if isinstance(target, ast.Name) and target.id in _NAMES and value is not None
+        }
+        if found.keys() != set(_NAMES):
+            raise ValueError("it has no COMMAND")
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise CacheError(where, f"is no export of pytest-autotune: {error}", "export it again") from None
+    return found
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """How the choices of two exports differ, in the words of a review."""
+    before, now = (
+        {
+            (kernel, str(data["DEVICES"].get(id, id)), frozenset(key.items())): params
+            for kernel, of_devices in data["CHOICES"].items()
+            for id, choices in of_devices.items()
+            for key, params in choices
+        }
+        for data in (old, new)
+    )
+    for problem in [*before, *(problem for problem in now if problem not in before)]:
+        was, becomes = before.get(problem), now.get(problem)
+        if was != becomes:
+            kernel, _, key = problem
+            values = ", ".join(f"{name}={value}" for name, value in sorted(key))
+            pair = [
+                ", ".join(f"{name}={value}" for name, value in one.items()) if one else "none" for one in (was, becomes)
+            ]
+            yield f"{kernel} ({values}): {pair[0]}, and the cache has {pair[1]}"

@@ -1,0 +1,142 @@
+"""Tuned choices of Triton kernels, and what picks them where a kernel is launched; needs nothing but Triton and torch.
+
+Of a problem that is known, one candidate is left: Triton 3.8 and later then measures nothing, earlier versions time it
+once. What is not known is tuned by Triton, as without this file.
+
+pytest-autotune wrote it. Edit nothing here: COMMAND writes it anew.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import math
+import os
+import sys
+import warnings
+from typing import Any
+
+
+def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool = False, also: Any = ()) -> Any:
+    """An ``early_config_prune`` for ``triton.autotune`` that leaves the candidate that was tuned, where it knows one.
+
+    :param kernel: its module and name, as they stand below.
+    :param prune: the pruner that the kernel has otherwise.
+    :param nearest: numbers of the key that may differ: where no choice is exact, the nearest one is taken.
+    :param other_devices: the choices of the GPU of the same architecture that is the nearest in size may be taken.
+    :param also: parts of the key that are no arguments: ``{"closure.ACTIVATION": "relu"}``.
+    """
+
+    def early_config_prune(configs: Any, named_args: Any, **kwargs: Any) -> Any:
+        left = configs if prune is None else list(prune(configs, named_args, **kwargs))
+        if getattr(sys.modules.get("pytest_autotune.tuners.hooks"), "active_runs", 0):  # it is to see all candidates
+            return left
+        try:
+            choices, names, remark = choices_here(kernel, other_devices)
+            parts = {**key_parts({**named_args, **kwargs}, names), **dict(also)}
+            for params, away in ranked(choices, parts, nearest):
+                live = [one for one in left if {name: plain(part) for name, part in one.all_kwargs().items()} == params]
+                if len(set(live)) == 1:
+                    if away or remark:
+                        warn(f"{kernel}: the choice{remark}{away} is used for {parts}")
+                    return live[:1]
+            warn(f"{kernel}: no candidate is known as the choice for {parts}, so Triton tunes")
+        except Exception as error:  # somebody has edited the file
+            warn(f"{kernel}: its choices cannot be read, so Triton tunes: {error!r}")
+        return left
+
+    # By which pytest-autotune knows that no arguments beside the key decide.
+    early_config_prune.autotune_pruner = prune  # type: ignore[attr-defined]
+    return early_config_prune
+
+
+def warn(what: str, kind: str = "inexact") -> None:
+    """Say once in a process that choices are not used as they were tuned, and what mends it."""
+    torch = sys.modules.get("torch")
+    if kind not in _warned and not (torch and torch.compiler.is_compiling()):  # torch.compile cannot trace a warning
+        _warned.add(kind)
+        warnings.warn(f"{what} (cover it in the tests, then: {COMMAND})", stacklevel=3)
+
+
+@functools.cache
+def device() -> tuple[str, str, int]:
+    """This process's GPU: name, architecture, multiprocessors."""
+    if os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y"):
+        return "Triton interpreter", "interpreter", 0
+    cuda = sys.modules["torch"].cuda
+    found = cuda.get_device_properties(cuda.current_device())
+    arch = getattr(found, "gcnArchName", "").split(":")[0]
+    return found.name, arch if arch.startswith("gfx") else f"sm_{found.major}{found.minor}", found.multi_processor_count
+
+
+@functools.cache
+def choices_here(kernel: str, other_devices: bool = False) -> tuple[dict[Any, Any], set[str], str]:
+    """The choices of a kernel for this GPU by key, the names in the keys, and of which other GPU they are."""
+    now = device()
+    version = ".".join(getattr(sys.modules.get("triton"), "__version__", "").split(".")[:2])
+    if version not in VERSIONS:
+        warn(f"{kernel}: tuned with Triton {' and '.join(VERSIONS)}, and this is {version}", "version")
+
+    def rank(id: str) -> Any:
+        then = DEVICES[id]
+        return then != now, then[0] != ALIASES.get(now[0]), then[2] != now[2], abs(then[2] - now[2]), id
+
+    same_arch = [id for id in CHOICES.get(kernel, ()) if DEVICES[id][1] == now[1]]
+    id = min(same_arch, key=rank, default="")
+    if not id or (all(rank(id)[:3]) and not other_devices):
+        return {}, set(), ""
+    by_key = {frozenset(key.items()): params for key, params in CHOICES[kernel][id]}
+    return by_key, {name for key in by_key for name, _ in key}, f" of {DEVICES[id][0]}" if all(rank(id)[:2]) else ""
+
+
+def ranked(choices: Any, parts: Any, nearest: Any) -> Any:
+    """What was chosen for a problem, then for those that differ in these numbers alone, with how, the nearest first."""
+    if (key := frozenset(parts.items())) in choices:
+        yield choices[key], ""
+    found = []
+    for number, (key, params) in enumerate(choices.items() if nearest else ()):
+        has, names = dict(key), {name for name, _ in key ^ parts.items()}
+        if names and all(name in nearest and name in has and name in parts for name in names):
+            away = sum(math.log2(max(has[name], 1) / max(parts[name], 1)) ** 2 for name in names)
+            found.append((away, number, params, f" for {', '.join(f'{name}={has[name]}' for name in sorted(names))}"))
+    yield from ((params, words) for _, _, params, words in sorted(found, key=lambda one: one[:2]))
+
+
+def key_parts(named: Any, names: Any) -> dict[str, Any]:
+    """What selects a problem: arguments by name where keys have them, the dtypes of all, and functions."""
+    parts = {name: plain(value) for name, value in named.items() if name in names}
+    for name, value in named.items():
+        if hasattr(value, "dtype"):
+            parts[f"{name}.dtype"] = plain(value.dtype)
+        elif hasattr(getattr(value, "base", None), "dtype"):  # of a tensor's descriptor
+            parts[f"{name}.base.dtype"] = plain(value.base.dtype)
+        elif isinstance(value, tuple):
+            parts.update(key_parts({f"{name}.{number}": part for number, part in enumerate(value)}, ()))
+        elif callable(value) and name not in ("grid", "warmup"):
+            parts[name] = plain(value)
+    return parts
+
+
+def plain(value: Any) -> Any:
+    """A value as keys and candidates hold it here."""
+    if type(value).__name__ == "constexpr":
+        return plain(value.value)
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(str(plain(part)) for part in value)}{',' if len(value) == 1 else ''})"
+    if type(value).__name__.lower().endswith("dtype"):
+        return str(value).rpartition(".")[2]
+    while not inspect.isfunction(value) and hasattr(value, "fn"):
+        value = value.fn
+    return f"{value.__module__}.{value.__qualname__}" if inspect.isfunction(value) else value
+
+
+_warned: set[str] = set()
+# What follows is data.
+COMMAND = "pytest-autotune export"
+VERSIONS: Any = []
+DEVICES: Any = {}
+ALIASES: Any = {}
+CHOICES: Any = {}

@@ -1,0 +1,128 @@
+"""A library that ships its choices: an export picks in production, and its own test suite goes on as if it were not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import triton.runtime.interpreter
+
+from pytest_autotune import cli
+from tests.conftest import Suite
+
+pytestmark = pytest.mark.usefixtures("forget_choices")
+
+LIBRARY = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def double(x):
+    return 2 * x
+
+def at_least_32(configs, named_args, **kwargs):
+    assert named_args["n"] and kwargs["MODE"]
+    return [config for config in configs if config.kwargs["BLOCK"] >= 32]
+
+PRUNE = {prune}
+BENCHED = []
+
+def bench(kernel_call, quantiles=None):
+    cells = dict(zip(kernel_call.__code__.co_freevars, kernel_call.__closure__))
+    block = cells["config"].cell_contents.kwargs["BLOCK"]
+    BENCHED.append(block)
+    kernel_call()
+    return [1.0 if block == 64 else 2.0] * 3
+
+CONFIGS = [triton.Config({{"BLOCK": block}}) for block in (16, 32, 64, 128)]
+
+@triton.autotune(CONFIGS, key=["n", "FLAG", "KIND", "MODE"], do_bench=bench, prune_configs_by=PRUNE)
+@triton.jit
+def copy_kernel(
+    x, pair, n, FLAG: tl.constexpr, KIND: tl.constexpr, MODE: tl.constexpr, FN: tl.constexpr, BLOCK: tl.constexpr
+):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(pair[1] + at, FN(tl.load(x + at, mask=at < n)), mask=at < n)
+
+def copy(n):
+    x = torch.arange(128.0)
+    y = torch.zeros_like(x)
+    grid = lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
+    copy_kernel[grid](x, (x, y), n, True, KIND=tl.float16, MODE="fast", FN=double)
+    assert torch.equal(y[:n], 2 * x[:n])
+    return copy_kernel.best_config.kwargs["BLOCK"]
+"""
+TESTS = """
+import pytest, lib
+
+@pytest.mark.parametrize("n", [100, 50, 100])
+def test_copy(n):
+    assert lib.copy(n) in (16, 32, 64, 128)
+"""
+IN_PRODUCTION = """
+import sys, warnings, lib
+warnings.simplefilter("error")
+lib.copy(100), lib.copy(100)
+assert lib.copy_kernel.best_config.kwargs["BLOCK"] == 64
+print(lib.BENCHED, sorted({"pytest", "pytest_autotune"} & set(sys.modules)))
+"""
+
+
+def write(suite: Suite, prune: str) -> None:
+    suite.pytester.makepyfile(lib=LIBRARY.format(prune=prune), test_lib=TESTS)
+
+
+def in_production(suite: Suite, prune: str, script: str = IN_PRODUCTION) -> str:
+    write(suite, prune)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=suite.folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+PICK = '{"early_config_prune": __import__("_tuned").pick("lib.copy_kernel")}'
+BOTH = '{"early_config_prune": __import__("_tuned").pick("lib.copy_kernel", prune=at_least_32)}'
+OWN = '{"early_config_prune": at_least_32}'
+
+
+@pytest.mark.parametrize(
+    ("plain", "with_pick", "all_blocks", "n2"),
+    [("None", PICK, 4, []), (OWN, BOTH, 3, ["-pxdist", "-n2"])],
+    ids=["alone", "composed, with workers"],
+)
+def test_an_export_picks_in_production_and_a_run_of_the_suite_does_not_see_it(
+    serial_suite: Suite,
+    monkeypatch: pytest.MonkeyPatch,
+    plain: str,
+    with_pick: str,
+    all_blocks: int,
+    n2: list[str],
+) -> None:
+    if n2:
+        pytest.importorskip("xdist")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    suite = serial_suite
+    write(suite, plain)
+    suite.dump()
+    assert cli.main(["export", "cache.textproto", "--to=python", "-o", "_tuned.py"]) == 0
+
+    once = [int(part) for part in triton.__version__.split(".")[:2]] < [3, 8]
+    assert in_production(suite, with_pick) == ("[64] []" if once else "[] []")
+
+    suite.load("--autotune-dump=again.textproto", "--autotune-on-miss=error", *n2).assert_outcomes(passed=3)
+    assert (suite.folder / "again.textproto").read_text() == suite.cache.read_text()
+    report = suite.report("--autotune-dump=anew.textproto", *n2)
+    assert [len(row["candidates"]) for row in report["lookups"]] == [all_blocks] * 2
+    assert digests(suite.folder / "anew.textproto") == digests(suite.cache)
+    swept = [suite.report(f"--autotune-sweep={part}/3")["lookups"] for part in (1, 2)]
+    assert len({json.dumps(row["choice"]) for lookups in swept for row in lookups}) > 1
+
+
+def digests(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if "fingerprint" in line or "key" in line]

@@ -1,0 +1,245 @@
+"""What an exported module picks where a kernel is launched, and what `check` says of one; without Triton and a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_autotune import cli
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
+
+H200 = Device("NVIDIA H200", "sm_90", 132)
+H100 = Device("NVIDIA H100 80GB HBM3", "sm_90", 132)
+PCIE = Device("NVIDIA H100 PCIe", "sm_90", 114)
+A100 = Device("NVIDIA A100", "sm_80", 108)
+
+
+def entry(m: Scalar, block: int, device: Device = H200, dtype: str = "fp16", **more: Any) -> Entry:
+    key = (Value("M", m), Value("CAUSAL", 1), Value("a.dtype", dtype, "dtype"))
+    params = (Value("BLOCK", block), Value("num_warps", 4))
+    problem = Problem("triton", more.pop("kernel", "lib.add"), key, device)
+    source = Value("source", more.pop("source", "s"), "digest")
+    versions = Versions.of("triton 3.7.1, torch 2.13.0")
+    return Entry(problem, (source,), Candidate(params=params, time_us=10.0), versions=versions, **more)
+
+
+@dataclass(frozen=True)
+class Config:
+    BLOCK: int
+
+    def all_kwargs(self) -> dict[str, int]:
+        return {"BLOCK": self.BLOCK, "num_warps": 4}
+
+
+CONFIGS = [Config(block) for block in (16, 32, 64, 128)]
+
+
+class Exported:
+    """A module in a process with a GPU, as far as it asks."""
+
+    def __init__(self, folder: Path, module: Any) -> None:
+        self.folder = folder
+        self.module = module
+
+    def pick(self, m: int, dtype: str = "torch.float16", **options: Any) -> tuple[list[int], list[str]]:
+        """The blocks that are left of a launch, and what is said."""
+        prune = self.module.pick("lib.add", **options)
+        a = SimpleNamespace(dtype=type("dtype", (), {"__str__": lambda self: dtype})())
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            left = prune(CONFIGS, {"a": a, "M": m}, CAUSAL=True, grid=lambda meta: (1,), warmup=False)
+        return [config.BLOCK for config in left], [str(one.message) for one in told]
+
+
+Export = Callable[..., Exported]
+
+
+@pytest.fixture
+def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Export:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.delitem(sys.modules, "pytest_autotune.tuners.hooks", raising=False)  # as where no test runs
+
+    def export(*entries: Entry, on: Device = H200, triton: str = "3.7.1", options: tuple[str, ...] = ()) -> Exported:
+        major, minor = on.arch.removeprefix("sm_")
+        found = SimpleNamespace(name=on.name, major=major, minor=minor, multi_processor_count=on.multiprocessors)
+        cuda = SimpleNamespace(current_device=lambda: 0, get_device_properties=lambda index: found)
+        compiler = SimpleNamespace(is_compiling=lambda: False)
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, compiler=compiler))
+        monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__=triton))
+        stores.update("c.textproto", lambda now: Cache(entries))
+        assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py", *options]) == 0, capsys.readouterr()
+        return Exported(tmp_path, imported(tmp_path / "_tuned.py"))
+
+    return export
+
+
+def imported(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("_tuned", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tuned_candidate_is_left_of_a_known_problem_and_nothing_is_said(export: Export) -> None:
+    exported = export(entry(64, 32), entry(128, 64), entry(64, 128, dtype="fp32"), entry(64, 16, kernel="lib.other"))
+
+    assert exported.pick(64) == ([32], [])
+    assert exported.pick(128) == ([64], [])
+    assert exported.pick(64, "torch.float32") == ([128], [])
+
+
+def test_all_are_left_of_an_unknown_one_and_one_warning_of_a_process_names_the_command(export: Export) -> None:
+    exported = export(entry(64, 32), options=("--kernel=lib.*", "--device=NVIDIA*"))
+
+    left, told = exported.pick(65)
+
+    assert left == [16, 32, 64, 128]
+    assert told == [
+        "lib.add: no candidate is known as the choice for {'M': 65, 'CAUSAL': True, 'a.dtype': 'float16'}, so Triton "
+        "tunes (cover it in the tests, then: pytest-autotune export c.textproto --to=python '--kernel=lib.*' "
+        "'--device=NVIDIA*' --output=_tuned.py)"
+    ]
+    assert exported.pick(66) == ([16, 32, 64, 128], [])
+    assert exported.module.pick("lib.none")(CONFIGS, {}) is CONFIGS
+
+
+def test_an_own_pruner_goes_before_and_a_choice_that_it_drops_is_never_used(export: Export) -> None:
+    exported = export(entry(64, 32), entry(128, 128))
+
+    def small(configs: Any, named_args: Any, **others: Any) -> Any:
+        largest = named_args["M"] // 2
+        yield from (config for config in configs if largest >= config.BLOCK)
+
+    assert exported.pick(64, prune=small) == ([32], [])
+    left, told = exported.pick(128, prune=small)
+    assert left == [16, 32, 64]
+    assert len(told) == 1
+
+
+def test_the_nearest_is_by_the_named_numbers_in_log2_and_all_else_is_the_same(export: Export) -> None:
+    exported = export(entry(16, 16), entry(4096, 128), entry(300, 64, dtype="fp32"))
+
+    left, told = exported.pick(300, nearest=["M"])
+
+    assert left == [128]  # 3.8 doublings away, and 16 is 4.2, though in numbers it is the nearer one
+    assert told[0].startswith("lib.add: the choice for M=4096 is used for {")
+    assert exported.pick(100, nearest=["M"])[0] == [16]
+    assert len(exported.pick(300, nearest=["CAUSAL"])[0]) == 4
+    assert len(exported.pick(300, "torch.bfloat16", nearest=["M"])[0]) == 4
+
+
+def test_of_the_nearest_choices_that_are_candidates_still_the_nearest_is_used(export: Export) -> None:
+    exported = export(entry(64, 999), entry(128, 998), entry(256, 64))
+    assert exported.pick(65, nearest=["M"])[0] == [64]
+
+
+@pytest.mark.parametrize(
+    ("on", "options", "other_devices", "left"),
+    [
+        (H100, (), False, [32]),
+        (replace(H100, name="OEM H800"), (), False, [32]),
+        (PCIE, (), False, [16, 32, 64, 128]),
+        (PCIE, (), True, [32]),
+        (PCIE, ("--alias=NVIDIA H100 PCIe = NVIDIA H200",), False, [64]),
+        (A100, ("--alias=NVIDIA A100 = NVIDIA H200",), True, [16, 32, 64, 128]),
+    ],
+    ids=["exact", "same size", "another size", "another size, if wanted", "alias", "never another architecture"],
+)
+def test_whose_choices_a_device_takes(
+    export: Export, on: Device, options: tuple[str, ...], other_devices: bool, left: list[int]
+) -> None:
+    # The first is the nearest to all of them in size.
+    aliased = H200 if options else replace(H200, name="NVIDIA H20", multiprocessors=78)
+    exported = export(entry(64, 32, H100), entry(64, 64, aliased), on=on, options=options)
+
+    found, told = exported.pick(64, other_devices=other_devices)
+
+    assert found == left
+    is_exact = on == H100 or (options and on == PCIE)
+    assert len(told) == (0 if is_exact else 1)
+
+
+def test_another_minor_version_of_triton_is_told_once(export: Export) -> None:
+    exported = export(entry(64, 32), triton="3.8.0")
+
+    left, told = exported.pick(64)
+
+    assert left == [32]
+    assert told[0].startswith("lib.add: tuned with Triton 3.7, and this is 3.8 (")
+    assert exported.pick(64) == ([32], [])
+
+
+def test_an_edited_module_says_so_in_a_line_and_triton_tunes(export: Export) -> None:
+    exported = export(entry(64, 32))
+    exported.module.DEVICES = {}
+
+    left, told = exported.pick(64)
+
+    assert left == [16, 32, 64, 128]
+    assert told[0].startswith("lib.add: its choices cannot be read, so Triton tunes: KeyError(")
+
+
+def test_what_a_key_does_not_tell_apart_is_left_out_and_told(export: Export, capsys: Any) -> None:
+    exported = export(entry(64, 32), entry(64, 64, source="other"), entry(128, 64), entry(128, 64, source="other"))
+
+    assert exported.pick(64)[0] == [16, 32, 64, 128]
+    assert exported.pick(128)[0] == [64]
+    assert "1 problem left out, with several choices each: triton:lib.add (M=64" in capsys.readouterr().out
+
+
+def test_the_same_cache_gives_the_same_bytes_and_foreign_text_is_only_text(export: Export, capsys: Any) -> None:
+    evil = 'lib.add"}\n__import__("os").abort()\n#\u202e\''
+    entries = entry(64, 32), entry(64, 16, kernel=evil, device=replace(H200, name="x\n1/0"))
+    exported = export(*entries)
+    first = (exported.folder / "_tuned.py").read_bytes()
+
+    assert (export(*reversed(entries)).folder / "_tuned.py").read_bytes() == first
+    assert first.isascii()
+    assert evil in exported.module.CHOICES
+    assert "_tuned.py is up to date" in capsys.readouterr().out
+
+
+def test_what_is_no_export_is_not_overwritten(export: Export, capsys: Any) -> None:
+    folder = export(entry(64, 32)).folder
+    (folder / "mine.py").write_text("COMMAND = 1\n")
+
+    assert cli.main(["export", "c.textproto", "--to=python", "-o", "mine.py"]) == 4
+    assert "mine.py: is no export of pytest-autotune" in capsys.readouterr().err
+
+
+def check(capsys: Any) -> tuple[int, list[str]]:
+    capsys.readouterr()
+    status = cli.main(["check", "c.textproto", "--exported=_tuned.py"])
+    return status, capsys.readouterr().out.splitlines()
+
+
+def test_check_is_red_where_a_module_is_not_what_the_cache_says(export: Export, capsys: Any) -> None:
+    module = export(entry(64, 32), entry(128, 64), options=("--kernel=lib.*",)).folder / "_tuned.py"
+    assert check(capsys) == (0, ["1 cache, 2 entries: fine"])
+
+    stores.update("c.textproto", lambda now: Cache((entry(64, 16), entry(128, 64), entry(8, 8, kernel="other"))))
+    status, lines = check(capsys)
+    assert status == 1
+    command = "pytest-autotune export c.textproto --to=python '--kernel=lib.*' --output=_tuned.py"
+    assert lines[:2] == [
+        f"_tuned.py: is not what c.textproto says ({command})",
+        "_tuned.py: lib.add (CAUSAL=1, M=64, a.dtype=float16): BLOCK=32, num_warps=4, and the cache has BLOCK=16, "
+        "num_warps=4",
+    ]
+
+    module.write_text(module.read_text().replace("COMMAND = ", "COMMAND = 7 #"))
+    assert check(capsys)[1][0].startswith("_tuned.py: COMMAND is no command of pytest-autotune: 7")
+    module.write_text("import os\nos.abort()\n")
+    assert check(capsys)[1][0].startswith("_tuned.py: is no export of pytest-autotune: it has no COMMAND")
