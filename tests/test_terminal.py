@@ -42,7 +42,7 @@ def test_q_shows_crashed_workers_and_what_was_taken_over() -> None:
 
     assert shown(summary, -1) == [
         "worker gw1 crashed; its last test may be missing here",
-        "recovered 2 tunings of an interrupted run with this dump path",
+        "recovered 2 tunings that an earlier run with this dump path could not write",
     ]
 
 

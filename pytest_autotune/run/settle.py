@@ -24,7 +24,7 @@ from pytest_autotune.run.verify import Verdict
 from pytest_autotune.run.whole_run import old_entry, outer_of, renamed, settled, with_compiled, with_outer
 
 #: Who has measured what was recovered.
-INTERRUPTED_RUN = "an interrupted run"
+INTERRUPTED_RUN = "an earlier run"
 
 
 @dataclass(frozen=True)
