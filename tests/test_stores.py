@@ -56,7 +56,7 @@ def test_what_was_kept_is_read(tmp_path, name):
     path = f"{tmp_path}/new/{name}"
     updated = update(path, adding(entry("add"), entry("mul")))
     assert updated.changed
-    assert (updated.written_to, updated.beside) == (path, False)
+    assert (updated.written_to, updated.beside) == (path, "")
     assert set(read(path).entries) == set(updated.cache.entries) == {entry("add"), entry("mul")}
     assert litter(tmp_path / "new") == []
 

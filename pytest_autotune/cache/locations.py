@@ -1,13 +1,26 @@
-"""Where a cache is kept, as a user wrote it: parsed once, and known by its absolute path from then on."""
+"""Where a cache is kept, as a user wrote it: parsed once, and known by its absolute path or URL from then on."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_autotune.cache.errors import CacheError
+
 #: The file that makes a folder one of ours.
 MARKER = ".pytest-autotune"
+#: Object storage, by what its URLs begin with.
+SCHEMES = ("s3", "gs", "az")
+#: A store that is down is told and no error; it is never written to; credentials are those of the machine itself.
+OPTIONAL, READ_ONLY, INSTANCE = OPTIONS = ("optional", "readonly", "instance")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def is_url(written: str | os.PathLike[str]) -> bool:
+    """Whether a location is at a URL: a cache that many share and add to, and no path."""
+    return _URL.match(os.fspath(written)) is not None
 
 
 @dataclass(frozen=True)
@@ -16,11 +29,18 @@ class Location:
 
     :param folder: it was written with a slash at its end: a folder of one file for each problem.
     :param shown: the path as the user wrote it, for messages.
+    :param url: of object storage, without options and a slash at its end; empty for a path.
+    :param options: some of :data:`OPTIONS`, which stand behind a URL.
+    :param keep: the folder on this machine for what a URL holds and what could not be sent there; None where
+        nothing is kept.
     """
 
     path: Path
     folder: bool = False
     shown: str = field(default="", compare=False)
+    url: str = ""
+    options: frozenset[str] = frozenset()
+    keep: Path | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, written: str | os.PathLike[str], base: Path, shown: str = "") -> Location:
@@ -28,19 +48,33 @@ class Location:
 
         :param base: the folder that it is relative to.
         :param shown: how to call it in messages; empty: as it was written.
+        :raises CacheError: for a URL of another kind, or with other options.
         """
         text = os.fspath(written)
-        return cls(base / os.path.expanduser(text), text.endswith("/"), shown or text)
+        if not is_url(text):
+            return cls(base / os.path.expanduser(text), text.endswith("/"), shown or text)
+        url, _, query = text.partition("?")
+        scheme, _, rest = url.partition("://")
+        if scheme not in SCHEMES or rest.startswith("/") or not rest:
+            known = ", ".join(f"{scheme}://BUCKET/FOLDER/" for scheme in SCHEMES)
+            raise CacheError(text, "is a URL of no store that is known", f"name one of {known}, or a path")
+        options = frozenset(filter(None, query.split("&")))
+        if unknown := sorted(options.difference(OPTIONS)):
+            known = ", ".join(f"?{option}" for option in OPTIONS)
+            raise CacheError(text, f"the option ?{unknown[0]} is unknown", f"known are {known}")
+        return cls(Path(), shown=text, url=url.rstrip("/"), options=options)
 
     @property
     def is_folder(self) -> bool:
         """Whether it is a folder of caches, by the way it was written or by what is there."""
+        if self.url:
+            return False
         return self.folder or os.path.isfile(self.path / MARKER)  # Path.is_file raises for some paths
 
     @property
     def real(self) -> str:
-        """The absolute path without links: the same for whatever names one file or folder."""
-        return os.path.realpath(self.path)
+        """The absolute path without links: the same for whatever names one file or folder; of a URL, the URL."""
+        return self.url or os.path.realpath(self.path)
 
     def __str__(self) -> str:
         return self.shown or f"{self.path}{'/' if self.folder else ''}"

@@ -65,12 +65,14 @@ class Rules:
     :param keep_candidates: keep every candidate of a new entry that has a choice.
     :param keep_pruned: keep entries of a re-tuned problem that differ only in which candidates pruning left: a run
         of a part of the tests may not have asked for them.
+    :param keep_others: keep all entries of a re-tuned problem that have another fingerprint: they are of others' runs.
     :param forget_compiled: of what the cache said that choices were compiled for, keep nothing for entries about which
         what was measured or used says anything.
     """
 
     keep_candidates: bool = False
     keep_pruned: bool = False
+    keep_others: bool = False
     forget_compiled: bool = False
 
 
@@ -172,7 +174,11 @@ def _staying(
     whole = {(problem, before_pruning(values)) for problem, values in learned} if rules.keep_pruned else set()
 
     def stays(entry: Entry) -> bool:
-        is_replaced = entry.problem in retuned and (entry.problem, before_pruning(entry.fingerprint)) not in whole
+        is_replaced = (
+            not rules.keep_others
+            and entry.problem in retuned
+            and (entry.problem, before_pruning(entry.fingerprint)) not in whole
+        )
         return not (is_replaced or drop(entry))
 
     return {identity: entry for identity, entry in before.items() if identity not in learned and stays(entry)}

@@ -77,7 +77,7 @@ def command(files: tuple[str, ...], fix: bool, tuners: tuple[str, ...], root: st
 
 def _layout(path: str, cache: Cache) -> Iterator[str]:
     """What is not as it is written; nothing where every byte is, and for a folder, which is written file by file."""
-    if Location.of(path, Path()).is_folder:
+    if stores.is_url(path) or Location.of(path, Path()).is_folder:
         return
     format = format_of(Path(path), path)
     data, as_written = stores.file_bytes(path), encode(cache, format)
@@ -94,7 +94,8 @@ def _layout(path: str, cache: Cache) -> Iterator[str]:
 
 def _useless(path: str, cache: Cache, known: Set[str], root: str) -> Iterator[str]:
     """Entries that no lookup can ever find, or be served by; each with its line in a text, which is in order here."""
-    is_text = not Location.of(path, Path()).is_folder and format_of(Path(path)) is Format.TEXT
+    is_file = not (stores.is_url(path) or Location.of(path, Path()).is_folder)
+    is_text = is_file and format_of(Path(path)) is Format.TEXT
     text = stores.file_bytes(path).split(b"\n") if is_text else []
     lines = [f":{number}" for number, line in enumerate(text, 1) if line.startswith(b"entries")]
     found: Counter[str] = Counter()

@@ -26,12 +26,13 @@ PROGRAM = "pytest-autotune"
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
 def commands(context: click.Context) -> None:
-    """Work with autotuning caches: files in any of their formats, and folders with a / at the end."""
+    """Work with autotuning caches: files in any of their formats, folders with a / at the end,
+    and stores at s3://, gs:// and az://."""
     context.color = _wants_color()
 
 
 parts = (show, diff, merge, check, prune, convert, export)
-for command in (*(part.command for part in parts), git.setup, git.merge, git.textconv):
+for command in (*(part.command for part in parts), merge.compact, git.setup, git.merge, git.textconv):
     commands.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""``pytest-autotune merge``: caches of several jobs, machines or branches as one."""
+"""``pytest-autotune merge``: caches of several jobs, machines or branches as one; ``compact``: a store's segments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ from pytest_autotune.cli.output import PATH, choice_and_time, on_device, print_l
 @click.command("merge", short_help="several caches as one")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
 @click.option(
-    "-o", "--output", metavar="OUT", type=PATH, required=True, help="Where to write; a cache that is there is replaced."
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=PATH,
+    required=True,
+    help="Where to write; a cache that is there is replaced, one at a URL is added to.",
 )
 @click.option(
     "--base", metavar="FILE", type=PATH, help="The cache that all of them began with: what one removed is removed."
@@ -40,7 +45,8 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
 
     def change(now: Cache) -> Cache:
         nonlocal combined
-        if output in sides:  # a dump may have written to it meanwhile
+        # A dump may have written to it meanwhile; and to what is at a URL, others add.
+        if output in sides or stores.is_url(output):
             combined = combine({**sides, output: now}, ancestor)
         return combined.cache
 
@@ -79,3 +85,14 @@ def settled(combined: Combined) -> Iterator[str]:
         yield on_device(conflict.kept.problem)
         for origin, entry in conflict.rivals:
             yield f"    {'kept' if origin == conflict.origin else 'dropped'} {safe(origin)}: {choice_and_time(entry)}"
+
+
+@click.command("compact", short_help="fewer and larger segments in a store at a URL")
+@click.argument("url", metavar="URL")
+def compact(url: str) -> None:
+    """Merge what runs have added to the store at URL into one segment for each device.
+
+    Entries that were removed go for good. It is safe beside runs that read and write, and beside another compact.
+    """
+    before, after = stores.compact(url)
+    print_lines([f"{safe(url)}: {counted(before, 'segment')} merged into {after}"])

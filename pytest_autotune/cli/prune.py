@@ -93,7 +93,7 @@ def command(
     cache, elsewhere = stores.read(file), ""
     if any(map(unused, cache.entries)) and not dry_run:
         stores.check_writable(file)
-        updated = stores.update(file, change)
+        updated = stores.update(file, change, removing=True)
         elsewhere = f", written to {safe(updated.written_to)}" if updated.beside else ""
     else:
         change(cache)

@@ -282,9 +282,8 @@ def _dump(result: Result) -> tuple[str, bool]:
     merged = result.merged
     entries = counted(len(merged.cache.entries), "entry")
     workers = f", {len(result.collected.waited_s)} workers" if len(result.collected.waited_s) > 1 else ""
-    if dump.written_to and dump.written_to != dump.path:
-        where = f"{entries} written to {dump.written_to}: compare and rename it"
-        return f"{dump.path} could not be locked or read; {where}", True
+    if dump.beside:
+        return f"{dump.path} {dump.beside}", True
     if not dump.written_to:
         # Who asked, was bypassed or tuned elsewhere has tuned all the same.
         what = "recorded" if result.problems or result.unhooked else "tuned"

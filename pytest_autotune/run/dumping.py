@@ -45,13 +45,13 @@ def dump(destination: Destination, beginning: Beginning, collected: Collected, r
         return result.cache
 
     try:
-        updated = stores.update(location, change)
+        updated = stores.update(location, change, removing=request.prune)
     except CacheError as error:
         message = f"{destination.given}: {error}; {_keep_for_next_run(log, collected)}"
         result = result or settle(beginning, collected, beginning.held, request)
         return result.dumped(Dump(str(location), error=message))
     assert result is not None, "a store that is updated asks for the change"
-    return result.dumped(Dump(str(location), updated.written_to, updated.changed))
+    return result.dumped(Dump(str(location), updated.written_to, updated.changed, beside=updated.beside))
 
 
 def dump_for_tests(

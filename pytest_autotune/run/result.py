@@ -56,6 +56,7 @@ class Request:
     """What the user asked for, as far as the end of a run goes by it.
 
     :param dumps: what was chosen is to be written.
+    :param shared: into a store at a URL, that others add to as well: only what this run has tuned.
     :param prune: the unused entries are to be dropped.
     :param new_only: leave the entries of every problem that the dump path holds as they are.
     :param keep_candidates: keep every candidate of a new entry that has a choice.
@@ -71,6 +72,7 @@ class Request:
     """
 
     dumps: bool = False
+    shared: bool = False
     prune: bool = False
     new_only: bool = False
     keep_candidates: bool = False
@@ -91,6 +93,7 @@ class Dump:
 
     :param path: as the user wrote it.
     :param written_to: where it was written; another path where the file was locked, empty where it was not.
+    :param beside: why that is another path, and what to do with it; empty where it is the same.
     :param rewritten: its bytes have changed.
     :param error: why it could not be written; empty if it was.
     """
@@ -99,6 +102,7 @@ class Dump:
     written_to: str = ""
     rewritten: bool = False
     error: str = ""
+    beside: str = ""
 
     @property
     def written(self) -> bool:

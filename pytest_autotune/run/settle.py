@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.diff import ChangeKind, Diff, diff
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.merge import Merged, Rules, merge, without_candidates
 from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_pruning, library_of
 from pytest_autotune.cache.ties import Measured
@@ -42,8 +43,8 @@ class Beginning:
 
     @property
     def entries(self) -> Iterator[Entry]:
-        """What was loaded."""
-        return (entry for _, cache in self.loaded for entry in cache.entries)
+        """What was loaded but from stores at URLs: what this run does not ask for there is of others."""
+        return (entry for path, cache in self.loaded if not is_url(path) for entry in cache.entries)
 
 
 def settle(beginning: Beginning, collected: Collected, held: Cache, request: Request) -> Result:
@@ -56,7 +57,8 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
     compiled_for = (one for process in collected.facts for one in process.compiled_for)
     lookups = with_outer(settled([lookup for _, lookup in collected.lookups]), is_complete=is_complete)
     lookups = with_compiled(lookups, compiled_for, anew=prunes)
-    unused = _unused(beginning, lookups, collected) if is_complete else ()
+    # What this run does not ask a shared store for, others may: only who prunes it has to know.
+    unused = _unused(beginning, lookups, collected) if is_complete and (prunes or not request.shared) else ()
     asked = {lookup.problem for lookup in lookups}
     recovered = [one for one in with_outer(collected.recovered) if one.problem not in asked] if request.dumps else []
     processes = [process for process, _ in collected.lookups]
@@ -68,13 +70,16 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
     measured += measurements((INTERRUPTED_RUN, lookup) for lookup in recovered)
     kept = _of_the_run([lookup for _, lookup in of_run], beginning, held) if request.dumps else lookups
     used = [lookup.entry for lookup in kept if lookup.entry is not None and _was_used(lookup)]
+    if request.shared:  # a choice of a file that is loaded, too, is the file's
+        in_store = {entry.identity: entry for entry in held.entries}
+        used = [in_store[entry.identity] for entry in used if entry.identity in in_store]
     drop = {entry.identity for entry in unused} if request.prune else set()
     there: set[Problem] = set()
     if request.new_only:
         there = {entry.problem for entry in held.entries}
         measured = [one for one in measured if one.entry.problem not in there]
     else:
-        used, gone = _under_new_names(used, lookups, is_complete=is_complete)
+        used, gone = _under_new_names(used, lookups, is_complete=is_complete and not request.shared)
         drop |= gone
     if request.dumps:
         used += _faster(kept, request.keep_candidates)
@@ -83,7 +88,7 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
         measured,
         [entry for entry in used if entry.problem not in there],
         lambda entry: entry.identity in drop,
-        Rules(request.keep_candidates, keep_pruned=not is_complete, forget_compiled=prunes),
+        Rules(request.keep_candidates, not is_complete, keep_others=request.shared, forget_compiled=prunes),
     )
     index = beginning.index
     nearest = Nearest([index] if index is not None else [], request.aliases)

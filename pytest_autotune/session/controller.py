@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ class Controller:
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self._config = config
-        self._options = options
+        self._options = options = _keeping(options, config)
         self._process: TestProcess | None = None
         #: What the log's files do not have: (process, event).
         self._sent: list[tuple[str, Event]] = []
@@ -286,6 +287,7 @@ class Controller:
         policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
         return Request(
             dumps=options.dump is not None,
+            shared=options.dump is not None and bool(options.dump.location.url),
             prune=options.update == "prune",
             new_only=options.update == "new",
             keep_candidates=options.keep_candidates,
@@ -347,6 +349,27 @@ def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tup
     return Beginning(loaded, held, EntryIndex.of([cache for _, cache in loaded]) if is_judged else None), folder
 
 
+def _keeping(options: Options, config: pytest.Config) -> Options:
+    """The options, with what is at a URL kept in pytest's cache folder, too."""
+
+    def keeping(argument: CacheArgument) -> CacheArgument:
+        if not argument.location.url:
+            return argument
+        return replace(argument, location=replace(argument.location, keep=_cache_folder(config)))
+
+    dump = keeping(options.dump) if options.dump is not None else None
+    return replace(options, load=tuple(map(keeping, options.load)), dump=dump)
+
+
+def _cache_folder(config: pytest.Config) -> Path | None:
+    """Our folder in pytest's cache; None where there is none, or none can be made."""
+    cache: Any = getattr(config, "cache", None)
+    with suppress(OSError):  # a read-only tree
+        if cache is not None:
+            return Path(cache.mkdir("autotune"))
+    return None
+
+
 def _read_dump(dump: CacheArgument | None) -> Cache:
     if dump is None:
         return Cache()
@@ -359,18 +382,19 @@ def _read_dump(dump: CacheArgument | None) -> Cache:
 def _open_folder(config: pytest.Config, options: Options, shared: SharedFolder) -> RunFolder | None:
     """The folder of this run, where the next run with this dump path finds what a killed one has tuned."""
     dump = options.dump
-    cache = getattr(config, "cache", None)
     purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else options.update])
-    for base in (lambda: cache.mkdir("autotune") if cache is not None else None, lambda: shared.locks() / "runs"):
-        with suppress(OSError):  # a read-only tree
-            if (found := base()) is not None:
-                return RunFolder(found, purpose)
+    with suppress(OSError):
+        if (base := _cache_folder(config)) is not None:
+            return RunFolder(base, purpose)
+    with suppress(OSError):
+        return RunFolder(shared.locks() / "runs", purpose)
     return None
 
 
 def _read_loaded(options: Options, held: Cache, folder: RunFolder | None) -> list[tuple[str, Cache]]:
     caches = []
-    for argument in options.load:
+    # Whatever the order: a file was reviewed, and a store that many share fills in what it lacks. The last one wins.
+    for argument in sorted(options.load, key=lambda argument: not argument.location.url):
         is_dump = options.dump is not None and argument.is_same_as(options.dump)
         try:
             cache = held if is_dump else stores.read(argument.location)

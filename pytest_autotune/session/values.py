@@ -6,7 +6,6 @@ Nothing here touches the file system: xdist's workers parse the same command lin
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import warnings
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import Location
+from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.modes import MODES
 from pytest_autotune.report.gate import Limit
@@ -26,8 +25,6 @@ from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.session.options import INI_TYPES, NUMBER, OPTIONS, Option
 from pytest_autotune.tuners import TUNERS, third_party_tuners
-
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @dataclass(frozen=True)
@@ -51,14 +48,12 @@ class CacheArgument:
 
 
 def path_argument(text: str, base: Path, given: str, here: Path) -> CacheArgument:
-    """A path that is relative to ``base``, for a run that was started in the folder ``here``.
+    """A URL, or a path that is relative to ``base``, for a run that was started in the folder ``here``.
 
-    :raises CacheError: for a URL.
+    :raises CacheError: for a URL of no store.
     """
-    if _URL.match(text):
-        raise CacheError(text, "is a URL, and only files and folders can be named here", "name a path")
     typed = text
-    if base != here and not text.startswith("~") and not os.path.isabs(text):
+    if base != here and not (text.startswith("~") or os.path.isabs(text) or is_url(text)):
         typed = os.path.relpath(base / text, here) + ("/" if text.endswith("/") else "")
     return CacheArgument(Location.of(text, base, typed), given)
 
@@ -137,6 +132,8 @@ def read_options(config: pytest.Config) -> Options:
     modes = [mode for one in MODES if (mode := found.pop(one.name)) is not None]
     options = Options(**found, mode=next(iter(modes), None))
     for report in options.report:
+        if report.location.url:
+            raise pytest.UsageError(f"{report.given}: {report.typed}: is a URL, and a report is a file (name a path)")
         if renderer_of(report.location.path) is None:
             problem = f"unknown kind of report (use a name that ends in {', '.join(SUFFIXES)})"
             raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")

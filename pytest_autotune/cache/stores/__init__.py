@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import MARKER, Location
+from pytest_autotune.cache.locations import MARKER, Location, is_url
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores.disk import Change, FileStore, FolderStore, PathStore, Updated, bytes_of
 from pytest_autotune.cache.stores.writing import lock_of, locked, os_errors, replace
+
+if TYPE_CHECKING:
+    from pytest_autotune.cache.stores.segments import SegmentStore
 
 __all__ = [
     "MARKER",
     "Updated",
     "check_writable",
+    "compact",
     "file_bytes",
+    "is_url",
     "read",
     "replace_file",
     "update",
@@ -30,10 +35,23 @@ AnyLocation: TypeAlias = "Location | str | os.PathLike[str]"
 _LOCK_TIMEOUT_S = 60.0
 
 
-def _store_of(location: AnyLocation) -> PathStore:
-    """The store of a location."""
+#: The stores at URLs that were read in this process, each with what it found: what a run adds is told from that.
+_SHARED: dict[Location, SegmentStore] = {}
+
+
+def _store_of(location: AnyLocation, *, reread: bool = True) -> PathStore | SegmentStore:
+    """The store of a location.
+
+    :param reread: a store at a URL is to be read now; else it may know what it read before.
+    """
     if not isinstance(location, Location):
         location = Location.of(location, Path())
+    if location.url:
+        from pytest_autotune.cache.stores.segments import SegmentStore
+
+        if reread or location not in _SHARED:
+            _SHARED[location] = SegmentStore(location)
+        return _SHARED[location]
     return FolderStore(location) if location.is_folder else FileStore(location)
 
 
@@ -56,7 +74,9 @@ def check_writable(location: AnyLocation) -> Cache:
     return _store_of(location).check()
 
 
-def update(location: AnyLocation, change: Change, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> Updated:
+def update(
+    location: AnyLocation, change: Change, lock_timeout_s: float = _LOCK_TIMEOUT_S, *, removing: bool = False
+) -> Updated:
     """Put ``change(what is there now)`` in the place of what is there now.
 
     Other processes that update the same path wait meanwhile. What is there is
@@ -65,9 +85,23 @@ def update(location: AnyLocation, change: Change, lock_timeout_s: float = _LOCK_
 
     :param lock_timeout_s: after so many seconds of waiting for them, the cache
         is written beside the path, like one that became unreadable.
+    :param removing: from a store at a URL, too, what ``change`` leaves out is removed: it may be of others' runs.
     :raises CacheError: where nothing could be written.
     """
-    return _store_of(location).update(change, lock_timeout_s)
+    store = _store_of(location, reread=False)
+    return store.update(change, lock_timeout_s) if isinstance(store, PathStore) else store.update(change, removing)
+
+
+def compact(url: str) -> tuple[int, int]:
+    """Merge the segments of a store at a URL.
+
+    :returns: how many there were, and how many there are.
+    :raises CacheError: where that cannot be done; nothing is lost then.
+    """
+    store = _store_of(url)
+    if isinstance(store, PathStore):
+        raise CacheError(url, "is no URL: only a store that many share has anything to compact")
+    return store.compact()
 
 
 def file_bytes(path: str) -> bytes:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, decode, encode, format_of
 from pytest_autotune.cache.codec.schema import one_of_each
+from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache, Entry
@@ -27,14 +28,14 @@ Change = Callable[[Cache], Cache]
 class Updated:
     """What an update came to.
 
-    :param written_to: the store, as messages name it; or what was written beside it, with ``.new`` at its end.
-    :param beside: it is the latter: the lock could not be had, or what is there must not be overwritten.
+    :param written_to: the store, as messages name it; or the file or folder that was written instead.
+    :param beside: why it is the latter, and what to do with it; empty where it is the store.
     :param changed: whether any byte was written.
     :param cache: what was to be written.
     """
 
     written_to: str
-    beside: bool
+    beside: str
     changed: bool
     cache: Cache
 
@@ -113,14 +114,16 @@ class PathStore(ABC):
                     cache, replaceable = Cache(), False
                 cache = change(cache)
                 if replaceable:
-                    return Updated(self._where, False, self._write(self._target, cache), cache)
+                    return Updated(self._where, "", self._write(self._target, cache), cache)
             beside = unused(self._target, as_folder=self._keeps_files)
             try:
                 self._write(beside, cache)
             except BaseException:  # it was made here, a moment ago
                 shutil.rmtree(beside) if beside.is_dir() else beside.unlink()
                 raise
-            return Updated(str(beside), True, True, cache)
+            entries = counted(len(cache.entries), "entry")
+            why = f"could not be locked or read; {entries} written to {beside}: compare and rename it"
+            return Updated(str(beside), why, True, cache)
 
 
 #: A larger file is no cache.

@@ -1,0 +1,341 @@
+"""A cache that a fleet shares, in object storage: S3, GCS, Azure or what speaks like one of them.
+
+It is a set of segments that are written once: ``v1/<device>/<sha256 of the content>.pb`` below the URL. Each is a
+cache in the binary format, of what one run has tuned for one device. What the store holds is all of them merged by a
+rule that knows no order, so nothing is ever replaced in place, and no two writers can lose each other's entries: there
+is no lock, no lease, no clock and no conditional write. A name says what the bytes have to be; a copy of them on this
+machine is never out of date.
+
+Of the entries of one identity the one with the higher generation stays. An entry that takes the place of another has
+the next generation, and so has a *tombstone*: an entry without a result, which removes.
+
+Segments of all devices are read. Which one the tests will ask for is not known before the first lookup (asking would
+initialise CUDA), and that a kernel was tuned for other devices only is worth telling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pytest_autotune.cache.codec import Format, decode, encode
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.locations import INSTANCE, OPTIONAL, READ_ONLY, Location
+from pytest_autotune.cache.merge import combine
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.stores.disk import MAX_BYTES, Change, Updated
+
+#: A request that hangs ends after so many seconds, and others are tried again for so many: a store that is down costs
+#: a run one request at its start and one at its end.
+_REQUEST_S = 4
+_RETRY_S = 3
+#: A larger segment becomes two, so that one of them is read within a request's time.
+_LARGE = 4 * 2**20
+_REQUESTS_AT_ONCE = 8
+#: What is gone when it is asked for was merged into another segment by a compaction: the names are read again.
+_TRIES = 4
+_SEGMENT = re.compile(r"v1/[^/]+/([0-9a-f]{64})\.pb")
+_LAST_GENERATION = 2**32 - 1
+
+#: The variables that hold credentials, or say where they are. A machine may have some of its own, but asking one that
+#: has none takes seconds.
+_CREDENTIALS = {
+    "s3": re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS_(RELATIVE|FULL)_URI)"),
+    "gs": re.compile("GOOGLE_(APPLICATION_CREDENTIALS|SERVICE_ACCOUNT(_PATH|_KEY)?)"),
+    "az": re.compile("AZURE_(STORAGE_.*(KEY|TOKEN)|(STORAGE_)?CLIENT_SECRET|FEDERATED_TOKEN_FILE|USE_AZURE_CLI)"),
+}
+
+
+class SegmentStore:
+    """A cache at a URL.
+
+    :raises CacheError: where the library for it is not installed, or the URL makes no sense to that.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._where = str(location)
+        has_name = _CREDENTIALS[location.url.partition(":")[0]].fullmatch
+        is_set = any(has_name(name) and value for name, value in os.environ.items())
+        self._has_credentials = is_set or INSTANCE in location.options
+        self._library, self._objects = _open(location, self._has_credentials)
+        #: What was there when it was last read, tombstones too; None before.
+        self._known: Mapping[str, Cache] | None = None
+
+    def read(self, missing_ok: bool = False) -> Cache:
+        """The cache that is kept there.
+
+        :param missing_ok: where there is nothing, it is an empty cache.
+        :raises CacheError: where there is none, or none that can be read. With ``?optional`` the latter is told.
+        """
+        try:
+            self._known = self._segments()
+        except CacheError as error:
+            if OPTIONAL not in self._location.options:
+                raise
+            self._known = {}
+            return Cache(lossy=(error.where, error.found, "?optional: the run goes on without it"))
+        if not (self._known or missing_ok):
+            raise CacheError(self._where, "holds no cache", f"create it with --autotune-dump={self._where}")
+        return _without_tombstones(_merged(self._known))
+
+    def check(self) -> Cache:
+        """What is there now. Whether it can be written to is found out when it is: what cannot be is kept as a file."""
+        return self.read(missing_ok=True)
+
+    def update(self, change: Change, removing: bool = False) -> Updated:
+        """Add what ``change`` adds to, or has replaced in, what was there when it was last read.
+
+        :param removing: what it leaves out is removed; else it stays, for the runs of others.
+        :raises CacheError: where it could not be written. What was to be is in a file then.
+        """
+        if self._known is None:
+            self.read(missing_ok=True)
+        assert self._known is not None
+        held = _merged(self._known)
+        now = _without_tombstones(held)
+        cache = change(now)
+        new = list(_difference(held, cache))
+        if removing:
+            kept = {entry.identity for entry in cache.entries}
+            new += [_tombstone(entry) for entry in now.entries if entry.identity not in kept]
+        is_optional, why = OPTIONAL in self._location.options, self._why_read_only
+        if not why:
+            try:
+                self._put(new)
+                return Updated(self._where, "", bool(new), cache)
+            except CacheError as error:
+                why = error.found
+        elif not new:
+            return Updated(self._where, "", False, cache)
+        else:
+            is_optional = True
+        file = self._keep_as_file(new)
+        send = f"it is kept: pytest-autotune merge {file} -o {self._location.url}/ sends it" if file else ""
+        if file and is_optional:
+            return Updated(file, f"{why}; {send}", True, cache)
+        raise CacheError(self._where, why, send)
+
+    def compact(self) -> tuple[int, int]:
+        """Write all segments as one for each device, then remove them; what others add meanwhile stays as it is.
+
+        Whoever reads meanwhile finds every entry in some segment. Tombstones go last, after what they remove.
+
+        :returns: how many segments there were, and how many there are.
+        :raises CacheError: where it cannot be done. Nothing is lost then.
+        """
+        segments = self._segments()
+        mergeable = {name: cache for name, cache in segments.items() if not cache.lossy}
+        new = self._put(_without_tombstones(_merged(mergeable)).entries, there=segments)
+        old = [name for name in mergeable if name not in new]
+        with_tombstones = [name for name in old if any(map(_is_tombstone, mergeable[name].entries))]
+        for names in ([name for name in old if name not in with_tombstones], with_tombstones):
+            if names:
+                with self._errors("cannot be compacted"), suppress(FileNotFoundError):
+                    self._library.delete(self._objects, names)
+        return len(segments), len(segments) - len(old) + len([name for name in new if name not in segments])
+
+    def _segments(self) -> dict[str, Cache]:
+        """The segments by their names.
+
+        :raises CacheError: where they cannot be read.
+        """
+        found: dict[str, bytes] = {}
+        with self._errors("cannot be read"), ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+            for _ in range(_TRIES):
+                names = self._names()
+                found = {name: data for name, data in zip(names, pool.map(self._bytes, names), strict=True) if data}
+                if len(found) == len(names):
+                    break
+        self._tidy_mirror(found)
+        return {name: decode(data, Format.BINARY, f"{self._where}: {name}") for name, data in found.items()}
+
+    def _names(self) -> list[str]:
+        pages = self._library.list(self._objects, prefix="v1/")
+        found = {one["path"]: one["size"] for page in pages for one in page}  # a page may repeat what another had
+        return sorted(name for name, size in found.items() if _SEGMENT.fullmatch(name) and size <= MAX_BYTES)
+
+    def _bytes(self, name: str) -> bytes:
+        """What a segment holds; nothing where it is gone."""
+        if self._mirror is not None:
+            with suppress(OSError):
+                data = (self._mirror / name.replace("/", "-")).read_bytes()
+                if _name_of(data) in name:
+                    return data
+        try:
+            data = bytes(self._library.get(self._objects, name).bytes())
+        except FileNotFoundError:
+            return b""
+        if _name_of(data) not in name:
+            raise CacheError(f"{self._where}: {name}", "holds other bytes than its name says", "remove that object")
+        self._copy(name, data)
+        return data
+
+    def _copy(self, name: str, data: bytes) -> None:
+        if self._mirror is not None:
+            copy = self._mirror / name.replace("/", "-")
+            with suppress(OSError):  # a mirror that cannot be written costs requests
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                temporary = copy.with_suffix(f".{os.getpid()}")
+                temporary.write_bytes(data)
+                os.replace(temporary, copy)
+
+    @property
+    def _mirror(self) -> Path | None:
+        """Where the segments are kept on this machine."""
+        keep = self._location.keep
+        return keep / "segments" / _name_of(self._location.url.encode())[:16] if keep is not None else None
+
+    def _tidy_mirror(self, found: Iterable[str]) -> None:
+        listed = {name.replace("/", "-") for name in found}
+        if self._mirror is not None and self._mirror.is_dir():
+            for file in self._mirror.iterdir():
+                if file.name not in listed and file.suffix == ".pb":
+                    file.unlink(missing_ok=True)
+
+    def _put(self, entries: Iterable[Entry], there: Iterable[str] = ()) -> set[str]:
+        """Write entries as segments, one for each device.
+
+        :param there: names that need not be written, since they are there.
+        :returns: the names.
+        """
+        names = set(there)
+        new = {f"v1/{device}/{_name_of(data)}.pb": data for device, data in _encoded(entries)}
+        with self._errors("cannot be written"):
+            for name, data in new.items():
+                if name not in names:
+                    self._library.put(self._objects, name, data)  # of a name all writers have the same bytes
+                    self._copy(name, data)
+        return set(new)
+
+    @property
+    def _why_read_only(self) -> str:
+        if READ_ONLY in self._location.options:
+            return "is only read (?readonly)"
+        return "" if self._has_credentials else "is only read: no credentials are in the environment"
+
+    def _keep_as_file(self, new: Sequence[Entry]) -> str:
+        """Write down what the store does not take; empty where there is no place."""
+        data = encode(Cache(tuple(new)), Format.BINARY)
+        keep = self._location.keep
+        if keep is None:
+            return ""
+        file = keep / "unsent" / f"{_name_of(data)[:16]}.pb"
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        except OSError:
+            return ""
+        return os.path.relpath(file)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Turn the errors of the library into one line.
+
+        :raises CacheError: then.
+        """
+        try:
+            yield
+        except (self._library.exceptions.BaseError, OSError, ValueError) as error:
+            hint = "" if self._has_credentials else "no credentials in the environment, so it was asked without"
+            raise CacheError(self._where, f"{what}: {_words(error)}", hint) from None
+
+
+def _open(location: Location, has_credentials: bool) -> tuple[Any, Any]:
+    """The library, and what it has for a URL."""
+    try:
+        import obstore
+        from obstore.store import from_url
+    except ImportError:
+        remedy = "pip install 'pytest-autotune[stores]'"
+        raise CacheError(str(location), "is a URL, and obstore is not installed", remedy) from None
+    wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2}
+    url: Any = location.url + "/"
+    config: Any = {} if has_credentials else {"skip_signature": True}
+    # Without TLS only where somebody has said so, by an endpoint that begins with http://
+    client: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "2s", "allow_http": True}
+    retry: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S), "backoff": wait}
+    try:
+        return obstore, from_url(url, config=config, client_options=client, retry_config=retry)
+    except (obstore.exceptions.BaseError, ValueError) as error:
+        raise CacheError(str(location), _words(error)) from None
+
+
+def _words(error: Exception) -> str:
+    """An error of the library, which has pages of details, in short."""
+    text = str(error)
+    if status := re.search(r"status code: (\d{3}[ A-Za-z]*)", text):
+        code = re.search(r"<Code>(\w+)</Code>", text)
+        return f"the store answers {status[1].strip()}{f' ({code[1]})' if code else ''}"
+    if re.search(r"\bTimed ?[oO]ut|kind: Timeout", text):
+        return f"no answer within {_REQUEST_S} s"
+    if cause := re.search(r'message: "([^"]*)"', text):
+        return cause[1]
+    return text.partition("\n")[0]
+
+
+def _name_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _merged(segments: Mapping[str, Cache]) -> Cache:
+    if len(segments) == 1:
+        return next(iter(segments.values()))
+    return combine(segments).cache
+
+
+def _is_tombstone(entry: Entry) -> bool:
+    return entry.choice is None and not entry.candidates and not entry.native
+
+
+def _tombstone(entry: Entry) -> Entry:
+    return Entry(entry.problem, entry.fingerprint, generation=_next(entry))
+
+
+def _without_tombstones(cache: Cache) -> Cache:
+    return replace(cache, entries=tuple(entry for entry in cache.entries if not _is_tombstone(entry)))
+
+
+def _next(entry: Entry) -> int:
+    return min(entry.generation + 1, _LAST_GENERATION)
+
+
+def _difference(held: Cache, after: Cache) -> Iterator[Entry]:
+    """What has to be written so that the store holds a cache, with the generations that this takes."""
+    there = {entry.identity: entry for entry in held.entries}
+    for entry in after.entries:
+        old = there.get(entry.identity)
+        if old is None:
+            yield entry
+        elif entry != old:
+            yield replace(entry, generation=max(entry.generation, _next(old)))
+        elif entry.compiled != old.compiled:
+            yield replace(entry, generation=max(entry.generation, old.generation))
+
+
+def _encoded(entries: Iterable[Entry]) -> Iterator[tuple[str, bytes]]:
+    """Entries as segments: the device of each, as it stands in its name, and its bytes."""
+    of_device: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: entry.sort_key):
+        of_device[re.sub(r"^\.+$", "", entry.problem.device.id) or "device"].append(entry)
+    for device, some in of_device.items():
+        yield from ((device, data) for data in _parts(some))
+
+
+def _parts(entries: Sequence[Entry]) -> Iterator[bytes]:
+    data = encode(Cache(tuple(entries)), Format.BINARY)
+    if len(data) <= _LARGE or len(entries) == 1:
+        yield data
+    else:
+        middle = len(entries) // 2
+        yield from _parts(entries[:middle])
+        yield from _parts(entries[middle:])
