@@ -521,14 +521,15 @@ def test_true_one_and_one_point_zero_are_one_problem_as_they_are_to_triton(sessi
 
 def test_a_key_without_a_stable_form_is_uncacheable_and_never_written(session) -> None:
     first = session(dumping=True)
-    kernel = copy_kernel(Bench(), key=("n", "x"))
+    kernel = copy_kernel(Bench(), key=("x", "n"))
 
-    assert call(kernel) == 64
+    assert [call(kernel, n) for n in (100, 101)] == [64, 64]
 
-    (lookup,) = first.lookups
-    assert lookup.outcome is Outcome.UNCACHEABLE
-    assert lookup.reason == "x is a torch.Tensor, which has no stable form"
-    assert lookup.entry is None
+    assert len({lookup.problem for lookup in first.lookups}) == 2, "what has a stable form tells them apart"
+    for lookup in first.lookups:
+        assert lookup.outcome is Outcome.UNCACHEABLE
+        assert lookup.reason == "x is a torch.Tensor, which has no stable form"
+        assert lookup.entry is None
 
 
 def test_an_empty_tuning_key_is_recorded_and_found_again(session) -> None:

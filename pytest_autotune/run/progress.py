@@ -56,6 +56,11 @@ class Progress:
         #: How many searches have begun.
         self.searches = 0
 
+    @property
+    def open(self) -> list[str]:
+        """The problems that are tuned now, as ``tuner:kernel``."""
+        return sorted(stage.kernel for stage in self._stages.values())
+
     def begin(self, problem: Problem, waits: str = "") -> None:
         """A problem is searched, or another process's search waited for; once it ends, call :meth:`end`."""
         stage = self._stages.get(problem) or Stage(problem.name, self._now())

@@ -105,14 +105,19 @@ class TestProcess:
 
     def end(self) -> Log:
         """Write down what this process reports of itself when it ends; returns all that it has written."""
+        self.session.paused = True
         log = self._context.log
-        log.append(self._facts().event)
+        log.close(self._facts().event)
         return log
 
     def _facts(self) -> ProcessFacts:
         workerinput = getattr(self._config, "workerinput", {})
         self._end_preparing()
         untracked = tuple(self.hooks.untracked())  # may add a note
+        if late := self.session.progress.open:
+            self.session.note(
+                f"not recorded, since a thread still tuned it when the tests had ended: {', '.join(late)}"
+            )
         if error := self._context.log.error:
             self.session.note(f"the log of this run cannot be written, so a kill would lose tunings: {error}")
         return ProcessFacts(

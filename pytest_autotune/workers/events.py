@@ -116,13 +116,14 @@ class Log:
         self._mutex = threading.Lock()
         self._owner = os.getpid()
         self._is_torn = False
+        self._is_closed = False
         #: Lines that the controller finds in no file.
         self.unwritten: list[str] = []
         #: Why the first of them is in none.
         self.error = ""
 
     def append(self, event: Event) -> None:
-        """Write an event down.
+        """Write an event down; nothing, once the log is closed.
 
         :raises TypeError: for one that cannot be written, as :meth:`Event.encode` does.
         """
@@ -130,6 +131,8 @@ class Log:
         if os.getpid() != self._owner:  # what a thread of the parent held, no thread of this child lets go
             self._mutex, self._owner, self.unwritten = threading.Lock(), os.getpid(), []
         with self._mutex:
+            if self._is_closed:
+                return
             if self.folder is None or self._sends:
                 self.unwritten.append(line)
             try:
@@ -152,6 +155,11 @@ class Log:
             self._is_torn = False
         finally:
             os.close(file)
+
+    def close(self, last: Event) -> None:
+        """Write the last event down: what a thread does after that is nobody's, not even the next run's."""
+        self.append(last)
+        self._is_closed = True
 
     def save(self) -> None:
         """Try once more to write down what is in no file."""

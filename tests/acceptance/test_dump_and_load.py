@@ -165,3 +165,37 @@ def test_an_entry_that_no_file_can_hold_costs_a_line_and_no_other_entry(
     assert section(result)[0].startswith("toy: error in choose(): UncacheableError: ")
     assert section(result)[-1].endswith(f"1 entry written to {path}: 1 added")
     assert "1 hit" in serial_suite.run(f"--autotune-load={path}", "-k", "good").stdout.str()
+
+
+LATE = """
+import threading, toytuner
+
+def test_thread():
+    searches, done = threading.Event(), threading.Event()
+    def during(): searches.set(), done.wait()
+    threading.Thread(target=toytuner.tune, args=("lib.late",), kwargs={"during": during}, daemon=True).start()
+    assert searches.wait(60)
+    toytuner.done = done
+"""
+AT_THE_END = """
+
+def pytest_sessionfinish():
+    toytuner.tune("lib.after")
+
+def pytest_unconfigure():
+    toytuner.done.set()
+    toytuner.tune("lib.last")
+"""
+
+
+def test_what_is_tuned_after_the_tests_is_nobodys_and_a_thread_that_still_tunes_is_told(suite: Suite, section) -> None:
+    suite.write(test_late=LATE, test_op="def test_op(tune): tune('lib.op')")
+    with (suite.folder / "conftest.py").open("a") as conftest:
+        conftest.write(AT_THE_END if not suite.distribution else AT_THE_END.replace("toytuner.done.set()", "pass"))
+
+    lines = section(suite.dump())
+
+    assert "not recorded, since a thread still tuned it when the tests had ended: toy:lib.late" in lines
+    assert "lib.last" not in suite.cache.read_text()
+    again = section(suite.load("--autotune-update"))
+    assert not any("recovered" in line for line in again), again

@@ -77,8 +77,14 @@ def identity_of(call: Call, function: FunctionType, configs: Sequence[Any], on: 
     key: list[Value] = []
     try:
         arguments = list(key_values(call, function))
+        refused: list[UncacheableError] = []
         for name, value in arguments:
-            key.append(key_value(name, value))
+            try:
+                key.append(key_value(name, value))
+            except UncacheableError as error:  # the rest of the key still tells problems apart
+                refused.append(error)
+        if refused:
+            raise refused[0]
         offered: dict[tuple[Value, ...], Any] = {}
         for config, params in zip(configs, distinct_params(configs), strict=True):
             offered.setdefault(params, config)
