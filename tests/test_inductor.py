@@ -37,7 +37,7 @@ from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.kernels import uncovered
 from pytest_autotune.tuners.inductor.padding import Paddings
 from pytest_autotune.tuners.inductor.template_key import template_key
-from pytest_autotune.tuners.inductor.templates import _no_longer_compiles, _Offered
+from pytest_autotune.tuners.inductor.templates import _does_not_compile, _Offered
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.gpu_lock import GpuLock
 from tests import forked_torch
@@ -472,7 +472,7 @@ def test_a_dump_compiles_lists_and_what_a_descent_tries_in_forked_children(gpu_r
 
 
 @pytest.mark.parametrize("compile_threads", ["1", None], ids=["at once", "in threads"])
-def test_a_choice_that_no_longer_compiles_is_tuned_again_and_told(
+def test_a_choice_that_does_not_compile_is_tuned_again_and_told(
     gpu_runs: Runs, tmp_path: Path, compile_threads: str | None
 ) -> None:
     run = load_changed(
@@ -489,7 +489,7 @@ def test_a_choice_that_no_longer_compiles_is_tuned_again_and_told(
         assert run.of(test)["chosen"] == gpu_runs.dump.of(test)["chosen"]
         assert run.of(test)["measurements"]
     assert run.counts["stale"] == run.counts["tuned"] == 2
-    assert re.search(r"STALE .*triton_per_fused__softmax_add_relu .*: the choice no longer compiles: ", run.output)
+    assert re.search(r"STALE .*triton_per_fused__softmax_add_relu .*: the choice does not compile: ", run.output)
 
 
 def test_templates_are_measured_for_each_problem_that_inductor_tells_apart_and_in_no_load(template_runs: Runs) -> None:
@@ -824,11 +824,11 @@ def test_under_other_versions_the_fastest_template_is_compiled_before_it_is_beli
     versions = identity.versions() if tuned_with == "now" else Versions.of(tuned_with)
     entry = replace(template_entry(Candidate("a", time_us=1.0, label="Template mm")), versions=versions)
 
-    reason = _no_longer_compiles(_Offered([fastest]), entry)
+    reason = _does_not_compile(_Offered([fastest]), entry)
 
     assert bool(compiled) is (tuned_with != "now")
     refused = tuned_with != "now" and not compiles
-    assert reason == ("the choice no longer compiles: RuntimeError: out of resource" if refused else "")
+    assert reason == ("the choice does not compile: RuntimeError: out of resource" if refused else "")
 
 
 def test_what_is_tuned_in_ways_that_are_not_covered_is_told() -> None:

@@ -107,7 +107,7 @@ def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_sa
     part._session, part._torch = run, None
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *asked: GPU)
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._no_longer_compiles", lambda *asked: "")
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._does_not_compile", lambda *asked: "")
     asked: list[int] = []
 
     def benchmark(some: Sequence[Any]) -> dict[Any, float]:
@@ -139,7 +139,7 @@ def test_templates_that_are_measured_in_another_process_are_not_raced_and_that_i
     part._session = run
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *asked: GPU)
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._no_longer_compiles", lambda *asked: "")
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._does_not_compile", lambda *asked: "")
 
     part._lookup(dict, None, choices, "mm", "inputs", lambda some: dict.fromkeys(some, 1.0), None)
 

@@ -74,12 +74,12 @@ def test_a_rejected_entry_makes_the_problem_stale_with_the_tuners_reason() -> No
 
     with open_tuning(run) as tuning:
         assert tuning.entry is not None
-        tuning.reject("the choice no longer compiles")
+        tuning.reject("the choice does not compile")
         assert tuning.entry is None
         tuning.record(SLOW)
 
     assert lookups[0].outcome is Outcome.STALE
-    assert lookups[0].reason == "the choice no longer compiles"
+    assert lookups[0].reason == "the choice does not compile"
     assert lookups[0].entry.choice == SLOW
 
 

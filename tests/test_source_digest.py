@@ -287,13 +287,17 @@ def test_lambdas_of_one_line_each_have_their_own_digest(load) -> None:
     assert {name for name in digests if digests[name] != after[name]} == {"FOUR"}
 
 
-def test_a_function_that_wraps_another_is_read_itself_with_what_it_wraps(load) -> None:
+@pytest.mark.parametrize("decorator", ["functools.cache", "triton.constexpr_function"])
+def test_a_function_that_wraps_another_is_read_itself_with_what_it_wraps(load, decorator: str) -> None:
+    if decorator.startswith("triton") and not hasattr(pytest.importorskip("triton"), "constexpr_function"):
+        pytest.skip("a later version of Triton has it")
+
     def digest(wrapper: str, wrapped: str) -> str:
         source = (
-            "import functools\n"
+            f"import functools, {decorator.partition('.')[0]}\n"
             "def wrap(fn):\n    @functools.wraps(fn)\n    def wrapper(x):\n"
             f"        return {wrapper}\n    return wrapper\n\n"
-            f"@wrap\ndef kernel(x):\n    return {wrapped}\n"
+            f"@{decorator}\n@wrap\ndef kernel(x):\n    return {wrapped}\n"
         )
         return source_digest(load(source).kernel)
 

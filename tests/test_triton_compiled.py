@@ -258,10 +258,10 @@ def test_a_choice_that_needs_more_than_the_device_has_now_is_stale_and_tuned(run
     assert kernel.best_config.kwargs["BLOCK"] == 16
     assert lookups[0].outcome == "stale"
     assert lookups[0].tuned
-    assert lookups[0].reason.startswith("the choice no longer compiles: OutOfResources: out of resource: shared memory")
+    assert lookups[0].reason.startswith("the choice does not compile: OutOfResources: out of resource: shared memory")
 
 
-def test_a_loaded_choice_that_no_longer_compiles_is_replaced_by_a_tuned_one(run, monkeypatch) -> None:
+def test_a_loaded_choice_that_does_not_compile_is_replaced_by_a_tuned_one(run, monkeypatch) -> None:
     recorded = run(dumping=True)
     call(product_kernel([config(32), config(16)]))
     lookups = run((recorded[0].entry,))

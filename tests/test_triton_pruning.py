@@ -141,6 +141,28 @@ def test_a_list_that_a_pruner_empties_is_full_again_and_an_error_of_a_pruner_is_
         call(kernel(fails))
 
 
+def test_what_a_pruner_leaves_to_a_performance_model_is_a_problem_of_its_own(session) -> None:
+    def one_warp_for_few(configs: Any, named: Any, **others: Any) -> Any:
+        return [config for config in configs if (config.num_warps == 1) == (named["n"] < 50)]
+
+    def pruned() -> Any:
+        model = {"early_config_prune": one_warp_for_few, "perf_model": lambda BLOCK, **others: BLOCK, "top_k": 2}
+        kernel = copy_kernel(largest, key=(), prune_configs_by=model)
+        kernel.configs = [*configs([16, 32, 64]), *configs([16, 32, 64], num_warps=1)]
+        return kernel
+
+    def tuned() -> None:
+        for n in (100, 32):
+            call(pruned(), n)
+
+    first = session(dumping=True)
+    tuned()
+    loaded = session(first.entries)
+    tuned()
+
+    assert loaded.outcomes == ["hit", "hit"]
+
+
 def test_a_list_that_a_pruner_sorts_has_its_order_again() -> None:
     def largest_first(configs: Any, named: Any) -> Any:
         configs.sort(key=lambda config: -config.kwargs["BLOCK"])

@@ -126,7 +126,7 @@ def _reading_order(problem: Problem) -> tuple[object, ...]:
 def _row(
     problem: Problem, met: Sequence[Lookup], kept: Mapping[Identity, Entry], measured: Mapping[Identity, Entry]
 ) -> Row:
-    met = sorted(met, key=lambda one: (one.outcome.badness if one.outcome else -1, one.reason), reverse=True)
+    met = sorted(met, key=lambda one: (_badness(one), one.reason), reverse=True)
     worst = met[0]
     searches = [lookup for lookup in met if lookup.searched]
     with_entry = searches or [lookup for lookup in met if lookup.entry is not None]
@@ -153,6 +153,12 @@ def _row(
         unrecorded=next((one.unrecorded for one in met if one.unrecorded and one.fingerprint not in recorded), ""),
         verdict=_verdict(met),
     )
+
+
+def _badness(lookup: Lookup) -> float:
+    if lookup.outcome is None:  # a search that came to nothing has missed nothing, and is to be seen beside a hit
+        return Outcome.HIT.badness + 0.5 if lookup.unrecorded else -1
+    return lookup.outcome.badness
 
 
 def _moved_from(met: Sequence[Lookup]) -> str:

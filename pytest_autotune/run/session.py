@@ -213,9 +213,6 @@ class Session(Notes):
                     yield tuning
                 except Refusal:
                     raise
-                except Exception as error:
-                    tuning.not_recorded(in_words(error))
-                    raise
                 except BaseException as error:
                     if not self.policy.is_error(tuning.lookup.outcome):  # else it is our own refusal that ends the test
                         tuning.given_up(in_words(error))

@@ -213,7 +213,7 @@ class Tuning:
             self.lookup = replace(self.lookup, unrecorded=reason)
 
     def given_up(self, reason: str) -> None:
-        """Say why a test went no further than its search, such as by ``pytest.skip``: it missed nothing."""
+        """Say how a search has ended, by an error or ``pytest.skip``: it missed nothing that an update could cover."""
         self.not_recorded(reason)
         if self.lookup.unrecorded:
             self.lookup = replace(self.lookup, outcome=None)

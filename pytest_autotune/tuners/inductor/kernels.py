@@ -48,7 +48,7 @@ from pytest_autotune.tuners.inductor.identity import (
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, error_line, no_longer_compiles
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile, error_line
 
 #: Arguments of a kernel's ``run`` that are none of the kernel's.
 _OF_RUN = ("stream", "benchmark_run")
@@ -252,7 +252,7 @@ class Kernels(Part):
         return self._session.tuning(search.problem, (), search.offers, versions(), search.label, search.candidates)
 
     def _reject(self, search: Search, tuning: Tuning, choice: Candidate, error: Exception) -> None:
-        reason = search.rejected[choice.params] = no_longer_compiles(error_line(error))
+        reason = search.rejected[choice.params] = does_not_compile(error_line(error))
         tuning.reject(reason)
 
     # The first call.
@@ -272,7 +272,7 @@ class Kernels(Part):
             compiled()
             search.settle(choice)
         except Exception as error:
-            search.rejected[choice.params] = no_longer_compiles(error_line(error))
+            search.rejected[choice.params] = does_not_compile(error_line(error))
             search.widen()
             compiled()
             return self._first_run(search, *args, **kwargs)

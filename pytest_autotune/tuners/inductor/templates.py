@@ -31,8 +31,8 @@ from pytest_autotune.tuners.measuring.times import Comparison, Measurement
 from pytest_autotune.tuners.measuring.verifying import DISTURBED, report, slower
 from pytest_autotune.tuners.shared.candidates import (
     EVERY_CANDIDATE_FAILED,
+    does_not_compile,
     error_line,
-    no_longer_compiles,
     rounded_us,
 )
 
@@ -90,7 +90,7 @@ class Templates(Part):
             offered.candidates,
         ) as tuning:
             while tuning.entry is not None:
-                if reason := _no_longer_compiles(offered, tuning.entry):
+                if reason := _does_not_compile(offered, tuning.entry):
                     tuning.reject(reason)
                 else:
                     self._verify(choices, benchmark, offered, tuning)
@@ -237,7 +237,7 @@ def _load(choice: Any) -> None:
             choice.precompile()
 
 
-def _no_longer_compiles(offered: _Offered, entry: Entry) -> str:
+def _does_not_compile(offered: _Offered, entry: Entry) -> str:
     """Why the fastest candidate cannot be compiled any more; asked only under other versions than it was tuned with."""
     if entry.versions == versions():
         return ""
@@ -247,5 +247,5 @@ def _no_longer_compiles(offered: _Offered, entry: Entry) -> str:
     try:
         precompile()
     except Exception as error:
-        return no_longer_compiles(error_line(error))
+        return does_not_compile(error_line(error))
     return ""

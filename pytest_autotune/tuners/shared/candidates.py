@@ -38,9 +38,9 @@ def first_line(text: str) -> str:
     return line.encode("utf-8", "backslashreplace").decode()
 
 
-def no_longer_compiles(error: str) -> str:
-    """Why a loaded choice is rejected; ``error`` is one line."""
-    return f"the choice no longer compiles: {error}"
+def does_not_compile(error: str) -> str:
+    """Why a choice that was loaded, or picked by a mode, is rejected; ``error`` is one line."""
+    return f"the choice does not compile: {error}"
 
 
 def clear_tracebacks(error: _Error) -> _Error:

@@ -56,7 +56,7 @@ def python_function(value: object) -> FunctionType | None:
 def kept_source(kernel: object) -> str:
     """The source that Triton keeps of a kernel since it was made, or was given for it; empty where it keeps none."""
     for layer in layers(kernel):
-        if hasattr(layer, "_unsafe_update_src"):
+        if hasattr(layer, "_unsafe_update_src") and hasattr(layer, "run"):  # not what Python runs: constexpr_function
             jit: Any = layer
             lines = "".join(getattr(jit, "raw_src", ()))  # since Triton 3.5
             return lines if textwrap.dedent(lines).endswith(jit.src) else str(jit.src)

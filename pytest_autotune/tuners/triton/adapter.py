@@ -35,16 +35,23 @@ class _AlwaysAsk:
     The user's own setting stays where it was, in the instance, and holds for classes with a disk cache of their own.
 
     :param check: what Triton asks where it is switched on.
+    :param passed_by: told of an autotuner that searches now and asks nobody: its class has a disk cache of its own,
+        and that is switched off.
     """
 
-    def __init__(self, check: Callable[..., bool]) -> None:
+    def __init__(self, check: Callable[..., bool], passed_by: Callable[[Any], object]) -> None:
         self._check = check
+        self._passed_by = passed_by
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        is_ours = getattr(type(instance), autotuners.DISK_CACHE) is self._check
-        return is_ours or instance.__dict__.get("cache_results", False)
+        if getattr(type(instance), autotuners.DISK_CACHE) is self._check:
+            return True
+        is_on = instance.__dict__.get("cache_results", False)
+        if not is_on:
+            self._passed_by(instance)
+        return is_on
 
     def __set__(self, instance: Any, value: object) -> None:
         instance.__dict__["cache_results"] = value
@@ -68,6 +75,8 @@ class Adapter:
         self._hooked = ExitStack()
         #: The autotuners that came by, by their id.
         self._seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        #: Kernels that were tuned without coming by, with the classes of their autotuners.
+        self._untracked: set[str] = set()
         self._compilations: Compilations | None = None
         self._heuristics: autotuners.HeuristicsOver | None = None
         self._ahead: CompilingAhead | None = None
@@ -103,7 +112,7 @@ class Adapter:
             self._hooked.callback(setattr, autotuner_class, "cache_results", around)
         else:
             self._hooked.callback(delattr, autotuner_class, "cache_results")
-        autotuner_class.cache_results = _AlwaysAsk(check)
+        autotuner_class.cache_results = _AlwaysAsk(check, self._passed_by)
         self._compilations = Compilations(compiled.compiled, session.compiling)
         self._hooked.callback(self._compilations.unhook)
         self._watch_when_imported()
@@ -170,15 +179,18 @@ class Adapter:
 
     def untracked(self) -> list[str]:
         """Kernels of autotuners that were tuned and never came by: before the hook, or by a search of their class's."""
-        names = set()
         for one in self._live_autotuners():
-            function = python_function(one)
-            if self._seen.get(id(one)) is one or function is None or self._session is None:
-                continue
-            kernel = qualified_name(function)
-            if autotuners.was_tuned(one, self._autotuner_class) and not self._session.ignores(NAME, kernel):
-                names.add(f"{kernel} ({type(one).__module__}.{type(one).__qualname__})")
-        return sorted(names)
+            if self._seen.get(id(one)) is not one and autotuners.was_tuned(one, self._autotuner_class):
+                self._passed_by(one)
+        return sorted(self._untracked)
+
+    def _passed_by(self, autotuner: Any) -> None:
+        function = python_function(autotuner)
+        if function is None or self._session is None or self._session.paused:
+            return
+        kernel = qualified_name(function)
+        if not self._session.ignores(NAME, kernel):
+            self._untracked.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
 
     def _live_autotuners(self) -> list[Any]:
         return autotuners.live_objects(self._autotuner_class) if self._autotuner_class is not None else []

@@ -16,7 +16,7 @@ from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Refusal
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.shared.candidates import no_longer_compiles
+from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton import identity as identities
 from pytest_autotune.tuners.triton import interpreter
@@ -165,15 +165,15 @@ class Choices:
         )
 
     def _take(self, call: Call, identity: CallIdentity, tuning: Tuning) -> bool:
-        """Take what is offered, unless it no longer compiles; False where nothing is."""
+        """Take what is offered, unless it does not compile; False where nothing is."""
         while tuning.entry is not None and tuning.entry.choice is not None:
             config = identity.offered[tuning.entry.choice.params]
             try:
                 kernel = _compiled_kernel(call, config)
-            except (TypeError, ValueError, KeyError):
-                kernel = None  # the call is wrong, whatever is chosen: the launch raises it
+            except (TypeError, ValueError, KeyError, OSError, MemoryError):
+                kernel = None  # the call is wrong, or a disk is full, whatever is chosen: the launch raises it
             except Exception as error:
-                tuning.reject(no_longer_compiles(failure_text(error)))
+                tuning.reject(does_not_compile(failure_text(error)))
                 continue
             verify_choice(call, identity.offered, tuning, self._session)
             call.adopt(config, {config: (tuning.entry.choice.time_us or 0.0) / 1000})

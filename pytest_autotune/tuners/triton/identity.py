@@ -41,9 +41,11 @@ from pytest_autotune.tuners.shared.source_digest import (
 )
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call, Heuristics, key_value, key_values
-from pytest_autotune.tuners.triton.internals import environment
+from pytest_autotune.tuners.triton.internals import autotuners, environment
 
 NAME = "triton"
+#: What stands for the candidates of which a performance model leaves the best.
+BY_MODEL = "by a performance model"
 
 
 class UncacheableProblem(Exception):
@@ -146,7 +148,7 @@ def made_of(call: Call, fingerprint: Iterable[Value], configs: Sequence[Any]) ->
                     parts |= {f"{name}.{part}": one for part, one in source_parts(heuristic).items()}
             yield of_parts(str(value.value), parts)
         elif value.name in ("search", PRUNED) and value.type in ("digest", MADE_ANEW):
-            chosen = call.autotuner.configs if value.name == "search" else configs
+            chosen = call.autotuner.configs if value.name == "search" else _left_early(call.autotuner, configs)
             yield of_candidates(str(value.value), distinct_params(chosen))
 
 
@@ -155,19 +157,26 @@ def _pruned(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
 
     Pruners also make candidates anew, as many as there were.
 
-    Where a performance model chooses, only that: what it leaves may be another list each time. It differs
+    Where a performance model chooses of it, only that: what it leaves may be another list each time. It differs
     from the whole all the same, since the best of a part is not the best of all.
     """
-    whole = autotuner.configs
+    whole, is_modelled = autotuner.configs, autotuner.perf_model is not None
     if configs is whole or (len(configs) == len(whole) and all(map(operator.is_, configs, whole))):
         return []
-    left = _list_digest(configs)
-    if left == _list_digest(whole):
-        return []
-    if autotuner.perf_model is not None:
-        return [Value(PRUNED, "by a performance model")]
-    is_part = set(map(search_text, configs)) <= set(map(search_text, whole))
-    return [Value(PRUNED, left, "digest" if is_part else MADE_ANEW)]
+    early = _left_early(autotuner, configs)
+    left, of_all = _list_digest(early), _list_digest(whole)
+    if left == of_all:
+        is_chosen = is_modelled and _list_digest(configs) != of_all
+        return [Value(PRUNED, BY_MODEL)] if is_chosen else []
+    is_part = set(map(search_text, early)) <= set(map(search_text, whole))
+    return [Value(PRUNED, digest(f"{left} {BY_MODEL}") if is_modelled else left, "digest" if is_part else MADE_ANEW)]
+
+
+def _left_early(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any]:
+    """The candidates that pruning left before a performance model chose of them."""
+    if isinstance(configs, autotuners.Pruned):
+        return configs.early
+    return configs if autotuner.perf_model is None else list(autotuner.configs)
 
 
 def _source(kernel: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> str:

@@ -6,7 +6,7 @@ import gc
 import inspect
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -112,6 +112,17 @@ def pruner_of(autotuner: Any) -> Any:
     return getattr(pruner, "autotune_pruner", pruner)
 
 
+class Pruned(list[Any]):
+    """The candidates that pruning left.
+
+    :param early: those that ``early_config_prune`` left, of which a performance model may have chosen some.
+    """
+
+    def __init__(self, left: Iterable[Any], early: Iterable[Any]) -> None:
+        super().__init__(left)
+        self.early = list(early)
+
+
 def pruned_alone(autotuner: Any, prune: Callable[[], Any]) -> Any:
     """Prune copies of the candidates of an autotuner, so that nothing of it is left in those of later calls.
 
@@ -119,19 +130,26 @@ def pruned_alone(autotuner: Any, prune: Callable[[], Any]) -> Any:
     TMA where the input is permuted". A test would not get in a suite what it gets alone.
 
     :param prune: the ``prune_configs`` of the autotuner's class.
-    :returns: the candidates that are left, in a list: the autotuner's own, but for those that the pruner changed.
+    :returns: where there is a pruner, :class:`Pruned`: the autotuner's own, but for those that the pruner changed.
     """
     if pruner_of(autotuner) is None:
         return prune()
-    own = autotuner.configs
+    own, pruner = autotuner.configs, autotuner.early_config_prune
     copies = [_copied(config) for config in own]
-    autotuner.configs = list(copies)
+    early: list[Any] = []
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        left = pruner(*args, **kwargs)
+        early[:] = left if isinstance(left, list) else ()
+        return left
+
+    autotuner.configs, autotuner.early_config_prune = list(copies), noted
     try:
         left = list(prune())
     finally:
-        autotuner.configs = own
+        autotuner.configs, autotuner.early_config_prune = own, pruner
     unchanged = {id(copy): config for copy, config in zip(copies, own, strict=True) if vars(copy) == vars(config)}
-    return [unchanged.get(id(config), config) for config in left]
+    return Pruned(*([unchanged.get(id(config), config) for config in some] for some in (left, early or left)))
 
 
 def _copied(config: Any) -> Any:
