@@ -267,8 +267,8 @@ class Controller:
         self._is_written = not any(one.dump is not None and one.dump.error for one in (result, *of_tests))
         sections = () if options.mode is None else (options.mode.section(result),)
         result = replace(result, places=dict(sorted(self._places.items())), sections=sections)
-        # Under xdist the workers know the tests, and cannot refuse the run: by now it is clear whether one loads any.
-        unloaded = unloaded_gate(self._config, options) if self._process is None else ""
+        # Workers cannot refuse the run, and a test that may load a cache need not: by now it is clear whether one did.
+        unloaded = unloaded_gate(self._config, options)
         empty = empty_gate(self._config, options, self._beginning.loaded)
         gate = judge(result, options.max_misses, options.fail_on_unused, unloaded, empty)
         drift = Gate() if gate.is_usage_error else judge_drift(result, options.max_drift)

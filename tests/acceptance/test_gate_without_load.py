@@ -58,6 +58,12 @@ def test_a_suite_whose_markers_load_is_judged_by_them(suite: Suite) -> None:
     assert suite.run("--autotune-on-miss=error", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+def test_a_fixture_that_loads_nothing_does_not_turn_the_gate_off(suite: Suite) -> None:
+    suite.write(test_lib="def test_op(tune, autotune_cache): tune('lib.op')")
+
+    assert suite.run("--autotune-max-misses=0").ret == pytest.ExitCode.USAGE_ERROR
+
+
 def test_a_gate_fails_where_no_loaded_entry_was_asked_for(suite: Suite, section) -> None:
     suite.write().serial.dump()
     for test in suite.folder.glob("test_*.py"):
