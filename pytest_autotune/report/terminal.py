@@ -122,7 +122,8 @@ def _crashes(result: Result) -> Iterator[Line]:
         kept = "every tuning that it had finished was kept" if result.dump else "its last test may be missing here"
         yield Line(f"worker {worker} crashed; {kept}", color="yellow")
     if result.recovered:
-        yield Line(f"recovered {counted(result.recovered, 'tuning')} that an earlier run with this dump path could not write")
+        lost = "that an earlier run with this dump path could not write"
+        yield Line(f"recovered {counted(result.recovered, 'tuning')} {lost}")
 
 
 def _unhooked(result: Result) -> Iterator[Line]:
