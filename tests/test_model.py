@@ -130,3 +130,16 @@ def test_problems_are_in_the_order_of_their_numbers() -> None:
     problems = [Problem("t", "k", (Value("M", m),), GPU) for m in (1024, 1, 128)]
 
     assert [one.key[0].value for one in sorted(problems, key=lambda one: one.sort_key)] == [1, 128, 1024]
+
+
+def test_problems_that_differ_in_any_one_part_are_looked_up_apart() -> None:
+    one = Problem("t", "k", (Value("M", 1),), GPU)
+    others = [
+        Problem("t", "k", (Value("N", 1),), GPU),
+        Problem("t", "k", (Value("M", 1, "dtype"),), GPU),
+        Problem("t", "k", (Value("M", 1),), Device("other", "arch", 1)),
+        Problem("t", "k", (Value("M", 1),), Device("GPU", "arch", 2)),
+    ]
+
+    # A file that holds many problems of one hash would take minutes.
+    assert len({hash(problem) for problem in (one, *others)}) == 5

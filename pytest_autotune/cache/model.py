@@ -272,8 +272,9 @@ class Problem:
         object.__setattr__(self, "sorted_key", tuple(sorted(self.key, key=_BY_NAME)))
 
     def __hash__(self) -> int:
-        # Coarser than equality as that of values, and half the time of asking each of them.
-        return hash((self.tuner, self.kernel, *[str(value.value) for value in self.sorted_key]))
+        # As that of values, without asking each of them; a file could hold many that differ in what this left out.
+        parts = [(value.name, value.type, str(value.value)) for value in self.sorted_key]
+        return hash((self.tuner, self.kernel, self.device, *parts))
 
     @property
     def name(self) -> str:

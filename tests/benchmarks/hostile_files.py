@@ -113,6 +113,11 @@ FILES: dict[str, Callable[[int], str | bytes]] = {
         + _field(2, _field(1, b"d"))
         + _many(lambda n: _field(3, _field(1, b"t") + _field(2, b"%08d" % n) + _field(4, b"d")), size)
     ),
+    "names-of-entries.pb": lambda size: (
+        b"\x08\x01"
+        + _field(2, _field(1, b"d"))
+        + _many(lambda n: _field(3, b"\x0a\x01t\x12\x01k\x22\x01d" + _field(3, _field(1, b"%08d" % n))), size)
+    ),
     "distinct-devices.pb": lambda size: b"\x08\x01" + _many(lambda n: _field(2, _field(1, b"%08d" % n)), size),
     "words.textproto": lambda size: HEAD + ENTRY + "".join(f'compiled:"{word}"' for word in _words(size // 2)) + "}",
     "words.json": lambda size: JSON + f'"compiled": [{",".join(json.dumps(word) for word in _words(size))}]}}]}}',

@@ -10,8 +10,8 @@ from pytest_autotune.cache.codec.schema import MESSAGES
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 
-#: A damaged or hostile file may have one in every other byte, which would take a minute.
-MOST = 300_000
+#: A damaged or hostile file may have one in every few bytes, which would take minutes.
+MOST_ENTRIES, MOST_CANDIDATES = 100_000, 300_000
 
 
 def encode(entries: Sequence[Entry]) -> bytes:
@@ -37,9 +37,10 @@ def decode(data: bytes, where: str) -> Cache:
         message = generated.AutotuneCache.FromString(data)
     except (DecodeError, ValueError) as error:  # protobuf without its library in C says so of text that is none
         raise CacheError(where, f"is not a cache: {str(error) or 'damaged'}") from None
-    tables = len(message.entries) + len(message.devices) + len(message.digests)
-    if tables > MOST or sum(len(entry.candidates) for entry in message.entries) > MOST:
-        raise CacheError(where, f"holds more than {MOST} entries or candidates: not a cache")
+    if max(map(len, (message.entries, message.devices, message.digests))) > MOST_ENTRIES:
+        raise CacheError(where, f"holds more than {MOST_ENTRIES} entries, devices or digests: not a cache")
+    if sum(len(entry.candidates) for entry in message.entries) > MOST_CANDIDATES:
+        raise CacheError(where, f"holds more than {MOST_CANDIDATES} candidates: not a cache")
     return from_mapping(_plain(message, "cache", {}), where)
 
 
