@@ -29,7 +29,7 @@ from pytest_autotune.run.verify import NO_WAY_IN, Share, Verification
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 
 WAIT_S = 5.0
 
@@ -91,7 +91,7 @@ class AdapterConformance(ABC):
         """The adapter hooked for a run that has these entries loaded, and what is reported to the run."""
         lookups: list[Lookup] = []
         index = EntryIndex.of([Cache(entries)]) if entries else None
-        session = Session(Policy(**policy), index, Coordinator(GpuLock(WAIT_S)), lookups.append, _refuse)
+        session = Session(Policy(**policy), index, Coordinator(Locks(WAIT_S)), lookups.append, _refuse)
         adapter = self._make()
         adapter.hook(library, session)
         try:
@@ -242,7 +242,7 @@ class AdapterConformance(ABC):
 
     def test_a_library_without_the_known_internals_is_refused_in_one_line(self) -> None:
         adapter = self._make()
-        session = Session(Policy(), None, Coordinator(GpuLock(WAIT_S)), lambda lookup: None)
+        session = Session(Policy(), None, Coordinator(Locks(WAIT_S)), lambda lookup: None)
         # An AttributeError becomes a line of the summary as well, if not a helpful one.
         with pytest.raises((HookError, AttributeError)) as caught:
             adapter.hook(ModuleType(adapter.module), session)

@@ -316,7 +316,7 @@ def _owner(fault: Fault) -> Iterator[str]:
 
 OWNER = """
 import os, pathlib, signal, sys
-from pytest_autotune.workers.waits import HeldLock
+from pytest_autotune.workers.locks import HeldLock
 lock = HeldLock(pathlib.Path(sys.argv[1]))
 print("held", flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)

@@ -26,7 +26,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.run.settle import Beginning, settle
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 from tests.test_triton_compiled import AbsentGpu, absent_gpu
 
 __all__ = ["absent_gpu"]
@@ -56,7 +56,7 @@ def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
     def run(calls: Sequence[Callable[[Any], object]], entries: Sequence[Entry] = (), dumping: bool = True) -> Any:
         lookups: list[Lookup] = []
         index = EntryIndex.of([Cache(tuple(entries))]) if entries else None
-        door = Session(Policy(dumping=dumping), index, Coordinator(GpuLock(1.0)), lookups.append)
+        door = Session(Policy(dumping=dumping), index, Coordinator(Locks(1.0)), lookups.append)
         adapter = Adapter()
         adapter.hook(autotuner_module, door)
         adapters.append(adapter)

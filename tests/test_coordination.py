@@ -15,8 +15,7 @@ from pytest_autotune.cache.model import Candidate, Device, Entry, Identity, Prob
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
-from pytest_autotune.workers.gpu_lock import GpuLock
-from pytest_autotune.workers.waits import in_distributed_run
+from pytest_autotune.workers.locks import Locks, in_distributed_run
 
 PROBLEM = Problem("toy", "k", (Value("M", 1),), Device("GPU", "arch", 1))
 LOOKUP = Lookup(PROBLEM, entry=Entry(PROBLEM, choice=Candidate(params=(Value("BLOCK", 16),))), tuned=True)
@@ -24,10 +23,10 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 from tests.test_coordination import LOOKUP
 kind, folder = sys.argv[1:]
-gpu = GpuLock(5.0, lambda: folder)
+gpu = Locks(5.0, lambda: folder)
 held = gpu.measuring() if kind == "gpu" else Coordinator(gpu, Path(folder)).claim(LOOKUP.identity, wait=True)
 with held:
     print("held", flush=True)
@@ -55,14 +54,14 @@ def holder(tmp_path: Path):
 
 
 def workers(folder: Path, timeout_s: float, uuid: str = "") -> Coordinator:
-    return Coordinator(GpuLock(timeout_s, lambda: uuid), folder)
+    return Coordinator(Locks(timeout_s, lambda: uuid), folder)
 
 
 def test_a_gpu_that_another_process_holds_is_waited_for_and_then_done_without(holder, tmp_path: Path) -> None:
     holder("gpu")
     started = time.monotonic()
 
-    with GpuLock(0.5, lambda: str(tmp_path)).measuring() as undisturbed:
+    with Locks(0.5, lambda: str(tmp_path)).measuring() as undisturbed:
         assert not undisturbed
 
     assert 0.4 < time.monotonic() - started < 5
@@ -72,12 +71,12 @@ def test_a_gpu_is_free_as_soon_as_its_holder_is_killed(holder, tmp_path: Path) -
     process = holder("gpu")
     threading.Timer(0.3, process.kill).start()
 
-    with GpuLock(30, lambda: str(tmp_path)).measuring() as undisturbed:
+    with Locks(30, lambda: str(tmp_path)).measuring() as undisturbed:
         assert undisturbed
 
 
 def test_the_gpu_lock_is_the_processs_and_not_the_threads(tmp_path: Path) -> None:
-    lock = GpuLock(20, lambda: str(tmp_path))
+    lock = Locks(20, lambda: str(tmp_path))
     entered: list[bool] = []
 
     def launch_from_autograd() -> None:
@@ -146,8 +145,8 @@ def test_who_need_not_wait_helps_nobody(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_is_named_is_held_in_the_place_of_the_current_one(tmp_path: Path) -> None:
-    mine = GpuLock(0.2, lambda: f"{tmp_path} current")
-    other = GpuLock(0.2, lambda: f"{tmp_path} named")
+    mine = Locks(0.2, lambda: f"{tmp_path} current")
+    other = Locks(0.2, lambda: f"{tmp_path} named")
 
     with mine.measuring(f"{tmp_path} named") as held, other.measuring() as also_held:
         assert held

@@ -35,7 +35,7 @@ from pytest_autotune.tuners.function.tuner import FunctionTuner
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 
 #: A clock for kernels that return their own time in microseconds.
 AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def identity(config: Any) -> Any:
 def a_run(*entries: Any, **policy: Any) -> tuple[Session, list[Lookup]]:
     lookups: list[Lookup] = []
     index = EntryIndex.of([Cache(entries)]) if entries else None
-    return Session(Policy(**policy), index, Coordinator(GpuLock(1.0)), lookups.append), lookups
+    return Session(Policy(**policy), index, Coordinator(Locks(1.0)), lookups.append), lookups
 
 
 # Spaces

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.workers.gpu_lock import GpuLock
-from pytest_autotune.workers.waits import HeldLock
+from pytest_autotune.workers.locks import HeldLock, Locks
 
 SOON_S = 10.0
 
@@ -55,11 +54,11 @@ def is_free(path: Path) -> bool:
 
 
 @pytest.fixture
-def lock(tmp_path: Path) -> GpuLock:
-    return GpuLock(SOON_S, lambda: "gpu", lambda: tmp_path)
+def lock(tmp_path: Path) -> Locks:
+    return Locks(SOON_S, lambda: "gpu", lambda: tmp_path)
 
 
-def test_a_second_thread_does_not_enter_while_the_first_still_waits(lock: GpuLock, path: Path, in_thread) -> None:
+def test_a_second_thread_does_not_enter_while_the_first_still_waits(lock: Locks, path: Path, in_thread) -> None:
     other_process = HeldLock(path)
     entered: list[bool] = []
 
@@ -80,7 +79,7 @@ def test_a_second_thread_does_not_enter_while_the_first_still_waits(lock: GpuLoc
 
 
 @pytest.mark.parametrize("leaves_first", ["the first", "the second"])
-def test_the_lock_is_held_until_the_last_thread_leaves(lock: GpuLock, path: Path, in_thread, leaves_first: str) -> None:
+def test_the_lock_is_held_until_the_last_thread_leaves(lock: Locks, path: Path, in_thread, leaves_first: str) -> None:
     may_leave = {name: threading.Event() for name in ("the first", "the second")}
     inside: list[str] = []
 
@@ -106,7 +105,7 @@ def test_the_lock_is_held_until_the_last_thread_leaves(lock: GpuLock, path: Path
 
 def test_after_a_time_out_a_nested_measurement_is_disturbed_too(tmp_path: Path, path: Path) -> None:
     other_process = HeldLock(path)
-    lock = GpuLock(0.05, lambda: "gpu", lambda: tmp_path)
+    lock = Locks(0.05, lambda: "gpu", lambda: tmp_path)
 
     with lock.measuring() as held:
         other_process.release()
@@ -118,7 +117,7 @@ def test_after_a_time_out_a_nested_measurement_is_disturbed_too(tmp_path: Path, 
 
 
 def test_a_child_that_is_forked_inside_neither_holds_the_gpu_nor_waits_for_it(tmp_path: Path) -> None:
-    lock = GpuLock(SOON_S, lambda: "gpu", lambda: tmp_path)
+    lock = Locks(SOON_S, lambda: "gpu", lambda: tmp_path)
     started = time.monotonic()
 
     with ExitStack() as held:
@@ -135,7 +134,7 @@ def test_a_child_that_is_forked_inside_neither_holds_the_gpu_nor_waits_for_it(tm
 
 
 def test_a_child_that_is_forked_while_nothing_is_measured_holds_the_gpu_like_any_process(tmp_path: Path) -> None:
-    lock = GpuLock(SOON_S, lambda: "gpu", lambda: tmp_path)
+    lock = Locks(SOON_S, lambda: "gpu", lambda: tmp_path)
     with lock.measuring():
         pass
 
@@ -148,11 +147,11 @@ def test_a_child_that_is_forked_while_nothing_is_measured_holds_the_gpu_like_any
 
 
 def test_where_no_lock_can_be_had_a_measurement_is_disturbed_and_the_user_is_told_once(tmp_path: Path) -> None:
-    lock = GpuLock(1, lambda: "gpu", lambda: tmp_path / "not there")
+    lock = Locks(1, lambda: "gpu", lambda: tmp_path / "not there")
 
     for _ in range(2):
         with lock.measuring() as undisturbed:
             assert not undisturbed
 
-    assert len(lock.waits.notes) == 1
-    assert str(tmp_path / "not there") in lock.waits.notes[0]
+    assert len(lock.notes) == 1
+    assert str(tmp_path / "not there") in lock.notes[0]

@@ -18,7 +18,7 @@ from pytest_autotune.run.policy import OnMiss, Policy, Refusal
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 from tests.test_session import Refused, a_run, problem, tune
 
 PROBLEM = Problem("toy", "kernel", (), Device("Toy GPU", "toy"))
@@ -81,7 +81,7 @@ def hooked(
 
     monkeypatch.setattr("pytest_autotune.tuners.hooks.third_party_tuners", lambda: [EntryPoint])
     assert tuners.TUNERS
-    run = Session(policy, index, Coordinator(GpuLock(1.0)), lambda lookup: None)
+    run = Session(policy, index, Coordinator(Locks(1.0)), lambda lookup: None)
     hooks = Hooks(run, None)
     hooks.install()
     try:

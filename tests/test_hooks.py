@@ -22,7 +22,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 
 ENTRY = Entry(Problem("costly.part", "kernel", (), Device("Toy GPU", "toy")), choice=Candidate("a"))
 
@@ -59,7 +59,7 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_of(entries: tuple[Entry, ...] | None = None, *, dumping: bool = False) -> Session:
     index = None if entries is None else EntryIndex.of([Cache(entries)])
-    return Session(Policy(dumping=dumping), index, Coordinator(GpuLock(1.0)), lambda lookup: None)
+    return Session(Policy(dumping=dumping), index, Coordinator(Locks(1.0)), lambda lookup: None)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +171,6 @@ def test_an_adapter_that_prepares_something_is_told_when_to_begin_and_when_to_en
 def test_a_tuner_is_chosen_with_those_below_it(
     tuners: tuple[str, ...] | None, ignore: tuple[str, ...], ignored: bool
 ) -> None:
-    run = Session(Policy(tuners=tuners, ignore=ignore), None, Coordinator(GpuLock(1.0)), lambda lookup: None)
+    run = Session(Policy(tuners=tuners, ignore=ignore), None, Coordinator(Locks(1.0)), lambda lookup: None)
 
     assert run.ignores("inductor.config", "triton_poi_fused_add") is ignored

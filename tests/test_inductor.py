@@ -39,7 +39,7 @@ from pytest_autotune.tuners.inductor.padding import Paddings
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _does_not_compile, _Offered
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 from tests import forked_torch
 
 DUMP, LOAD = "--autotune-dump=cache.textproto", "--autotune-load=cache.textproto"
@@ -660,7 +660,7 @@ def on_h200(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_with(entries: list[Entry] | None, looked_up: list[Lookup]) -> Session:
     index = None if entries is None else EntryIndex.of([Cache(tuple(entries))])
-    return Session(Policy(dumping=entries is None), index, Coordinator(GpuLock(1.0)), looked_up.append)
+    return Session(Policy(dumping=entries is None), index, Coordinator(Locks(1.0)), looked_up.append)
 
 
 class PadModule(ModuleType):

@@ -14,7 +14,7 @@ from pytest_autotune.run.session import Policy, Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 from tests.test_race import Gpu
 
 OWN_MS = 7.0
@@ -61,7 +61,7 @@ class Search:
 
 
 def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
-    run = Session(Policy(), None, Coordinator(GpuLock(1.0)), lambda lookup: None)
+    run = Session(Policy(), None, Coordinator(Locks(1.0)), lambda lookup: None)
     part = Benchmarks(lambda: gpu)
     part.hook(inductor, run, Patches(run, part.tuner))
     return part, run

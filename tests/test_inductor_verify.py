@@ -20,7 +20,7 @@ from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
 
@@ -30,7 +30,7 @@ ALL = Verification(Share(), 100.0)
 
 def a_run(entry: Entry, verify: Verification = ALL) -> tuple[Session, list[Lookup]]:
     lookups: list[Lookup] = []
-    run = Session(Policy(verify=verify), EntryIndex.of([Cache((entry,))]), Coordinator(GpuLock(1.0)), lookups.append)
+    run = Session(Policy(verify=verify), EntryIndex.of([Cache((entry,))]), Coordinator(Locks(1.0)), lookups.append)
     return run, lookups
 
 

@@ -16,7 +16,7 @@ from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.whole_run import renamed, settled
 from pytest_autotune.workers.coordinator import Claim, Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 
 GPU = Device("GPU", "arch", 1)
 FAST = Candidate(params=(Value("BLOCK", 16),), time_us=1.0)
@@ -38,7 +38,7 @@ def problem(kernel: str = "k", device: Device = GPU, **key: Any) -> Problem:
 def a_run(entries: tuple[Entry, ...] | None = None, coordination: Any = None, **policy: Any) -> tuple[Session, list]:
     lookups: list[Lookup] = []
     index = None if entries is None else EntryIndex.of([Cache(entries)])
-    alone = coordination or Coordinator(GpuLock(1.0))
+    alone = coordination or Coordinator(Locks(1.0))
     return Session(Policy(**policy), index, alone, lookups.append, refuse), lookups
 
 
@@ -301,7 +301,7 @@ def test_a_measurement_outside_of_a_tuning_names_the_processor_that_it_holds() -
             held.append(on)
             yield True
 
-    run, _ = a_run(None, Held(GpuLock(1.0)))
+    run, _ = a_run(None, Held(Locks(1.0)))
 
     with run.measuring("GPU-a") as undisturbed:
         assert undisturbed

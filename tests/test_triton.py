@@ -37,7 +37,7 @@ from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 CONFIGS = [16, 64]
@@ -49,7 +49,7 @@ class Process:
     def __init__(self, entries: tuple[Entry, ...] | None, **policy: Any) -> None:
         self.lookups: list[Lookup] = []
         index = None if entries is None else EntryIndex.of([Cache(entries)])
-        self.run = Session(Policy(**policy), index, Coordinator(GpuLock(1.0)), self.lookups.append)
+        self.run = Session(Policy(**policy), index, Coordinator(Locks(1.0)), self.lookups.append)
         self.adapter = Adapter()
         self.adapter.hook(autotuner_module, self.run)
 

@@ -40,7 +40,7 @@ from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.internals.compiler import compiles_in_pools
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000
@@ -168,7 +168,7 @@ def run(absent_gpu: AbsentGpu) -> Iterator[Any]:
         lookups: list[Lookup] = []
         index = None if entries is None else EntryIndex.of([Cache(entries)])
         adapter = Adapter()
-        door = Session(Policy(**policy), index, coordination or Coordinator(GpuLock(1.0)), lookups.append)
+        door = Session(Policy(**policy), index, coordination or Coordinator(Locks(1.0)), lookups.append)
         adapter.hook(autotuner_module, door)
         adapters.append(adapter)
         begin.doors.append(door)  # type: ignore[attr-defined]
@@ -290,16 +290,16 @@ def threads(request: pytest.FixtureRequest) -> int:
 def test_candidates_are_compiled_before_the_gpu_is_held(run, monkeypatch, threads, tmp_path) -> None:
     held: list[bool] = []
     compiled = tmp_path / "compiled"
-    measuring = GpuLock.measuring
+    measuring = Locks.measuring
 
     @contextmanager
-    def held_while_measuring(self: GpuLock, on: str = "") -> Iterator[bool]:
+    def held_while_measuring(self: Locks, on: str = "") -> Iterator[bool]:
         held.append(True)
         with measuring(self, on) as undisturbed:
             yield undisturbed
         held.clear()
 
-    monkeypatch.setattr(GpuLock, "measuring", held_while_measuring)
+    monkeypatch.setattr(Locks, "measuring", held_while_measuring)
     compile_once = triton.compiler.compiler.ASTSource.make_ir
 
     def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -357,7 +357,7 @@ class Holder(threading.Thread):
 
     def __init__(self, folder: Path, publish: Lookup | None = None) -> None:
         super().__init__(daemon=True)
-        self.worker = Coordinator(GpuLock(20, lambda: ""), folder)
+        self.worker = Coordinator(Locks(20, lambda: ""), folder)
         self.folder = folder
         self.publish = publish
         self.claimed = threading.Event()
@@ -383,7 +383,7 @@ def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compile
     other.hold(tuned[0])
     shutil.rmtree(tmp_path / "triton")
     compiled.clear()
-    worker = Coordinator(GpuLock(20), tmp_path / "claims")
+    worker = Coordinator(Locks(20), tmp_path / "claims")
     lookups = run(dumping=True, coordination=worker, compile_threads=threads)
     kernel = product_kernel([config(block) for block in CONFIGS])
 
@@ -446,13 +446,13 @@ def test_a_race_whose_rounds_go_on_to_disagree_is_told_as_disturbed(run, absent_
 
 def test_kernels_are_loaded_before_the_gpu_is_held(run, absent_gpu, monkeypatch) -> None:
     loaded: list[int] = []
-    measuring = GpuLock.measuring
+    measuring = Locks.measuring
 
-    def held_while_measuring(self: GpuLock, on: str = "") -> Any:
+    def held_while_measuring(self: Locks, on: str = "") -> Any:
         loaded.append(absent_gpu.loads)
         return measuring(self, on)
 
-    monkeypatch.setattr(GpuLock, "measuring", held_while_measuring)
+    monkeypatch.setattr(Locks, "measuring", held_while_measuring)
     run(dumping=True)
 
     hooked_kernel([16, 32, 64])[(1,)](torch.zeros(128), torch.zeros(128), 3)

@@ -20,7 +20,7 @@ from pytest_autotune.tuners.measuring.race import Limits
 from pytest_autotune.tuners.measuring.verifying import Contest, verify
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 from tests.test_race import Gpu
 
 GPU = Device("GPU", "arch", 1)
@@ -63,7 +63,7 @@ def raced(
     """The lookup of a hit with this choice, where candidates take so long now."""
     entry = Entry(PROBLEMS[0], (), candidate(choice), tuple(kept))
     lookups: list[Lookup] = []
-    run = Session(Policy(verify=policy), EntryIndex.of([Cache((entry,))]), Coordinator(GpuLock(1.0)), lookups.append)
+    run = Session(Policy(verify=policy), EntryIndex.of([Cache((entry,))]), Coordinator(Locks(1.0)), lookups.append)
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
         numbers = {one: one.params[0].value for one in some}

@@ -14,7 +14,7 @@ from pytest_autotune.cache.model import Candidate, Device, Entry, Identity, Prob
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 
 
 def problem(number: int = 0) -> Problem:
@@ -22,7 +22,7 @@ def problem(number: int = 0) -> Problem:
 
 
 def worker(folder: Path, timeout_s: float) -> Coordinator:
-    return Coordinator(GpuLock(timeout_s, lambda: "gpu", lambda: folder), folder / "run")
+    return Coordinator(Locks(timeout_s, lambda: "gpu", lambda: folder), folder / "run")
 
 
 def lookup(number: int = 0) -> Lookup:
@@ -117,7 +117,7 @@ def test_a_child_that_is_forked_between_tunings_takes_what_another_worker_tunes(
 def test_a_worker_without_a_place_to_share_in_tunes_alone_and_says_so_once(tmp_path: Path, what: str) -> None:
     (tmp_path / "place").write_text("")
     folder = tmp_path / "place" if what == "a plain file" else tmp_path / "place" / "run"
-    alone = Coordinator(GpuLock(1, lambda: ""), folder)
+    alone = Coordinator(Locks(1, lambda: ""), folder)
 
     for number in range(2):
         with alone.claim(Identity(problem(number), ()), wait=True) as claim, alone.compiling("k", True) as mine:

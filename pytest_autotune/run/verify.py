@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.model import Device, Entry, Problem
 from pytest_autotune.cache.ties import noise_of
-from pytest_autotune.workers.waits import in_distributed_run
+from pytest_autotune.workers.locks import in_distributed_run
 
 #: A choice is slower where another candidate saves this share of the other's time, or more.
 WORTH = 0.05

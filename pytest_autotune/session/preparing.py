@@ -16,7 +16,7 @@ from pytest_autotune.session.values import Options
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.workers.folder import Membership
-from pytest_autotune.workers.waits import in_distributed_run
+from pytest_autotune.workers.locks import in_distributed_run
 
 #: More threads would only wait for Python's lock, of which Triton's compiler holds 15 %, and keep the tests from it.
 MOST_THREADS = 8

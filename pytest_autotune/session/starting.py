@@ -19,7 +19,7 @@ from pytest_autotune.session.xdist import receive_task
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log, Others
 from pytest_autotune.workers.folder import SharedFolder, shared_folder
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 
 
 def start(config: pytest.Config, options: Options) -> tuple[Controller | None, TestProcess | None]:
@@ -43,7 +43,7 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
     can_prepare = controller.has_compiled and controller.shared.path is not None
     context = WorkerContext(
         controller.index,
-        Coordinator(GpuLock(options.wait_timeout, folder=controller.shared.locks)),
+        Coordinator(Locks(options.wait_timeout, folder=controller.shared.locks)),
         controller.folder.log("main") if controller.folder is not None else Log(None, "main"),
         known_kernels=controller.known_kernels,
         progress=progress_of_process(config),
@@ -66,10 +66,10 @@ def _worker_process(config: pytest.Config, options: Options, workerinput: dict[s
     shared = SharedFolder(Path(task.shared_folder) if task.shared_folder else None)
     if not task.is_local:
         shared = shared_folder()
-    gpu = GpuLock(options.wait_timeout, folder=shared.locks)
+    locks = Locks(options.wait_timeout, folder=shared.locks)
     if shared.note:
-        gpu.waits.note(shared.note)
-    coordination = Coordinator(gpu)
+        locks.note(shared.note)
+    coordination = Coordinator(locks)
     progress = prepares_in = None
     log = Log(Path(task.run_folder), worker) if task.is_local and task.run_folder else Log(None, worker)
     if task.run_id and shared.path is not None:
@@ -77,7 +77,7 @@ def _worker_process(config: pytest.Config, options: Options, workerinput: dict[s
         if log.folder is None:  # the workers on this machine still read what the others tune
             log = Log(folder, worker, sends=True)
         others = Others(log.folder or folder, worker)
-        coordination = Coordinator(gpu, folder, others)
+        coordination = Coordinator(locks, folder, others)
         if task.is_local:
             progress = Progress(file_of_worker(folder, worker))
         if task.has_compiled:

@@ -15,8 +15,7 @@ from pathlib import Path
 from pytest_autotune.cache.model import Identity
 from pytest_autotune.workers.events import Event, Others
 from pytest_autotune.workers.folder import Membership
-from pytest_autotune.workers.gpu_lock import GpuLock
-from pytest_autotune.workers.waits import HeldLock, in_distributed_run
+from pytest_autotune.workers.locks import HeldLock, Locks, in_distributed_run
 
 
 @dataclass
@@ -36,14 +35,13 @@ class Claim:
 class Coordinator:
     """How this process goes together with others: with all of this user's by the GPU, with its run's by claims.
 
-    :param gpu: of this process; its time-out bounds the waits of one tuning together.
+    :param locks: of this process; their time-out bounds the waits of one tuning together.
     :param folder: the run's own on this machine, the same for all its workers there; None where it has no others.
     :param others: what the other workers have tuned; by default they write it down in ``folder``.
     """
 
-    def __init__(self, gpu: GpuLock, folder: Path | None = None, others: Others | None = None) -> None:
-        self._gpu = gpu
-        self._waits = gpu.waits
+    def __init__(self, locks: Locks, folder: Path | None = None, others: Others | None = None) -> None:
+        self._locks = locks
         self._folder = folder
         self._others = others or (Others(folder, "") if folder is not None else None)
         self._membership: Membership | None = None
@@ -55,7 +53,7 @@ class Coordinator:
     @property
     def notes(self) -> list[str]:
         """What the user is to read in the summary."""
-        return self._waits.notes
+        return self._locks.notes
 
     @contextmanager
     def claim(self, asked: Identity, *, wait: bool, meanwhile: Callable[[], None] | None = None) -> Iterator[Claim]:
@@ -63,12 +61,12 @@ class Coordinator:
 
         :param meanwhile: called before such a wait, to help with that tuning.
         """
-        with self._waits.one_tuning():
+        with self._locks.one_tuning():
             # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
             if self._others is None or in_distributed_run() or not self._joined():
                 yield Claim()
                 return
-            claim, may_wait = Claim(), wait and not self._gpu.held
+            claim, may_wait = Claim(), wait and not self._locks.held
             lock = self._take(claim, asked, self._others, may_wait, meanwhile)
             claim.is_mine = lock is not None
             try:
@@ -90,12 +88,12 @@ class Coordinator:
 
         if is_there():
             return None
-        lock = self._waits.acquire(path, wait=False)
+        lock = self._locks.acquire(path, wait=False)
         if lock is None and may_wait:
             if meanwhile is not None:
                 meanwhile()
             started = time.monotonic()
-            lock = self._waits.acquire(path, unless=is_there)
+            lock = self._locks.acquire(path, unless=is_there)
             self.waited_s += time.monotonic() - started
         if is_there() and lock is not None:
             lock.release()  # all who wait have what they waited for: none waits for the next one to be done with it
@@ -110,7 +108,7 @@ class Coordinator:
                 self._membership = Membership(self._folder)
                 self._compiles_in = self._folder
             except OSError as error:
-                self._waits.note(f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings")
+                self._locks.note(f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings")
         return self._membership is not None
 
     def compile_in(self, folder: Path) -> None:
@@ -132,7 +130,7 @@ class Coordinator:
         if self._compiles_in is None or in_distributed_run():
             yield True
             return
-        lock = self._waits.acquire(self._compiles_in / f"{name}.compiling", wait=wait)
+        lock = self._locks.acquire(self._compiles_in / f"{name}.compiling", wait=wait)
         try:
             yield lock is not None
         finally:
@@ -141,4 +139,4 @@ class Coordinator:
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         """Hold the current GPU, or the processor named ``on``; yields False where it could not be had in time."""
-        return self._gpu.measuring(on)
+        return self._locks.measuring(on)

@@ -19,7 +19,7 @@ from pytest_autotune.tuners.function.space import product
 from pytest_autotune.tuners.function.tuner import FunctionTuner
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 
 REPEATS = 21
 CALLS = 500
@@ -67,7 +67,7 @@ def cached_calls() -> list[tuple[str, str]]:
         for where in ("outside pytest", "in a run"):
             tuner = FunctionTuner()
             if where == "in a run":
-                tuner.attach(Session(Policy(), None, Coordinator(GpuLock(1.0)), lambda lookup: None))
+                tuner.attach(Session(Policy(), None, Coordinator(Locks(1.0)), lambda lookup: None))
 
             def call(space: Any = space, tuner: Any = tuner) -> Any:
                 return tuner.tune("gemm", key=KEY, space=space(), run=run, measuring=Measuring(clock=clock))

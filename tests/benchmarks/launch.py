@@ -23,7 +23,7 @@ from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.gpu_lock import GpuLock
+from pytest_autotune.workers.locks import Locks
 
 PAIRS = 41
 LAUNCHES = 1000
@@ -64,7 +64,7 @@ def main() -> None:
         return (time.perf_counter() - started) / LAUNCHES * 1e6
 
     adapter = Adapter()
-    run = Session(Policy(dumping=True), EntryIndex.of([Cache()]), Coordinator(GpuLock(1.0)), lambda lookup: None)
+    run = Session(Policy(dumping=True), EntryIndex.of([Cache()]), Coordinator(Locks(1.0)), lambda lookup: None)
     stock, hooked = make_kernel(gpu), make_kernel(gpu)
     if not gpu:
         import pytest_autotune.tuners.triton.identity as ours

@@ -5,6 +5,7 @@ The operating system releases a lock when its holder dies, so a process that is 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import threading
@@ -12,28 +13,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_autotune.devices import current_gpu_uuid
+from pytest_autotune.workers.folder import standard_folder
+
 POLL_S = 0.02
-
-
-def in_forked_children(renew: Callable[[], None]) -> None:
-    """Call a method in every child that is forked from now on, before anything else, while its object lives.
-
-    A child must not keep the locks of threads that it does not have.
-
-    :param renew: a bound method.
-    """
-    reference = weakref.WeakMethod(renew)
-
-    def call() -> None:
-        method = reference()
-        if method is not None:
-            method()
-
-    os.register_at_fork(after_in_child=call)
 
 
 class HeldLock:
@@ -79,41 +66,69 @@ class _Budget:
     is_over: bool = False
 
 
-class Waits:
-    """The waits of one process.
+@dataclass(eq=False)
+class _Processor:
+    """What this process has of one processor.
 
-    :param timeout_s: how long to wait in all for one tuning, or for a measurement outside of one, in seconds.
+    :param path: the lock file.
+    :param entering: held by the thread that waits for the lock file, or changes what follows.
+    :param inside: how many measurements there are inside of each other, or in several threads.
+    :param lock: None where they go on without it.
     """
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._may_wait = True
-        self._of_thread = threading.local()
-        self._tunings: set[_Budget] = set()
+    path: Path
+    entering: threading.Lock = field(default_factory=threading.Lock)
+    inside: int = 0
+    lock: HeldLock | None = None
+
+
+class Locks:
+    """What one process locks: for a tuning whatever it names, and for a measurement the GPU.
+
+    :param timeout_s: how long to wait in all for one tuning, or for a measurement outside of one, in seconds.
+    :param uuid: says which GPU is current; the empty string means there is none to lock.
+    :param folder: says where the locks of GPUs are; raises OSError where there can be none.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        uuid: Callable[[], str] = current_gpu_uuid,
+        folder: Callable[[], Path] = standard_folder,
+    ) -> None:
         #: Lines for the summary.
         self.notes: list[str] = []
-        in_forked_children(self._begin_child)
+        self._timeout_s = timeout_s
+        self._uuid = uuid
+        self._folder = folder
+        self._may_wait = True
+        self._forget()
+        reference = weakref.WeakMethod(self._begin_child)
+
+        def begin_child() -> None:
+            if (method := reference()) is not None:
+                method()
+
+        os.register_at_fork(after_in_child=begin_child)
+
+    def _forget(self) -> None:
+        self._of_thread = threading.local()
+        self._tunings: set[_Budget] = set()
+        self._processors: dict[str, _Processor] = {}
 
     def _begin_child(self) -> None:
-        if self._tunings:
-            self.never()
-        self._tunings = set()
-        self._of_thread = threading.local()
-
-    def never(self) -> None:
-        """Wait for nobody: what a child's parent holds may be held until the child is done."""
-        self._may_wait = False
+        """In a forked child, which has none of its parent's threads: what the parent holds it may hold for good."""
+        if self._tunings or self.held:
+            self._may_wait = False
+        self._forget()
 
     @contextmanager
-    def one_tuning(self, timeout_s: float | None = None) -> Iterator[None]:
-        """Let all waits of this thread inside share one time-out; a tuning inside a tuning has that one's.
-
-        :param timeout_s: another time-out than the usual one, in seconds.
-        """
+    def one_tuning(self) -> Iterator[None]:
+        """Let all waits of this thread inside share one time-out; a tuning inside a tuning has that one's."""
         if self._budget is not None:
             yield
             return
-        budget = self._of_thread.budget = _Budget(self._timeout_s if timeout_s is None else timeout_s)
+        budget = self._of_thread.budget = _Budget(self._timeout_s)
         self._tunings.add(budget)
         try:
             yield
@@ -127,7 +142,7 @@ class Waits:
         budget: _Budget | None = getattr(self._of_thread, "budget", None)
         return None if budget is None or budget.is_over else budget
 
-    def wait(self, ended: Callable[[float], bool]) -> bool:
+    def _wait(self, ended: Callable[[float], bool]) -> bool:
         """Wait for something, as long as this thread still may; returns whether it came.
 
         :param ended: called with the seconds that are left; waits, at most that long.
@@ -159,10 +174,58 @@ class Waits:
                 time.sleep(min(POLL_S, max(give_up_at - time.monotonic(), 0)))
 
         try:
-            self.wait(ended)
+            self._wait(ended)
         except OSError as error:
             self.note(f"{path.parent}: {error.strerror or error}; workers do not wait for each other there")
         return lock
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds any GPU, or waits for one."""
+        return any(one.inside or one.entering.locked() for one in list(self._processors.values()))
+
+    @contextmanager
+    def measuring(self, on: str = "") -> Iterator[bool]:
+        """Hold the current GPU, among the pytest processes of this user; yields False where it was not had in time.
+
+        Re-entrant for the process and not for the thread: autograd launches kernels from threads of its own while the
+        thread that waits for it may hold the lock. The first thread that enters waits for the lock file, those that
+        enter meanwhile wait for the first, and the last one that leaves lets go. Where the first has given up, those
+        inside go on without it.
+
+        :param on: names another processor to hold instead, such as the CPU.
+        """
+        uuid = on or self._uuid()
+        if not uuid or in_distributed_run():
+            yield True
+            return
+        try:
+            path = self._folder() / f"gpu-{hashlib.sha256(uuid.encode()).hexdigest()[:16]}.lock"
+        except OSError:  # reported when the run began
+            yield False
+            return
+        processor = self._processors.setdefault(uuid, _Processor(path))
+        if not self._wait(lambda left_s: processor.entering.acquire(timeout=left_s)):
+            yield False
+            return
+        try:
+            if not processor.inside:
+                processor.lock = self.acquire(path)
+            processor.inside += 1
+        finally:
+            processor.entering.release()
+        try:
+            yield processor.lock is not None
+        finally:
+            if self._processors.get(uuid) is processor:  # a forked child has nothing to let go of
+                self._leave(processor)
+
+    def _leave(self, processor: _Processor) -> None:
+        with processor.entering:
+            processor.inside -= 1
+            if not processor.inside and processor.lock is not None:
+                processor.lock.release()
+                processor.lock = None
 
     def note(self, text: str) -> None:
         """Show the user something, once, in the summary."""
