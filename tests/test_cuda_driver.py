@@ -11,8 +11,7 @@ import pytest
 
 from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Device
-from pytest_autotune.devices import cuda_driver
-from pytest_autotune.devices.cuda_driver import CudaGpu, context_gpu
+from pytest_autotune.devices import context_gpu
 
 UUID = uuid.UUID("8d8a2ae5-0b7c-4c9f-9d3d-0123456789ab")
 
@@ -59,7 +58,7 @@ class Driver:
 
 
 def test_the_gpu_of_the_context_is_told_as_torch_tells_it() -> None:
-    assert context_gpu(Driver()) == CudaGpu("NVIDIA H200", 9, 0, 132, str(UUID))
+    assert context_gpu(Driver()) == (Device("NVIDIA H200", "sm_90", 132), str(UUID))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_the_gpu_of_the_context_is_told_as_torch_tells_it() -> None:
     [Driver(context=0), *(Driver(error=name) for name in ("cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetName"))],
 )
 def test_without_a_context_or_after_an_error_there_is_no_gpu(driver: Driver) -> None:
-    assert context_gpu(driver) is None
+    assert context_gpu(driver) == (None, "")
 
 
 def test_a_driver_that_nothing_has_loaded_stays_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,17 +77,17 @@ def test_a_driver_that_nothing_has_loaded_stays_unloaded(monkeypatch: pytest.Mon
         raise OSError
 
     monkeypatch.setattr(ctypes, "CDLL", load)
-    monkeypatch.setattr(cuda_driver, "_LIBRARIES", ("no_such_library",))
-    assert context_gpu() is None
+    monkeypatch.setattr(device, "_LIBRARIES", ("no_such_library",))
+    assert context_gpu() == (None, "")
     assert modes == []  # no library that could have made a context
 
-    monkeypatch.setattr(cuda_driver, "_LIBRARIES", ("pytest",))
-    assert context_gpu() is None
+    monkeypatch.setattr(device, "_LIBRARIES", ("pytest",))
+    assert context_gpu() == (None, "")
     assert modes[0] & 4  # RTLD_NOLOAD
 
 
 def test_the_current_gpu_is_that_of_the_context_where_torch_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "_loaded_driver", Driver)
+    monkeypatch.setattr(device, "_loaded_driver", Driver)
     monkeypatch.setitem(sys.modules, "torch", None)
 
     assert device.current_gpu() == Device("NVIDIA H200", "sm_90", 132)

@@ -2,15 +2,18 @@
 
 Asked for at a lookup, never at start-up, and never the cause of a CUDA context:
 initialising CUDA early freezes ``CUDA_VISIBLE_DEVICES`` and breaks suites that fork.
+Without torch, NVIDIA's driver is asked where a library has loaded it, and never loaded or initialised.
 """
 
 from __future__ import annotations
 
+import ctypes
 import glob
 import os
 import re
 import subprocess
 import sys
+import uuid
 from collections.abc import Collection
 from contextlib import suppress
 from functools import lru_cache
@@ -18,10 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_autotune.cache.model import Device
-from pytest_autotune.devices import cuda_driver
 
 #: Triton's interpreter runs kernels as Python: no choice made there holds elsewhere.
 INTERPRETER = Device("Triton interpreter", "interpreter")
+#: The numbers of the CUDA driver API (``CUdevice_attribute`` in ``cuda.h``).
+_MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
+_NAME_LENGTH = 256
+#: Libraries, other than torch, through which a process may have come to a CUDA context.
+_LIBRARIES = ("cupy", "pycuda", "numba.cuda", "cuda", "cutlass", "jaxlib", "warp", "tensorflow", "mxnet", "paddle")
 
 
 def current_gpu() -> Device | None:
@@ -37,8 +44,7 @@ def current_gpu() -> Device | None:
     if xpu is not None and xpu.is_available() and xpu.is_initialized():
         properties = xpu.get_device_properties(xpu.current_device())
         return Device(properties.name, "xpu", getattr(properties, "gpu_eu_count", 0))
-    gpu = cuda_driver.context_gpu()
-    return None if gpu is None else Device(gpu.name, f"sm_{gpu.major}{gpu.minor}", gpu.multiprocessors)
+    return context_gpu()[0]
 
 
 def torch_cuda() -> Any:
@@ -49,7 +55,7 @@ def torch_cuda() -> Any:
 
 def cuda_is_initialised() -> bool:
     """Whether torch, or another library in this thread, has initialised CUDA or ROCm: forked children cannot use it."""
-    return torch_cuda() is not None or cuda_driver.context_gpu() is not None
+    return torch_cuda() is not None or context_gpu()[0] is not None
 
 
 def of_jax(on: Any) -> Device:
@@ -71,8 +77,44 @@ def current_gpu_uuid() -> str:
     """The UUID of the physical GPU, or MIG slice, that this thread launches on now; empty if unknown."""
     if (cuda := torch_cuda()) is not None:
         return str(getattr(cuda.get_device_properties(cuda.current_device()), "uuid", ""))
-    gpu = cuda_driver.context_gpu()
-    return "" if gpu is None else gpu.uuid
+    return context_gpu()[1]
+
+
+def context_gpu(driver: Any = None) -> tuple[Device | None, str]:
+    """The GPU of this thread's CUDA context, and its UUID as torch spells it, of a MIG slice where it is one.
+
+    :param driver: the loaded ``libcuda``, if not this process's own.
+    :returns: no device where there is no driver, no context, or an error.
+    """
+    driver = driver or _loaded_driver()
+    context, gpu, name = ctypes.c_void_p(), ctypes.c_int(), ctypes.create_string_buffer(_NAME_LENGTH)
+    if driver is None or driver.cuCtxGetCurrent(ctypes.byref(context)) or not context:
+        return None, ""
+    id_bytes, numbers = (ctypes.c_ubyte * 16)(), [ctypes.c_int() for _ in range(3)]
+    ask_uuid = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
+    if (
+        driver.cuCtxGetDevice(ctypes.byref(gpu))
+        or driver.cuDeviceGetName(name, _NAME_LENGTH, gpu)
+        or ask_uuid(ctypes.byref(id_bytes), gpu)
+        or any(
+            driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, gpu)
+            for number, attribute in zip(numbers, (_MULTIPROCESSORS, _MAJOR, _MINOR), strict=True)
+        )
+    ):
+        return None, ""
+    multiprocessors, major, minor = (number.value for number in numbers)
+    device = Device(name.value.decode(errors="replace"), f"sm_{major}{minor}", multiprocessors)
+    return device, str(uuid.UUID(bytes=bytes(id_bytes)))
+
+
+def _loaded_driver() -> Any:
+    # Asking the loader takes 30 us where the answer is no, and every call of a tuner asks.
+    if not any(name in sys.modules for name in _LIBRARIES):
+        return None
+    try:
+        return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except (OSError, AttributeError):  # not loaded, or a system without such libraries
+        return None
 
 
 def stream_is_capturing() -> bool:
