@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
@@ -14,7 +14,8 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted, seconds
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Cache, Device, Entry, Value
+from pytest_autotune.cache.foreign_text import plain_json
+from pytest_autotune.cache.model import Device, Entry, Value
 from pytest_autotune.cli.output import (
     FOUND,
     OK,
@@ -27,7 +28,9 @@ from pytest_autotune.cli.output import (
     table,
     time_text,
 )
+from pytest_autotune.report.json_report import device_mapping, plain_values, problem_mapping
 
+_Groups: TypeAlias = "Mapping[tuple[str, Device], list[Entry]]"
 #: So many kernels are named where the one that was asked for is not there.
 _NEAREST = 5
 
@@ -46,10 +49,13 @@ def command(file: str, kernel: str | None, device: str | None, summary: bool, as
     if cache.entries and not entries:
         print_lines([_none_of(of_kernel or cache.entries, kernel, device if of_kernel else None)], err=True)
         return FOUND
+    groups: defaultdict[tuple[str, Device], list[Entry]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: entry.sort_key):
+        groups[entry.problem.name, entry.problem.device].append(entry)
     if as_json:
         print_lines(_json_lines(entries))
     else:
-        print_lines(_lines(cache, entries, _summary if summary else _tables))
+        print_lines([*(_summary if summary else _tables)(groups), "", _totals(groups, len(cache.entries))])
     if cache.lossy:
         print_lines([safe(str(CacheError(*cache.lossy)))], err=True)
     return OK
@@ -67,95 +73,72 @@ def _none_of(entries: Sequence[Entry], kernel: str | None, device: str | None) -
     return f"no entry of a kernel {safe(wanted)}; there are: {safe(', '.join(near))}{more}"
 
 
-_Groups: TypeAlias = "list[tuple[tuple[str, Device], list[Entry]]]"
+def _totals(groups: _Groups, number: int) -> str:
+    """What is shown, in one line.
+
+    :param number: of all entries of the cache.
+    """
+    entries = [entry for members in groups.values() for entry in members]
+    told = [
+        counted(len(entries), "entry"),
+        counted(len({name for name, _ in groups}), "kernel"),
+        counted(len({device for _, device in groups}), "device"),
+        f"{_tuned_in(entries)} of tuning",
+    ]
+    left_out = number - len(entries)
+    return ", ".join([*told, *([f"{left_out} not shown"] if left_out else [])])
 
 
-def _lines(cache: Cache, entries: Sequence[Entry], render: Callable[[_Groups], Iterator[str]]) -> Iterator[str]:
-    groups: defaultdict[tuple[str, Device], list[Entry]] = defaultdict(list)
-    for entry in entries:
-        groups[entry.problem.name, entry.problem.device].append(entry)
-    yield from render(sorted(groups.items(), key=lambda item: (item[0][0], item[0][1].sort_key)))
-    left_out = len(cache.entries) - len(entries)
-    yield ", ".join(
-        [
-            counted(len(entries), "entry"),
-            counted(len({name for name, _ in groups}), "kernel"),
-            counted(len({device for _, device in groups}), "device"),
-            f"{seconds(sum(entry.tuning_seconds for entry in entries))} of tuning",
-            *([f"{left_out} not shown"] if left_out else []),
-        ]
-    )
-
-
-def _tables(groups: _Groups) -> Iterator[str]:
-    for (name, device), members in groups:
-        yield from _group(name, device, members)
-        yield ""
+def _tuned_in(entries: Sequence[Entry]) -> str:
+    return seconds(sum(entry.tuning_seconds for entry in entries))
 
 
 def _summary(groups: _Groups) -> Iterator[str]:
     rows = [["kernel", "device", "entries", "tuned in"]]
-    for (name, device), members in groups:
-        took = seconds(sum(entry.tuning_seconds for entry in members))
-        rows.append([safe(name), safe(device.id), str(len(members)), took])
+    for (name, device), members in groups.items():
+        rows.append([safe(name), safe(device.id), str(len(members)), _tuned_in(members)])
     yield from table("kernels", rows, right=[2, 3])
-    yield ""
 
 
-def _group(name: str, device: Device, entries: list[Entry]) -> Iterator[str]:
-    """A table of a kernel's entries for a device: what all have in common stands above it."""
-    keys, own, shared = keys_of([entry.problem for entry in entries])
-    title = ", ".join([f"{name} on {device}", *map(str, shared)])
-    # Several entries of one problem are told apart by what they rest on.
-    is_ambiguous = max(Counter(entry.problem for entry in entries).values()) > 1
-    rows = [[*own, "choice", "time", "tuned in", *(["fingerprint"] if is_ambiguous else [])]]
-    ordered = sorted(zip(keys, entries, strict=True), key=lambda row: [_order(row[0].get(name)) for name in own])
-    for key, entry in ordered:
-        cells = [key[name].words if name in key else "-" for name in own]
-        cells += [choice_text(entry), time_text(entry), seconds(entry.tuning_seconds)]
-        rows.append([*cells, *([" ".join(map(str, entry.fingerprint))] if is_ambiguous else [])])
-    numeric = [number for number, name in enumerate(own) if all(_is_number(key.get(name)) for key in keys)]
-    right = [*numeric, len(own) + 1, len(own) + 2]
-    yield from table(title, [[safe(cell) for cell in row] for row in rows], right)
+def _tables(groups: _Groups) -> Iterator[str]:
+    """A table of each kernel's entries for a device: what all have in common stands above it."""
+    for number, ((name, device), entries) in enumerate(groups.items()):
+        keys, own, shared = keys_of([entry.problem for entry in entries])
+        # Several entries of one problem are told apart by what they rest on.
+        is_ambiguous = len({entry.problem for entry in entries}) < len(entries)
+        rows = [[*own, "choice", "time", "tuned in", *(["fingerprint"] if is_ambiguous else [])]]
+        for key, entry in zip(keys, entries, strict=True):
+            cells = [key[name].words if name in key else "-" for name in own]
+            cells += [choice_text(entry), time_text(entry), _tuned_in([entry])]
+            rows.append([*cells, *([" ".join(map(str, entry.fingerprint))] if is_ambiguous else [])])
+        numeric = [at for at, name in enumerate(own) if all(_is_number(key.get(name)) for key in keys)]
+        yield from [""] if number else []
+        title = ", ".join([f"{name} on {device}", *map(str, shared)])
+        yield from table(title, [[safe(cell) for cell in row] for row in rows], [*numeric, len(own) + 1, len(own) + 2])
 
 
 def _is_number(value: Value | None) -> bool:
     return value is not None and isinstance(value.value, (int, float)) and not isinstance(value.value, bool)
 
 
-def _order(value: Value | None) -> tuple[int, float, str]:
-    """Numbers by size, text by its characters."""
-    if value is None:
-        return 0, 0, ""
-    scalar = value.value
-    return (1, float(scalar), "") if isinstance(scalar, (int, float)) else (2, 0, str(scalar))
-
-
 def _json_lines(entries: Sequence[Entry]) -> Iterator[str]:
     devices = sorted({entry.problem.device for entry in entries}, key=lambda device: device.sort_key)
-    plain = [{"id": on.id, "name": on.name, "arch": on.arch, "multiprocessors": on.multiprocessors} for on in devices]
-    yield f'{{"format_version": 1, "devices": {_json(plain)}, "entries": ['
-    last = len(entries) - 1
-    for number, entry in enumerate(entries):
-        yield _json(_mapping(entry)) + ("," if number < last else "")
+    yield f'{{"format_version": 1, "devices": {_json([*map(device_mapping, devices)])}, "entries": ['
+    yield ",\n".join(_json(_mapping(entry)) for entry in entries)
     yield "]}"
 
 
 def _json(plain: object) -> str:
-    # ASCII throughout, so that no text of a cache reaches the terminal as it is; DEL is all that JSON leaves.
-    return json.dumps(plain).replace("\x7f", "\\u007f")
+    return plain_json(json.dumps(plain))
 
 
 def _mapping(entry: Entry) -> dict[str, Any]:
-    problem, best = entry.problem, winner(entry)
+    best = winner(entry)
     return {
-        "tuner": problem.tuner,
-        "kernel": problem.kernel,
-        "key": {value.name: value.value for value in problem.key},
-        "device": problem.device.id,
-        "fingerprint": {value.name: value.value for value in entry.fingerprint},
+        **problem_mapping(entry.problem),
+        "fingerprint": plain_values(entry.fingerprint),
         "winner": choice_text(entry),
-        "params": {value.name: value.value for value in best.params} if best else {},
+        "params": plain_values(best.params) if best else {},
         "time_us": best.time_us if best else None,
         "candidates": len(entry.candidates),
         "label": entry.label,

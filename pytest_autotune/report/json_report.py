@@ -9,7 +9,7 @@ from typing import Any
 from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import plain_json
 from pytest_autotune.cache.merge import Disagreement
-from pytest_autotune.cache.model import Candidate, Problem, Value
+from pytest_autotune.cache.model import Candidate, Device, Problem, Value
 from pytest_autotune.report.naming import process
 from pytest_autotune.run.result import Dump, Result
 from pytest_autotune.run.rows import Row
@@ -32,10 +32,7 @@ def to_mapping(result: Result) -> dict[str, Any]:
         "counts": result.counts,
         "tuning_seconds": result.tuning_seconds,
         "saved_seconds": result.saved_seconds,
-        "devices": [
-            {"id": on.id, "name": on.name, "arch": on.arch, "multiprocessors": on.multiprocessors}
-            for on in result.devices
-        ],
+        "devices": [device_mapping(device) for device in result.devices],
         "loaded": [{"path": path, "entries": entries} for path, entries in result.loaded],
         "dump": _dump(result, result.dump) if result.dump is not None else None,
         "gate": {
@@ -99,7 +96,7 @@ def problem_mapping(problem: Problem) -> dict[str, Any]:
     return {
         "tuner": problem.tuner,
         "kernel": problem.kernel,
-        "key": _values(problem.key),
+        "key": plain_values(problem.key),
         "device": problem.device.id,
     }
 
@@ -158,13 +155,19 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _values(values: tuple[Value, ...]) -> dict[str, Any]:
+def device_mapping(device: Device) -> dict[str, Any]:
+    """A device as plain values."""
+    return {"id": device.id, **asdict(device)}
+
+
+def plain_values(values: tuple[Value, ...]) -> dict[str, Any]:
+    """Named values as plain ones."""
     return {value.name: value.value for value in values}
 
 
 def candidate_mapping(candidate: Candidate) -> dict[str, Any]:
     """A candidate as plain values."""
-    plain: dict[str, Any] = {"params": _values(candidate.params)}
+    plain: dict[str, Any] = {"params": plain_values(candidate.params)}
     for name in ("id", "time_us", "failed", "label"):
         if (value := getattr(candidate, name)) not in ("", None):
             plain[name] = value
