@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
 
 import click
 
@@ -15,13 +14,13 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cli.output import FOUND, OK, PATH, matches, on_device, print_lines, safe
+from pytest_autotune.report.json_report import problem_mapping
 
 # A problem as a report names it: tuner, kernel, device and key.
 _Reported: TypeAlias = "tuple[str, ...]"
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What a JSON report of a run says about entries that were not asked for.
 
     :param incomplete: why nothing is known of them; empty where it is.
@@ -34,11 +33,6 @@ class Report:
     devices: frozenset[str]
     asked: frozenset[_Reported]
     unused: frozenset[_Reported]
-
-    @cached_property
-    def kernels(self) -> frozenset[_Reported]:
-        """Those that it asked for, each with the device."""
-        return frozenset(reported[:3] for reported in self.asked)
 
 
 @click.command("prune", short_help="drop entries that no run asked for")
@@ -77,21 +71,32 @@ def command(
             f"of a run that was not complete ({shard.incomplete}), so nothing is known to be unused",
             "with all shards' reports: --together",
         )
-    judge = partial(_unused_together if together else _unused_in_all, reports)
+    kernels = {asked[:3] for report in reports for asked in report.asked}  # with their device
 
-    def unused(entry: Entry) -> bool:
-        return matches(device, entry.problem.device.id, entry.problem.device.name) and judge(entry)
+    def is_unused(entry: Entry) -> bool:
+        problem = entry.problem
+        if not matches(device, problem.device.id, problem.device.name):
+            return False
+        reported = _reported(problem_mapping(problem))
+        saw = reports if together else [report for report in reports if problem.device.id in report.devices]
+        # A report names problems: of several entries of one, it does not say which was asked for.
+        if any(reported in report.asked for report in saw):
+            return False
+        unused_in = [report for report in saw if reported in report.unused]
+        if together:
+            return reported[:3] in kernels or bool(unused_in)
+        return bool(saw) and len(unused_in) == len(saw)
 
     dropped: list[Entry] = []
     kept: list[Entry] = []
 
     def change(now: Cache) -> Cache:
         for entry in now.entries:
-            (dropped if unused(entry) else kept).append(entry)
+            (dropped if is_unused(entry) else kept).append(entry)
         return replace(now, entries=tuple(kept)) if dropped else now
 
     cache, elsewhere = stores.read(file), ""
-    if any(map(unused, cache.entries)) and not dry_run:
+    if any(map(is_unused, cache.entries)) and not dry_run:
         stores.check_writable(file)
         updated = stores.update(file, change, removing=True)
         elsewhere = f", written to {safe(updated.written_to)}" if updated.beside else ""
@@ -103,26 +108,8 @@ def command(
     return FOUND if exit_code and dropped else OK
 
 
-def _unused_in_all(reports: Sequence[Report], entry: Entry) -> bool:
-    reported = _as_reported(entry)
-    saw = [report for report in reports if entry.problem.device.id in report.devices]
-    # A report names problems: of several entries of one, it does not say which was asked for.
-    return bool(saw) and all(reported in report.unused and reported not in report.asked for report in saw)
-
-
-def _unused_together(reports: Sequence[Report], entry: Entry) -> bool:
-    reported = _as_reported(entry)
-    is_known = any(reported in report.unused or reported[:3] in report.kernels for report in reports)
-    return is_known and not any(reported in report.asked for report in reports)
-
-
-def _as_reported(entry: Entry) -> _Reported:
-    problem = entry.problem
-    return problem.tuner, problem.kernel, problem.device.id, _key({value.name: value.value for value in problem.key})
-
-
-def _key(key: Any) -> str:
-    return json.dumps(key, sort_keys=True)
+def _reported(row: Mapping[str, Any]) -> _Reported:
+    return str(row["tuner"]), str(row["kernel"]), str(row["device"]), json.dumps(row["key"], sort_keys=True)
 
 
 def _report(path: str) -> Report:
@@ -132,10 +119,7 @@ def _report(path: str) -> Report:
     """
     try:
         plain = json.loads(stores.file_bytes(path))
-        asked, unused = (
-            frozenset((str(row["tuner"]), str(row["kernel"]), str(row["device"]), _key(row["key"])) for row in rows)
-            for rows in (plain["lookups"], plain["unused"])
-        )
+        asked, unused = (frozenset(map(_reported, plain[name])) for name in ("lookups", "unused"))
         devices = frozenset(str(device["id"]) for device in plain["devices"]) | {reported[2] for reported in unused}
         incomplete = "" if plain["complete"] else str(plain.get("incomplete_reason") or "it does not say why")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
