@@ -20,13 +20,13 @@ from pytest_autotune.cache.model import (
 )
 from pytest_autotune.devices import cpu, current_gpu
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.mode import Suite
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Launch, Runner, torch_clock
-from pytest_autotune.tuners.measuring.verifying import Contest, verify
-from pytest_autotune.tuners.protocol import Adapter, HookError, Suite
+from pytest_autotune.tuners.measuring.race import Contest
+from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.library import guarded
 from pytest_autotune.tuners.shared.source_digest import digest, source_digest, source_parts, stable_value
@@ -52,7 +52,6 @@ __all__ = [
     "Tuning",
     "UncacheableError",
     "Value",
-    "Verdict",
     "Versions",
     "cpu",
     "current_gpu",
@@ -67,5 +66,4 @@ __all__ = [
     "source_parts",
     "stable_value",
     "torch_clock",
-    "verify",
 ]

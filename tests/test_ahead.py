@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,9 +11,9 @@ import pytest
 
 from pytest_autotune.cache.model import Device
 from pytest_autotune.devices import only_type
-from pytest_autotune.run.collected import Collected, CompiledAhead, ProcessFacts
-from pytest_autotune.session.preparing import cores
+from pytest_autotune.modes.compile_ahead import COMPILED, Compiled, cores
 from pytest_autotune.tuners.shared.reach import reached
+from pytest_autotune.workers.events import Event
 
 H200, H100 = Device("NVIDIA H200", "sm_90", 132), Device("NVIDIA H100 80GB HBM3", "sm_90", 132)
 
@@ -109,12 +110,10 @@ def test_an_object_that_answers_for_another_one_is_asked_nothing() -> None:
     assert reached([(Proxy(), Other(), TypeVar("T"))], lambda value: False) == []
 
 
-def test_what_several_processes_compiled_is_added_up_and_crosses_as_text() -> None:
-    one, other = CompiledAhead(2, 1.25, 1, "ValueError: no"), CompiledAhead(1, 0.5)
+def test_what_several_processes_compiled_is_added_up() -> None:
+    events = [Event(COMPILED, data=asdict(one)) for one in (Compiled(2, 1.25, 1, "ValueError: no"), Compiled(1, 0.5))]
 
-    facts = (ProcessFacts(ahead=one), ProcessFacts(ahead=other))
-    assert Collected(facts=facts).ahead == CompiledAhead(3, 1.75, 1, "ValueError: no")
-    assert ProcessFacts.of(ProcessFacts(ahead=one).event).ahead == one
+    assert Compiled.of([*events, Event(COMPILED, data={"a damaged": "line"})]) == Compiled(3, 1.75, 1, "ValueError: no")
 
 
 @pytest.mark.parametrize(

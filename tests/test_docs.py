@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import yaml
 import pytest_autotune
 from pytest_autotune import Measuring
 from pytest_autotune.cache.model import Device, Problem
+from pytest_autotune.modes import MODES
 from pytest_autotune.report.json_report import to_mapping
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Result
@@ -83,7 +84,14 @@ def test_the_reference_names_each_key_of_the_json_report() -> None:
     rows = list(rows_below(read(ROOT / "docs/reference.md"), "JSON report"))
     ends = next(index for index, row in enumerate(rows) if row[0] == "`outcome`")
     row = Row(Problem("triton", "lib.add", (), Device("GPU", "sm_90", 132)), Outcome.HIT)
-    report = to_mapping(Result(rows=(row,)))
+    result = Result(rows=(row,))
+    sections = []
+    for mode in MODES:
+        given = {option.name: mode.parse("all") if option.kind == mode.name else None for option in mode.options}
+        made = mode.make({**given, **{one.name: "on" for one in mode.options if one.kind == "word"}})
+        assert made is not None
+        sections.append(made.section(result))
+    report = to_mapping(replace(result, sections=tuple(sections)))
     assert {name for row in rows[:ends] for name in code_in(row[0])} == set(report)
     assert {name for row in rows[ends:] for name in code_in(row[0])} == set(report["lookups"][0])
 

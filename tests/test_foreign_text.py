@@ -16,10 +16,9 @@ from pytest_autotune.cache.merge import Disagreement, Merged
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import ci_log, html, markdown
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.mode import Finding, Section
+from pytest_autotune.run.mode import Finding, OfProblem, Section
 from pytest_autotune.run.result import Dump, Gate, Place, Result
 from pytest_autotune.run.rows import Row
-from pytest_autotune.run.verify import Share, Verdict, Verification
 from pytest_autotune.workers.events import Event
 
 from .conftest import Suite
@@ -86,10 +85,11 @@ def hostile_summary() -> Result:
             entry,
             (candidate,),
             HOSTILE,
-            verdict=Verdict("", 2, 0.5, 2.0, 1.0, 0.1, 1.0, 1.0, entry) if outcome is Outcome.HIT else Verdict(HOSTILE),
         )
         for problem, outcome in zip(problems, Outcome, strict=True)
     ]
+    said = {problem: OfProblem(HOSTILE, {"said": HOSTILE}, HOSTILE) for problem in problems}
+    gate = Gate(HOSTILE, HOSTILE, HOSTILE)
     finding = Finding("FAILED", HOSTILE, HOSTILE, HOSTILE, True)
     disagreement = Disagreement(problems[0], ((HOSTILE, candidate), ("", candidate)))
     return result(
@@ -110,7 +110,7 @@ def hostile_summary() -> Result:
         crashed=(HOSTILE,),
         recovered=1,
         dump=Dump(HOSTILE, HOSTILE + "2", True),
-        gate=Gate(HOSTILE, HOSTILE, HOSTILE),
+        gate=gate,
         versions=((HOSTILE.split(".")[0], Versions.of(f"{HOSTILE} 2.0")),),
         left_out=(entry,),
         replaced=(entry,),
@@ -120,9 +120,21 @@ def hostile_summary() -> Result:
         updates=True,
         interrupted=True,
         update=HOSTILE,
-        sections=(Section("sweep", HOSTILE, (HOSTILE,), (finding,), False, {HOSTILE: HOSTILE}),),
+        sections=(
+            Section("sweep", HOSTILE, (HOSTILE,), (finding,), True, data={HOSTILE: HOSTILE}),
+            Section(
+                "verify",
+                HOSTILE,
+                (HOSTILE,),
+                (finding,),
+                notes=(HOSTILE,),
+                details=(HOSTILE,),
+                of_problems=said,
+                gate=gate,
+            ),
+        ),
+        tells=(HOSTILE,),
         of_modes=(Event(HOSTILE),),
-        verify=Verification(Share(), 1.0),
         refused=(Outcome.MISS,),
         places={HOSTILE: Place(HOSTILE, 1)},
         changes=Diff((Change(ChangeKind.CHOICE, entry, entry),), 1),

@@ -27,7 +27,6 @@ from pytest_autotune.modes.sweep import Sweep
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
 from pytest_autotune.tuners.function.plan import Optuna, Random, processor_of
 from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, product
@@ -36,6 +35,7 @@ from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
+from tests.verifying import verifying
 
 #: A clock for kernels that return their own time in microseconds.
 AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
@@ -591,7 +591,7 @@ assert kernel(5, scale=3) == 30 and len(seen) == before
 
 
 def swept(tuner: FunctionTuner, sweep: Sweep, **request: Any) -> tuple[Any, list[Lookup]]:
-    run, lookups = a_run(mode=sweep)
+    run, lookups = a_run(modes=(sweep,))
     layer = tuner.attach(run)
     try:
         return tuner.tune("k", **request), lookups
@@ -615,8 +615,8 @@ def test_three_sweeps_of_three_give_every_configuration_and_none_is_measured(tun
 # Races of loaded choices
 
 
-def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Lookup]:
-    """What a call gets whose loaded choice is raced; its entry is that of a search, with this choice."""
+def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Any]:
+    """What a call gets whose loaded choice is raced, and the verdict; its entry is a search's, with this choice."""
     run, lookups = a_run(dumping=True)
     layer = tuner.attach(run)
     tuner.tune("k", **request)
@@ -624,7 +624,8 @@ def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Lookup]
     entry = lookups[0].entry
     assert entry is not None
     entry = dataclasses.replace(entry, choice=Candidate(params=(Value("config", choice),)))
-    run, lookups = a_run(entry, verify=Verification(Share(), 100.0))
+    mode = verifying()
+    run, lookups = a_run(entry, modes=(mode,))
     layer = tuner.attach(run)
     try:
         found = tuner.tune("k", **request)
@@ -632,7 +633,8 @@ def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Lookup]
         tuner.detach(layer)
     [lookup] = lookups
     assert (lookup.outcome, lookup.tuned) == (Outcome.HIT, False)
-    return found, lookup
+    [verdict] = mode.verdicts
+    return found, verdict
 
 
 def test_a_loaded_choice_is_raced_by_the_clock_of_the_host_and_used_all_the_same(
@@ -648,15 +650,13 @@ def test_a_loaded_choice_is_raced_by_the_clock_of_the_host_and_used_all_the_same
     )
     request = {"space": [0.5, 1.0], "run": run, "measuring": Measuring(measure_ms=5, warmup_ms=0)}
 
-    slow, lookup = hit(tuner, 1.0, **request)
+    slow, slower = hit(tuner, 1.0, **request)
     fast, good = hit(tuner, 0.5, **request)
 
     assert (slow, fast) == (1.0, 0.5)
-    assert lookup.verdict is not None
-    assert lookup.verdict.slower == 1.0
-    assert lookup.verdict.best == "config=0.5"
-    assert good.verdict is not None
-    assert (good.verdict.reason, good.verdict.is_slower) == ("", False)
+    assert slower.slower == 1.0
+    assert slower.best == "config=0.5"
+    assert (good.reason, good.is_slower) == ("", False)
 
 
 # What is held

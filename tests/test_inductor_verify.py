@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,8 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.compiling import CompileWorkers
 from pytest_autotune.tuners.inductor.hooking import Patches
@@ -23,15 +22,15 @@ from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
 from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
+from tests.verifying import verifying
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
-ALL = Verification(Share(), 100.0)
 
 
-def a_run(entry: Entry, verify: Verification = ALL) -> tuple[Session, list[Lookup]]:
-    lookups: list[Lookup] = []
-    run = Session(Policy(verify=verify), EntryIndex.of([Cache((entry,))]), Coordinator(Locks(1.0)), lookups.append)
-    return run, lookups
+def a_run(entry: Entry) -> tuple[Session, list[Any]]:
+    """A run in which it is this entry's turn, and the verdicts that come of it."""
+    mode = verifying()
+    return Session(Policy(modes=(mode,)), EntryIndex.of([Cache((entry,))]), Coordinator(Locks(1.0))), mode.verdicts
 
 
 def config(block: int) -> Any:
@@ -57,20 +56,18 @@ class Spilling(Kernel):
 def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that_inductor_refuses() -> None:
     entry = Entry(Problem("inductor.config", "k", (), GPU), (), Candidate(params=params(64)))
     part = Kernels(lambda name: "", Benchmarks(lambda: Gpu()), CompileWorkers())
-    verdicts = []
+    found = []
     for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
-        run, lookups = a_run(entry)
+        run, verdicts = a_run(entry)
         with run.tuning(entry.problem, (), lambda entry: True) as tuning:
             search: Any = SimpleNamespace(compiled_s=1.5, autotuner=Spilling(times_us, spills))
-            part._verify(search, tuning, Candidate(params=params(64)), ("x",), {"stream": 0})
-        verdicts.append(lookups[0].verdict)
+            tuning.race(partial(part._contest, search, Candidate(params=params(64)), ("x",), {"stream": 0}))
+        found += verdicts
 
-    slower, good = verdicts
-    assert slower is not None
+    slower, good = found
     assert slower.raced == 2
     assert str(slower).startswith("the choice takes 1.10 x (XBLOCK=16, num_warps=4, num_stages=1), 4")
     assert slower.seconds >= 1.5  # compiling them all
-    assert good is not None
     assert (good.reason, good.is_slower) == ("", False)
 
 
@@ -99,7 +96,7 @@ def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_sa
     choices = [template(name) for name in times_us]
     then = [Candidate(name, time_us=time_us) for name, time_us in zip(times_us, (10.0, 20.0, 30.0), strict=True)]
     entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=tuple(then))
-    run, lookups = a_run(entry)
+    run, verdicts = a_run(entry)
     inductor: Any = Inductor()
     timed = Benchmarks(lambda: Gpu())
     timed.hook(inductor, run, Patches(run, "inductor"))
@@ -119,13 +116,11 @@ def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_sa
 
     assert compiled_first == {}  # so that Inductor compiles them
     assert used == dict(zip(choices, (0.01, 0.02, 0.03), strict=True))
-    [lookup] = lookups
-    assert lookup.verdict is not None
-    assert str(lookup.verdict).startswith(told)
-    assert asked == ([3, 2] if lookup.verdict.is_slower else [3])
-    if lookup.verdict.is_slower:
-        assert lookup.verdict.entry is not None
-        fastest = min(lookup.verdict.entry.candidates, key=lambda one: one.time_us or 0.0)
+    [verdict] = verdicts
+    assert str(verdict).startswith(told)
+    assert asked == ([3, 2] if verdict.is_slower else [3])
+    if verdict.is_slower:
+        fastest = min(verdict.entry.candidates, key=lambda one: one.time_us or 0.0)
         assert fastest.id == "b"
 
 
@@ -134,7 +129,7 @@ def test_templates_that_are_measured_in_another_process_are_not_raced_and_that_i
 ) -> None:
     choices = [template(name) for name in "ab"]
     entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=(Candidate("a", time_us=1.0),))
-    run, lookups = a_run(entry)
+    run, verdicts = a_run(entry)
     part = Templates(Benchmarks(lambda: Gpu()))
     part._session = run
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
@@ -143,5 +138,4 @@ def test_templates_that_are_measured_in_another_process_are_not_raced_and_that_i
 
     part._lookup(dict, None, choices, "mm", "inputs", lambda some: dict.fromkeys(some, 1.0), None)
 
-    assert lookups[0].verdict is not None
-    assert lookups[0].verdict.reason == "it was not measured in this process"
+    assert verdicts[0].reason == "it was not measured in this process"

@@ -16,7 +16,6 @@ from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Finding, Section
 from pytest_autotune.run.result import Gate, Place, Result
 from pytest_autotune.run.rows import Row
-from pytest_autotune.run.verify import Verdict
 from tests.results import result
 
 GPU = Device("Toy GPU", "toy", 4)
@@ -75,12 +74,10 @@ def test_what_fails_the_run_is_an_error_and_comes_first_with_what_mends_it() -> 
 
 def test_a_slower_choice_and_a_test_that_failed_in_a_sweep_are_told_at_their_test() -> None:
     (stale,) = missed(1).rows
-    slow = Entry(stale.problem, choice=Candidate(params=(Value("BLOCK", 64),)))
-    verdict = Verdict("", 2, 0.5, 15.0, 10.0, 0.1, entry=slow)
     failed = Finding("FAILED", "toy:lib.op (M=0)", "ran with BLOCK=8", "test_a.py::test_0", fails=True)
-    rows = (replace(stale, outcome=Outcome.HIT, reason="", verdict=verdict),)
-
-    sections = (Section("sweep", "7", findings=(failed,)),)
+    slow = Finding("SLOWER", "toy:lib.op (M=0)", "the choice takes 1.50 x (BLOCK=64)", "test_a.py::test_0")
+    rows = (replace(stale, outcome=Outcome.HIT, reason=""),)
+    sections = (Section("sweep", "7", findings=(failed,)), Section("verify", "all", findings=(slow,)))
 
     told, slower = ci_log.github_annotations(replace(missed(1), rows=rows, sections=sections))
 

@@ -11,13 +11,12 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import html, json_report, markdown, terminal
-from pytest_autotune.report.gate import Limit, judge, judge_drift
+from pytest_autotune.report.gate import Limit, judge
 from pytest_autotune.run.collected import Collected, ProcessFacts
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.result import Dump, Request, Result
 from pytest_autotune.run.rows import Row
 from pytest_autotune.run.settle import Beginning, settle
-from pytest_autotune.run.verify import TIME_OVER, Share, Verdict, Verification
 from tests.results import result
 
 GPU = Device("GPU", "arch", 4)
@@ -279,18 +278,6 @@ def test_a_run_that_should_have_loaded_something_passes_only_where_a_test_has() 
     assert judge(replace(MISSED, loaded=()), Limit.parse("9"), unloaded=why).failure == ""
 
 
-def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_drift_green() -> None:
-    summary = result(MISSED, rows=rows(Outcome.HIT, Outcome.HIT), verify=Verification(Share(), seconds=1.0))
-    first, second = (Verdict("it cannot be launched"), Verdict(TIME_OVER))
-    mixed = replace(
-        summary, rows=tuple(replace(row, verdict=told) for row, told in zip(summary.rows, (first, second), strict=True))
-    )
-
-    gate = judge_drift(mixed, Limit.parse("0"))
-
-    assert gate.failure == f"not one of 1 choice was raced: {TIME_OVER} (raise autotune_verify_seconds)"
-
-
 def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_as_in_the_terminal() -> None:
     old = replace(entry(problem(M=1)), versions=Versions.of("toy 0.9"))
     found = collected(
@@ -302,7 +289,7 @@ def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_a
         facts=(replace(FACTS, worker="gw1", waited_s=1.5),),
     )
 
-    summary = finished(beginning(old), found, dumps=True)
+    summary = finished(beginning(old), found, dumps=True, tells=("another run tells",))
 
     told = "\n".join(line.word + line.text for line in terminal.section(summary, 1))
     report = json_report.to_mapping(summary)
@@ -310,7 +297,7 @@ def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_a
     assert report["crashed"] == ["gw3"]
     assert "recovered 1 tuning" in told
     assert report["recovered"] == 1
-    assert "1 hit, tuned with toy 0.9; this run has toy 1.0 (--autotune-verify tells" in told
+    assert "1 hit, tuned with toy 0.9; this run has toy 1.0 (another run tells)" in told
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
     assert "CONFLICT toy:k (M=2): gw1 chose config=a, gw2 chose config=b - kept gw1" in told
     assert [one["process"] for one in report["conflicts"][0]["choices"]] == ["gw1", "gw2"]

@@ -35,12 +35,12 @@ from pytest_autotune.modes.sweep import Sweep
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.policy import OnMiss, Policy, Refusal
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.verify import Share, Verification
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.internals.compiler import compiles_in_pools
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import Locks
+from tests.verifying import verifying
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000
@@ -615,7 +615,7 @@ def test_a_candidate_of_a_sweep_that_needs_more_than_the_device_has_is_refused_a
 ) -> None:
     blocks = set()
     for part in (1, 2):
-        lookups = run(mode=Sweep(part=part, parts=2))
+        lookups = run(modes=(Sweep(part=part, parts=2),))
         absent_gpu.shared_memory = 4096
         call(product_kernel([config(16), config(64)]))
         [lookup] = lookups
@@ -626,17 +626,16 @@ def test_a_candidate_of_a_sweep_that_needs_more_than_the_device_has_is_refused_a
     assert set(absent_gpu.launched) == {16}
 
 
-ALL = Verification(Share(), 100.0)
-
-
-def hit(run: Any, kernel: Any, entry: Entry) -> tuple[Lookup, torch.Tensor]:
-    """The lookup of a call whose loaded choice is to be raced, and what the kernel was given to write to."""
-    lookups = run((entry,), verify=ALL)
+def hit(run: Any, kernel: Any, entry: Entry) -> tuple[Any, torch.Tensor]:
+    """What came of racing the loaded choice of a call, and what the kernel was given to write to."""
+    mode = verifying()
+    lookups = run((entry,), modes=(mode,))
     y = torch.full((128,), 7.0)
     kernel[(1,)](torch.zeros(128), y, 3)
     [lookup] = lookups
     assert (lookup.outcome, lookup.tuned) == ("hit", False)
-    return lookup, y
+    [verdict] = mode.verdicts
+    return verdict, y
 
 
 def test_a_loaded_choice_is_raced_as_it_would_be_tuned_and_used_whatever_comes_of_it(run, absent_gpu) -> None:
@@ -648,21 +647,21 @@ def test_a_loaded_choice_is_raced_as_it_would_be_tuned_and_used_whatever_comes_o
 
     kernel = hooked_kernel([16, 32, 64], restore_value=["y"])
     unchanged, y = hit(run, kernel, entry)
-    assert unchanged.verdict.raced == 3
-    assert not unchanged.verdict.is_slower
+    assert unchanged.raced == 3
+    assert not unchanged.is_slower
     assert torch.equal(y, torch.full((128,), 7.0))
 
     absent_gpu.times_us = {16: 10.0, 32: 9.0, 64: 40.0}
     kernel = hooked_kernel([16, 32, 64])
     slower, _ = hit(run, kernel, entry)
-    assert str(slower.verdict).startswith("the choice takes 1.11 x (BLOCK=32")
+    assert str(slower).startswith("the choice takes 1.11 x (BLOCK=32")
     assert next(iter(kernel.cache.values())).kwargs["BLOCK"] == 16
     assert absent_gpu.launched[-1] == 16
 
     at = absent_gpu.launched.count(32) + 3
     absent_gpu.fails = {32: (at, triton.runtime.errors.OutOfResources(9, 1, "registers"))}
     without, _ = hit(run, hooked_kernel([16, 32, 64]), entry)
-    assert not without.verdict.is_slower
+    assert not without.is_slower
 
 
 @pytest.mark.timeout(60)  # it waited for ever
@@ -737,9 +736,9 @@ def test_a_kernel_with_a_benchmark_of_its_own_is_not_raced_again(run, absent_gpu
     lookups = run(dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
-    lookup, _ = hit(run, hooked_kernel([16, 32], do_bench=lambda call, quantiles: [1.0, 1.0, 1.0]), lookups[0].entry)
+    verdict, _ = hit(run, hooked_kernel([16, 32], do_bench=lambda call, quantiles: [1.0, 1.0, 1.0]), lookups[0].entry)
 
-    assert lookup.verdict.reason == "its kernel brings a benchmark of its own"
+    assert verdict.reason == "its kernel brings a benchmark of its own"
 
 
 def copy_kernel(configs: list[Any]) -> Any:
@@ -822,7 +821,7 @@ def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, threads, without_colle
 
     if way in ("hit", "verified"):
         kernel.cache.clear()
-        run((recorded[0].entry,), **({"verify": ALL} if way == "verified" else {}))
+        run((recorded[0].entry,), modes=(verifying(),) if way == "verified" else ())
         assert not outlive()
     assert sum(candidate.failed != "" for candidate in recorded[0].entry.candidates) == (
         way not in ("all run", "hit", "verified")

@@ -11,21 +11,22 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.modes.verify import TIME_OVER, Share, Verdict, Verify, verdicts
+from pytest_autotune.report.gate import Limit
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.rows import Row
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.verify import Share, Verdict, Verification
 from pytest_autotune.tuners.measuring.clocks import Runner
-from pytest_autotune.tuners.measuring.race import Limits
-from pytest_autotune.tuners.measuring.verifying import Contest, verify
+from pytest_autotune.tuners.measuring.race import Contest, Limits
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.events import Event
+from pytest_autotune.workers.events import Event, Log
 from pytest_autotune.workers.locks import Locks
+from tests.results import result
 from tests.test_race import Gpu
 
 GPU = Device("GPU", "arch", 1)
 PROBLEMS = [Problem("toy", "k", (Value("M", m),), GPU) for m in range(300)]
-ALL = Verification(Share(), 100.0)
 
 
 # Whose turn it is
@@ -56,31 +57,36 @@ def raced(
     gpu: Gpu,
     times_us: Sequence[float],
     choice: int = 0,
-    policy: Verification = ALL,
     kept: Sequence[Candidate] = (),
+    share: Share = Share(),  # noqa: B008
+    seconds: float = 100.0,
     **contest: Any,
-) -> Lookup:
-    """The lookup of a hit with this choice, where candidates take so long now."""
+) -> Verdict | None:
+    """What comes of a hit with this choice, where candidates take so long now."""
     entry = Entry(PROBLEMS[0], (), candidate(choice), tuple(kept))
     lookups: list[Lookup] = []
-    run = Session(Policy(verify=policy), EntryIndex.of([Cache((entry,))]), Coordinator(Locks(1.0)), lookups.append)
+    log, policy = Log(None, "main"), Policy(modes=(Verify(share, seconds),))
+    index = EntryIndex.of([Cache((entry,))])
+    session = Session(policy, index, Coordinator(Locks(1.0)), lookups.append, log=log)
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
         numbers = {one: one.params[0].value for one in some}
         return {one: Runner(lambda number=number: times_us[number]) for one, number in numbers.items()}  # type: ignore
 
-    with run.tuning(PROBLEMS[0], (), lambda entry: True) as tuning:
+    with session.tuning(PROBLEMS[0], (), lambda entry: True) as tuning:
         candidates = [candidate(number) for number in range(len(times_us))]
-        verify(tuning, Contest(candidates, contest.pop("ready", ready), lambda: gpu, **contest))
+        given = {"ready": ready, **contest}
+        tuning.race(lambda: Contest(candidates, make_clock=lambda: gpu, **given))  # type: ignore[arg-type]
         assert tuning.entry == entry
-    return lookups[0]
+    assert [lookup.outcome for lookup in lookups] == [Outcome.HIT]
+    told = [verdict for _, verdict in verdicts(Event.decode(line) for line in log.unwritten)]
+    assert len(told) <= 1
+    return told[0] if told else None
 
 
 def test_a_choice_that_takes_longer_than_another_candidate_is_told_with_both_times_and_the_noise() -> None:
-    lookup = raced(Gpu(), [41.2, 36.8, 50.0, 80.0])
+    verdict = raced(Gpu(), [41.2, 36.8, 50.0, 80.0])
 
-    verdict = lookup.verdict
-    assert lookup.outcome is Outcome.HIT
     assert verdict is not None
     assert verdict.slower == pytest.approx(41.2 / 36.8 - 1, abs=0.01)
     assert 0 < verdict.error_us < 0.5
@@ -88,7 +94,6 @@ def test_a_choice_that_takes_longer_than_another_candidate_is_told_with_both_tim
     assert verdict.entry is not None
     assert verdict.entry.choice == Candidate(params=(Value("BLOCK", 1),), time_us=verdict.best_us)
     assert len(verdict.entry.candidates) == verdict.raced == 4
-    assert Lookup.of(Event.decode(lookup.event.encode())) == lookup
 
 
 def test_a_loss_of_five_percent_or_more_is_found_in_95_of_100_and_one_of_two_percent_hardly_ever() -> None:
@@ -99,7 +104,7 @@ def test_a_loss_of_five_percent_or_more_is_found_in_95_of_100_and_one_of_two_per
             chance = random.Random(seed)
             best = chance.uniform(4, 60)
             others = [best * chance.uniform(1.0, 1.5) for _ in range(8)]
-            verdict = raced(Gpu(noise=0.02, seed=seed), [best * (1 + loss), best, *others]).verdict
+            verdict = raced(Gpu(noise=0.02, seed=seed), [best * (1 + loss), best, *others])
             assert verdict is not None
             found[loss] += verdict.is_slower
     assert found[0.0] == 0
@@ -111,7 +116,7 @@ def test_a_loss_of_five_percent_or_more_is_found_in_95_of_100_and_one_of_two_per
 def test_what_is_as_good_costs_little() -> None:
     gpu = Gpu()
 
-    verdict = raced(gpu, [20.0, *[21.0 + number for number in range(15)]]).verdict
+    verdict = raced(gpu, [20.0, *[21.0 + number for number in range(15)]])
 
     assert verdict == Verdict(raced=16, seconds=verdict.seconds, measured_seconds=verdict.measured_seconds)  # type: ignore
     assert gpu.now_s < 0.1
@@ -128,7 +133,7 @@ def test_a_difference_that_a_second_race_does_not_find_is_not_told() -> None:
 
         return {one: Runner(lambda number=one.params[0].value: run(number)) for one in some}  # type: ignore
 
-    verdict = raced(gpu, [40.0, 40.0], ready=ready).verdict
+    verdict = raced(gpu, [40.0, 40.0], ready=ready)
 
     assert verdict is not None
     assert not verdict.is_slower
@@ -142,7 +147,7 @@ def test_the_likeliest_ones_are_made_ready_first_and_no_more_when_the_time_is_ov
         return {one: Runner(lambda: 5.0) for one in some}
 
     kept = [replace(candidate(7), time_us=6.0), replace(candidate(5), time_us=5.5)]
-    verdict = raced(Gpu(), [5.0] * 40, 3, Verification(ALL.share, 1e-9), kept, ready=ready).verdict
+    verdict = raced(Gpu(), [5.0] * 40, 3, kept, seconds=1e-9, ready=ready)
 
     assert order[:5] == [3, 5, 7, 0, 1]
     assert len(order) < 40
@@ -160,7 +165,7 @@ def test_the_likeliest_ones_are_made_ready_first_and_no_more_when_the_time_is_ov
     ],
 )
 def test_why_a_choice_was_not_raced_is_told_and_nothing_is_raised(contest: Any, why: str) -> None:
-    verdict = raced(Gpu(), [5.0, 6.0], **contest).verdict
+    verdict = raced(Gpu(), [5.0, 6.0], **contest)
 
     assert verdict is not None
     assert verdict.reason == why
@@ -182,8 +187,8 @@ def test_a_candidate_that_fails_drops_out_and_a_choice_that_fails_is_told() -> N
 
         return ready
 
-    other = raced(Gpu(), [5.0, 1.0, 5.0], ready=failing(1), expected=(OutOfResources,)).verdict
-    own = raced(Gpu(), [5.0, 5.0], ready=failing(0), expected=(OutOfResources,)).verdict
+    other = raced(Gpu(), [5.0, 1.0, 5.0], ready=failing(1), expected=(OutOfResources,))
+    own = raced(Gpu(), [5.0, 5.0], ready=failing(0), expected=(OutOfResources,))
 
     assert other is not None
     assert (other.reason, other.is_slower) == ("", False)
@@ -192,21 +197,21 @@ def test_a_candidate_that_fails_drops_out_and_a_choice_that_fails_is_told() -> N
 
 
 def test_a_problem_whose_turn_it_is_not_is_not_raced() -> None:
-    turns = [raced(Gpu(), [50.0, 40.0], policy=Verification(Share(part, 7), 100.0)).verdict for part in range(1, 8)]
+    turns = [raced(Gpu(), [50.0, 40.0], share=Share(part, 7)) for part in range(1, 8)]
 
     assert sum(verdict is not None for verdict in turns) == 1
 
 
 def test_a_process_that_has_spent_its_time_races_no_more() -> None:
-    verdict = raced(Gpu(), [50.0, 40.0], policy=Verification(ALL.share, 0.0)).verdict
+    verdict = raced(Gpu(), [50.0, 40.0], seconds=0.0)
 
-    assert verdict == Verdict("the time for it was over")
+    assert verdict == Verdict(TIME_OVER)
 
 
 def test_on_a_processor_that_is_noisier_a_choice_has_to_be_slower_by_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.test_verify.PROBLEMS", [Problem("toy", "k", (), Device("CPU", "avx2", 8))])
 
-    seven, twelve = (raced(Gpu(), [40.0 * factor, 40.0]).verdict for factor in (1.07, 1.12))
+    seven, twelve = (raced(Gpu(), [40.0 * factor, 40.0]) for factor in (1.07, 1.12))
 
     assert seven is not None
     assert not seven.is_slower
@@ -217,9 +222,34 @@ def test_on_a_processor_that_is_noisier_a_choice_has_to_be_slower_by_more(monkey
 def test_long_kernels_are_raced_for_a_fraction_of_a_second() -> None:
     gpu = Gpu()
 
-    verdict = raced(gpu, [20_000.0, 21_000.0, 25_000.0, 18_000.0]).verdict
+    verdict = raced(gpu, [20_000.0, 21_000.0, 25_000.0, 18_000.0])
 
     assert verdict is not None
     assert verdict.is_slower
     assert gpu.now_s < 1.0
     assert Limits().least <= 3
+
+
+# The gate
+
+
+def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_drift_green() -> None:
+    rows = tuple(Row(problem, Outcome.HIT) for problem in PROBLEMS[:2])
+    lookups = [Lookup(row.problem) for row in rows]
+    told = (Verdict("it cannot be launched"), Verdict(TIME_OVER))
+    events = tuple(verdict.event(lookup) for verdict, lookup in zip(told, lookups, strict=True))
+
+    section = Verify(Share(), 1.0, Limit.parse("0")).section(result(loaded=(("c", 2),), rows=rows, of_modes=events))
+
+    assert section.gate is not None
+    assert section.gate.failure == f"not one of 1 choice was raced: {TIME_OVER} (raise autotune_verify_seconds)"
+
+
+def test_a_hit_that_its_tuner_does_not_have_raced_is_told() -> None:
+    entry = Entry(PROBLEMS[0], (), candidate(0))
+
+    section = Verify(Share(), 1.0).section(
+        result(loaded=(("c", 1),), rows=(Row(PROBLEMS[0], Outcome.HIT, entry=entry),))
+    )
+
+    assert section.lines == ("verify all: 0 choices raced", "1 choice of toy not raced: its tuner cannot race it")

@@ -19,8 +19,8 @@ from pytest_autotune.report.naming import described
 from pytest_autotune.report.terminal import NO_LOOKUPS
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.mode import Finding, Mode, Section
-from pytest_autotune.run.notes import Notes
 from pytest_autotune.run.result import Result
+from pytest_autotune.run.session import Session
 from pytest_autotune.run.sources import Answer, Source
 from pytest_autotune.workers.events import Event
 
@@ -82,13 +82,13 @@ class Sweep(Mode):
         return [distinct[encoded] for encoded in ranked[first:] + ranked[:first]]
 
     def sources(
-        self, notes: Notes, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
+        self, run: Session, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
     ) -> Sequence[Source]:
         """One for each candidate; where the tuner cannot use it, the next one has the next."""
         if candidates is None:
-            notes.note(f"{problem.tuner} does not say what its candidates are: in a sweep, too, it chose by itself")
+            run.note(f"{problem.tuner} does not say what its candidates are: in a sweep, too, it chose by itself")
             return ()
-        with notes.guard(problem.tuner, "candidates()"):
+        with run.guard(problem.tuner, "candidates()"):
             ordered, refused = self.ordered(problem, candidates()), dict[int, str]()
             return [Swept(ordered, number, refused) for number in range(len(ordered))]
         return ()
@@ -107,13 +107,10 @@ class Sweep(Mode):
 
     def section(self, result: Result) -> Section:
         problems = _problems(result)
-        if not problems:
-            return Section(self.name, str(self), (NO_LOOKUPS,))
-        findings = [*_failed(problems), *_refused(problems)]
         failed = sum(any(tests for _, tests in one.ran_with) for one in problems)
         what = f"{counted(len(problems), 'problem')} ran with candidates of --autotune-sweep={self}"
         lines = [what + (f"; {failed} of them in tests that failed" if failed else "")]
-        most = max(len(one.candidates) for one in problems)
+        most = max((len(one.candidates) for one in problems), default=0)
         if self.parts and most > self.parts:
             more = sum(len(one.candidates) > self.parts for one in problems)
             lines.append(
@@ -121,10 +118,24 @@ class Sweep(Mode):
                 "in so many sweeps all of them run"
             )
         data = {"seed": str(self), "problems": [one.mapping for one in problems]}
-        return Section(self.name, str(self), tuple(lines), tuple(findings), not failed, data)
+        return Section(
+            self.name,
+            str(self),
+            tuple(lines) if problems else (NO_LOOKUPS,),
+            (*_failed(problems), *_refused(problems)),
+            stands_for_counts=True,
+            data={"modes": {self.name: data}},
+        )
 
 
-MODE = Sweep
+def parse(text: str) -> Sweep:
+    """See :class:`Sweep`."""
+    return Sweep.parse(text)
+
+
+def make(sweep: Sweep) -> Sweep:
+    """The mode, by its option."""
+    return sweep
 
 
 class Swept(Source):

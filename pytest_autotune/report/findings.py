@@ -41,9 +41,7 @@ def findings(result: Result, *, each: bool = False) -> list[Finding]:
     unrecorded = [replace(row, reason=row.unrecorded) for row in result.rows if row.unrecorded and not row.outcome]
     found += _folded("UNRECORDED", unrecorded, each=each)
     found += _folded("UNUSED", _unused(result), each=each, fails=_fails_on_unused(result))
-    drifted = bool(result.drift.failure)
-    found += [_of_row("SLOWER", replace(row, reason=str(row.verdict)), drifted) for row in result.slower]
-    found += [finding for section in result.sections for finding in section.findings]
+    found += result.findings
     behind = "tuned behind pytest-autotune's back; neither loaded nor dumped"
     found += [Finding("UNTRACKED", one, behind, fails=bool(result.gate.failure)) for one in result.untracked]
     return found

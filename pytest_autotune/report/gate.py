@@ -9,12 +9,11 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import is_named, library_of
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Gate, Result
-from pytest_autotune.run.verify import TIME_OVER
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How many of some things a run may have, misses or slower choices: a count, or a percentage of all of them."""
+    """How many of some things, such as misses, a run may have: a count, or a percentage of all of them."""
 
     text: str
     count: int | None = None
@@ -53,32 +52,6 @@ class Limit:
         return f"{number} > {self.text}" if self.percent is None else f"{number} of {all} > {self.text}"
 
 
-def judge_drift(result: Result, limit: Limit | None) -> Gate:
-    """Whether more choices of a run are slower than its user allows.
-
-    :param limit: None where the user has set none, or nothing was to be raced.
-    """
-    if limit is None or result.request.verify is None:
-        return Gate()
-    slower, raced = len(result.slower), len(result.verified)
-    if limit.exceeded_by(slower, raced):
-        compared = limit.compared(slower, raced)
-        return Gate(limit.text, failure=f"maximum allowed drift of autotune choices exceeded: {compared}")
-    if raced:
-        return Gate(limit.text)
-    if asked_nothing := _asked_nothing(result):
-        return Gate(limit.text, failure=asked_nothing)
-    if late := sum(number for (_, why), number in result.not_verified.items() if why == TIME_OVER):
-        choices = counted(late, "choice", "choices")
-        return Gate(limit.text, failure=f"not one of {choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)")
-    if not result.is_judged:
-        return Gate(limit.text, skipped="drift of autotune choices not judged: nothing was loaded")
-    if result.is_empty:
-        why = "no entry is loaded, so no choice was raced (add some with --autotune-update)"
-        return Gate(limit.text, failure=why)
-    return Gate(limit.text, skipped="drift of autotune choices not judged: not one was raced")
-
-
 def judge(
     result: Result, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "", empty: str = ""
 ) -> Gate:
@@ -107,7 +80,7 @@ def _judged(result: Result, limit: Limit | None, fail_on_unused: bool) -> Gate:
         is_error = Outcome.MISS in result.request.refused and not result.request.updates
         if is_error and not result.is_judged:
             return replace(gate, skipped="autotune cache misses not judged: nothing was loaded")
-        return replace(gate, failure=_asked_nothing(result)) if is_error else gate
+        return replace(gate, failure=asked_nothing(result)) if is_error else gate
     why_not = ""
     if not result.is_judged:
         why_not = "nothing was loaded"
@@ -118,8 +91,8 @@ def _judged(result: Result, limit: Limit | None, fail_on_unused: bool) -> Gate:
     if why_not:
         return replace(gate, skipped=f"autotune cache {' and '.join(judged)} not judged: {why_not}")
     failures = _misses(result, limit) if limit is not None else []
-    if not failures and (asked_nothing := _asked_nothing(result)):
-        failures.append(asked_nothing)
+    if not failures and (nothing := asked_nothing(result)):
+        failures.append(nothing)
     if fail_on_unused:
         if result.incomplete:
             why_not = f"unused autotune cache entries not judged: {result.incomplete}"
@@ -128,7 +101,7 @@ def _judged(result: Result, limit: Limit | None, fail_on_unused: bool) -> Gate:
     return replace(gate, failure="; ".join(failures), skipped=why_not)
 
 
-def _asked_nothing(result: Result) -> str:
+def asked_nothing(result: Result) -> str:
     """Why a run of the whole suite that asked for nothing fails; empty where it is none.
 
     Skipped tests are no excuse: where a GPU is lost, every test of it is skipped, and the gate would be green for ever.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 from pytest_autotune.cache.diff import Change, winner
@@ -13,7 +12,6 @@ from pytest_autotune.cache.model import Candidate, Device, Problem, Value
 from pytest_autotune.report.naming import process
 from pytest_autotune.run.result import Dump, Result
 from pytest_autotune.run.rows import Row
-from pytest_autotune.run.verify import Verdict
 
 FORMAT_VERSION = 1
 
@@ -42,7 +40,7 @@ def to_mapping(result: Result) -> dict[str, Any]:
             "skipped": result.gate.skipped,
         },
         "errors": list(result.errors),
-        "lookups": [_lookup(row) for row in result.rows],
+        "lookups": [_lookup(result, row) for row in result.rows],
         "unused": [problem_mapping(entry.problem) for entry in result.unused],
         "untracked": list(result.untracked),
         "disagreements": len(result.merged.disagreements),
@@ -60,13 +58,11 @@ def to_mapping(result: Result) -> dict[str, Any]:
             {"device": device, "used": other, "problems": problems}
             for (device, other), problems in result.aliases.items()
         ],
-        "compiled_ahead": asdict(result.collected.ahead),
         "update": result.request.update,
-        "modes": {section.name: section.data for section in result.sections},
-        "verify": _verify(result),
         "notes": list(result.notes),
         "changes": [_change(change) for change in result.changes.changes],
         "places": {test: {"file": place.path, "line": place.line} for test, place in result.places.items()},
+        **{key: value for section in result.sections for key, value in section.data.items()},
     }
 
 
@@ -101,7 +97,8 @@ def problem_mapping(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _lookup(row: Row) -> dict[str, Any]:
+def _lookup(result: Result, row: Row) -> dict[str, Any]:
+    of_modes = [one.of_problems[row.problem] for one in result.sections if row.problem in one.of_problems]
     return {
         "outcome": row.outcome.value if row.outcome else None,
         **problem_mapping(row.problem),
@@ -119,39 +116,7 @@ def _lookup(row: Row) -> dict[str, Any]:
         "searches": [{"test": test, "seconds": seconds} for test, seconds in row.searches],
         "choice": candidate_mapping(row.choice) if row.choice else None,
         "candidates": [candidate_mapping(candidate) for candidate in row.candidates],
-        "verdict": _verdict(row.verdict) if row.verdict else None,
-    }
-
-
-def _verify(result: Result) -> dict[str, Any] | None:
-    verify, drift = result.request.verify, result.drift
-    if verify is None:
-        return None
-    return {
-        "share": str(verify.share),
-        "raced": len(result.verified),
-        "slower": len(result.slower),
-        "not_raced": [
-            {"tuner": tuner, "reason": reason, "problems": problems}
-            for (tuner, reason), problems in result.not_verified.items()
-        ],
-        "seconds": result.verifying_seconds,
-        "device_seconds": result.verifying_device_seconds,
-        "gate": {"limit": drift.limit, "failed": drift.failure, "skipped": drift.skipped},
-    }
-
-
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "slower": verdict.slower if verdict.is_slower else 0.0,
-        "faster": verdict.best,
-        "choice_us": verdict.choice_us,
-        "faster_us": verdict.best_us,
-        "error_us": verdict.error_us,
-        "raced": verdict.raced,
-        "not_raced": verdict.reason,
-        "seconds": verdict.seconds,
-        "device_seconds": verdict.measured_seconds,
+        **{key: value for one in of_modes for key, value in one.data.items()},
     }
 
 

@@ -25,7 +25,6 @@ _OUTCOMES = ("hit", "miss", "stale", "mismatch", "uncacheable")
 _NOT_COVERED = "Not covered"
 #: The titles of tables, by the word of their rows, where they are not that word.
 _TITLES = dict.fromkeys(NOT_COVERED, _NOT_COVERED) | {
-    "SLOWER": "Slower than another candidate",
     "UNTRACKED": "Tuned without passing the plugin",
     "UNRECORDED": "Not recorded",
 }
@@ -115,9 +114,6 @@ def _tables(result: Result, shown: int) -> Iterator[str]:
 
 def _notes(result: Result) -> Iterator[str]:
     yield from notes(result)
-    if result.request.verify is not None:
-        raced = f"verify {result.request.verify}: {counted(len(result.verified), 'choice')} raced"
-        yield f"{raced} in {result.verifying_seconds:.1f} s"
     yield from (line for section in result.sections for line in section.lines)
 
 

@@ -50,10 +50,12 @@ def section(result: Result, verbosity: int) -> list[Line]:
     bad = bool(result.misses or result.unused or result.unhooked or result.notes or result.gate.failure)
     bad = bad or bool(result.counts["unrecorded"])
     errors = [Line(f" {error}", "ERROR", "red") for error in result.errors]
-    skipped = [Line(why) for why in (result.gate.skipped, result.drift.skipped) if why]
+    skipped = [Line(why) for why in (result.gate.skipped, *(gate.skipped for gate in result.gates_of_modes)) if why]
     if verbosity < 0:
         blamed = [*_rows(result, verbosity), *_unhooked(result)] if result.gate.failure else []
-        blamed += _rows(result, verbosity, ["SLOWER"]) if result.drift.failure and not blamed else []
+        words = {one.word for one in result.findings if one.fails}
+        is_blamed = any(gate.failure for gate in result.gates_of_modes)
+        blamed += _rows(result, verbosity, words) if words and is_blamed and not blamed else []
         if verbosity < -1:
             return [*blamed, *errors]
         came_to = [*settled(result, with_counts=bad or nothing_judged)]
@@ -65,9 +67,10 @@ def section(result: Result, verbosity: int) -> list[Line]:
         lines += _by_tuner(result)
     lines += _rows(result, verbosity)
     lines += _notes(result, verbosity)
-    lines += _ahead(result, verbosity)
+    for mode in result.sections:
+        lines += map(Line, [*mode.notes, *(mode.details if verbosity > 0 else ())])
     lines += settled(result)
-    lines += _raced(result, verbosity)
+    lines += _modes(result)
     lines += errors
     lines += map(Line, hints(result))
     return [*lines, *skipped]
@@ -93,28 +96,11 @@ def _rows(result: Result, verbosity: int, words: Collection[str] = ()) -> Iterat
             yield Line(f"({noun(hidden, word, 'more ')} hidden.  Use -v to show {them}.)")
 
 
-def _raced(result: Result, verbosity: int) -> Iterator[Line]:
-    """What became of the choices that were to be raced again."""
-    if result.request.verify is None:
-        return
-    if not result.is_judged:
-        yield Line(f"verify {result.request.verify}: nothing was loaded, so there was no choice to race")
-        return
-    raced, slower = len(result.verified), len(result.slower)
-    took = f" in {result.verifying_seconds:.1f}s" if result.verifying_seconds >= 0.1 else ""
-    found = f": {slower} slower" if slower else ""
-    yield Line(
-        f"verify {result.request.verify}: {counted(raced, 'choice')} raced{took}{found}",
-        color="yellow" if slower else "",
-    )
-    yield from _not_raced(result)
-    if slower and result.request.update and result.dump is None:
-        yield Line(f"Re-run with {result.request.update} --autotune-verify to replace slower choices.")
-
-
-def _not_raced(result: Result) -> Iterator[Line]:
-    for (tuner, reason), problems in result.not_verified.items():
-        yield Line(f"{counted(problems, 'choice')} of {tuner} not raced: {reason}")
+def _modes(result: Result) -> Iterator[Line]:
+    """What modes say after the counts."""
+    for one in result.sections:
+        for number, line in enumerate(() if one.stands_for_counts else one.lines):
+            yield Line(line, color="yellow" if one.findings and not number else "")
 
 
 def _crashes(result: Result) -> Iterator[Line]:
@@ -142,8 +128,8 @@ def _notes(result: Result, verbosity: int) -> Iterator[Line]:
     yield from _crashes(result)
     yield from _noted(result)
     for (then, now), hits in result.other_versions.items():
-        tells = "--autotune-verify tells whether the choices are still the fastest"
-        yield Line(f"{counted(hits, 'hit')}, tuned with {then}; this run has {now} ({tells})")
+        tells = f" ({'; '.join(result.request.tells)})" if result.request.tells else ""
+        yield Line(f"{counted(hits, 'hit')}, tuned with {then}; this run has {now}{tells}")
     for (old, new), hits in result.moved.items():
         yield Line(f"{counted(hits, 'hit')} of {new} moved from {old}")
     for device, other in result.aliases:
@@ -170,7 +156,7 @@ def _notes(result: Result, verbosity: int) -> Iterator[Line]:
 
 def notes(result: Result) -> list[str]:
     """What is to be known of a run beside its rows, for other forms of the result: the same words as here."""
-    lines = [*_unhooked(result), *_notes(result, 1), *_not_raced(result)]
+    lines = [*_unhooked(result), *_notes(result, 1)]
     return list(dict.fromkeys(line.word + line.text for line in lines))
 
 
@@ -201,8 +187,10 @@ def _by_tuner(result: Result) -> Iterator[Line]:
 
 def settled(result: Result, *, with_counts: bool = True) -> Iterator[Line]:
     """What the run came to, in one line: what it looked up and what it has written."""
-    if said := [(line, mode.is_good) for mode in result.sections for line in mode.lines]:
-        yield from (Line(line, color="green" if is_good else "red") for line, is_good in said)
+    if instead := [section for section in result.sections if section.stands_for_counts]:
+        for one in instead:
+            color = "red" if any(found.fails for found in one.findings) else "green"
+            yield from (Line(line, color=color) for line in one.lines)
         return
     counts = _counts(result) if with_counts else ""
     written, is_bad = _dump(result)
@@ -260,14 +248,6 @@ def _no_lookups(result: Result) -> str:
         return f"no lookups: {' and '.join(alone)} bypassed"
     leaves_out = " or ".join(result.bypassing)
     return f"{NO_LOOKUPS}, or {leaves_out} left it out" if leaves_out else NO_LOOKUPS
-
-
-def _ahead(result: Result, verbosity: int) -> Iterator[Line]:
-    ahead = result.collected.ahead
-    if ahead.kernels:
-        yield Line(f"{counted(ahead.kernels, 'kernel')} compiled ahead in {ahead.seconds:.1f}s")
-    if ahead.failed and verbosity > 0:
-        yield Line(f"{counted(ahead.failed, 'kernel')} not compiled ahead: {ahead.reason}")
 
 
 def _outcomes(rows: Sequence[Row]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from pytest_autotune.cache.model import Versions
 from pytest_autotune.run.lookup import Lookup
@@ -26,22 +26,6 @@ class CompiledFor:
 
 
 @dataclass(frozen=True)
-class CompiledAhead:
-    """What was compiled beside the tests, by one process or by all.
-
-    :param kernels: how many compilations.
-    :param seconds: that they took in all, on several cores.
-    :param failed: how many could not be done, and were left to the tests.
-    :param reason: why the first of them could not.
-    """
-
-    kernels: int = 0
-    seconds: float = 0.0
-    failed: int = 0
-    reason: str = ""
-
-
-@dataclass(frozen=True)
 class ProcessFacts:
     """What a process that ran tests reports of itself when it ends.
 
@@ -55,7 +39,6 @@ class ProcessFacts:
     :param disabled: how many tests a marker let run without the tuners' being hooked.
     :param waited_s: seconds spent waiting for other workers' tunings.
     :param compiled_for: what choices were compiled for.
-    :param ahead: what was compiled ahead of its tests.
     """
 
     worker: str = ""
@@ -69,7 +52,6 @@ class ProcessFacts:
     disabled: int = 0
     waited_s: float = 0.0
     compiled_for: tuple[CompiledFor, ...] = ()
-    ahead: CompiledAhead = field(default_factory=CompiledAhead)
 
     @property
     def event(self) -> Event:
@@ -89,8 +71,7 @@ class ProcessFacts:
             versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
             texts = {name: tuple(mapping[name]) for name in ("notes", "untracked", "imported", "drawn")}
             compiled_for = tuple(CompiledFor(**one) for one in mapping["compiled_for"])
-            ahead = CompiledAhead(**mapping["ahead"])
-            found = {"unhooked": unhooked, "versions": versions, "compiled_for": compiled_for, "ahead": ahead}
+            found = {"unhooked": unhooked, "versions": versions, "compiled_for": compiled_for}
             return ProcessFacts(**{**mapping, **texts, **found})
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not the end of a process: {error}") from None
@@ -155,17 +136,6 @@ class Collected:
     def waited_s(self) -> Mapping[str, float]:
         """Worker -> seconds that it waited for others' tunings."""
         return {process.worker: process.waited_s for process in self.facts if process.worker}
-
-    @property
-    def ahead(self) -> CompiledAhead:
-        """What was compiled ahead of the tests, by all processes; none of them compiles what another one does."""
-        every = [process.ahead for process in self.facts]
-        return CompiledAhead(
-            sum(one.kernels for one in every),
-            round(sum(one.seconds for one in every), 3),
-            sum(one.failed for one in every),
-            next((one.reason for one in every if one.reason), ""),
-        )
 
 
 def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, Event]] = ()) -> Collected:

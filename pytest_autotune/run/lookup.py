@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 
-from pytest_autotune.cache.codec import entry_from_mapping, entry_to_mapping
-from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Entry, Identity, Problem, Value
-from pytest_autotune.run.verify import Verdict
 from pytest_autotune.workers.events import FAILED, TUNED, Event
 
 #: The reason of a miss for which nobody has looked at the other entries of the kernel yet.
@@ -33,7 +30,7 @@ class Outcome(str, Enum):
 #: What a lookup is in a run that loaded nothing, and in which nothing was searched.
 _ASKED = "asked"
 _KINDS = frozenset({TUNED, FAILED, _ASKED, *(outcome.value for outcome in Outcome)})
-#: The fields that an event holds beside what was asked, entry, test and verdict.
+#: The fields that an event holds beside what was asked, entry and test.
 _DATA = (
     "outcome", "reason", "label", "shared", "disturbed", "alias", "fallback", "inside", "failed",
     "unrecorded", "cache",
@@ -51,7 +48,6 @@ class Lookup:
     :param tuned: a search took place in this process.
     :param shared: the choice came from another worker's tuning in this run.
     :param disturbed: something else may have run on the device while it was measured.
-    :param verdict: of a hit whose turn it was to be raced again.
     :param fallback: what was used in place of a tuning, of which there was none: ``"first"``, the first candidate, or
         ``"nearest"``, the choice of the nearest entry; else empty.
     :param inside: the tuning, as ``tuner:kernel``, by which it was asked for; of several inside each other the first.
@@ -77,7 +73,6 @@ class Lookup:
     failed: bool = False
     unrecorded: str = ""
     cache: str = ""
-    verdict: Verdict | None = None
 
     def __repr__(self) -> str:
         """What a user reads where a test asserts that there are no misses, and where a lookup is an error."""
@@ -89,10 +84,6 @@ class Lookup:
         """The lookup as it is written down."""
         kind = FAILED if self.failed and self.tuned else TUNED if self.tuned else self.outcome or _ASKED
         data = {name: value for name in _DATA if (value := getattr(self, name))}
-        if self.verdict is not None:
-            entry = self.verdict.entry
-            of_verdict = {one.name: getattr(self.verdict, one.name) for one in fields(Verdict)}
-            data["verdict"] = of_verdict | {"entry": entry and entry_to_mapping(entry)}
         return Event(str(getattr(kind, "value", kind)), self.identity, self.entry, self.test, data)
 
     @staticmethod
@@ -107,12 +98,9 @@ class Lookup:
             data = dict(event.data)
             if (outcome := data.pop("outcome", None)) is not None:
                 data["outcome"] = Outcome(outcome)
-            if (verdict := data.pop("verdict", None)) is not None:
-                entry = verdict.pop("entry")
-                data["verdict"] = Verdict(**verdict, entry=entry and entry_from_mapping(entry))
             tuned = event.kind in (TUNED, FAILED)
             return Lookup(*event.asked, entry=event.entry, test=event.test, tuned=tuned, **data)
-        except (TypeError, KeyError, AttributeError, CacheError) as error:
+        except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a lookup: {error}") from None
 
     @property

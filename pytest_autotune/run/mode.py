@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.notes import Notes
 from pytest_autotune.workers.events import Event
 
 if TYPE_CHECKING:
-    from pytest_autotune.run.result import Result
+    from pathlib import Path
+
+    from pytest_autotune.run.result import Gate, Result
+    from pytest_autotune.run.session import Session
     from pytest_autotune.run.sources import Source
+    from pytest_autotune.run.tuning import Tuning
+
+#: What can be done beside the tests, in a thread: returns whether there was anything to do.
+Job = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -44,45 +50,119 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class OfProblem:
+    """What a mode says of one problem.
+
+    :param text: in words.
+    :param data: for the JSON report, by key beside those of the lookup.
+    :param word: by which such problems are counted and filtered, where they stand out: ``"slower"``.
+    """
+
+    text: str
+    data: Mapping[str, Any]
+    word: str = ""
+
+
+@dataclass(frozen=True)
 class Section:
     """What a mode says at the end of a run.
 
     :param name: of the mode.
     :param about: as a user types it again.
-    :param lines: what it came to; they stand in the place of the counts.
-    :param is_good: nothing of it is to be mended.
-    :param data: for the JSON report, plain values.
+    :param lines: what it came to.
+    :param stands_for_counts: the lines stand in the place of the counts; else they follow those.
+    :param notes: lines in front of the counts.
+    :param details: more of these, for who wants to know more.
+    :param of_problems: what it says of problems, by these.
+    :param data: for the JSON report, by key beside those of the run.
+    :param gate: what it has judged; None where it judges nothing.
     """
 
     name: str
     about: str
     lines: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
-    is_good: bool = True
+    stands_for_counts: bool = False
+    notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+    of_problems: Mapping[Problem, OfProblem] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
+    gate: Gate | None = None
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What collection has found.
+
+    :param tests: for each test, in their order, the functions and values that it is made of.
+    :param is_part: these are not all tests of the files that were collected.
+    """
+
+    tests: tuple[tuple[object, ...], ...]
+    is_part: bool
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What there is for doing something beside the tests.
+
+    :param folder: the run's own, the same for all its processes on this machine; None where there is none.
+    :param processes: how many of them run tests here.
+    :param jobs: gives what the tuners can do, what the tests need first in front.
+    """
+
+    folder: Path | None
+    processes: int
+    jobs: Callable[[], Sequence[Job]]
 
 
 class Mode:
     """A mode in one process. What is not overridden does nothing.
 
-    Its text is the value of its flag, as a user types it.
+    In a process that runs tests: :meth:`collected`, once; for each test :meth:`begin_test`, for each lookup in it
+    :meth:`sources`, or where a loaded choice is a hit :meth:`has_turn` and :meth:`race`, then :meth:`used`, and
+    :meth:`test_failed` where it fails; :meth:`end` after the last one. Where the run comes together, with the events of
+    all processes: :meth:`replacing`, perhaps more than once, and :meth:`section` when all else is settled and judged.
+
+    Its text is the value of its flag, as a user types it; empty where it has none.
     """
 
     #: Of its module and of its flag.
     name = ""
     #: Why it is not to be combined with anything that is loaded or dumped, in words; empty where it may be.
     without_caches = ""
+    #: What there is not where nothing is loaded, in words; empty where it needs nothing loaded.
+    without_loaded = ""
     #: It gives candidates in place of searches, so every test is to ask for every problem anew.
     picks = False
 
+    def __str__(self) -> str:
+        return ""
+
+    def collected(self, run: Session, beside: Beside) -> None:
+        """The tests are known, and none has begun."""
+
+    def begin_test(self) -> None:
+        """A test begins."""
+
     def sources(
-        self, notes: Notes, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
+        self, run: Session, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
     ) -> Sequence[Source]:
         """Where the choice for a lookup comes from, where the mode picks candidates."""
         return ()
 
-    def begin_test(self) -> None:
-        """A test begins."""
+    def has_turn(self, problem: Problem, *, now: bool = False) -> bool:
+        """Whether a loaded choice of this problem is to be raced before it is used.
+
+        :param now: ask as well whether there is time left for it.
+        """
+        return False
+
+    def race(self, run: Session, tuning: Tuning, contest: Callable[[], Any]) -> None:
+        """Race the loaded choice that ``tuning`` has, which is used whatever comes of that.
+
+        :param contest: gives what its tuner brings: see :meth:`pytest_autotune.run.tuning.Tuning.race`.
+        """
 
     def used(self, lookup: Lookup, entry: Entry) -> None:
         """A tuner has used an entry."""
@@ -93,6 +173,18 @@ class Mode:
         :param test: its node id.
         """
         return (), ()
+
+    def end(self) -> Iterable[Event]:
+        """The tests are over, or the run is: what is to be written down."""
+        return ()
+
+    def replacing(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
+        """What a dump is to hold in place of the entries that were used.
+
+        :param events: those of all modes.
+        :param lookups: but those that the cache of a single test gave another choice.
+        """
+        return ()
 
     def section(self, result: Result) -> Section:
         """What it says at the end; its own events are among those that were collected."""

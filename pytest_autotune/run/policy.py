@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Mode
-from pytest_autotune.run.verify import Verification
 
 
 class OnMiss(str, Enum):
@@ -51,8 +50,7 @@ class Policy:
     :param ignore: globs of ``tuner:kernel`` that are bypassed.
     :param aliases: device name -> name of a device whose entries it may use.
     :param compile_threads: this process's share of the cores.
-    :param mode: what the run is for, where it has an aim of its own.
-    :param verify: whose loaded choice is raced again; None where none is.
+    :param modes: what the run does beside loading and dumping.
     :param debug: show the tracebacks of errors that cost no test.
     """
 
@@ -63,14 +61,13 @@ class Policy:
     ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     compile_threads: int = 1
-    mode: Mode | None = None
-    verify: Verification | None = None
+    modes: tuple[Mode, ...] = ()
     debug: bool = False
 
     @property
     def picks(self) -> bool:
-        """Whether the mode gives candidates in place of searches, so that every test asks anew."""
-        return self.mode is not None and self.mode.picks
+        """Whether a mode gives candidates in place of searches, so that every test asks anew."""
+        return any(mode.picks for mode in self.modes)
 
     @property
     def wants_no_tuning(self) -> bool:

@@ -14,9 +14,8 @@ from pytest_autotune.cache.merge import Merged
 from pytest_autotune.cache.model import Cache, Device, Entry, is_named, library_of
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.mode import Section
+from pytest_autotune.run.mode import Finding, Mode, Section
 from pytest_autotune.run.rows import NOT_COVERED, Row
-from pytest_autotune.run.verify import Verification
 
 NO_CHANGES = Diff((), 0)
 
@@ -35,13 +34,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether a run is within a limit: on its misses and unused entries, or on its choices that are slower.
+    """Whether a run is within a limit: on its misses and unused entries, or what a mode judges.
 
     :param limit: how many are allowed, as the user wrote it; empty where they are not to be judged.
     :param fail_on_unused: whether unused entries are to be judged.
     :param failure: why the run fails; empty when it passes.
     :param skipped: why nothing was judged; empty when it was.
     :param is_usage_error: the failure is one of what was asked for, not of what was found.
+    :param name: of its test case in JUnit's report.
     """
 
     limit: str = ""
@@ -49,6 +49,7 @@ class Gate:
     skipped: str = ""
     is_usage_error: bool = False
     fail_on_unused: bool = False
+    name: str = "gate"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Request:
     :param ignore: globs of kernels that are bypassed.
     :param aliases: device name -> name of a device whose entries it may use.
     :param refused: the outcomes for which the test that asks fails.
-    :param verify: which loaded choices were to be raced again; None where none were.
+    :param modes: what the run did beside loading and dumping.
+    :param tells: what would tell whether choices of other versions are still good.
     """
 
     dumps: bool = False
@@ -84,7 +86,8 @@ class Request:
     ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     refused: tuple[Outcome, ...] = ()
-    verify: Verification | None = None
+    modes: tuple[Mode, ...] = ()
+    tells: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,6 @@ class Result:
     :param changes: how what was chosen differs from what was loaded; where nothing was, from what the dump path held.
     :param notes: what is to be known beside: lines of adapters and of the plugin itself.
     :param errors: what the user asked for and did not get; any fails the run.
-    :param drift: whether no more of the choices that were raced again are slower than may be.
     :param places: node id of a test that asked -> where it is defined.
     :param about: when, where and by which command it ran, as (word, text); for people, and in no cache.
     :param sections: what modes have to say.
@@ -149,7 +151,6 @@ class Result:
     errors: tuple[str, ...] = ()
     dump: Dump | None = None
     gate: Gate = field(default_factory=Gate)
-    drift: Gate = field(default_factory=Gate)
     places: Mapping[str, Place] = field(default_factory=dict)
     about: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
@@ -203,33 +204,6 @@ class Result:
         return tuple(row for row in self.to_update if row.tests and row.tests[0] in drawn)
 
     @property
-    def verified(self) -> tuple[Row, ...]:
-        """The rows whose loaded choice was raced again."""
-        return tuple(row for row in self.rows if row.verdict is not None and not row.verdict.reason)
-
-    @property
-    def slower(self) -> tuple[Row, ...]:
-        """Those of them whose choice is slower than another candidate, the slowest first."""
-        rows = [row for row in self.verified if row.verdict is not None and row.verdict.is_slower]
-        return tuple(sorted(rows, key=lambda row: -row.verdict.slower if row.verdict else 0.0))
-
-    @property
-    def not_verified(self) -> dict[tuple[str, str], int]:
-        """(tuner, why) -> of how many hits it was the turn, and they were not raced."""
-        found = [(row.problem.tuner, row.verdict.reason) for row in self.rows if row.verdict and row.verdict.reason]
-        return dict(sorted(Counter(found).items()))
-
-    @property
-    def verifying_seconds(self) -> float:
-        """What racing took, with compiling and waiting, in all processes together."""
-        return round(sum(row.verdict.seconds for row in self.rows if row.verdict), 3)
-
-    @property
-    def verifying_device_seconds(self) -> float:
-        """How long devices were held for that."""
-        return round(sum(row.verdict.measured_seconds for row in self.rows if row.verdict), 3)
-
-    @property
     def counts(self) -> dict[str, int]:
         """The number of problems by outcome, and by what became of them; of entries, how many are unused.
 
@@ -279,7 +253,17 @@ class Result:
     @property
     def failures(self) -> tuple[str, ...]:
         """Why the run fails; empty when it passes."""
-        return (*filter(None, [self.gate.failure, self.drift.failure]), *self.errors)
+        return (*filter(None, [self.gate.failure, *(gate.failure for gate in self.gates_of_modes)]), *self.errors)
+
+    @property
+    def gates_of_modes(self) -> tuple[Gate, ...]:
+        """What modes have judged."""
+        return tuple(section.gate for section in self.sections if section.gate is not None)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What modes have found."""
+        return tuple(finding for section in self.sections for finding in section.findings)
 
     @property
     def misses(self) -> int:

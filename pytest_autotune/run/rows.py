@@ -10,7 +10,6 @@ from pytest_autotune.cache.merge import Merged
 from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Entry, Identity, Problem, Versions
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import Near
-from pytest_autotune.run.verify import Verdict
 from pytest_autotune.run.whole_run import old_entry
 
 #: The outcomes that count as misses: what a fresh cache would have covered.
@@ -35,7 +34,6 @@ class Row:
     :param entry: what is kept: of several searches by the rule of a merge, or what the file had all the time.
     :param candidates: the measurement that counts.
     :param disturbed: something else may have run on the device in the measurement that counts.
-    :param verdict: of a hit whose turn it was to be raced again.
     """
 
     problem: Problem
@@ -55,7 +53,6 @@ class Row:
     unrecorded: str = ""
     stale_used: bool = False
     nearest: tuple[tuple[str, str], ...] = ()
-    verdict: Verdict | None = None
 
     @property
     def tuned(self) -> bool:
@@ -151,7 +148,6 @@ def _row(
         fallback=next((lookup.fallback for lookup in met if lookup.fallback), ""),
         stale_used=worst.outcome is Outcome.STALE and worst.entry is not None and not (searches or worst.fallback),
         unrecorded=next((one.unrecorded for one in met if one.unrecorded and one.fingerprint not in recorded), ""),
-        verdict=_verdict(met),
     )
 
 
@@ -164,12 +160,6 @@ def _badness(lookup: Lookup) -> float:
 def _moved_from(met: Sequence[Lookup]) -> str:
     old = (old_entry(lookup) for lookup in met if lookup.outcome is Outcome.HIT)
     return next((entry.problem.kernel for entry in old if entry is not None), "")
-
-
-def _verdict(met: Sequence[Lookup]) -> Verdict | None:
-    """Of several races of one problem, such as those of workers on two machines, the one that found most."""
-    verdicts = [lookup.verdict for lookup in met if lookup.verdict is not None]
-    return max(verdicts, key=lambda one: (one.slower, not one.reason, one.seconds), default=None)
 
 
 def _each_search(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import NoReturn
@@ -25,17 +25,17 @@ from pytest_autotune.cache.model import (
     Versions,
     is_named,
 )
-from pytest_autotune.run.collected import CompiledAhead, CompiledFor
+from pytest_autotune.run.collected import CompiledFor
 from pytest_autotune.run.find import Caches
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.notes import Notes, in_words
 from pytest_autotune.run.policy import Policy, Refusal, is_ignored
 from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
 from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, fallbacks
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.run.verify import NO_WAY_IN, Races, Verdict
 from pytest_autotune.workers.coordinator import Claim, Coordinator
-from pytest_autotune.workers.events import RACED, Event, Log, race_of
+from pytest_autotune.workers.events import Event, Log
 
 
 def raise_refusal(message: str) -> NoReturn:
@@ -74,8 +74,6 @@ class Session(Notes):
         self.current_test = ""
         self.paused = False
         self.versions: dict[str, Versions] = {}
-        #: What was compiled ahead of the tests; said when the tests are over.
-        self.ahead = CompiledAhead()
         #: What choices were compiled for, in the order in which it was seen.
         self.compiled_for: dict[CompiledFor, None] = {}
         #: What is tuned now.
@@ -97,7 +95,6 @@ class Session(Notes):
         self._was_asked = asked
         self._refuse = refuse
         self._coordinator = coordinator
-        self._races = Races(policy.verify)
         #: How many tunings are open, in all threads.
         self._open = 0
         self._mutex = threading.Lock()
@@ -143,8 +140,8 @@ class Session(Notes):
         :param test: its node id.
         """
         self.current_test = test
-        if self.policy.mode is not None:
-            self.policy.mode.begin_test()
+        for mode in self.policy.modes:
+            mode.begin_test()
         callbacks, self._at_next_test = self._at_next_test, []
         for callback in callbacks:
             callback()
@@ -203,7 +200,7 @@ class Session(Notes):
         made_of = partial(self._parts, problem.tuner, digests)
         with ExitStack() as held:
             other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)
-            loaded = Loaded(self._caches, self.policy, offered, made_of, moves, self._races.has_turn)
+            loaded = Loaded(self._caches, self.policy, offered, made_of, moves)
             sources = self._sources(lookup, offered, candidates, loaded, other)
             tuning = Tuning(self, lookup, versions, made_of, sources)
             try:
@@ -252,9 +249,8 @@ class Session(Notes):
     ) -> Iterator[Source]:
         """Where the choice for a lookup may come from, in the order in which it is asked for."""
         yield Remembered(self._known, offered)
-        mode = self.policy.mode
-        if mode is not None and mode.picks:
-            yield from mode.sources(self, lookup.problem, candidates)
+        if self.policy.picks:
+            yield from chain.from_iterable(mode.sources(self, lookup.problem, candidates) for mode in self.policy.modes)
         else:
             yield loaded
             if candidates is not None and self.policy.wants_no_tuning and self._caches.indexes:
@@ -269,14 +265,12 @@ class Session(Notes):
 
     def _close(self, tuning: Tuning) -> None:
         self.progress.end(tuning.lookup.problem)
-        if tuning.to_verify:
-            tuning.verified(Verdict(NO_WAY_IN))
         lookup = tuning.lookup
         entry = lookup.entry if lookup.tuned else tuning.entry
         if entry is not None:
             self._known[lookup.identity] = entry
-            if self.policy.mode is not None:
-                self.policy.mode.used(lookup, entry)
+            for mode in self.policy.modes:
+                mode.used(lookup, entry)
         first = self._asked_inside.get(lookup.identity)
         if not tuning.is_remembered:
             tuning.report()
@@ -310,8 +304,6 @@ class Session(Notes):
         """
         for lookup in lookups:
             lookup = replace(lookup, test=lookup.test or self.current_test, inside=self._outermost)
-            if lookup.outcome is Outcome.HIT and self._races.has_turn(lookup.problem):
-                lookup = replace(lookup, verdict=Verdict(NO_WAY_IN))
             self.report(lookup)
         for lookup in lookups:
             self.refuse_errors(lookup)
@@ -326,13 +318,11 @@ class Session(Notes):
             try:
                 self._log.append(lookup.event)
             except Exception as error:
-                if lookup.entry is None and lookup.verdict is None:
+                if not lookup.searched or lookup.entry is None:
                     raise
                 self.error(tuner, "record()", error)
-                lookup = replace(lookup, verdict=None)
-                if lookup.searched:
-                    why = in_words(error)
-                    lookup = replace(lookup, entry=None, tuned=False, shared=False, label="", unrecorded=why)
+                why = in_words(error)
+                lookup = replace(lookup, entry=None, tuned=False, shared=False, label="", unrecorded=why)
                 self._log.append(lookup.event)
         except Exception as error:
             self.went_wrong(tuner, "tuning()", error)
@@ -354,34 +344,29 @@ class Session(Notes):
         """How many searches have begun behind the door."""
         return self.progress.searches
 
-    def may_verify(self, problem: Problem, fingerprint: tuple[Value, ...] = ()) -> bool:
+    def racer(self, problem: Problem, *, now: bool = False) -> Mode | None:
+        """The mode that races the loaded choice of a problem before it is used.
+
+        :param now: it has time left for that.
+        """
+        return next((mode for mode in self.policy.modes if mode.has_turn(problem, now=now)), None)
+
+    def may_race(self, problem: Problem, fingerprint: tuple[Value, ...] = ()) -> bool:
         """Whether a hit on a problem would be raced now: for tuners that have to get ready for it before they ask."""
-        return (
-            self._races.has_turn(problem)
-            and not self._races.why_none
-            and Identity(problem, fingerprint) not in self._known
-            and self._caches.have(problem)
-        )
+        is_known = Identity(problem, fingerprint) in self._known
+        return not is_known and self.racer(problem, now=True) is not None and self._caches.have(problem)
 
     @contextmanager
-    def racing(self, lookup: Lookup) -> Iterator[Callable[[], bool] | None]:
-        """Race the choice of a hit: yields what says whether the time is over, None where another worker races it."""
-        claiming = self._coordinator.claim(race_of(lookup.identity), wait=False)
-        with self.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
-            if not claim.is_mine:
-                yield None
-                return
-            left_s, started = self._races.left_s, time.perf_counter()
-            try:
-                yield lambda: time.perf_counter() - started > left_s
-            finally:
-                self._races.spent_s += time.perf_counter() - started
-            self._log.append(Event(RACED, race_of(lookup.identity)))
+    def claimed(self, asked: Identity) -> Iterator[bool]:
+        """Claim something beside a tuning; yields False where another worker is at it, or has done it."""
+        claiming = self._coordinator.claim(asked, wait=False)
+        with self.guarded(asked.problem.tuner, claiming, Claim()) as claim:
+            yield claim.is_mine
 
-    @property
-    def why_no_race(self) -> str:
-        """Why no race may begin now; empty where one may."""
-        return self._races.why_none
+    def append(self, event: Event) -> None:
+        """Write down what is no lookup."""
+        with self.guard(event.asked.problem.tuner if event.asked is not None else "session", "the log"):
+            self._log.append(event)
 
     def compile_in(self, folder: Path) -> None:
         """Let threads of this process compile, too: who compiles what is seen in this folder, the run's own."""

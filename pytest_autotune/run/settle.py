@@ -21,7 +21,6 @@ from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.policy import is_ignored
 from pytest_autotune.run.result import NO_CHANGES, Request, Result
 from pytest_autotune.run.rows import rows_of
-from pytest_autotune.run.verify import Verdict
 from pytest_autotune.run.whole_run import old_entry, outer_of, renamed, settled, with_compiled, with_outer
 
 #: Who has measured what was recovered.
@@ -82,7 +81,9 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
         used, gone = _under_new_names(used, lookups, is_complete=is_complete and not request.shared)
         drop |= gone
     if request.dumps:
-        used += _faster(kept, request.keep_candidates)
+        for mode in request.modes:
+            replacing = mode.replacing(collected.of_modes, kept)
+            used += replacing if request.keep_candidates else map(without_candidates, replacing)
     merged = merge(
         held,
         measured,
@@ -157,18 +158,6 @@ def _of_the_run(lookups: Iterable[Lookup], beginning: Beginning, held: Cache) ->
 
 def _choice_of(entry: Entry) -> tuple[object, ...] | None:
     return None if entry.choice is None else (entry.choice.id, entry.choice.params)
-
-
-def _faster(lookups: Iterable[Lookup], keep_candidates: bool) -> list[Entry]:
-    """What replaces the choices that a race of this run has found slower; of several for one problem, the most."""
-    found: dict[Identity, Verdict] = {}
-    for lookup in lookups:
-        verdict = lookup.verdict
-        if verdict is not None and verdict.entry is not None:
-            best = found.get(verdict.entry.identity, verdict)
-            found[verdict.entry.identity] = max(best, verdict, key=lambda one: (one.slower, repr(one.entry)))
-    entries = [verdict.entry for verdict in found.values() if verdict.entry is not None]
-    return entries if keep_candidates else list(map(without_candidates, entries))
 
 
 def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity], asked: Set[Problem]) -> tuple[Entry, ...]:

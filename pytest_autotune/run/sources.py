@@ -29,14 +29,12 @@ class Answer(NamedTuple):
     :param entry: offered to the tuner; None where the source has nothing to offer.
     :param is_last: no other source is to be asked.
     :param is_reported: this process has reported the problem before.
-    :param to_verify: the tuner is to race the entry's choice before it takes it.
     """
 
     lookup: Lookup
     entry: Entry | None = None
     is_last: bool = False
     is_reported: bool = False
-    to_verify: bool = False
 
 
 class Source(ABC):
@@ -75,7 +73,6 @@ class Loaded(Source):
     :param offered: whether an entry's choice is among the candidates now.
     :param made_of: what the digests of the fingerprint stand for.
     :param moves: entries of its source under another name may be the kernel's own.
-    :param has_turn: whether a problem's choice is to be raced again before it is used.
     """
 
     def __init__(
@@ -85,14 +82,12 @@ class Loaded(Source):
         offered: Callable[[Entry], bool],
         made_of: Callable[[], Iterable[Digest]] = tuple,
         moves: bool = False,
-        has_turn: Callable[[Problem], bool] = lambda problem: False,
     ) -> None:
         self._caches = caches
         self._policy = policy
         self._offered = offered
         self._made_of = made_of
         self._moves = moves
-        self._has_turn = has_turn
 
     def ask(self, lookup: Lookup) -> Answer:
         if not self._caches.indexes:
@@ -105,7 +100,7 @@ class Loaded(Source):
         judged = replace(lookup, outcome=found.outcome, reason=reason, entry=entry, alias=found.alias)
         if is_hit and not is_used:  # every candidate failed
             return Answer(judged, is_last=True)
-        return Answer(judged, entry, to_verify=is_hit and self._has_turn(lookup.problem))
+        return Answer(judged, entry)
 
     def _nearest(self, problem: Problem) -> str:
         """Why there is no entry; with the nearest one only where the controller, which has all, cannot name it."""

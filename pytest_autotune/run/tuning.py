@@ -14,7 +14,6 @@ from pytest_autotune.run.policy import Refusal
 from pytest_autotune.run.progress import WAITING_FOR_GPU
 from pytest_autotune.run.reasons import failed_candidates
 from pytest_autotune.run.sources import Source
-from pytest_autotune.run.verify import Verdict
 
 if TYPE_CHECKING:
     from pytest_autotune.run.session import Session
@@ -45,8 +44,6 @@ class Tuning:
         self.versions = versions
         #: This process asked for the problem before and has reported it.
         self.is_remembered = False
-        #: The choice of ``entry`` is to be raced before it is used.
-        self.to_verify = False
         self._session = session
         self._digests = digests
         self._sources = sources
@@ -62,7 +59,6 @@ class Tuning:
         :raises BaseException: what the run raises where an outcome is an error.
         """
         self.entry = self._offer = None
-        self.to_verify = False
         try:
             self._ask_each()
         except Refusal:
@@ -84,7 +80,6 @@ class Tuning:
             answer = source.ask(lookup)
             self.lookup, self.is_remembered = answer.lookup, answer.is_reported
             if answer.entry is not None:
-                self.to_verify = answer.to_verify
                 self.entry, self._offer = answer.entry, (source, lookup)
                 return
             self._session.refuse_errors(self.lookup)
@@ -105,27 +100,16 @@ class Tuning:
         self._session.refuse_errors(self.lookup)
         self.ask()
 
-    @contextmanager
-    def verifying(self) -> Iterator[Callable[[], bool] | None]:
-        """Race the loaded choice, if it is its turn, this worker's, and there is time left for it.
+    def race(self, contest: Callable[[], object]) -> None:
+        """Have the loaded choice raced where a mode wants that; to be called when it can be used, before it is.
 
-        :returns: whether the time is over; None where nothing is to be done.
+        :param contest: gives what the tuner brings for it, a ``Contest`` or a race of its own
+            (:mod:`pytest_autotune.tuners.measuring.race`), or says why there can be none; called where it is wanted.
         """
-        if not self.to_verify:
-            yield None
-            return
-        self.to_verify = False
-        if why := self._session.why_no_race:
-            self.verified(Verdict(why))
-            yield None
-            return
-        with self._session.racing(self.lookup) as is_over:
-            yield is_over
-
-    def verified(self, verdict: Verdict) -> None:
-        """Report what became of the choice in a race, or why there was none."""
-        self.to_verify = False
-        self.lookup = replace(self.lookup, verdict=verdict)
+        if self.lookup.outcome is Outcome.HIT and not (self.is_remembered or self.lookup.shared):
+            mode = self._session.racer(self.lookup.problem)
+            if mode is not None:
+                mode.race(self._session, self, contest)
 
     @property
     def known_to_fail(self) -> bool:

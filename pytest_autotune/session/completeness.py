@@ -154,8 +154,9 @@ def unloaded_gate(config: pytest.Config, options: Options) -> str:
     if options.load or config.getoption("autotune_load") is not None:
         return ""
     on_purpose = "add --autotune-load=PATH; an empty --autotune-load= loads nothing on purpose"
-    if options.verify is not None:
-        return f"--autotune-verify: nothing is loaded, so there is no choice to race ({on_purpose})"
+    for mode in options.modes:
+        if mode.without_loaded:
+            return f"--autotune-{mode.name}: nothing is loaded, so {mode.without_loaded} ({on_purpose})"
     if options.dump is not None:
         return ""
     gate = _gate(config, options, on_miss=("error", "nearest"))  # without entries, none could be the nearest

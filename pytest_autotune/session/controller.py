@@ -21,13 +21,14 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.devices import visible_nvidia_gpus
+from pytest_autotune.modes import MODES
 from pytest_autotune.report import ci_log, terminal
-from pytest_autotune.report.gate import judge, judge_drift
+from pytest_autotune.report.gate import judge
 from pytest_autotune.run.collected import ALONE, collect
 from pytest_autotune.run.dumping import Destination, dump, dump_for_tests
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
-from pytest_autotune.run.result import Gate, Place, Request, Result
+from pytest_autotune.run.result import Place, Request, Result
 from pytest_autotune.run.settle import Beginning, measurements, settle
 from pytest_autotune.session import MARKER, asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
@@ -93,11 +94,6 @@ class Controller:
         problems = (entry.problem for cache in caches for entry in cache.entries)
         return sorted({problem.name for problem in problems})
 
-    @property
-    def has_compiled(self) -> bool:
-        """Whether loaded entries say what their choices were compiled for."""
-        return any(entry.compiled for _, cache in self._beginning.loaded for entry in cache.entries)
-
     def serve(self, process: TestProcess) -> None:
         """Collect from a process that runs the tests itself."""
         self._process = process
@@ -120,10 +116,7 @@ class Controller:
         uses_fallback = self._options.on_miss in ("first", "nearest")  # not what a run is expected to do
         if uses_fallback and (self._options.load or self._options.dump is None):  # a dump alone tunes all the same
             parts.append(f"on miss {self._options.on_miss}")
-        if self._options.verification is not None:
-            parts.append(f"verify {self._options.verification}")
-        if (mode := self._options.mode) is not None:
-            parts.append(f"{mode.name} {mode}")
+        parts += [f"{mode.name} {mode}" for mode in self._options.modes if str(mode)]
         lines = [f"autotune: {', '.join(parts)}"] if parts else []
         return list(map(one_line, lines))
 
@@ -156,7 +149,6 @@ class Controller:
             run_id=self.run_id,
             shared_folder=str(self.shared.path or ""),
             workers=node.workerinput["workercount"],
-            has_compiled=self.has_compiled,
         )
         send_task(node.workerinput, task)
 
@@ -265,14 +257,13 @@ class Controller:
             result = dump(destination, self._beginning, collected, request, self._unwritten)
         result = replace(result, errors=(*result.errors, *(error for one in of_tests for error in one.errors)))
         self._is_written = not any(one.dump is not None and one.dump.error for one in (result, *of_tests))
-        sections = () if options.mode is None else (options.mode.section(result),)
-        result = replace(result, places=dict(sorted(self._places.items())), sections=sections)
+        result = replace(result, places=dict(sorted(self._places.items())))
         # Workers cannot refuse the run, and a test that may load a cache need not: by now it is clear whether one did.
         unloaded = unloaded_gate(self._config, options)
         empty = empty_gate(self._config, options, self._beginning.loaded)
         gate = judge(result, options.max_misses, options.fail_on_unused, unloaded, empty)
-        drift = Gate() if gate.is_usage_error else judge_drift(result, options.max_drift)
-        return replace(result, gate=gate, drift=drift)
+        result = replace(result, gate=gate)
+        return replace(result, sections=tuple(mode.section(result) for mode in options.modes))
 
     def _cache_of_tests(self, name: str) -> Destination:
         here = self._config.invocation_params.dir
@@ -299,7 +290,8 @@ class Controller:
             ignore=options.ignore,
             aliases=dict(options.device_alias),
             refused=tuple(filter(policy.is_error, Outcome)),
-            verify=options.verification,
+            modes=options.modes,
+            tells=tuple(f"{mode.options[0].flag} tells {mode.tells}" for mode in MODES if mode.tells),
         )
 
     def _close(self, *, written: bool) -> None:

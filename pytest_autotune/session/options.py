@@ -6,58 +6,11 @@ A run that asks for nothing imports this module, and not the one that reads valu
 from __future__ import annotations
 
 import argparse
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import pytest
 
-from pytest_autotune.modes import MODES
-
-
-class Option(NamedTuple):
-    """A row of the table.
-
-    :param name: ``max_misses`` of ``--autotune-max-misses`` and ``autotune_max_misses``.
-    :param kind: how a value is read: the name of a reader in :mod:`pytest_autotune.session.values`.
-    :param about: what it does.
-    :param metavar: the value in words; the words themselves, the default first, with ``|`` between them.
-    :param default: in words, where it is more than nothing.
-    :param only: where there is not both a flag and an ini value.
-    :param alone: what the flag means without a value; empty where it takes one.
-    """
-
-    name: str
-    kind: str
-    about: str
-    metavar: str = ""
-    default: str = ""
-    only: Literal["flag", "ini", ""] = ""
-    alone: str = ""
-
-    @property
-    def is_flag(self) -> bool:
-        """Whether the command line takes it."""
-        return self.only != "ini"
-
-    @property
-    def is_ini(self) -> bool:
-        """Whether the ini file takes it."""
-        return self.only != "flag"
-
-    @property
-    def flag(self) -> str:
-        """``--autotune-max-misses``."""
-        return f"--autotune-{self.name.replace('_', '-')}"
-
-    @property
-    def ini(self) -> str:
-        """``autotune_max_misses``; also the name of the flag's value in pytest's namespace of options."""
-        return f"autotune_{self.name}"
-
-    @property
-    def meaning(self) -> str:
-        """What it does, and what is so without it where that is more than nothing."""
-        return f"{self.about} (default: {self.default})" if self.default else self.about
-
+from pytest_autotune.modes import MODES, Option
 
 #: Of values that may also be a number in TOML.
 NUMBER = "number"
@@ -136,22 +89,6 @@ OPTIONS = (
         "all that are known",
     ),
     Option(
-        "verify",
-        "share",
-        "Race loaded choices against the other candidates: of all hits, or of 2/7 the second of seven parts. A choice "
-        "that is slower is listed, and replaced in a dump",
-        "all|I/K",
-        only="flag",
-        alone="all",
-    ),
-    Option(
-        "max_drift",
-        "limit",
-        "Fail the run when more than N choices, or P% of those raced, are slower",
-        "N|P%",
-        "no limit",
-    ),
-    Option(
         "ignore", "lines", "Globs of tuner:kernel to bypass, one on a line, such as triton:mylib.fuzz.*", only="ini"
     ),
     Option(
@@ -176,22 +113,6 @@ OPTIONS = (
         "auto",
         only="ini",
     ),
-    Option(
-        "compile_ahead",
-        "word",
-        "on: threads compile the loaded choices of Triton's kernels before tests ask for them, where each process has "
-        "more than one core; always: whatever else runs on the machine",
-        "on|off|always",
-        "on",
-        only="ini",
-    ),
-    Option(
-        "verify_seconds",
-        "seconds",
-        "Seconds that each process spends on the races of --autotune-verify",
-        default="300",
-        only="ini",
-    ),
     Option("spread_gpus", "switch", "Under xdist, worker i sees only GPU i mod n of the n NVIDIA GPUs", only="ini"),
     Option(
         "debug",
@@ -199,7 +120,7 @@ OPTIONS = (
         "Write the tracebacks of errors that cost no test, but a line of the summary, to standard error",
         only="ini",
     ),
-    *(Option(mode.name, mode.name, mode.about, mode.metavar, only="flag") for mode in MODES),
+    *(option for mode in MODES for option in mode.options),
 )
 #: Flags of earlier versions, and what to write in their place.
 OLD_FLAGS = {

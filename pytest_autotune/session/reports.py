@@ -126,11 +126,10 @@ def add_to_junit(result: Result, config: pytest.Config) -> None:
 
 def _junit_cases(result: Result) -> Iterator[tuple[str, str, str]]:
     """(name, why it failed, why it says nothing) of the gates where there are any, and of what could not be done."""
-    gate, drift = result.gate, result.drift
+    gate = result.gate
     if gate.limit or gate.fail_on_unused or gate.failure:
-        yield "gate", gate.failure, gate.skipped
-    if drift.limit:
-        yield "drift", drift.failure, drift.skipped
+        yield gate.name, gate.failure, gate.skipped
+    yield from ((one.name, one.failure, one.skipped) for one in result.gates_of_modes if one.limit)
     # Named by their order: the words of an error would be another test case in each run.
     yield from ((f"error_{number}", error, "") for number, error in enumerate(result.errors, 1))
 

@@ -11,7 +11,6 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.session.controller import Controller
-from pytest_autotune.session.preparing import MeetingPlace
 from pytest_autotune.session.progress import file_of_worker, progress_line, progress_of_process, stages_in
 from pytest_autotune.session.values import Options
 from pytest_autotune.session.worker import TestProcess, WorkerContext
@@ -40,14 +39,13 @@ def start(config: pytest.Config, options: Options) -> tuple[Controller | None, T
             if line is not None:
                 config.pluginmanager.register(line, "autotune-progress")
         return controller, None
-    can_prepare = controller.has_compiled and controller.shared.path is not None
     context = WorkerContext(
         controller.index,
         Coordinator(Locks(options.wait_timeout, folder=controller.shared.locks)),
         controller.folder.log("main") if controller.folder is not None else Log(None, "main"),
         known_kernels=controller.known_kernels,
         progress=progress_of_process(config),
-        prepares_in=MeetingPlace(controller.shared.run(controller.run_id)) if can_prepare else None,
+        folder=controller.shared.run(controller.run_id) if controller.shared.path is not None else None,
     )
     process = TestProcess(config, options, context)
     controller.serve(process)
@@ -70,7 +68,7 @@ def _worker_process(config: pytest.Config, options: Options, workerinput: dict[s
     if shared.note:
         locks.note(shared.note)
     coordination = Coordinator(locks)
-    progress = prepares_in = None
+    progress = folder = None
     log = Log(Path(task.run_folder), worker) if task.is_local and task.run_folder else Log(None, worker)
     if task.run_id and shared.path is not None:
         folder = shared.run(task.run_id)
@@ -80,8 +78,6 @@ def _worker_process(config: pytest.Config, options: Options, workerinput: dict[s
         coordination = Coordinator(locks, folder, others)
         if task.is_local:
             progress = Progress(file_of_worker(folder, worker))
-        if task.has_compiled:
-            prepares_in = MeetingPlace(folder, task.workers)
     context = WorkerContext(
         EntryIndex.from_groups(task.groups) if task.groups is not None else None,
         coordination,
@@ -89,6 +85,6 @@ def _worker_process(config: pytest.Config, options: Options, workerinput: dict[s
         known_kernels=task.known_kernels or (),
         workers=task.workers,
         progress=progress,
-        prepares_in=prepares_in,
+        folder=folder,
     )
     return TestProcess(config, options, context)

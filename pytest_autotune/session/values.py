@@ -18,12 +18,11 @@ import pytest
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import library_of
-from pytest_autotune.modes import MODES
+from pytest_autotune.modes import MODES, Option
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.report.renderers import SUFFIXES, renderer_of
 from pytest_autotune.run.mode import Mode
-from pytest_autotune.run.verify import Share, Verification
-from pytest_autotune.session.options import INI_TYPES, NUMBER, OPTIONS, Option
+from pytest_autotune.session.options import INI_TYPES, NUMBER, OPTIONS
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 
 
@@ -71,30 +70,21 @@ class Options:
     fail_on_unused: bool
     report: tuple[CacheArgument, ...]
     tuners: tuple[str, ...] | None
-    verify: Share | None
-    max_drift: Limit | None
     ignore: tuple[str, ...]
     device_alias: tuple[tuple[str, str], ...]
     keep_candidates: bool
     wait_timeout: float
     ci: str
-    compile_ahead: str
-    verify_seconds: float
     spread_gpus: bool
     debug: bool
-    mode: Mode | None
+    modes: tuple[Mode, ...]
 
     @property
     def active(self) -> bool:
         """Whether the user asked for anything to happen in this run."""
         # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
-        asks = self.load or self.dump or self.update or self.report or self.max_misses or self.spread_gpus or self.mode
-        return bool(asks or self.verify or self.fail_on_unused or self.on_miss == "first")
-
-    @property
-    def verification(self) -> Verification | None:
-        """What is to be raced again."""
-        return None if self.verify is None else Verification(self.verify, self.verify_seconds)
+        asks = self.load or self.dump or self.update or self.report or self.max_misses or self.fail_on_unused
+        return bool(asks or self.spread_gpus or self.on_miss == "first" or any(map(str, self.modes)))
 
     @property
     def updates(self) -> bool:
@@ -129,22 +119,27 @@ def read_options(config: pytest.Config) -> Options:
     :raises pytest.UsageError: for a value that makes no sense, in one line.
     """
     found = {option.name: READERS[option.kind](_Given(config, option)) for option in OPTIONS}
-    modes = [mode for one in MODES if (mode := found.pop(one.name)) is not None]
-    options = Options(**found, mode=next(iter(modes), None))
+    of_modes = [(mode, {option.name: found.pop(option.name) for option in mode.options}) for mode in MODES]
+    modes = tuple(made for mode, given in of_modes if (made := mode.make(given)) is not None)
+    options = Options(**found, modes=modes)
     for report in options.report:
         if report.location.url:
             raise pytest.UsageError(f"{report.given}: {report.typed}: is a URL, and a report is a file (name a path)")
         if renderer_of(report.location.path) is None:
             problem = f"unknown kind of report (use a name that ends in {', '.join(SUFFIXES)})"
             raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
-    if config.getoption("autotune_max_drift") and options.verify is None:
-        raise pytest.UsageError("--autotune-max-drift: no choice is raced again (add --autotune-verify)")
+    for mode, given in of_modes:
+        asks, *others = mode.options
+        for option in () if given[asks.name] else others:
+            if config.getoption(option.ini, None):
+                raise pytest.UsageError(f"{option.flag}: {mode.without} (add {asks.flag})")
     asked_now = any(given.startswith("autotune_spread_gpus=") for given in config.getoption("override_ini", None) or ())
     is_distributed = hasattr(config, "workerinput") or config.getoption("dist", "no") != "no"
     if options.spread_gpus and asked_now and not is_distributed:
         raise pytest.UsageError("autotune_spread_gpus: there are no workers to spread (add -n=NUM)")
-    if options.mode is not None and options.mode.without_caches:
-        return _without_caches(config, options, options.mode.without_caches)
+    alone = next((mode for mode in modes if mode.without_caches), None)
+    if alone is not None:
+        return _without_caches(config, options, alone)
     return _updating(config, options) if options.update else options
 
 
@@ -169,12 +164,15 @@ def _updating(config: pytest.Config, options: Options) -> Options:
     return replace(options, dump=options.load[-1] if options.load else None, on_miss="tune", on_stale="tune")
 
 
-def _without_caches(config: pytest.Config, options: Options, why: str) -> Options:
+def _without_caches(config: pytest.Config, options: Options, mode: Mode) -> Options:
     """The options of a mode without caches: what the ini file loads is left out, and what is typed is refused."""
-    for name in ("load", "dump", "update", "max_misses", "fail_on_unused", "verify"):
+    others = [other.name for other in options.modes if other.without_loaded]
+    for name in ("load", "dump", "update", "max_misses", "fail_on_unused", *others):
         if config.getoption(f"autotune_{name}"):
-            raise pytest.UsageError(f"--autotune-{name.replace('_', '-')}: {why} (leave one of the two out)")
-    without = replace(options, load=(), dump=None, max_misses=None, fail_on_unused=False, verify=None, max_drift=None)
+            raise pytest.UsageError(
+                f"--autotune-{name.replace('_', '-')}: {mode.without_caches} (leave one of the two out)"
+            )
+    without = replace(options, load=(), dump=None, max_misses=None, fail_on_unused=False, modes=(mode,))
     return replace(without, on_miss="tune", on_stale="tune")
 
 
@@ -295,6 +293,5 @@ READERS: dict[str, Callable[[_Given], Any]] = {
     "pairs": _pairs,
     "seconds": _seconds,
     "limit": _by(Limit.parse),
-    "share": _by(Share.parse),
     **{mode.name: _by(mode.parse) for mode in MODES},
 }

@@ -6,9 +6,10 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -20,16 +21,16 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.run.collected import ProcessFacts
 from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.mode import Beside, Job, Suite
 from pytest_autotune.run.policy import OnMiss, OnStale, Policy
 from pytest_autotune.run.progress import Progress
 from pytest_autotune.run.session import Session
 from pytest_autotune.session import INPUT_KEY, MARKER, marker
-from pytest_autotune.session.preparing import MeetingPlace, prepare
+from pytest_autotune.session.completeness import selecting_flag
 from pytest_autotune.session.values import Options, path_argument
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
-from pytest_autotune.workers.folder import Membership
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class WorkerContext:
     :param known_kernels: kernels, as ``tuner:kernel``, that the caches of this run have entries for.
     :param workers: how many processes of this run share the machine.
     :param progress: is told what is tuned.
-    :param prepares_in: where tuners may prepare something beside the tests; None where nothing can be.
+    :param folder: the run's own on this machine; None where there is none.
     """
 
     index: EntryIndex | None
@@ -50,7 +51,7 @@ class WorkerContext:
     known_kernels: Sequence[str] = ()
     workers: int = 1
     progress: Progress | None = None
-    prepares_in: MeetingPlace | None = None
+    folder: Path | None = None
 
 
 class TestProcess:
@@ -68,8 +69,7 @@ class TestProcess:
             ignore=options.ignore,
             aliases=dict(options.device_alias),
             compile_threads=max(devices.cpu().multiprocessors // context.workers, 1),
-            mode=options.mode,
-            verify=options.verification,
+            modes=options.modes,
             debug=options.debug,
         )
         #: What was looked up in the current test.
@@ -88,7 +88,6 @@ class TestProcess:
         self._run_ends = ExitStack()
         self._test_ends = ExitStack()
         self._is_isolated = False
-        self._preparing: Membership | None = None
 
     def begin(self) -> None:
         """Hook the tuners; until this run ends, they remember nothing of sessions before it."""
@@ -107,12 +106,12 @@ class TestProcess:
         """Write down what this process reports of itself when it ends; returns all that it has written."""
         self.session.paused = True
         log = self._context.log
+        self._end_modes()
         log.close(self._facts().event)
         return log
 
     def _facts(self) -> ProcessFacts:
         workerinput = getattr(self._config, "workerinput", {})
-        self._end_preparing()
         untracked = tuple(self.hooks.untracked())  # may add a note
         if late := self.session.progress.open:
             self.session.note(
@@ -132,7 +131,6 @@ class TestProcess:
             imported=tuple(kernel for kernel in self._context.known_kernels if _module_is_imported(kernel)),
             waited_s=self._context.coordination.waited_s,
             compiled_for=tuple(self.session.compiled_for),
-            ahead=self.session.ahead,
         )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -144,16 +142,21 @@ class TestProcess:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        place = self._context.prepares_in
-        if place is not None:
-            with self.session.guard("session", "prepare()"):
-                self._preparing = prepare(session, self._options, place, self.hooks, self._deselected)
+        if not session.items or session.config.option.collectonly:
+            return
 
-    def _end_preparing(self) -> None:
-        if self._preparing is not None and os.getpid() == self._process_id:
-            self.hooks.finish()
-            self._preparing.end()
-            self._preparing = None
+        def jobs() -> Sequence[Job]:
+            is_part = self._deselected > 0 or _is_part(session.config)
+            return self.hooks.prepare(Suite(tuple(tuple(_made_of(item)) for item in session.items), is_part))
+
+        for mode in self._options.modes:
+            with self.session.guard("session", mode.name):
+                mode.collected(self.session, Beside(self._context.folder, self._context.workers, jobs))
+
+    def _end_modes(self) -> None:
+        if os.getpid() == self._process_id:  # else what they have begun is the parent's
+            for event in (event for mode in self._options.modes for event in mode.end()):
+                self.session.append(event)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -216,12 +219,13 @@ class TestProcess:
             report.longrepr = self._refused
             vars(report).pop("wasxfail", None)  # pytest does not count a failure that was expected
         self._refused = ""
-        if (mode := self._options.mode) is not None and report.failed:
+        for mode in self._options.modes if report.failed else ():
             lines, events = mode.test_failed(item.nodeid)
-            rerun = f"rerun: {_rerun_command(item, self._options, f'--autotune-{mode.name}={mode}')}"
-            report.sections.append((f"autotune {mode.name}", "\n".join([*lines, rerun])))
+            if lines:
+                rerun = f"rerun: {_rerun_command(item, self._options, f'--autotune-{mode.name}={mode}')}"
+                report.sections.append((f"autotune {mode.name}", "\n".join([*lines, rerun])))
             for event in events:
-                self._context.log.append(event)
+                self.session.append(event)
         return report
 
     @pytest.hookimpl(trylast=True)
@@ -231,7 +235,7 @@ class TestProcess:
             workeroutput[INPUT_KEY] = list(self.end().unwritten)  # what the controller finds in no file
 
     def pytest_unconfigure(self) -> None:
-        self._end_preparing()
+        self._end_modes()
         self.session.begin_test("")  # a run may follow in this process: what the last test ran with is forgotten
         self._run_ends.close()
         self.hooks.uninstall()
@@ -244,6 +248,26 @@ def _rerun_command(item: pytest.Item, options: Options, flag: str) -> str:
     _, colons, name = item.nodeid.partition("::")
     path = os.path.relpath(item.path, item.config.invocation_params.dir)
     return shlex.join([*typed, f"{path}{colons}{name}"])
+
+
+def _is_part(config: pytest.Config) -> bool:
+    """Whether the user asked for some of the tests, or for other than whole folders."""
+    if selecting_flag(config):
+        return True
+    typed = config.args_source is pytest.Config.ArgsSource.ARGS
+    return typed and not all((config.invocation_params.dir / arg).is_dir() for arg in config.args)
+
+
+def _made_of(item: pytest.Item) -> Iterator[object]:
+    """What a test calls, as far as pytest knows: its function, its fixtures' and what it is parametrized with."""
+    found: Any = item
+    yield getattr(found, "obj", None)
+    with suppress(AttributeError):
+        yield from found.callspec.params.values()
+    with suppress(AttributeError, TypeError, IndexError):
+        definitions: Sequence[Any]
+        for definitions in found._fixtureinfo.name2fixturedefs.values():
+            yield definitions[-1].func
 
 
 def _module_is_imported(name: str) -> bool:

@@ -34,7 +34,6 @@ class Task:
     :param shared_folder: where the processes of this user meet on the controller's machine; empty where there is
         no such place.
     :param workers: how many workers the controller started.
-    :param has_compiled: loaded entries say what their choices were compiled for.
     """
 
     groups: list[tuple[str, str, bytes]] | None = None
@@ -44,7 +43,6 @@ class Task:
     run_id: str = ""
     shared_folder: str = ""
     workers: int = 1
-    has_compiled: bool = False
 
     @property
     def is_local(self) -> bool:

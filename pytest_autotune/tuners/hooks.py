@@ -12,10 +12,11 @@ from typing import Any
 
 from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.model import library_of
+from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.notes import is_from_outside
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
-from pytest_autotune.tuners.protocol import Adapter, HookError, Suite
+from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.tuners.shared.library import Replaced
 
 #: How many runs have hooked tuners in this process. Meanwhile what picks shipped choices leaves all candidates to them.
@@ -117,13 +118,9 @@ class Hooks:
                 raise
             self._bypass(name, error)
 
-    def prepare(self, suite: Suite) -> None:
-        """Let the adapters that do so prepare something beside the tests, until :meth:`finish`."""
-        self._ask("prepare", suite)
-
-    def finish(self) -> None:
-        """The tests are over."""
-        self._ask("finish")
+    def prepare(self, suite: Suite) -> list[Job]:
+        """What the adapters can do beside the tests."""
+        return [job for jobs in self._ask("prepare", suite) for job in jobs]
 
     def explain(self, error: BaseException) -> None:
         """Note what adapters know to do about an error that a test has ended with."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
@@ -14,22 +12,6 @@ from pytest_autotune.run.session import Session
 
 class HookError(Exception):
     """This version of a tuner cannot be hooked; the message says why, in a few words."""
-
-
-@dataclass(frozen=True)
-class Suite:
-    """What collection has found, for adapters that prepare something beside the tests (:class:`Adapter`, ``prepare``).
-
-    :param tests: for each test, in their order, the functions and values that it is made of.
-    :param is_part: these are not all tests of the files that were collected.
-    :param threads: how many threads may prepare something.
-    :param folder: the run's own, the same for every worker on this machine.
-    """
-
-    tests: tuple[tuple[object, ...], ...]
-    is_part: bool
-    threads: int
-    folder: Path
 
 
 class Adapter(Protocol):
@@ -43,10 +25,9 @@ class Adapter(Protocol):
     - ``names_candidates``: true where it is to act in a sweep although it does not act without entries.
     - ``kernels_are_functions``: true where a kernel's name is that of a function in the suite's source, by which
       ``pytest-autotune check`` finds out whether it is still there.
-    - ``prepare(suite)``: begin to prepare something beside the tests, such as what they will have compiled, and keep
-      none of them waiting. Called once in a process, before its first test, in a run whose loaded entries say what
-      their choices were compiled for, where cores are left.
-    - ``finish()``: the tests are over; end what ``prepare`` has begun.
+    - ``prepare(suite)``: what can be done beside the tests, such as compiling what they will launch: functions without
+      arguments, what the tests need first in front. Each is called in a thread and returns whether there was anything
+      to do. Called once in a process, before its first test, in a run that loads something, where cores are left.
     - ``explain(error)``: what can be done about an error that a test has ended with; empty where nothing is known.
     """
 

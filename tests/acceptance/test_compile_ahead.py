@@ -23,7 +23,7 @@ pytest.importorskip("triton.tools.tensor_descriptor")
 import triton
 
 from pytest_autotune.cache.model import Device
-from pytest_autotune.tuners.triton.ahead import CompilingAhead
+from pytest_autotune.tuners.triton.ahead import Ahead
 from pytest_autotune.tuners.triton.internals.apart import compile_apart
 from tests.conftest import autotuners
 
@@ -194,7 +194,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
     monkeypatch.setattr("pytest_autotune.devices.cpu", lambda: Device("CPU", "avx2", 3))
-    monkeypatch.setattr("pytest_autotune.session.preparing.cores", lambda cores: cores)
+    monkeypatch.setattr("pytest_autotune.modes.compile_ahead.cores", lambda cores: cores)
     return Suite(pytester)
 
 
@@ -325,7 +325,7 @@ def test_with_a_full_compile_cache_nothing_is_compiled_or_said(suite: Suite, sec
 def test_it_can_be_turned_off(suite: Suite, monkeypatch: pytest.MonkeyPatch, off: str) -> None:
     suite.dump()
     suite.wants(0)
-    monkeypatch.setattr(CompilingAhead, "start", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(Ahead, "jobs", lambda *_: pytest.fail("started"))
 
     suite.run("--autotune-load=cache.textproto", off)
 
@@ -335,7 +335,7 @@ def test_it_can_be_turned_off(suite: Suite, monkeypatch: pytest.MonkeyPatch, off
 def test_each_of_several_workers_has_it_only_with_cores_to_spare_or_where_it_is_asked_for(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_autotune.session.preparing.cores", lambda _: 1)
+    monkeypatch.setattr("pytest_autotune.modes.compile_ahead.cores", lambda _: 1)
     suite.dump()
     suite.wants(0)
 

@@ -351,8 +351,7 @@ def _to_plant(truth: list[float]) -> list[int]:
 
 def _raced(autotuner: Any, runners: list[Any], truth: list[float], number: int) -> dict[str, Any]:
     """What ``--autotune-verify`` makes of a problem whose choice is this candidate."""
-    from pytest_autotune.run.verify import WORTH
-    from pytest_autotune.tuners.measuring.verifying import races
+    from pytest_autotune.modes.verify import WORTH, races
     from pytest_autotune.tuners.triton.internals import autotuners
     from pytest_autotune.tuners.triton.tuning import clock_for
 
@@ -360,10 +359,10 @@ def _raced(autotuner: Any, runners: list[Any], truth: list[float], number: int) 
     assert make_clock is not None
     order = [number, *(other for other in range(len(runners)) if other != number)]
     started = time.perf_counter()
-    raced = races(make_clock(), [runners[one] for one in order], WORTH, autotuners.expected_failures())
+    winner, _, raced = races(make_clock(), [runners[one] for one in order], WORTH, autotuners.expected_failures())
     return {
         "loss": truth[number] / min(truth) - 1,
-        "found": raced.winner is not None and not raced.disturbed,
+        "found": winner is not None and not raced.disturbed,
         "told": raced.slower.slower if raced.slower else 0.0,
         "disturbed": raced.disturbed,
         "held_s": time.perf_counter() - started,

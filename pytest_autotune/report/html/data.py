@@ -6,6 +6,7 @@ The names here are those that ``page.js`` reads.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from pytest_autotune.cache.ties import Spread, tie_share
 from pytest_autotune.report.findings import OUTSIDE, Cost, by_kernel, by_test, findings
 from pytest_autotune.report.naming import readable
 from pytest_autotune.report.terminal import notes
-from pytest_autotune.run.mode import Finding
+from pytest_autotune.run.mode import Finding, OfProblem
 from pytest_autotune.run.result import Result
 from pytest_autotune.run.rows import NOT_COVERED, Row
 
@@ -55,7 +56,8 @@ def page_data(result: Result) -> dict[str, Any]:
     texts = Texts()
     dump = result.dump
     data = {
-        "counts": {**result.counts, "slower": len(result.slower)},
+        "counts": result.counts,
+        "found": Counter(one.word for section in result.sections for one in section.of_problems.values() if one.word),
         "judged": result.is_judged,
         "interpreted": [one_line(str(device)) for device in result.devices if device.arch == "interpreter"],
         "seconds": result.tuning_seconds,
@@ -63,7 +65,7 @@ def page_data(result: Result) -> dict[str, Any]:
         "complete": not result.incomplete,
         "facts": _facts(result),
         "update": one_line(f"pytest {result.request.update}") if result.request.update and result.to_update else "",
-        "rows": [_row(row, texts) for row in result.rows],
+        "rows": [_row(row, _said(result, row), texts) for row in result.rows],
         "kernels": [_cost(cost, texts) for cost in by_kernel(result)],
         "tests": [_cost(cost, texts) for cost in by_test(result)],
         "findings": [_finding(one, texts) for one in findings(result)],
@@ -89,16 +91,20 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     facts += [
         ("Versions", str(versions)) for versions in sorted(set(result.collected.versions.values()), key=str) if versions
     ]
-    if result.request.verify is not None:
-        raced = f"{_counted(len(result.verified), 'choice')} in {result.verifying_seconds:.1f} s"
-        facts.append(("Raced again", f"{result.request.verify}: {raced}, {len(result.slower)} slower"))
-    facts += [(mode.name.capitalize(), "; ".join([mode.about, *mode.lines])) for mode in result.sections]
+    for one in (one for one in result.sections if one.lines):
+        name = one.name.replace("_", " ").capitalize()
+        facts.append((name, "; ".join(filter(None, [one.about, *one.lines]))))
     if result.incomplete:
         facts.append(("Not complete", result.incomplete))
     return [(word, one_line(text)) for word, text in facts]
 
 
-def _row(row: Row, texts: Texts) -> list[Any]:
+def _said(result: Result, row: Row) -> dict[str, OfProblem]:
+    """What modes say of a row, by their names."""
+    return {one.name: one.of_problems[row.problem] for one in result.sections if row.problem in one.of_problems}
+
+
+def _row(row: Row, said: Mapping[str, OfProblem], texts: Texts) -> list[Any]:
     choice, candidates = row.choice, row.candidates
     chosen = next((at for at, one in enumerate(candidates) if choice and one.same_configuration(choice)), -1)
     best = min((one.time_us for one in candidates if one.time_us and not one.failed), default=0.0)
@@ -111,8 +117,8 @@ def _row(row: Row, texts: Texts) -> list[Any]:
         "became": texts("failed" if row.failed else "unrecorded" if row.unrecorded else ""),
         "tie": _rounded(tie_share(row.problem.device, best)) if best else 0,
         "disturbed": int(row.disturbed),
-        "slower": int(row.verdict is not None and row.verdict.is_slower),
-        "verdict": texts(str(row.verdict or "")),
+        "found": texts(next((of.word for of in said.values() if of.word), "")),
+        "said": texts("; ".join(f"{name}: {of.text}" for name, of in said.items() if of.text)),
     }
     return [
         texts(row.outcome.value if row.outcome else ""),

@@ -70,14 +70,13 @@
     row.candidates = candidates.map(([what, took = null, spread = 0, failed = 0, label = 0]) => ({
       what, time: took, spread, failed: texts[failed], label: texts[label],
     }));
-    for (const name of ["label", "reason", "moved", "alias", "versions", "verdict", "became"]) {
+    for (const name of ["label", "reason", "moved", "alias", "versions", "said", "found", "became"]) {
       row[name] = texts[about[name] || 0];
     }
     row.tie = about.tie || 0;
     row.disturbed = Boolean(about.disturbed);
-    row.slower = Boolean(about.slower);
-    const { outcome, name, key, device, label, reason, verdict } = row;
-    const words = [outcome, name, key, device, label, reason, verdict, configuration(choice), ...row.tests];
+    const { outcome, name, key, device, label, reason, said } = row;
+    const words = [outcome, name, key, device, label, reason, said, configuration(choice), ...row.tests];
     row.words = words.join("\n").toLowerCase();
     return row;
   });
@@ -182,8 +181,8 @@
   const kernelCell = ({ tuner, kernel }) => nameCell(kernel, ".", tuner);
   const keyCell = (row) => clamped(row.key, "code quiet");
   function why(row) {
-    const slower = row.slower ? el("small", { class: "reason stale" }, row.verdict) : null;
-    return [row.reason ? el("small", { class: `reason ${row.outcome}` }, row.reason) : null, slower];
+    const found = row.found ? el("small", { class: "reason stale" }, row.said) : null;
+    return [row.reason ? el("small", { class: `reason ${row.outcome}` }, row.reason) : null, found];
   }
 
   const testCell = (test) => nameCell(test, "::");
@@ -263,7 +262,7 @@
     const facts = [
       ["Key", row.key], ["Device", row.device], ["Why", row.reason], ["Known as", row.label],
       ["Asked by", row.tests.join(", ")], ["Choice", configuration(row.choice)], ["Moved from", row.moved],
-      ["Entries of", row.alias], ["Tuned with", row.versions], ["Raced again", row.verdict],
+      ["Entries of", row.alias], ["Tuned with", row.versions], ["Found", row.said],
       ["Measured", row.disturbed ? "disturbed: something else may have run on the device" : ""],
     ].filter(([, text]) => text);
     const list = facts.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { class: "code" }, text)]);
@@ -300,7 +299,8 @@
     ],
   });
 
-  const isOf = { tuned: (row) => row.tuned !== null && !row.became, slower: (row) => row.slower };
+  const isOf = { tuned: (row) => row.tuned !== null && !row.became };
+  for (const name of Object.keys(report.found)) isOf[name] = (row) => row.found === name;
   for (const outcome of OUTCOMES) isOf[outcome] = (row) => row.outcome === outcome;
 
   function refresh() {
@@ -348,7 +348,7 @@
     const { counts } = report;
     const known = OUTCOMES.filter((name) => counts[name] || (report.judged && name === "hit"));
     const tiles = [...known.map((name) => tile(name, counts[name])), tile("tuned", counts.tuned)];
-    if (counts.slower) tiles.push(tile("slower", counts.slower));
+    tiles.push(...Object.entries(report.found).map(([name, many]) => tile(name, many)));
     const others = ["failed", "unrecorded", "fallback", "unused", "untracked"].filter((name) => counts[name]);
     tiles.push(...others.map((name) => fact(number(counts[name]), name)));
     if (counts.tuned) tiles.push(fact(seconds(report.seconds), "of tuning"));

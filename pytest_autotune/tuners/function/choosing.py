@@ -14,15 +14,14 @@ from pytest_autotune.cache.model import Candidate, Digest, Entry, Identity, Prob
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.function.identity import key_values, parts_of, source_text, sources_of
 from pytest_autotune.tuners.function.plan import Exhaustive, Found, Hold, Optuna, Plan, Random, Strategy
 from pytest_autotune.tuners.function.search import check, random_state_kept, search
 from pytest_autotune.tuners.function.space import Configuration, Space, TuningError
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.how import CallersClock, Measuring, make_clock
+from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
-from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
 from pytest_autotune.tuners.shared.functions import python_function
 from pytest_autotune.tuners.shared.library import version_of, versions_of
 from pytest_autotune.tuners.shared.source_digest import FORM, class_digest, digest, immutable_text, stable_value
@@ -183,7 +182,7 @@ def _taken(session: Session, request: Request, tuning: Tuning, forget: Callable[
         if session.policy.picks:  # it asks again what it runs with
             session.at_next_test(forget)
         elif not tuning.lookup.fallback:
-            _verify(request.plan, tuning, workers_of(session))
+            tuning.race(partial(_contest, request.plan, workers_of(session)))
             return found
         if not (why := _why_unusable(request, found)):
             return found
@@ -205,20 +204,15 @@ def _tuned(session: Session, request: Request, tuning: Tuning) -> Configuration:
     return outcome.best.configuration
 
 
-def _verify(plan: Plan, tuning: Tuning, workers: int) -> None:
-    """Race the loaded choice where it is its turn.
+def _contest(plan: Plan, workers: int) -> Contest | str:
+    """What is raced where a loaded choice is, or why it cannot be.
 
     :param workers: how many configurations may be compiled at a time.
     """
-    entry = tuning.entry
-    if not tuning.to_verify or entry is None:
-        return
     if stream_is_capturing():
-        tuning.verified(CAPTURED)
-        return
+        return CAPTURED
     if not isinstance(plan.strategy, Exhaustive) or plan.space.size > MOST_RACED:
-        tuning.verified(Verdict("its space is too large to be raced as a whole"))
-        return
+        return "its space is too large to be raced as a whole"
     candidates = [Candidate(params=one.params) for one in plan.space]
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
@@ -232,8 +226,7 @@ def _verify(plan: Plan, tuning: Tuning, workers: int) -> None:
         return CallersClock(own) if callable(own) else make_clock(own, plan.processor.on_gpu, how.flush_l2)
 
     expected = (*plan.callbacks.expected, UnusableTimesError)
-    with random_state_kept():
-        verify(tuning, Contest(candidates, ready, clock, expected, plan.processor.lock))
+    return Contest(candidates, ready, clock, expected, plan.processor.lock, around=random_state_kept)
 
 
 def choose_uncacheable(session: Session | None, plan: Plan, problem: Problem, reason: str) -> Configuration:

@@ -22,7 +22,6 @@ from pytest_autotune.cache.model import Candidate, Problem, UncacheableError
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks, runners
 from pytest_autotune.tuners.inductor.candidates import (
     Params,
@@ -46,7 +45,7 @@ from pytest_autotune.tuners.inductor.identity import (
     versions,
 )
 from pytest_autotune.tuners.measuring.clocks import Runner
-from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
+from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile, error_line
 
@@ -177,7 +176,7 @@ class Kernels(Part):
             if not self._is_compiled_ahead(original, autotuner, self._first_run_of_one, compile):
                 compile()
             return None
-        if self._session.may_verify(search.problem):  # its first call races all candidates
+        if self._session.may_race(search.problem):  # its first call races all candidates
             search.compiles_all = True
         elif len(search.configs) > 1 or descends(autotuner):
             with self._door(search) as tuning:
@@ -295,7 +294,7 @@ class Kernels(Part):
                     continue
                 try:
                     search.compile_too(choice)
-                    self._verify(search, tuning, choice, args, kwargs)
+                    tuning.race(partial(self._contest, search, choice, args, kwargs))
                     search.settle(choice)
                     break
                 except Exception as error:
@@ -304,19 +303,15 @@ class Kernels(Part):
                 return self._tune(autotuner, tuning, args, kwargs)
         return autotuner.run(*args, **kwargs)
 
-    def _verify(
-        self, search: Search, tuning: Tuning, choice: Candidate, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Race the loaded choice, whose launcher is there, where it is its turn."""
+    def _contest(
+        self, search: Search, choice: Candidate, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Contest | str:
+        """What is raced where the loaded choice is, whose launcher is there."""
         autotuner = search.autotuner
-        if not tuning.to_verify:
-            return
         if autotuner.device_props.type != "cuda":
-            tuning.verified(Verdict("it is not on a GPU"))
-            return
+            return "it is not on a GPU"
         if stream_is_capturing():
-            tuning.verified(CAPTURED)
-            return
+            return CAPTURED
         given = {name: value for name, value in kwargs.items() if name not in _OF_RUN}
         own = [one for one in autotuner.launchers if params_of(one.config) == choice.params]
         launchers = {params_of(one.config): one for one in [*own, *may_win(autotuner, autotuner.launchers)]}
@@ -326,7 +321,7 @@ class Kernels(Part):
             return dict(zip(candidates, runners(autotuner, some, args, given), strict=True))
 
         candidates = [Candidate(params=params) for params in launchers]
-        verify(tuning, Contest(candidates, ready, self._timed.clock, spent_s=search.compiled_s))
+        return Contest(candidates, ready, self._timed.clock, spent_s=search.compiled_s)
 
     def _tune(self, autotuner: Any, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         times_ms = self._times_ms[id(autotuner)] = {}

@@ -15,20 +15,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.model import Candidate, Entry, Problem, significant
+from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.run.verify import Verdict, worth_of
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
+from pytest_autotune.tuners.measuring.race import OwnRace, Raced
 from pytest_autotune.tuners.measuring.times import Comparison, Measurement
-from pytest_autotune.tuners.measuring.verifying import DISTURBED, report, slower
 from pytest_autotune.tuners.shared.candidates import (
     EVERY_CANDIDATE_FAILED,
     does_not_compile,
@@ -79,7 +79,7 @@ class Templates(Part):
         problem = Problem(self.tuner, op, key, device_of(on.type, on.index))
         if session.policy.picks:  # the next test asks again what it runs with
             session.at_next_test(forget_compiled)
-        if benchmark is None and session.may_verify(problem):
+        if benchmark is None and session.may_race(problem):
             return {}  # they are compiled then, and this is asked again with a benchmark
         with session.tuning(
             problem,
@@ -93,52 +93,50 @@ class Templates(Part):
                 if reason := _does_not_compile(offered, tuning.entry):
                     tuning.reject(reason)
                 else:
-                    self._verify(choices, benchmark, offered, tuning)
+                    tuning.race(partial(self._contest, choices, benchmark, offered, tuning))
                     return offered.times_ms(tuning.entry)
             if benchmark is None:  # asks whether the candidates have to be compiled
                 return {}
             return self._measure(choices, benchmark, offered, tuning)
 
-    def _verify(self, choices: Sequence[Any], benchmark: _Benchmark | None, offered: _Offered, tuning: Tuning) -> None:
-        """Measure the candidates of a loaded decision again, where it is its turn."""
-        entry = tuning.entry
-        if not tuning.to_verify or entry is None:
-            return
+    def _contest(
+        self, choices: Sequence[Any], benchmark: _Benchmark | None, offered: _Offered, tuning: Tuning
+    ) -> OwnRace | str:
+        """How a loaded decision is raced."""
         if benchmark is None:
-            tuning.verified(Verdict("its candidates were not compiled"))
-        elif choices[0].layout.device.type != "cuda":
-            tuning.verified(Verdict("it is not on a GPU"))
-        else:
-            report(tuning, lambda is_over: self._verdict(choices, benchmark, offered, tuning, entry))
+            return "its candidates were not compiled"
+        if choices[0].layout.device.type != "cuda":
+            return "it is not on a GPU"
+        return partial(self._raced, choices, benchmark, offered, tuning)
 
-    def _verdict(
-        self, choices: Sequence[Any], benchmark: _Benchmark, offered: _Offered, tuning: Tuning, entry: Entry
-    ) -> Verdict:
+    def _raced(
+        self, choices: Sequence[Any], benchmark: _Benchmark, offered: _Offered, tuning: Tuning, worth: float
+    ) -> Raced | str:
         """Whether the winner of a loaded decision is still the fastest.
 
         Inductor measures one after the other, on inputs that it makes for each time, so they cannot take turns. The two
         that matter are measured twice, and the winner is slower where it is both times.
         """
-        winner, worth = offered.winner(entry), worth_of(tuning.lookup.problem.device)
+        entry = tuning.entry
+        assert entry is not None
+        winner = offered.winner(entry)
         with self._timed.during(tuning):
             began = time.perf_counter()
             first = self._timed.measured(benchmark, choices)
             best = min(first, key=lambda choice: first[choice].median_us, default=None)
             seems_slower = winner in first and _compared(first[winner], first[best]).is_slower(worth)
             again = self._timed.measured(benchmark, [best, winner]) if seems_slower else {}
-            verdict = Verdict(raced=len(first), measured_seconds=significant(time.perf_counter() - began))
+            raced = Raced(len(first), measured_s=time.perf_counter() - began)
         if winner not in first:
-            return Verdict("it was not measured in this process")
-        if tuning.lookup.disturbed:
-            return replace(verdict, reason=DISTURBED)
+            return "it was not measured in this process"
         found = _compared(again[winner], again[best]) if len(again) == 2 else None
         if found is None or not found.is_slower(worth):
-            return verdict
+            return raced
         times_ms = {choice: one.median_us / 1000 for choice, one in first.items()}
-        candidates = [offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices]
+        candidates = tuple(offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices)
         problem, fingerprint = tuning.lookup.identity
-        new = replace(entry, problem=problem, fingerprint=fingerprint, versions=versions())
-        return slower(verdict, found, again[best].median_us, replace(new, candidates=tuple(candidates)))
+        new = replace(entry, problem=problem, fingerprint=fingerprint, versions=versions(), candidates=candidates)
+        return replace(raced, slower=found, best_us=again[best].median_us, entry=new)
 
     def _measure(
         self,

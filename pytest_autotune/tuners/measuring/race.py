@@ -14,8 +14,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+from pytest_autotune.cache.model import Candidate, Entry
 from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, settle, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.launching import Launching, Racing, Result
@@ -52,6 +54,8 @@ STALL_US = 10_000.0
 MAY_WIN = 0.5
 #: How often a stage is run again in one race.
 REPEATS = 4
+#: Why nothing can be raced then.
+CAPTURED = "a CUDA graph was captured"
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,52 @@ class Limits:
     all_us: float = 1_000_000.0
     least: int = 3
     most: int = 1000
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What a tuner brings to the race of a loaded choice.
+
+    :param candidates: all that are on offer now, without times.
+    :param ready: makes some of them ready to be launched, without holding the device, and leaves out what cannot be.
+    :param make_clock: what times them.
+    :param expected: errors that are a candidate's own.
+    :param on: names the processor where it is not the current GPU.
+    :param spent_s: seconds that were spent before on making candidates ready.
+    :param around: entered around the race.
+    """
+
+    candidates: Iterable[Candidate]
+    ready: Callable[[Sequence[Candidate]], Mapping[Candidate, Runner]]
+    make_clock: Callable[[], Clock]
+    expected: tuple[type[BaseException], ...] = ()
+    on: str = ""
+    spent_s: float = 0.0
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+@dataclass(frozen=True)
+class Raced:
+    """What the race of a loaded choice came to.
+
+    :param number: how many candidates raced, the choice among them.
+    :param slower: how the choice compares with the one that beats it; None where it is as good as any.
+    :param best_us: the time of that one, in microseconds.
+    :param measured_s: how long the device was held, in seconds.
+    :param entry: what holds that one in place of the choice.
+    """
+
+    number: int
+    disturbed: bool = False
+    slower: Comparison | None = None
+    best_us: float = 0.0
+    measured_s: float = 0.0
+    entry: Entry | None = None
+
+
+#: What a tuner brings that has to race its candidates itself: is given by which share of the other's time a choice has
+#: to be slower to be called so; what came of it, or why there was none.
+OwnRace = Callable[[float], Raced | str]
 
 
 class Race:

@@ -17,11 +17,11 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.cache.foreign_text import words_of
+from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.library import guarded
-from pytest_autotune.tuners.triton.ahead import CompilingAhead
+from pytest_autotune.tuners.triton.ahead import Ahead
 from pytest_autotune.tuners.triton.choosing import Choices
 from pytest_autotune.tuners.triton.compilations import Compilations, CompiledChoices
 from pytest_autotune.tuners.triton.identity import NAME
@@ -79,7 +79,6 @@ class Adapter:
         self._untracked: set[str] = set()
         self._compilations: Compilations | None = None
         self._heuristics: autotuners.HeuristicsOver | None = None
-        self._ahead: CompilingAhead | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
@@ -143,22 +142,15 @@ class Adapter:
 
         wrapt.register_post_import_hook(watch, environment.COMPILER_MODULE)
 
-    def prepare(self, suite: Suite) -> None:
-        """Compile loaded choices ahead of the tests; see :class:`~pytest_autotune.tuners.protocol.Suite`."""
+    def prepare(self, suite: Suite) -> list[Job]:
+        """Compile loaded choices ahead of the tests; see :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         session, heuristics, compilations = self._session, self._heuristics, self._compilations
-        if session is not None and heuristics is not None and compilations is not None and compilations.is_hooked:
-            self._ahead = CompilingAhead(session, self._autotuner_class, heuristics)
-            self._ahead.start(suite)
-
-    def finish(self) -> None:
-        """The tests are over."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.stop()
+        if session is None or heuristics is None or compilations is None or not compilations.is_hooked:
+            return []
+        return list(Ahead(session, self._autotuner_class, heuristics).jobs(suite))
 
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
-        self.finish()
         self._hooked.close()
         self._autotuner_class = self._compilations = None
 

@@ -1,23 +1,21 @@
-"""Compiles the choices of a loaded cache beside the tests, in threads, into Triton's own cache on disk.
+"""Compiles the choices of a loaded cache beside the tests, into Triton's own cache on disk.
 
 Each entry says what its choice was compiled for. A test that launches what is being compiled waits for it, and finds it
-on disk; what has not begun it compiles itself. What fails here is left to the test.
+on disk.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Device
-from pytest_autotune.run.collected import CompiledAhead
+from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.protocol import Suite
-from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.tuners.triton import interpreter
@@ -40,8 +38,8 @@ from pytest_autotune.tuners.triton.specialisation_text import (
 MOST_OF_ENTRY = 64
 
 
-class CompilingAhead:
-    """What one process compiles beside its tests.
+class Ahead:
+    """What of one process can be compiled beside its tests.
 
     :param autotuner_class: Triton's.
     :param heuristics: those over autotuners.
@@ -51,13 +49,9 @@ class CompilingAhead:
         self._session = session
         self._class = autotuner_class
         self._heuristics = heuristics
-        self._pool: CompilePool | None = None
-        self._cache_folder = ""
-        self._seconds: list[float] = []
-        self._failures: list[str] = []
 
-    def start(self, suite: Suite) -> None:
-        """Begin; the tests go on at once.
+    def jobs(self, suite: Suite) -> Iterator[Job]:
+        """What to compile; what the tests need first in front.
 
         :raises HookError: where this Triton is not known to compile so.
         """
@@ -66,50 +60,24 @@ class CompilingAhead:
         if index is None or device is None or not environment.reads_what_others_compile():
             return
         apart.check_version()
-        jobs = list(self._jobs(suite, index, device))
-        if jobs:
-            self._cache_folder = environment.cache_folder()
-            self._session.compile_in(suite.folder)
-            self._pool = CompilePool(min(suite.threads, len(jobs)), leave_to_others).__enter__()
-            for kernel, config, text in jobs:
-                self._pool.submit(self._compile, kernel, config, text, device.arch)
+        cache_folder = environment.cache_folder()
+        for autotuner in self._ordered(suite):
+            try:
+                # By its number: whoever asks Triton's functions for a hash has them hash their source.
+                choices = {(id(one[0]), id(one[1]), one[2]): one for one in self._choices(autotuner, index, device)}
+            except Exception as error:  # of this kernel nothing is compiled ahead
+                yield partial(_fail, error)
+                continue
+            for kernel, config, text in choices.values():
+                yield partial(_do, cache_folder, kernel, config, text, device.arch)
 
-    def stop(self) -> None:
-        """Begin nothing any more, wait for what has begun, and say what was done."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
-            pool.__exit__(None, None, None)
-            self._session.ahead = CompiledAhead(
-                len(self._seconds), round(sum(self._seconds), 3), len(self._failures), next(iter(self._failures), "")
-            )
-
-    def _compile(self, kernel: Any, config: Any, text: str, arch: str) -> None:
-        started = time.perf_counter()
-        try:
-            # A test may have given Triton another folder, or listen to what is compiled.
-            is_usual = environment.cache_folder() == self._cache_folder and environment.reads_what_others_compile()
-            if is_usual and _compile(kernel, config, text, arch):
-                self._seconds.append(time.perf_counter() - started)
-        except (CompiledElsewhere, apart.ChangedMeanwhile):
-            pass
-        except Exception as error:  # the test that launches it, if any does, gets the error
-            self._failures.append(f"{type(error).__name__}: {error}")
-
-    def _jobs(self, suite: Suite, index: EntryIndex, device: Device) -> Iterator[tuple[Any, Any, str]]:
-        """A kernel, its choice, and what to compile that for; what the tests need first in front."""
+    def _ordered(self, suite: Suite) -> list[Any]:
         live = {id(one): one for one in autotuners.live_objects(self._class)}
         ordered = reached(suite.tests, lambda value: id(value) in live)
         if not suite.is_part:
             met = set(map(id, ordered))
             ordered += [one for one in live.values() if id(one) not in met]
-        for autotuner in ordered:
-            try:
-                # By its number: whoever asks Triton's functions for a hash has them hash their source.
-                jobs = {(id(one[0]), id(one[1]), one[2]): one for one in self._choices(autotuner, index, device)}
-                yield from jobs.values()
-            except Exception as error:  # of this kernel nothing is compiled ahead
-                self._failures.append(f"{type(error).__name__}: {error}")
+        return ordered
 
     def _choices(self, autotuner: Any, index: EntryIndex, device: Device) -> Iterator[tuple[Any, Any, str]]:
         """The choices of one autotuner that hold here, with what to compile them for."""
@@ -138,6 +106,25 @@ class CompilingAhead:
             if config is not None and entry.fingerprint in trusted:
                 for text in entry.compiled[:MOST_OF_ENTRY]:
                     yield kernel, config, text
+
+
+def _fail(error: Exception) -> bool:
+    raise error
+
+
+def _do(cache_folder: str, kernel: Any, config: Any, text: str, arch: str) -> bool:
+    """Compile one choice, in a thread of a pool.
+
+    :param cache_folder: Triton's, when the tests began.
+    :returns: whether that was to be done here.
+    """
+    leave_to_others()
+    try:
+        # A test may have given Triton another folder, or listen to what is compiled.
+        is_usual = environment.cache_folder() == cache_folder and environment.reads_what_others_compile()
+        return is_usual and _compile(kernel, config, text, arch)
+    except (CompiledElsewhere, apart.ChangedMeanwhile):
+        return False
 
 
 def _known_device(index: EntryIndex) -> Device | None:

@@ -33,7 +33,7 @@ from pytest_autotune.tuners.triton.identity import (
 )
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver, pruner_of
-from pytest_autotune.tuners.triton.tuning import failure_text, tune, verify_choice
+from pytest_autotune.tuners.triton.tuning import contest_of, failure_text, tune
 
 
 class Choices:
@@ -175,7 +175,7 @@ class Choices:
             except Exception as error:
                 tuning.reject(does_not_compile(failure_text(error)))
                 continue
-            verify_choice(call, identity.offered, tuning, self._session)
+            tuning.race(partial(contest_of, call, identity.offered, self._session))
             call.adopt(config, {config: (tuning.entry.choice.time_us or 0.0) / 1000})
             self._compiled.chosen(call, tuning.entry, config, kernel)
             return True

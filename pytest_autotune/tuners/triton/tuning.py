@@ -15,11 +15,9 @@ from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.run.verify import Verdict
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, triton_clock
 from pytest_autotune.tuners.measuring.launching import Result
-from pytest_autotune.tuners.measuring.race import Race
-from pytest_autotune.tuners.measuring.verifying import CAPTURED, Contest, verify
+from pytest_autotune.tuners.measuring.race import CAPTURED, Contest, Race
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, clear_tracebacks, error_line, rounded_us
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.call import Call
@@ -181,26 +179,20 @@ def candidate(
     return Candidate(params=params, time_us=rounded_us(time_ms * 1000), label=label)
 
 
-def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: Tuning, session: Session) -> None:
-    """Race the loaded choice where it is its turn.
+def contest_of(call: Call, offered: Mapping[tuple[Value, ...], Any], session: Session) -> Contest | str:
+    """What is raced where a loaded choice is, or why it cannot be.
 
     :param offered: the candidates by their params.
     """
-    if not tuning.to_verify:
-        return
     if interpreter.interprets(call.autotuner):
-        tuning.verified(Verdict("it was interpreted, and times mean nothing"))
-        return
+        return "it was interpreted, and times mean nothing"
     if not autotuners.is_of_triton(call.autotuner):
-        tuning.verified(Verdict("it is a Python function, whose launches are its own"))
-        return
+        return "it is a Python function, whose launches are its own"
     if stream_is_capturing():
-        tuning.verified(CAPTURED)
-        return
+        return CAPTURED
     make_clock = clock_for(call.autotuner)
     if make_clock is None:
-        tuning.verified(Verdict("its kernel brings a benchmark of its own"))
-        return
+        return "its kernel brings a benchmark of its own"
 
     def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
         configs = [offered[candidate.params] for candidate in candidates]
@@ -214,8 +206,7 @@ def verify_choice(call: Call, offered: Mapping[tuple[Value, ...], Any], tuning: 
             runners[candidate] = runner(call, config, code)
         return runners
 
-    candidates = [Candidate(params=params) for params in offered]
-    verify(tuning, Contest(candidates, ready, make_clock, autotuners.expected_failures()))
+    return Contest([Candidate(params=params) for params in offered], ready, make_clock, autotuners.expected_failures())
 
 
 @contextmanager

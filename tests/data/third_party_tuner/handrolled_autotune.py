@@ -18,7 +18,6 @@ from pytest_autotune.adapters import (
     cpu,
     digest,
     source_digest,
-    verify,
 )
 
 
@@ -72,7 +71,7 @@ class Adapter:
         versions = Versions((("handrolled", self._library.__version__),))
         with session.tuning(problem, fingerprint, offered, versions, candidates=names) as tuning:
             if tuning.entry is not None:
-                verify(tuning, Contest(names(), ready, HostClock, on="cpu"))
+                tuning.race(lambda: Contest(names(), ready, HostClock, on="cpu"))
                 return on_offer[tuning.entry.choice.params]
             with tuning.measuring("cpu"):
                 times = tuned.time_all(items)

@@ -1,0 +1,144 @@
+"""Loaded choices are compiled beside the tests, in threads, so that a launch finds its kernel compiled.
+
+What can be compiled is known to the tuners (``prepare`` of :class:`pytest_autotune.tuners.protocol.Adapter`). A test
+that launches what is being compiled waits for it; what has not begun it compiles itself. What fails here is left to the
+test.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pytest_autotune import devices
+from pytest_autotune.cache.counted import counted
+from pytest_autotune.run.mode import Beside, Job, Mode, Section
+from pytest_autotune.run.result import Result
+from pytest_autotune.run.session import Session
+from pytest_autotune.tuners.shared.compile_pool import CompilePool
+from pytest_autotune.workers.events import Event
+from pytest_autotune.workers.folder import Membership
+from pytest_autotune.workers.locks import in_distributed_run
+
+#: The kind of event that tells what a process has compiled.
+COMPILED = "compiled ahead"
+#: More threads would only wait for Python's lock, of which Triton's compiler holds 15 %, and keep the tests from it.
+MOST_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What was compiled beside the tests, by one process or by all.
+
+    :param kernels: how many compilations.
+    :param seconds: that they took in all, on several cores.
+    :param failed: how many could not be done, and were left to the tests.
+    :param reason: why the first of them could not.
+    """
+
+    kernels: int = 0
+    seconds: float = 0.0
+    failed: int = 0
+    reason: str = ""
+
+    @staticmethod
+    def of(events: Iterable[Event]) -> Compiled:
+        """What all processes have compiled: none of them what another one does."""
+        every = []
+        for event in events:
+            if event.kind == COMPILED:
+                with suppress(TypeError):  # it only looks like one, as in a damaged file
+                    every.append(Compiled(**event.data))
+        return Compiled(
+            sum(one.kernels for one in every),
+            round(sum(one.seconds for one in every), 3),
+            sum(one.failed for one in every),
+            next((one.reason for one in every if one.reason), ""),
+        )
+
+
+class CompileAhead(Mode):
+    """What one process compiles beside its tests.
+
+    :param always: whatever else runs on the machine.
+    """
+
+    name = "compile_ahead"
+
+    def __init__(self, *, always: bool = False) -> None:
+        self._always = always
+        self._pool: CompilePool | None = None
+        self._membership: Membership | None = None
+        self._seconds: list[float] = []
+        self._failures: list[str] = []
+
+    def collected(self, run: Session, beside: Beside) -> None:
+        usable = cores(devices.cpu().multiprocessors) // beside.processes
+        threads = min(max(usable - 1, self._always), MOST_THREADS)
+        if run.index is None or beside.folder is None or not threads or in_distributed_run():
+            return
+        jobs = beside.jobs()
+        if not jobs:
+            return
+        try:
+            self._membership = Membership(beside.folder)
+        except OSError:  # reported when the run began
+            return
+        run.compile_in(beside.folder)
+        self._pool = CompilePool(min(threads, len(jobs))).__enter__()
+        for job in jobs:
+            self._pool.submit(self._do, job)
+
+    def _do(self, job: Job) -> None:
+        started = time.perf_counter()
+        try:
+            if job():
+                self._seconds.append(time.perf_counter() - started)
+        except Exception as error:  # the test that launches it, if any does, gets the error
+            self._failures.append(f"{type(error).__name__}: {error}")
+
+    def end(self) -> Iterable[Event]:
+        """Begin nothing any more, wait for what has begun, and say what was done."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        pool.shutdown(cancel_futures=True)
+        pool.__exit__(None, None, None)
+        if self._membership is not None:
+            self._membership.end()
+            self._membership = None
+        done = Compiled(
+            len(self._seconds), round(sum(self._seconds), 3), len(self._failures), next(iter(self._failures), "")
+        )
+        yield Event(COMPILED, data=asdict(done))
+
+    def section(self, result: Result) -> Section:
+        done = Compiled.of(result.collected.of_modes)
+        kernels, failed = counted(done.kernels, "kernel"), counted(done.failed, "kernel")
+        return Section(
+            self.name,
+            str(self),
+            notes=(f"{kernels} compiled ahead in {done.seconds:.1f}s",) if done.kernels else (),
+            details=(f"{failed} not compiled ahead: {done.reason}",) if done.failed else (),
+            data={"compiled_ahead": asdict(done)},
+        )
+
+
+def make(compile_ahead: str) -> CompileAhead | None:
+    """The mode, by its option."""
+    return None if compile_ahead == "off" else CompileAhead(always=compile_ahead == "always")
+
+
+def cores(affinity: int, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The cores that this process may use: a container may have less time of them than there are.
+
+    :param affinity: those that it may run on.
+    :param quota: where the time of a container stands, ``MICROSECONDS PERIOD``.
+    """
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        time_us, period_us = map(int, quota.read_text(encoding="ascii").split())
+        return max(min(affinity, time_us // period_us), 1)
+    return affinity

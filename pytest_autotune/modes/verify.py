@@ -1,0 +1,425 @@
+"""Loaded choices are raced against the other candidates: is each still the fastest?
+
+It is a tuning in which the choice holds the ties: another candidate has to be faster by a share that counts
+(:data:`WORTH`), and by more than three standard errors where these two race once more. What is compared was measured in
+one race; times in a file are never compared with new ones.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from typing import Any
+
+from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.diff import winner
+from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, significant
+from pytest_autotune.cache.ties import noise_of
+from pytest_autotune.report.gate import Limit, asked_nothing
+from pytest_autotune.report.naming import described
+from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.mode import Finding, Mode, OfProblem, Section
+from pytest_autotune.run.result import Gate, Result
+from pytest_autotune.run.rows import Row
+from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
+from pytest_autotune.tuners.measuring.clocks import Clock, Runner
+from pytest_autotune.tuners.measuring.launching import Result as Launched
+from pytest_autotune.tuners.measuring.race import Contest, Limits, OwnRace, Race, Raced
+from pytest_autotune.tuners.shared.candidates import error_line, rounded_us
+from pytest_autotune.workers.events import RACED, Event, race_of
+from pytest_autotune.workers.locks import in_distributed_run
+
+#: A choice is slower where another candidate saves this share of the other's time, or more.
+WORTH = 0.05
+ALL = "all"
+#: The kind of event that says why a choice was not raced.
+NOT_RACED = "not raced"
+#: Why not, of a tuner whose adapter does not ask for it,
+NO_WAY_IN = "its tuner cannot race it"
+#: and of what came too late.
+TIME_OVER = "the time for it was over"
+DISTURBED = "something else may have run on the device"
+#: What one race may cost. Long kernels differ less from launch to launch.
+LIMITS = Limits(each_us=50_000.0, all_us=300_000.0)
+#: So many candidates are made ready before it is asked again whether there is time.
+AT_A_TIME = 16
+_PART = re.compile(r"(\d+)/(\d+)")
+
+
+@dataclass(frozen=True)
+class Share:
+    """The problems whose turn it is: one of several parts that together are all of them.
+
+    :param part: the number of this part, from 1.
+    """
+
+    part: int = 1
+    parts: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """Parse ``"all"``, or ``"2/7"`` for the second of seven parts.
+
+        :raises ValueError: for anything else.
+        """
+        if text == ALL:
+            return cls()
+        match = _PART.fullmatch(text)
+        if match is None or not 0 < int(match[1]) <= int(match[2]):
+            raise ValueError(f"expected {ALL}, or a part such as 2/7, not {text!r}")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return ALL if self.parts == 1 else f"{self.part}/{self.parts}"
+
+    def has_turn(self, problem: Problem) -> bool:
+        """Whether it is this problem's turn."""
+        return int(problem.digest, 16) % self.parts == self.part - 1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a loaded choice whose turn it was.
+
+    Times are in microseconds and seconds.
+
+    :param reason: why it was not raced; empty where it was.
+    :param raced: how many candidates raced, the choice among them.
+    :param slower: by which share of the fastest one's time the choice is slower; 0 where it is not.
+    :param error_us: by how much the difference of the two may be wrong: two standard errors.
+    :param seconds: what it took, with compiling and waiting.
+    :param measured_seconds: how long the device was held.
+    :param entry: what a dump keeps instead of the entry that was loaded; None where the choice is good.
+    """
+
+    reason: str = ""
+    raced: int = 0
+    slower: float = 0.0
+    choice_us: float = 0.0
+    best_us: float = 0.0
+    error_us: float = 0.0
+    seconds: float = 0.0
+    measured_seconds: float = 0.0
+    entry: Entry | None = None
+
+    def event(self, lookup: Lookup) -> Event:
+        """The verdict on the choice of a lookup, as it is written down."""
+        kind = NOT_RACED if self.reason else RACED
+        data = {name: value for name, value in asdict(replace(self, entry=None)).items() if value}
+        return Event(kind, race_of(lookup.identity), self.entry, lookup.test, data)
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether another candidate is faster by so much that it counts."""
+        return self.entry is not None
+
+    @property
+    def best(self) -> str:
+        """The candidate that is faster, in words."""
+        best = winner(self.entry) if self.entry is not None else None
+        return "" if best is None else str(best)
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"not verified: {self.reason}"
+        if not self.is_slower:
+            return "as fast as any"
+        return (
+            f"the choice takes {1 + self.slower:.2f} x ({self.best}), "
+            f"{self.choice_us:.4g} us -> {self.best_us:.4g} us, +-{self.error_us:.2g}"
+        )
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """For the JSON report."""
+        return {
+            "slower": self.slower,
+            "faster": self.best,
+            "choice_us": self.choice_us,
+            "faster_us": self.best_us,
+            "error_us": self.error_us,
+            "raced": self.raced,
+            "not_raced": self.reason,
+            "seconds": self.seconds,
+            "device_seconds": self.measured_seconds,
+        }
+
+
+class Verify(Mode):
+    """Whose choices are raced again.
+
+    :param seconds: each process spends no more than that, and what it has begun.
+    :param limit: how many choices may be slower; None where that is not judged.
+    """
+
+    name = "verify"
+    without_loaded = "there is no choice to race"
+
+    def __init__(self, share: Share, seconds: float, limit: Limit | None = None) -> None:
+        self._share = share
+        self._limit = limit
+        self._left_s = seconds
+
+    def __str__(self) -> str:
+        return str(self._share)
+
+    # In a process that runs tests.
+
+    @property
+    def _why_not(self) -> str:
+        """Why no race may begin now; empty where one may."""
+        if in_distributed_run():  # ranks that race a kernel with a collective would wait for each other
+            return "one of several ranks"
+        return "" if self._left_s > 0 else TIME_OVER
+
+    def has_turn(self, problem: Problem, *, now: bool = False) -> bool:
+        return self._share.has_turn(problem) and not (now and self._why_not)
+
+    def race(self, run: Session, tuning: Tuning, contest: Callable[[], Any]) -> None:
+        lookup = tuning.lookup
+        try:
+            brought: Contest | OwnRace | str = contest()
+        except Exception as error:
+            brought = error_line(error)
+        if why := brought if isinstance(brought, str) else self._why_not:
+            run.append(Verdict(why).event(lookup))
+            return
+        assert not isinstance(brought, str)
+        with run.claimed(race_of(lookup.identity)) as is_mine:
+            if not is_mine:  # another worker races it, or has
+                return
+            started = time.perf_counter()
+            verdict = self._verdict(tuning, brought)
+            took_s = time.perf_counter() - started
+            self._left_s -= took_s
+            took_s += brought.spent_s if isinstance(brought, Contest) else 0.0
+            run.append(replace(verdict, seconds=significant(took_s)).event(lookup))
+
+    def _verdict(self, tuning: Tuning, brought: Contest | OwnRace) -> Verdict:
+        device = tuning.lookup.problem.device
+        over_s, worth = time.perf_counter() + self._left_s, max(WORTH, noise_of(device))
+        try:
+            if isinstance(brought, Contest):
+                with brought.around():
+                    raced = _race(brought, tuning, worth, lambda: time.perf_counter() > over_s)
+            else:
+                raced = brought(worth)
+        except Exception as error:  # a candidate's own, which must not fail a test that does not launch it
+            return Verdict(error_line(error))
+        return Verdict(raced) if isinstance(raced, str) else _result(raced, tuning.lookup.disturbed)
+
+    # Where the run comes together.
+
+    def replacing(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
+        """What is faster than the loaded choice; of several for one problem, the one that is so by most."""
+        asked = {(race_of(lookup.identity), lookup.test) for lookup in lookups}
+        found: dict[Identity, Verdict] = {}
+        for event, verdict in verdicts(events):
+            if verdict.entry is not None and (event.asked, event.test) in asked:
+                best = found.get(verdict.entry.identity, verdict)
+                found[verdict.entry.identity] = max(best, verdict, key=lambda one: (one.slower, repr(one.entry)))
+        return [verdict.entry for verdict in found.values() if verdict.entry is not None]
+
+    def section(self, result: Result) -> Section:
+        found = self._by_problem(result)
+        raced = sum(not verdict.reason for verdict in found.values())
+        slower = [row for row in result.rows if row.problem in found and found[row.problem].is_slower]
+        slower.sort(key=lambda row: -found[row.problem].slower)
+        why_not = Counter((problem.tuner, one.reason) for problem, one in found.items() if one.reason)
+        not_raced = sorted(why_not.items())
+        gate = self._judged(result, len(slower), raced, why_not)
+        seconds = round(sum(one.seconds for one in found.values()), 3)
+        data = {
+            "share": str(self),
+            "raced": raced,
+            "slower": len(slower),
+            "not_raced": [{"tuner": tuner, "reason": why, "problems": of} for (tuner, why), of in not_raced],
+            "seconds": seconds,
+            "device_seconds": round(sum(one.measured_seconds for one in found.values()), 3),
+            "gate": {"limit": gate.limit, "failed": gate.failure, "skipped": gate.skipped},
+        }
+        took = f" in {seconds:.1f}s" if seconds >= 0.1 else ""
+        lines = [f"verify {self}: {counted(raced, 'choice')} raced{took}{f': {len(slower)} slower' if slower else ''}"]
+        lines += [f"{counted(of, 'choice')} of {tuner} not raced: {why}" for (tuner, why), of in not_raced]
+        if slower and result.request.update and result.dump is None:
+            lines.append(f"Re-run with {result.request.update} --autotune-verify to replace slower choices.")
+        if not result.is_judged:
+            lines = [f"verify {self}: nothing was loaded, so there was no choice to race"]
+        return Section(
+            self.name,
+            str(self),
+            tuple(lines),
+            tuple(_finding(row, found[row.problem], fails=bool(gate.failure)) for row in slower),
+            of_problems={row.problem: _of_problem(found.get(row.problem)) for row in result.rows},
+            data={"verify": data},
+            gate=gate,
+        )
+
+    def _by_problem(self, result: Result) -> dict[Problem, Verdict]:
+        """The verdict on each problem whose turn it was."""
+        found: dict[Problem, Verdict] = {}
+        for event, verdict in verdicts(result.collected.of_modes):
+            assert event.asked is not None
+            # Of several races, such as those of workers on two machines, the one that found most.
+            best = found.get(event.asked.problem, verdict)
+            found[event.asked.problem] = max(best, verdict, key=lambda one: (one.slower, not one.reason, one.seconds))
+        for row in result.rows:
+            is_used = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.every_failed
+            if is_used and self._share.has_turn(row.problem):
+                found.setdefault(row.problem, Verdict(NO_WAY_IN))
+        return found
+
+    def _judged(self, result: Result, slower: int, raced: int, why_not: Mapping[tuple[str, str], int]) -> Gate:
+        """Whether more choices are slower than the user allows."""
+        limit, gate = self._limit, Gate(name="drift")
+        if limit is None or result.gate.is_usage_error:
+            return gate
+        gate = replace(gate, limit=limit.text)
+        late = sum(number for (_, why), number in why_not.items() if why == TIME_OVER)
+        if limit.exceeded_by(slower, raced):
+            compared = limit.compared(slower, raced)
+            return replace(gate, failure=f"maximum allowed drift of autotune choices exceeded: {compared}")
+        if raced:
+            return gate
+        if nothing := asked_nothing(result):
+            return replace(gate, failure=nothing)
+        if late:
+            why = f"not one of {counted(late, 'choice')} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
+            return replace(gate, failure=why)
+        if result.is_empty:
+            why = "no entry is loaded, so no choice was raced (add some with --autotune-update)"
+            return replace(gate, failure=why)
+        why = "not one was raced" if result.is_judged else "nothing was loaded"
+        return replace(gate, skipped=f"drift of autotune choices not judged: {why}")
+
+
+def parse(text: str) -> Share:
+    """See :class:`Share`."""
+    return Share.parse(text)
+
+
+def make(verify: Share, max_drift: Limit | None, verify_seconds: float) -> Verify:
+    """The mode, by its options."""
+    return Verify(verify, verify_seconds, max_drift)
+
+
+def verdicts(events: Iterable[Event]) -> Iterator[tuple[Event, Verdict]]:
+    """The verdicts among events; what only looks like one, as in a damaged file, is none."""
+    for event in events:
+        if event.kind in (RACED, NOT_RACED) and event.asked is not None:
+            with suppress(TypeError):
+                yield event, Verdict(**event.data, entry=event.entry)
+
+
+def _finding(row: Row, verdict: Verdict, *, fails: bool) -> Finding:
+    test = row.tests[0] if row.tests else ""
+    return Finding("SLOWER", described(row.problem, row.label), str(verdict), test, fails)
+
+
+def _of_problem(verdict: Verdict | None) -> OfProblem:
+    if verdict is None:
+        return OfProblem("", {"verdict": None})
+    return OfProblem(str(verdict), {"verdict": verdict.mapping}, "slower" if verdict.is_slower else "")
+
+
+# A race.
+
+
+def _result(raced: Raced, is_disturbed: bool) -> Verdict:
+    verdict = Verdict(raced=raced.number, measured_seconds=significant(raced.measured_s))
+    if raced.disturbed or is_disturbed:
+        return replace(verdict, reason=DISTURBED)
+    if raced.slower is None:
+        return verdict
+    return replace(
+        verdict,
+        slower=significant(raced.slower.slower),
+        choice_us=rounded_us(raced.best_us * (1 + raced.slower.slower)),
+        best_us=rounded_us(raced.best_us),
+        error_us=significant(2 * raced.slower.error * raced.best_us, 2),
+        entry=raced.entry,
+    )
+
+
+def _race(contest: Contest, tuning: Tuning, worth: float, is_over: Callable[[], bool]) -> Raced | str:
+    """Race what a tuner brings; or why that cannot be."""
+    entry = tuning.entry
+    assert entry is not None
+    ordered = _likeliest_first(contest, entry)
+    if len(ordered) < 2 or not _is_choice(ordered[0], entry):
+        return "there is nothing to race it against"
+    runners: dict[Candidate, Runner] = {}
+    rest = iter(ordered)
+    while batch := list(islice(rest, AT_A_TIME)):
+        runners.update(contest.ready(batch))
+        if is_over():
+            break
+    racing = list(runners)
+    if ordered[0] not in runners:
+        return "it cannot be launched"
+    if len(racing) < 2:
+        return "no other candidate can be launched"
+    with tuning.measuring(contest.on):
+        began = time.perf_counter()
+        winner, results, raced = races(contest.make_clock(), list(runners.values()), worth, contest.expected)
+        raced = replace(raced, measured_s=time.perf_counter() - began)
+    if winner is None:
+        return raced
+    timed = [_timed(candidate, result) for candidate, result in zip(racing, results, strict=True)]
+    best = timed[winner] = replace(racing[winner], time_us=rounded_us(raced.best_us))
+    problem, fingerprint = tuning.lookup.identity
+    # What the old choice was compiled for says nothing of this one.
+    new = replace(entry, problem=problem, fingerprint=fingerprint, choice=best, candidates=tuple(timed), compiled=())
+    return replace(raced, entry=replace(new, versions=tuning.versions))
+
+
+def _timed(candidate: Candidate, result: Launched) -> Candidate:
+    if result.measured is not None:
+        return replace(candidate, time_us=rounded_us(result.time_us))
+    return replace(candidate, failed=error_line(result.failed) if result.failed is not None else "failed")
+
+
+def _is_choice(candidate: Candidate, entry: Entry) -> bool:
+    return entry.choice is not None and candidate.same_configuration(entry.choice)
+
+
+def _likeliest_first(contest: Contest, entry: Entry) -> list[Candidate]:
+    """The choice, then those that the file has the lowest times of, then the others in their order."""
+    kept = {(one.id, one.params): one.time_us for one in entry.candidates if one.time_us is not None}
+
+    def place(candidate: Candidate) -> tuple[bool, float]:
+        return not _is_choice(candidate, entry), kept.get((candidate.id, candidate.params), math.inf)
+
+    return sorted(dict.fromkeys(contest.candidates), key=place)
+
+
+def races(
+    clock: Clock, runners: Sequence[Runner], worth: float, expected: tuple[type[BaseException], ...]
+) -> tuple[int | None, Sequence[Launched], Raced]:
+    """Race a choice, which is the first of the runners, against the others; and again against the one that beats it.
+
+    :returns: the number of the one that beats it, what became of each in the first race, and what both came to.
+    :raises Exception: what the choice failed with.
+    """
+    race = Race(clock, LIMITS, expected, worth=worth)
+    race.probe(runners)
+    results = race.finish()
+    if (failed := results[0].failed) is not None:
+        raise failed
+    if race.choice == 0:
+        return None, results, Raced(len(runners), race.disturbed)
+    again = Race(clock, LIMITS, expected, seed=1, worth=worth)
+    again.probe([runners[0], runners[race.choice]])
+    _, best = again.finish()
+    raced = Raced(len(runners), race.disturbed or again.disturbed)
+    found = again.compared(0, 1)
+    if found is None or not found.is_slower(worth):
+        return None, results, raced
+    return race.choice, results, replace(raced, slower=found, best_us=best.time_us)
