@@ -173,13 +173,16 @@ def told(request):
     with open(os.environ["FACTS"], "w") as file:
         json.dump(FACTS, file)
 
-def call(function, *shapes, **settings):
+def call(function, *shapes, launches=True, **settings):
     with config.patch({"max_autotune_gemm": True, **settings.pop("config", {})}):
-        launch(compiled(function, *shapes, dtype=torch.float16, **settings))
+        module = compiled(function, *shapes, dtype=torch.float16, **settings)
+        if launches:
+            launch(module)
 
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1)])
 def test_convolution(stride, padding):
-    call(lambda x, w: F.conv2d(x, w, stride=stride, padding=padding), (4, 32, 64, 64), (32, 32, 3, 3))
+    shapes, descent = [(4, 32, 64, 64), (32, 32, 3, 3)], {"coordinate_descent_tuning": True}
+    call(lambda x, w: F.conv2d(x, w, stride=stride, padding=padding), *shapes, launches=False, config=descent)
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_product(dynamic):
@@ -499,6 +502,11 @@ def test_templates_are_measured_for_each_problem_that_inductor_tells_apart_and_i
     assert {test: number for test, number in loaded.items() if number} == {}
     assert len(template_runs.dump.rows("inductor.template")) == len(dumped)
     assert template_runs.load.report["tuning_seconds"] == 0
+
+
+def test_a_kernel_that_is_compiled_and_never_launched_is_neither_an_entry_nor_a_miss(template_runs: Runs) -> None:
+    for run in (template_runs.dump, template_runs.load):
+        assert run.rows("inductor.config") == []
 
 
 def test_a_template_decision_is_told_by_what_it_computes(template_runs: Runs) -> None:

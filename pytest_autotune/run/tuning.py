@@ -186,6 +186,10 @@ class Tuning:
             self._is_reported = True
             self._session.report(self.lookup)
 
+    def postpone(self) -> None:
+        """Report nothing: the tuner needs no choice yet, perhaps never, and asks again when it does."""
+        self._is_reported = True
+
     def not_recorded(self, reason: str) -> None:
         """Say why a search came to nothing that can be recorded: what kept it from that may be gone the next time.
 

@@ -191,6 +191,7 @@ class Kernels(Part):
                         return None
                     except Exception as error:
                         self._reject(search, tuning, choice, error)
+                tuning.postpone()  # to the first launch, if there is one
         search.widen()
         began = time.perf_counter()
         compile()

@@ -96,6 +96,7 @@ class Templates(Part):
                     tuning.race(partial(self._contest, choices, benchmark, offered, tuning))
                     return offered.times_ms(tuning.entry)
             if benchmark is None:  # asks whether the candidates have to be compiled
+                tuning.postpone()
                 return {}
             return self._measure(choices, benchmark, offered, tuning)
 
