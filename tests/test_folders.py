@@ -99,19 +99,6 @@ def test_without_any_place_to_write_there_is_no_folder_and_one_line(base: Path, 
         shared.locks()
 
 
-def test_where_python_takes_the_current_folder_for_temporary_files_there_is_no_folder(base: Path, monkeypatch) -> None:
-    for name in ("TMPDIR", "TEMP", "TMP"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(base)
-
-    shared = shared_folder()
-    remove_run_folders(shared)
-
-    assert shared.path is None
-    assert "no folder for temporary files can be written" in shared.note
-    assert os.listdir(base) == []
-
-
 @pytest.mark.parametrize("worker", ["gw0", "GPU_B-1"])
 def test_what_a_worker_of_any_name_has_left_goes_with_the_folder_of_its_run(tmp_path: Path, worker: str) -> None:
     shared = SharedFolder(tmp_path)

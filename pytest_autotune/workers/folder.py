@@ -58,7 +58,7 @@ def standard_folder() -> Path:
     :raises OSError: when it cannot be made, or is not this user's own.
     """
     memory = Path("/dev/shm")
-    base = memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else for_temporary_files()
+    base = memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
     folder = base / f"pytest-autotune-{os.getuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -70,17 +70,6 @@ def standard_folder() -> Path:
     if found.st_mode & 0o077:
         raise PermissionError(errno.EPERM, f"other users may enter it: chmod 700 {folder}", str(folder))
     return folder
-
-
-def for_temporary_files() -> Path:
-    """The folder for temporary files.
-
-    :raises OSError: where none can be written. Python takes the current folder then, which is the user's project.
-    """
-    found = tempfile.gettempdir()
-    if found == os.getcwd() and found not in map(os.environ.get, ("TMPDIR", "TEMP", "TMP")):
-        raise FileNotFoundError(errno.ENOENT, "no folder for temporary files can be written")
-    return Path(found)
 
 
 def shared_folder() -> SharedFolder:
