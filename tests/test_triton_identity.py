@@ -502,7 +502,7 @@ def test_a_default_that_a_factory_computed_belongs_to_the_source(outcome_after) 
 def test_settings_of_triton_that_change_what_is_compiled_belong_to_the_fingerprint(monkeypatch) -> None:
     from pytest_autotune.tuners.triton import identity
 
-    monkeypatch.setattr("pytest_autotune.tuners.triton.interpreter.interprets", lambda autotuner: False)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.interprets", lambda autotuner: False)
     assert list(identity.settings(None)) == []
 
     monkeypatch.setenv("DISABLE_MMA_V3", "1")  # among what Triton keeps compiled kernels apart by
@@ -519,7 +519,7 @@ def test_what_a_hook_for_the_stages_of_the_compiler_says_belongs_to_the_fingerpr
 
     if not hasattr(triton.knobs.runtime, "add_stages_inspection_hook"):
         pytest.skip("this Triton has no such hook")
-    monkeypatch.setattr("pytest_autotune.tuners.triton.interpreter.interprets", lambda autotuner: False)
+    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.interprets", lambda autotuner: False)
 
     def settings_with(key: str) -> list[Value]:
         monkeypatch.setattr(triton.knobs.runtime, "add_stages_inspection_hook", lambda *_: (key, "hash"))

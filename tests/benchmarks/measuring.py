@@ -161,8 +161,8 @@ def pytest_configure() -> None:
 
 
 def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:
-    from pytest_autotune.tuners.triton.call import Call
     from pytest_autotune.tuners.triton.compiling import compile_candidates, load_ahead
+    from pytest_autotune.tuners.triton.identity import Call
     from pytest_autotune.tuners.triton.tuning import clock_for
 
     call = Call.of(autotuner, tuning_key, bench_fn)

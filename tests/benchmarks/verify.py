@@ -311,9 +311,8 @@ def pytest_configure() -> None:
 def _plant(autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:
     from pytest_autotune.devices import current_gpu
     from pytest_autotune.tuners.shared.functions import python_function
-    from pytest_autotune.tuners.triton.call import Call
     from pytest_autotune.tuners.triton.compiling import load_ahead
-    from pytest_autotune.tuners.triton.identity import identity_of
+    from pytest_autotune.tuners.triton.identity import Call, identity_of
     from pytest_autotune.tuners.triton.tuning import runner
 
     call = Call.of(autotuner, tuning_key, bench_fn)

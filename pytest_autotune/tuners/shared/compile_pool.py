@@ -12,7 +12,7 @@ import ast
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
@@ -48,7 +48,7 @@ def parsed_one_at_a_time(version: tuple[int, ...] = sys.version_info[:3]) -> Ite
 THREAD_NAME = "pytest-autotune-compile"
 
 
-class CompilePool(Executor):
+class CompilePool(ThreadPoolExecutor):
     """Threads that compile; an executor that a compiler may be handed.
 
     Leaving it waits for what was submitted. Leaving it by an error, or Ctrl-C, drops what has not begun.
@@ -58,16 +58,8 @@ class CompilePool(Executor):
     """
 
     def __init__(self, workers: int, begin_thread: Callable[[], object] | None = None) -> None:
+        super().__init__(workers, THREAD_NAME, initializer=begin_thread)
         self._entered = ExitStack()
-        self._executor = ThreadPoolExecutor(workers, THREAD_NAME, initializer=begin_thread)
-
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """See :meth:`concurrent.futures.Executor.submit`."""
-        return self._executor.submit(function, *args, **kwargs)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See :meth:`concurrent.futures.Executor.shutdown`."""
-        self._executor.shutdown(wait, cancel_futures=cancel_futures)
 
     def __enter__(self) -> CompilePool:
         self._entered.enter_context(parsed_one_at_a_time())
@@ -77,7 +69,4 @@ class CompilePool(Executor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with self._entered:
-            if error is None:
-                self.shutdown()
-            else:
-                self.shutdown(wait=False, cancel_futures=True)
+            self.shutdown(wait=error is None, cancel_futures=error is not None)

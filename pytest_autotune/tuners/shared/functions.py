@@ -112,13 +112,4 @@ def _is_library(module: str, filename: str) -> bool:
     path = path.resolve()
     if _INSTALLED.isdisjoint(path.parts) and any(str(path).startswith(f"{folder}/") for folder in _STANDARD):
         return True
-    if root not in _PACKAGES:
-        return False
-    top = _file_of(sys.modules.get(root))
-    if root in _UNMISTAKABLE and top and Path(top).resolve().parent in path.parents:
-        return True
-    if not _INSTALLED.isdisjoint(path.parts):
-        return True
-    # Where `pip install --target` put it, with what pip knows of it beside it.
-    above = path.parents[module.count(".") + (path.stem == "__init__")]
-    return any(above.glob(f"{root}*.dist-info"))
+    return root in _UNMISTAKABLE or (root in _PACKAGES and not _INSTALLED.isdisjoint(path.parts))

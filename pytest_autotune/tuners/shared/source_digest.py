@@ -316,35 +316,25 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
     return scalar_value(name, value, dtype_apart)
 
 
-def callable_text(value: object) -> str:
+def callable_text(value: object, carried: bool = True) -> str:
     """What a function that is called beside a kernel does, such as a hook: its source and what it carries.
 
-    :raises UncacheableError: when a part of that has no stable form.
+    :param carried: whether what it carries belongs to it: values in closures, the object of a method.
+    :raises UncacheableError: when a part of that has no stable form, or source cannot be read.
     """
     if isinstance(value, functools.partial):
-        return f"{callable_text(value.func)}({_text(value.args)}, {_text(tuple(sorted(value.keywords.items())))})"
+        given = (value.args, tuple(sorted(value.keywords.items()))) if carried else ()
+        return f"{callable_text(value.func, carried)}({', '.join(map(_text, given))})"
     if inspect.ismethod(value):
         owner = value.__self__
-        cls, content = (owner, "") if isinstance(owner, type) else (type(owner), _text(owner))
-        return f"{callable_text(value.__func__)} of {content} {class_digest(cls)}"
+        cls, content = (owner, "") if isinstance(owner, type) else (type(owner), _text(owner) if carried else "")
+        return f"{callable_text(value.__func__, carried)} of {content} {class_digest(cls)}"
     if inspect.isbuiltin(value):
         return f"{value.__module__}.{value.__qualname__}"
     own_call = vars(type(value)).get("__call__")
     if python_function(value) is None and inspect.isfunction(own_call):
-        return f"{callable_text(own_call)} of {_text(value)}"
-    return str(stable_value("hook", value).value)
-
-
-def label_text(value: object) -> str:
-    """What can be said of a callable that carries something without a stable form."""
-    if (function := python_function(value)) is not None:
-        try:
-            return source_digest(value, carried=False)
-        except UncacheableError:
-            return qualified_name(function)
-    owner = value.__self__ if inspect.ismethod(value) else value
-    name = f"{value.__func__.__qualname__} of " if inspect.ismethod(value) else ""
-    return f"{name}{type(owner).__qualname__} {class_digest(type(owner))}"
+        return f"{callable_text(own_call, carried)} of {_text(value) if carried else class_digest(type(value))}"
+    return str(stable_value("hook", value, carried=carried).value)
 
 
 def _text(value: object) -> str:

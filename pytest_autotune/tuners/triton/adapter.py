@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -107,11 +108,7 @@ class Adapter:
         check = guarded(check_disk_cache, bypass, session, NAME, library=NAME, calls=_hook_of)
         self._replace(autotuners.DISK_CACHE, check)
         self._replace(autotuners.PRUNE, prune_configs)
-        if around := vars(autotuner_class).get("cache_results"):  # a run in whose test this one is
-            self._hooked.callback(setattr, autotuner_class, "cache_results", around)
-        else:
-            self._hooked.callback(delattr, autotuner_class, "cache_results")
-        autotuner_class.cache_results = _AlwaysAsk(check, self._passed_by)
+        self._replace("cache_results", _AlwaysAsk(check, self._passed_by))
         self._compilations = Compilations(compiled.compiled, session.compiling)
         self._hooked.callback(self._compilations.unhook)
         self._watch_when_imported()
@@ -122,8 +119,10 @@ class Adapter:
             return ""
         return "Triton finds no GPU: set TRITON_INTERPRET=1 to run and tune its kernels on the CPU"
 
-    def _replace(self, name: str, replacement: Callable[..., Any]) -> None:
-        self._hooked.callback(setattr, self._autotuner_class, name, vars(self._autotuner_class)[name])
+    def _replace(self, name: str, replacement: object) -> None:
+        held = vars(self._autotuner_class)
+        undo = partial(setattr, self._autotuner_class, name, held[name]) if name in held else None
+        self._hooked.callback(undo or partial(delattr, self._autotuner_class, name))
         setattr(self._autotuner_class, name, replacement)
 
     def _watch_when_imported(self) -> None:

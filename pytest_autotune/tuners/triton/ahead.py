@@ -18,7 +18,6 @@ from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.reach import reached
-from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, leave_to_others
 from pytest_autotune.tuners.triton.identity import NAME, distinct_params, holds
 from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
@@ -82,7 +81,7 @@ class Ahead:
     def _choices(self, autotuner: Any, index: EntryIndex, device: Device) -> Iterator[tuple[Any, Any, str]]:
         """The choices of one autotuner that hold here, with what to compile them for."""
         function = python_function(autotuner)
-        if function is None or interpreter.interprets(autotuner):
+        if function is None or autotuners.interprets(autotuner):
             return
         if function.__globals__ is not vars(sys.modules.get(function.__module__, sys)):  # its module was loaded anew
             return

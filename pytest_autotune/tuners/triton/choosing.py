@@ -19,12 +19,11 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton import identity as identities
-from pytest_autotune.tuners.triton import interpreter
-from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compilations import CompiledChoices
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
 from pytest_autotune.tuners.triton.identity import (
     NAME,
+    Call,
     CallIdentity,
     UncacheableProblem,
     identity_of,
@@ -127,7 +126,7 @@ class Choices:
             return None
 
     def _device(self, autotuner: Any) -> Device:
-        if interpreter.interprets(autotuner):
+        if autotuners.interprets(autotuner):
             return devices.INTERPRETER
         on = devices.current_gpu() or identities.target_device()
         self._devices.add(on)
@@ -225,7 +224,7 @@ def _compiled_kernel(call: Call, config: Any) -> Any:
 def _is_compiled(autotuner: Any) -> bool:
     """Whether candidates can be compiled without a launch: not where the hook of another one's launches this kernel."""
     return (
-        not interpreter.interprets(autotuner)
+        not autotuners.interprets(autotuner)
         and autotuners.is_of_triton(autotuner)
         and not compiler.collects_what_is_compiled()
     )
@@ -233,4 +232,4 @@ def _is_compiled(autotuner: Any) -> bool:
 
 def _owner_uses_disk_cache(autotuner: Any) -> bool:
     # Triton 3.4 and 3.5 fail there when interpreting.
-    return bool(autotuner.__dict__.get("cache_results")) and not interpreter.interprets(autotuner)
+    return bool(autotuner.__dict__.get("cache_results")) and not autotuners.interprets(autotuner)

@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.triton.call import Call
+from pytest_autotune.tuners.triton.identity import Call
 from pytest_autotune.tuners.triton.internals import autotuners, compiler, environment
 from pytest_autotune.tuners.triton.specialisation_text import NoText, text_of, words_of
 

@@ -12,8 +12,8 @@ from typing import Any
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
-from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compilations import leave_to_others
+from pytest_autotune.tuners.triton.identity import Call
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 
 

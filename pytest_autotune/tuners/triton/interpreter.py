@@ -1,4 +1,4 @@
-"""Triton's interpreter: whether it runs a kernel, and the benchmarker that Triton lacks there without a GPU."""
+"""The benchmarker that Triton lacks under its interpreter on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.measuring.clocks import host_time_us
-from pytest_autotune.tuners.shared.functions import layers
 from pytest_autotune.tuners.triton.internals import autotuners
-
-
-def interprets(autotuner: Any) -> bool:
-    """Whether the kernel of an autotuner runs under the interpreter: decided when it was decorated."""
-    return any(map(autotuners.is_interpreted, layers(autotuner)))
 
 
 def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:
@@ -36,7 +30,7 @@ def supply_interpreter_benchmark(module: ModuleType) -> Callable[[], None]:
         try:
             return benchmarker(self)
         except RuntimeError:
-            if not interprets(self):
+            if not autotuners.interprets(self):
                 raise
             return interpreter_benchmark
 

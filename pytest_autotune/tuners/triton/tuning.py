@@ -20,9 +20,8 @@ from pytest_autotune.tuners.measuring.launching import Result
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest, Race
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, clear_tracebacks, error_line, rounded_us
 from pytest_autotune.tuners.triton import interpreter
-from pytest_autotune.tuners.triton.call import Call
 from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates, launched_code, load_ahead
-from pytest_autotune.tuners.triton.identity import distinct_params
+from pytest_autotune.tuners.triton.identity import Call, distinct_params
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 
 
@@ -184,7 +183,7 @@ def contest_of(call: Call, offered: Mapping[tuple[Value, ...], Any], session: Se
 
     :param offered: the candidates by their params.
     """
-    if interpreter.interprets(call.autotuner):
+    if autotuners.interprets(call.autotuner):
         return "it was interpreted, and times mean nothing"
     if not autotuners.is_of_triton(call.autotuner):
         return "it is a Python function, whose launches are its own"

@@ -164,9 +164,9 @@ def is_heuristics(layer: Any) -> bool:
     return is_named_so and isinstance(getattr(layer, "values", None), dict)
 
 
-def is_interpreted(layer: Any) -> bool:
-    """Whether this is a function that Triton's interpreter runs, under its decorators."""
-    return type(layer).__name__ == "InterpretedFunction"
+def interprets(autotuner: Any) -> bool:
+    """Whether the kernel of an autotuner runs under the interpreter: decided when it was decorated."""
+    return any(type(layer).__name__ == "InterpretedFunction" for layer in layers(autotuner))
 
 
 def is_of_triton(autotuner: Any) -> bool:
