@@ -38,6 +38,7 @@ _PUBLIC = {
     "product": f"{_FUNCTION}.space",
     "tune": f"{_FUNCTION}.tuner",
     "tuned": f"{_FUNCTION}.tuner",
+    "use": "pytest_autotune.production.use",
 }
 
 

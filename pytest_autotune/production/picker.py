@@ -36,7 +36,7 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
             choices, names, remark = choices_here(kernel, other_devices)
             parts = {**key_parts({**named_args, **kwargs}, names), **dict(also)}
             for params, away in ranked(choices, parts, nearest):
-                live = [one for one in left if {name: plain(part) for name, part in one.all_kwargs().items()} == params]
+                live = [config for config in left if plain_params(config) == params]
                 if len(set(live)) == 1:
                     if away or remark:
                         warn(f"{kernel}: the choice{remark}{away} is used for {parts}")
@@ -75,7 +75,7 @@ def choices_here(kernel: str, other_devices: bool = False) -> tuple[dict[Any, An
     """The choices of a kernel for this GPU by key, the names in the keys, and of which other GPU they are."""
     now = device()
     version = ".".join(getattr(sys.modules.get("triton"), "__version__", "").split(".")[:2])
-    if version not in VERSIONS:
+    if VERSIONS and version not in VERSIONS:
         warn(f"{kernel}: tuned with Triton {' and '.join(VERSIONS)}, and this is {version}", "version")
 
     def rank(id: str) -> Any:
@@ -116,6 +116,11 @@ def key_parts(named: Any, names: Any) -> dict[str, Any]:
         elif callable(value) and name not in ("grid", "warmup"):
             parts[name] = plain(value)
     return parts
+
+
+def plain_params(config: Any) -> dict[str, Any]:
+    """What a candidate configures."""
+    return {name: plain(value) for name, value in config.all_kwargs().items()}
 
 
 def plain(value: Any) -> Any:

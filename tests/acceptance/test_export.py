@@ -86,6 +86,25 @@ def in_production(suite: Suite, prune: str, script: str = IN_PRODUCTION) -> str:
     return done.stdout.strip()
 
 
+def test_a_library_that_uses_its_cache_measures_nothing_and_a_run_of_its_suite_does_not_see_it(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    suite = serial_suite
+    write(suite, "None")
+    suite.dump()
+    use = f"__import__('pytest_autotune').use('lib', {str(suite.cache)!r})"
+
+    script = "print(lib.copy(100), lib.copy(50), lib.copy(77), lib.copy(77), lib.BENCHED, len(loaded.misses))"
+    told = in_production(suite, "None", f"import lib; loaded = {use}; {script}")
+    assert told == "64 64 16 16 [] 1"
+
+    write(suite, f"{use} and None")
+    report = suite.report("--autotune-dump=anew.textproto")
+    assert [len(row["candidates"]) for row in report["lookups"]] == [4, 4]
+    assert digests(suite.folder / "anew.textproto") == digests(suite.cache)
+
+
 PICK = '{"early_config_prune": __import__("_tuned").pick("lib.copy_kernel")}'
 BOTH = '{"early_config_prune": __import__("_tuned").pick("lib.copy_kernel", prune=at_least_32)}'
 OWN = '{"early_config_prune": at_least_32}'

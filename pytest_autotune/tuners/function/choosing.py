@@ -147,6 +147,10 @@ class Request:
         return entry.choice is not None and self.plan.space.find(entry.choice.params) is not None
 
 
+#: Answers with what a library ships, where no session is attached: see :func:`pytest_autotune.use`.
+shipped: Callable[[Request], Configuration | None] | None = None
+
+
 def choose(session: Session | None, request: Request, forget: Callable[[], object]) -> Configuration:
     """What a loaded cache chooses, or a search.
 
@@ -155,6 +159,8 @@ def choose(session: Session | None, request: Request, forget: Callable[[], objec
     :raises TuningError: when every configuration failed.
     """
     problem = request.problem
+    if session is None and shipped is not None and (found := shipped(request)) is not None:
+        return found
     if session is None or session.paused or session.ignores(NAME, problem.kernel):
         return _search(request.plan, problem, workers_of(session)).best.configuration
     values = request.fingerprint.values
@@ -184,7 +190,7 @@ def _taken(session: Session, request: Request, tuning: Tuning, forget: Callable[
         elif not tuning.lookup.fallback:
             tuning.race(partial(_contest, request.plan, workers_of(session)))
             return found
-        if not (why := _why_unusable(request, found)):
+        if not (why := why_unusable(request, found)):
             return found
         tuning.reject(why)
     return None
@@ -242,7 +248,8 @@ def choose_uncacheable(session: Session | None, plan: Plan, problem: Problem, re
     return _search(plan, problem, workers_of(session), hold).best.configuration
 
 
-def _why_unusable(request: Request, configuration: Configuration) -> str:
+def why_unusable(request: Request, configuration: Configuration) -> str:
+    """Why a configuration cannot be used, which was not tried for this problem; empty where it can."""
     if stream_is_capturing():
         return ""
     with random_state_kept():

@@ -1,0 +1,150 @@
+"""`pytest_autotune.use`: a shipped cache answers in production, each time in a process of its own without pytest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
+
+HERE = Device("Here", "chip", 4)
+
+LIBRARY = """
+import pytest_autotune
+from pytest_autotune import Device
+
+def scale(n, device=Device("Here", "chip", 4), kernel="mylib.scale", key=None):
+    asked = []
+    chosen = pytest_autotune.tune(
+        kernel, key=key or {"n": n, "kind": "a"}, space=[1, 2, 4], run=asked.append, device=device,
+    )
+    return chosen, len(asked)
+"""
+
+
+def entry(n: int, choice: int, device: Device = HERE, kernel: str = "mylib.scale", kind: Scalar = "a") -> Entry:
+    problem = Problem("function", kernel, (Value("n", n), Value("kind", kind)), device)
+    candidate = Candidate(params=(Value("config", choice),), time_us=1.0)
+    return Entry(problem, (Value("space", "any", "digest"),), candidate, versions=Versions.of("pytest-autotune 0.1.0"))
+
+
+class Library:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def ships(self, *entries: Entry, resource: str = "autotune.textproto", options: str = "") -> Library:
+        package = self.folder / "mylib"
+        package.mkdir(exist_ok=True)
+        used = f"\nloaded = pytest_autotune.use(__name__, {resource!r}, {options})\n"
+        (package / "__init__.py").write_text(LIBRARY + used)
+        stores.update(str(package / "autotune.textproto"), lambda now: Cache(entries))
+        return self
+
+    def run(self, script: str) -> tuple[Any, str]:
+        """What a script prints as JSON, and the rest."""
+        whole = f"import json, sys, mylib\nfrom pytest_autotune import Device\nprint(json.dumps({script}))"
+        done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, cwd=self.folder)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout), done.stderr
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Library:
+    return Library(tmp_path)
+
+
+def test_a_shipped_choice_is_taken_and_nothing_is_run_to_find_it(library: Library) -> None:
+    shipped = library.ships(entry(64, 4), entry(128, 2), entry(64, 1, kernel="other.scale"))
+    found, told = shipped.run("[mylib.scale(64), mylib.scale(128), len(mylib.loaded.misses)]")
+
+    assert found == [[4, 0], [2, 0], 0]
+    assert told == ""
+
+
+@pytest.mark.parametrize(
+    ("on_miss", "chosen", "used"), [("first", 1, "first"), ("nearest", 4, "nearest"), ("tune", None, "tune")]
+)
+def test_what_was_not_tuned_is_told_once_and_kept_as_a_miss(
+    library: Library, on_miss: str, chosen: int | None, used: str
+) -> None:
+    shipped = library.ships(entry(16, 2), entry(4096, 4), options=f"on_miss={on_miss!r}, report='misses.jsonl'")
+
+    ((value, runs), _, misses), told = shipped.run(
+        "[mylib.scale(300), mylib.scale(301), [[one.key['n'], one.used] for one in mylib.loaded.misses]]"
+    )
+
+    assert misses == [[300, used], [301, used]]
+    assert chosen is None or value == chosen
+    assert (runs > 1) == (on_miss == "tune")
+    assert told.count("UserWarning") == (on_miss != "tune")
+    (line, _) = (library.folder / "misses.jsonl").read_text().splitlines()
+    assert json.loads(line) == {
+        "tuner": "function",
+        "kernel": "mylib.scale",
+        "key": {"n": 300, "kind": "a"},
+        "device": ["Here", "chip", 4],
+        "used": used,
+    }
+
+
+def test_a_miss_may_be_an_error_and_a_first_candidate_that_fails_is_passed_over(library: Library) -> None:
+    shipped = library.ships(entry(64, 4), options="on_miss='error'")
+    script = "import mylib\nmylib.scale(65)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=shipped.folder)
+    assert "MissError: mylib: autotune.textproto, digest" in done.stderr
+    assert "nothing is tuned for function:mylib.scale (n=65, kind=a) on Here" in done.stderr
+
+    library.ships(entry(64, 4))
+    failing = "mylib.pytest_autotune.tune('mylib.f', space=[0, 1, 2], run=lambda n: 1 / n, strict=False)"
+    assert library.run(failing)[0] == 1
+
+
+def test_the_device_is_the_same_or_of_one_size_or_an_alias_and_never_of_another_architecture(library: Library) -> None:
+    shipped = library.ships(entry(64, 4), options="aliases={'Small': 'Here', 'Strange': 'Here'}")
+    devices = [("OEM", "chip", 4), ("Small", "chip", 2), ("Other", "chip", 2), ("Strange", "other", 4)]
+
+    found, _ = shipped.run(f"[mylib.scale(64, Device(*one))[0] for one in {devices}]")
+
+    assert found == [4, 4, 1, 1]
+
+
+def test_kernels_of_other_packages_are_left_alone(library: Library) -> None:
+    shipped = library.ships(entry(64, 4, kernel="mylibrary.scale"))
+    assert shipped.run("mylib.scale(64, kernel='mylibrary.scale')[1] > 1")[0] is True
+
+
+def test_ranks_compare_one_line_and_neither_pytest_nor_what_files_need_is_imported(library: Library) -> None:
+    shipped = library.ships(entry(64, 4))
+    heavy = {"pytest", "torch", "yaml", "google.protobuf", "numpy", "click"}
+
+    (found, line), _ = shipped.run(f"[mylib.scale(64) and sorted({heavy} & set(sys.modules)), str(mylib.loaded)]")
+
+    assert found == []
+    assert line == shipped.run("str(mylib.loaded)")[0]
+    assert line.startswith("mylib: autotune.textproto, digest ")
+    assert library.ships(entry(64, 2)).run("str(mylib.loaded)")[0] != line
+
+
+@pytest.mark.parametrize("text", [None, "entries {", ""], ids=["missing", "damaged", "empty"])
+def test_a_cache_that_cannot_be_read_costs_a_line_and_the_kernels_are_tuned(library: Library, text: str | None) -> None:
+    shipped = library.ships(entry(64, 4), resource="autotune.textproto" if text is not None else "gone.textproto")
+    if text is not None:
+        (library.folder / "mylib" / "autotune.textproto").write_text(text)
+
+    (_, runs), told = shipped.run("mylib.scale(64)")
+
+    assert runs > 1
+    assert told.count("UserWarning: mylib: ") == 1
+
+
+def test_a_wish_that_makes_no_sense_is_refused() -> None:
+    import pytest_autotune
+
+    with pytest.raises(ValueError, match="on_miss takes first, nearest, tune, error, not 'sometimes'"):
+        pytest_autotune.use("mylib", "autotune.textproto", on_miss="sometimes")
