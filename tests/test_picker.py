@@ -36,6 +36,10 @@ def entry(m: Scalar, block: int, device: Device = H200, dtype: str = "fp16", **m
 class Config:
     BLOCK: int
 
+    @property
+    def kwargs(self) -> dict[str, int]:
+        return {"BLOCK": self.BLOCK}
+
     def all_kwargs(self) -> dict[str, int]:
         return {"BLOCK": self.BLOCK, "num_warps": 4}
 

@@ -13,6 +13,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from pytest_autotune.cache.model import Candidate
 from pytest_autotune.production import picker
 from pytest_autotune.production.choices import plain_key
 from pytest_autotune.production.use import Asked, MissError, loaded_for
@@ -68,10 +69,14 @@ def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
     named = {**autotuner.nargs, **kwargs}
     named = {name: value for name, value in named.items() if name in autotuner.arg_names}
     key = picker.key_parts(named, autotuner.keys) | dict(_cells(autotuner.base_fn))
-    by_params = {frozenset(picker.plain_params(config).items()): config for config in reversed(configs)}
+
+    def live(choice: Candidate) -> Any:
+        params = plain_key(choice.params)
+        return next((config for config in configs if picker.is_candidate(config, params)), None)
+
     return loaded.choice(
         Asked("triton", kernel, key, picker.device()),
-        lambda choice: by_params.get(frozenset(plain_key(choice.params).items())),
+        live,
         configs,
         partial(_fits, autotuner, kwargs),
     )

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import enum
 import functools
-import inspect
 import math
 import os
 import sys
+import types
 import warnings
 from typing import Any
 
@@ -36,7 +36,7 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
             choices, names, remark = choices_here(kernel, other_devices)
             parts = {**key_parts({**named_args, **kwargs}, names), **dict(also)}
             for params, away in ranked(choices, parts, nearest):
-                live = [config for config in left if plain_params(config) == params]
+                live = [config for config in left if is_candidate(config, params)]
                 if len(set(live)) == 1:
                     if away or remark:
                         warn(f"{kernel}: the choice{remark}{away} is used for {parts}")
@@ -107,6 +107,8 @@ def key_parts(named: Any, names: Any) -> dict[str, Any]:
     """What selects a problem: arguments by name where keys have them, the dtypes of all, and functions."""
     parts = {name: plain(value) for name, value in named.items() if name in names}
     for name, value in named.items():
+        if type(value) in _SCALARS:
+            continue
         if hasattr(value, "dtype"):
             parts[f"{name}.dtype"] = plain(value.dtype)
         elif hasattr(getattr(value, "base", None), "dtype"):  # of a tensor's descriptor
@@ -118,13 +120,17 @@ def key_parts(named: Any, names: Any) -> dict[str, Any]:
     return parts
 
 
-def plain_params(config: Any) -> dict[str, Any]:
-    """What a candidate configures."""
-    return {name: plain(value) for name, value in config.all_kwargs().items()}
+def is_candidate(config: Any, params: Any) -> bool:
+    """Whether a candidate is the one with these params."""
+    if not all(plain(value) == params.get(name) for name, value in config.kwargs.items()):  # most fail at once
+        return False
+    return {name: plain(value) for name, value in config.all_kwargs().items()} == dict(params)
 
 
 def plain(value: Any) -> Any:
     """A value as keys and candidates hold it here."""
+    if type(value) in _SCALARS:
+        return value
     if type(value).__name__ == "constexpr":
         return plain(value.value)
     if isinstance(value, enum.Enum):
@@ -133,11 +139,12 @@ def plain(value: Any) -> Any:
         return f"({', '.join(str(plain(part)) for part in value)}{',' if len(value) == 1 else ''})"
     if type(value).__name__.lower().endswith("dtype"):
         return str(value).rpartition(".")[2]
-    while not inspect.isfunction(value) and hasattr(value, "fn"):
+    while not isinstance(value, types.FunctionType) and hasattr(value, "fn"):
         value = value.fn
-    return f"{value.__module__}.{value.__qualname__}" if inspect.isfunction(value) else value
+    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, types.FunctionType) else value
 
 
+_SCALARS = {int, float, bool, str, type(None)}
 _warned: set[str] = set()
 # What follows is data.
 COMMAND = "pytest-autotune export"
