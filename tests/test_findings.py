@@ -40,10 +40,9 @@ def test_few_rows_stay_as_they_are() -> None:
 
 
 def test_keys_that_differ_in_several_parts_are_told_as_they_belong_together() -> None:
-    few = misses(n=[64, 1, 64, 1], t=["fp16", "fp32", "bf16", "fp8"])
-    assert told(*few) == [
-        "MISS toy:relu: 4 misses, (n, t) = (1, fp32), (1, fp8), (64, bf16), (64, fp16); no entry",
-    ]
+    dtypes = ["fp16", "fp32", "bf16", "fp16"]
+    few = misses(n=[64, 1, 64, 1], a=dtypes, b=dtypes)
+    assert told(*few) == ["MISS toy:relu: 4 misses, n = 1, 64; a, b = bf16, fp16, fp32; no entry"]
     (many,) = told(*misses(m=[*range(9)], n=[*range(9)]))
     assert many == (
         "MISS toy:relu: 9 misses, (m, n) = (0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (5, 5) and 3 more; no entry"

@@ -18,8 +18,8 @@ from pytest_autotune.run.rows import Row
 
 #: So many rows that say the same are shown one by one all the same.
 FEW = 3
-#: Of more, so many keys are listed, of so many values in all.
-_KEYS, _VALUES = 6, 18
+#: Of more, so many keys are listed.
+_KEYS = 6
 #: What is said of problems that an update covers until the next run.
 _DRAWN = "; drawn anew in each run by Hypothesis"
 _ORDER = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
@@ -92,7 +92,7 @@ def _folded(
             yield _of_row(word, replace(row, reason=row.reason + _DRAWN) if row in drawn else row, fails)
         elif together[0] is row:
             common = tuple(value for value, *others in _parts(together) if all(one == value for one in others))
-            told = [", ".join([noun(len(together), word), *_keys(together)]), _why(together)]
+            told = [", ".join(filter(None, [noun(len(together), word), "; ".join(_keys(together))])), _why(together)]
             what = "; ".join(filter(None, told)) + (_DRAWN if all(one in drawn for one in together) else "")
             test, *others = dict.fromkeys(one.tests[0] if one.tests else "" for one in together)
             problem = described(replace(row.problem, key=common))
@@ -125,23 +125,35 @@ def _parts(rows: Sequence[Row]) -> list[tuple[Value, ...]]:
     return list(zip(*[row.problem.key for row in rows], strict=True))
 
 
-def _keys(rows: Sequence[Row]) -> list[str]:
-    """What differs in the keys of some rows: ``(M, N) = (16, 64), (32, 8)``, ``n = 101 … 114``; digests say nothing."""
+def _keys(rows: Sequence[Row]) -> Iterator[str]:
+    """What differs in the keys of some rows: ``(M, N) = (16, 64), (32, 8)``, ``n = 101 … 114``; digests say nothing.
+
+    Numbers stand as they belong together; of other parts, those that are always the same stand once.
+    """
     parts = [part for part in _parts(rows) if says_something(part[0]) and any(value != part[0] for value in part)]
-    if not parts:
-        return []
-    numbers = sorted({value.value for value in parts[0] if isinstance(value.value, (int, float))})
-    keys = list(dict.fromkeys(tuple(value.words for value in key) for key in zip(*parts, strict=True)))
-    if len(parts) == 1 and len(keys) == len(numbers) > _KEYS:
-        return [f"{parts[0][0].name} = {numbers[0]} … {numbers[-1]}"]
-    shown = keys[: min(_KEYS, max(_VALUES // len(parts), 1))]
-    more = f" and {len(keys) - len(shown)} more" if len(keys) > len(shown) else ""
-    name, *texts = [_tuple(key) for key in ([part[0].name for part in parts], *shown)]
-    return [f"{name} = {', '.join(texts)}{more}"]
+    numbers = [part for part in parts if all(isinstance(value.value, (int, float)) for value in part)]
+    found = list(dict.fromkeys(zip(*numbers, strict=True)))
+    if len(numbers) == 1 and len(found) > _KEYS:
+        (values,) = numbers
+        least, most = (choose(values, key=lambda value: value.sort_key).words for choose in (min, max))
+        yield f"{values[0].name} = {least} … {most}"
+    elif numbers:
+        keys = [_tuple([value.words for value in key]) for key in found]
+        yield f"{_tuple([part[0].name for part in numbers])} = {_some(keys)}"
+    names: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for part in parts:
+        if part not in numbers:
+            names[tuple(value.words for value in part)].append(part[0].name)
+    yield from (f"{', '.join(of)} = {_some(sorted(set(texts)))}" for texts, of in names.items())
 
 
 def _tuple(texts: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = len(texts) - _KEYS
+    return ", ".join(texts[:_KEYS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _why(rows: Sequence[Row]) -> str:
