@@ -19,9 +19,8 @@ from pytest_autotune.cache.model import (
     plain_value,
 )
 from pytest_autotune.devices import cpu, current_gpu
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.mode import Suite
-from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Launch, Runner, torch_clock

@@ -22,8 +22,7 @@ import pytest
 from pytest_autotune.cache.codec import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.workers.coordinator import Coordinator

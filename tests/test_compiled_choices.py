@@ -19,8 +19,7 @@ from triton.runtime import autotuner as autotuner_module
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.collected import Collected, ProcessFacts
-from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.lookup import Lookup, Policy
 from pytest_autotune.run.result import Request
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.settle import Beginning, settle

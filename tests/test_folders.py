@@ -13,7 +13,7 @@ import pytest
 
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.progress import Stage
+from pytest_autotune.run.notes import Stage
 from pytest_autotune.session.progress import file_of_worker
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.folder import (

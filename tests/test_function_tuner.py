@@ -24,8 +24,7 @@ import pytest
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Value
 from pytest_autotune.modes.sweep import Sweep
-from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
 from pytest_autotune.tuners.function.plan import Optuna, Random, processor_of

@@ -13,8 +13,7 @@ import pytest
 from pytest_autotune import tuners
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Candidate, Device, Problem
-from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.policy import OnMiss, Policy, Refusal
+from pytest_autotune.run.lookup import OnMiss, Outcome, Policy, Refusal
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.workers.coordinator import Coordinator

@@ -17,7 +17,7 @@ import wrapt
 from pytest_autotune import tuners
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.tuners.protocol import Suite

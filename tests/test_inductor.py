@@ -26,8 +26,7 @@ pytest.importorskip("triton")
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.inductor import Adapter as InductorAdapter

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.compiling import CompileWorkers

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.model import Device, Problem
-from pytest_autotune.run.progress import WAITING_FOR_GPU, Progress, Stage
+from pytest_autotune.run.notes import WAITING_FOR_GPU, Progress, Stage
 from pytest_autotune.session.progress import ProgressLine, file_of_worker, is_live, stages_in
 from tests.conftest import DISTRIBUTIONS, Suite
 

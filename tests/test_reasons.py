@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_autotune.run.reasons import REASON_LENGTH, stable_reason
+from pytest_autotune.run.tuning import REASON_LENGTH, stable_reason
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.whole_run import renamed, settled
+from pytest_autotune.run.settle import renamed, settled
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.locks import Locks
 

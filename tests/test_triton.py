@@ -28,9 +28,8 @@ from triton.runtime.jit import KernelInterface
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry, Problem
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.nearest import Nearest
-from pytest_autotune.run.policy import Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.protocol import HookError

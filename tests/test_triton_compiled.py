@@ -32,8 +32,7 @@ from triton.runtime import driver
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Entry, Value
 from pytest_autotune.modes.sweep import Sweep
-from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.policy import OnMiss, Policy, Refusal
+from pytest_autotune.run.lookup import Lookup, OnMiss, Policy, Refusal
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.internals.compiler import compiles_in_pools

@@ -13,8 +13,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.modes.verify import TIME_OVER, Share, Verdict, Verify, verdicts
 from pytest_autotune.report.gate import Limit
-from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.rows import Row
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.measuring.clocks import Runner

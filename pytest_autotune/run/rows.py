@@ -10,7 +10,6 @@ from pytest_autotune.cache.merge import Merged
 from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Entry, Identity, Problem, Versions
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import Near
-from pytest_autotune.run.whole_run import old_entry
 
 #: The outcomes that count as misses: what a fresh cache would have covered.
 NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
@@ -158,7 +157,7 @@ def _badness(lookup: Lookup) -> float:
 
 
 def _moved_from(met: Sequence[Lookup]) -> str:
-    old = (old_entry(lookup) for lookup in met if lookup.outcome is Outcome.HIT)
+    old = (lookup.old_entry for lookup in met if lookup.outcome is Outcome.HIT)
     return next((entry.problem.kernel for entry in old if entry is not None), "")
 
 

@@ -26,13 +26,10 @@ from pytest_autotune.cache.model import (
     is_named,
 )
 from pytest_autotune.run.collected import CompiledFor
-from pytest_autotune.run.find import Caches
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy, Refusal, is_ignored
 from pytest_autotune.run.mode import Mode
-from pytest_autotune.run.notes import Notes, in_words
-from pytest_autotune.run.policy import Policy, Refusal, is_ignored
-from pytest_autotune.run.progress import WAITING_FOR_WORKER, Progress
-from pytest_autotune.run.sources import Loaded, OtherWorker, Remembered, Source, fallbacks
+from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress, in_words
+from pytest_autotune.run.sources import Caches, Loaded, OtherWorker, Remembered, Source, fallbacks
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.events import Event, Log

@@ -6,25 +6,25 @@ nothing ends in the same way, with an empty cache: what its reports hold is sett
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.diff import ChangeKind, Diff, diff
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import is_url
-from pytest_autotune.cache.merge import Merged, Rules, merge, without_candidates
+from pytest_autotune.cache.merge import MOST_COMPILED, Merged, Rules, merge, without_candidates
 from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_pruning, library_of
 from pytest_autotune.cache.ties import Measured
-from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.run.collected import Collected, CompiledFor
+from pytest_autotune.run.lookup import Lookup, Outcome, is_ignored
 from pytest_autotune.run.nearest import Nearest
-from pytest_autotune.run.policy import is_ignored
 from pytest_autotune.run.result import NO_CHANGES, Request, Result
 from pytest_autotune.run.rows import rows_of
-from pytest_autotune.run.whole_run import old_entry, outer_of, renamed, settled, with_compiled, with_outer
 
 #: Who has measured what was recovered.
 INTERRUPTED_RUN = "an earlier run"
+_INSIDE = "asked for by "
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def _changes(beginning: Beginning, lookups: Iterable[Lookup], after: Cache) -> D
     They are compared with the loaded caches, or with what the dump path held where nothing is loaded. What nobody
     asked for is not among it: those entries are unused, of other devices, or of tests that did not run.
     """
-    asked = {lookup.problem for lookup in lookups if old_entry(lookup) is None}  # a moved one is not new
+    asked = {lookup.problem for lookup in lookups if lookup.old_entry is None}  # a moved one is not new
 
     def of_this_run(entries: Iterable[Entry]) -> Cache:
         return Cache(tuple(entry for entry in entries if entry.problem in asked))
@@ -246,3 +246,86 @@ def _changes(beginning: Beginning, lookups: Iterable[Lookup], after: Cache) -> D
         return NO_CHANGES
     found = diff(Cache(tuple(before.values())), of_this_run(after.entries))
     return Diff(tuple(change for change in found.changes if change.kind is not ChangeKind.REMOVED), found.unchanged)
+
+
+# What only a whole run knows of its lookups.
+
+
+def settled(lookups: Sequence[Lookup]) -> list[Lookup]:
+    """The lookups of a whole run; one that was served with the entry of a kernel that still exists is a miss.
+
+    Which kernels exist is known only when all have been asked for. The choice was good all the
+    same: source, candidates, key and device are equal.
+    """
+    asked = {lookup.problem for lookup in lookups}
+
+    def judge(lookup: Lookup) -> Lookup:
+        entry = lookup.old_entry
+        if entry is None or entry.problem not in asked:
+            return lookup
+        reason = f"no entry; that of {entry.problem.kernel} was used, which has the same source"
+        return replace(lookup, outcome=Outcome.MISS, reason=reason)
+
+    return [judge(lookup) for lookup in lookups]
+
+
+def renamed(lookups: Iterable[Lookup]) -> list[tuple[Lookup, Entry]]:
+    """Each lookup that was served with the entry of another kernel, with that entry under its own name."""
+    return [
+        (lookup, replace(entry, problem=lookup.problem))
+        for lookup in lookups
+        if (entry := lookup.old_entry) is not None
+    ]
+
+
+def with_outer(lookups: Iterable[Lookup], *, is_complete: bool = False) -> list[Lookup]:
+    """The lookups; new entries that only other tunings have asked for say so in their labels.
+
+    Where such a tuning is a hit, its candidates do not run, and nobody asks for them.
+
+    :param is_complete: all tests ran: an entry says otherwise of one that nobody asks for any more, as after a rename.
+    """
+    found = list(lookups)
+    outer: defaultdict[Identity, set[str]] = defaultdict(set)
+    for lookup in found:
+        outer[lookup.identity].add(lookup.inside)
+    asked = {lookup.problem.name for lookup in found}
+
+    def noted(lookup: Lookup) -> Lookup:
+        entry, names = lookup.entry, outer[lookup.identity]
+        if entry is None or "" in names:
+            return lookup
+        before = outer_of(entry)
+        is_wrong = is_complete and bool(before) and before not in asked and lookup.outcome is Outcome.HIT
+        if not (lookup.searched or is_wrong):
+            return lookup
+        own = entry.label.removesuffix(f"{_INSIDE}{before}").removesuffix("; ") if before else entry.label
+        label = "; ".join(filter(None, [own, f"{_INSIDE}{min(names)}"]))
+        return replace(lookup, entry=replace(entry, label=label))
+
+    return [noted(lookup) for lookup in found] if any(lookup.inside for lookup in found) else found
+
+
+def outer_of(entry: Entry) -> str:
+    """The tuning, as ``tuner:kernel``, by which alone an entry was asked for; empty where there was none."""
+    last = entry.label.rpartition("; ")[2]
+    return last.removeprefix(_INSIDE) if last.startswith(_INSIDE) else ""
+
+
+def with_compiled(lookups: Iterable[Lookup], found: Iterable[CompiledFor], *, anew: bool) -> list[Lookup]:
+    """The lookups, whose entries say what their choices were compiled for.
+
+    :param anew: what an entry said before goes, where this run says anything.
+    """
+    texts: defaultdict[str, set[str]] = defaultdict(set)
+    for one in found:
+        texts[one.entry].add(one.text)
+
+    def noted(lookup: Lookup) -> Lookup:
+        entry = lookup.entry
+        if entry is None or not (met := texts.get(entry.identity.digest)):
+            return lookup
+        compiled = sorted(met if anew else met.union(entry.compiled))[:MOST_COMPILED]
+        return replace(lookup, entry=replace(entry, compiled=tuple(compiled)))
+
+    return [noted(lookup) for lookup in lookups] if texts else list(lookups)

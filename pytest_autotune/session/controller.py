@@ -26,8 +26,7 @@ from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge
 from pytest_autotune.run.collected import ALONE, collect
 from pytest_autotune.run.dumping import Destination, dump, dump_for_tests
-from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.policy import OnMiss, OnStale, Policy
+from pytest_autotune.run.lookup import OnMiss, OnStale, Outcome, Policy
 from pytest_autotune.run.result import Place, Request, Result
 from pytest_autotune.run.settle import Beginning, measurements, settle
 from pytest_autotune.session import MARKER, asks_for_cache, reports

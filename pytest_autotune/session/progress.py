@@ -21,7 +21,7 @@ from typing import TextIO
 import pytest
 
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.run.progress import Progress, Stage
+from pytest_autotune.run.notes import Progress, Stage
 
 #: A tuning that is shorter is not shown; in seconds.
 AFTER_S = 1.0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.run.progress import Progress
+from pytest_autotune.run.notes import Progress
 from pytest_autotune.session.controller import Controller
 from pytest_autotune.session.progress import file_of_worker, progress_line, progress_of_process, stages_in
 from pytest_autotune.session.values import Options

@@ -20,10 +20,9 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.run.collected import ProcessFacts
-from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.lookup import Lookup, OnMiss, OnStale, Policy
 from pytest_autotune.run.mode import Beside, Job, Suite
-from pytest_autotune.run.policy import OnMiss, OnStale, Policy
-from pytest_autotune.run.progress import Progress
+from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.session import Session
 from pytest_autotune.session import INPUT_KEY, MARKER, marker
 from pytest_autotune.session.completeness import selecting_flag

@@ -13,7 +13,7 @@ from typing import Any
 
 from common import machine, median, table
 
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.function.space import product
 from pytest_autotune.tuners.function.tuner import FunctionTuner

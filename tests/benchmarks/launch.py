@@ -19,7 +19,7 @@ from triton.runtime import autotuner as autotuner_module
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.run.policy import Policy
+from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.workers.coordinator import Coordinator

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from pytest_autotune.devices import torch_cuda
-from pytest_autotune.run.reasons import REASON_LENGTH
+from pytest_autotune.run.tuning import REASON_LENGTH
 from pytest_autotune.tuners.function.plan import Found, Hold, Loss, Plan, Trial
 from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, TuningError, params_of
 from pytest_autotune.tuners.measuring.clocks import HostClock, Runner

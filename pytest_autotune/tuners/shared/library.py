@@ -14,8 +14,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import Versions
+from pytest_autotune.run.lookup import Refusal
 from pytest_autotune.run.notes import code_of, frames_of
-from pytest_autotune.run.policy import Refusal
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import HookError
 

@@ -12,8 +12,7 @@ from typing import Any
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Candidate, Device, Entry
 from pytest_autotune.devices import stream_is_capturing
-from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.run.policy import Refusal
+from pytest_autotune.run.lookup import Lookup, Refusal
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
