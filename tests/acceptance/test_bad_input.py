@@ -44,20 +44,6 @@ def write(name: str, data: str | bytes) -> Callable[[Path], str]:
     return make
 
 
-def binary(folder: Path) -> bytes:
-    from pytest_autotune.cache.codec import Format, decode, encode
-
-    return encode(decode(WHOLE.encode(), Format.TEXT, "whole"), Format.BINARY)
-
-
-def truncated_binary(folder: Path) -> str:
-    return write("cache.pb", binary(folder)[:-7])(folder)
-
-
-def binary_named_text(folder: Path) -> str:
-    return write("cache.textproto", binary(folder))(folder)
-
-
 def make_folder(name: str) -> Callable[[Path], str]:
     def make(folder: Path) -> str:
         (folder / name).mkdir()
@@ -67,26 +53,8 @@ def make_folder(name: str) -> Callable[[Path], str]:
     return make
 
 
-def huge(folder: Path) -> str:
-    with (folder / "huge.json").open("wb") as file:
-        file.write(b"{" * 4096)
-        file.truncate(2**30)  # sparse: it takes no room
-    return "huge.json"
-
-
-def unreadable(folder: Path) -> str:
-    write("cache.textproto", WHOLE)(folder)
-    (folder / "cache.textproto").chmod(0)
-    return "cache.textproto"
-
-
 def endless(folder: Path) -> str:
     (folder / "cache.textproto").symlink_to("cache.textproto")
-    return "cache.textproto"
-
-
-def pipe(folder: Path) -> str:
-    os.mkfifo(folder / "cache.textproto")
     return "cache.textproto"
 
 
@@ -96,29 +64,10 @@ LOADS = [
         "none.textproto: no such file (create it with --autotune-dump=none.textproto)",
         id="missing",
     ),
-    pytest.param(
-        lambda folder: "below/none.pb", "below/none.pb: no such file (create it with *=below/none.pb)", id="no folder"
-    ),
     pytest.param(write("cache.textproto", ""), "cache.textproto: *empty*", id="empty text"),
-    pytest.param(write("cache.yaml", "\n"), "cache.yaml: *empty*", id="blank yaml"),
-    pytest.param(write("cache.pb", ""), "cache.pb: *empty*", id="empty binary"),
     pytest.param(write("cache.textproto", WHOLE[:-20]), "cache.textproto:3*restore it*", id="truncated text"),
-    pytest.param(write("cache.json", '{"format_version": 1, "entries": ['), "cache.json:*", id="truncated json"),
-    pytest.param(truncated_binary, "cache.pb: *", id="truncated binary"),
-    pytest.param(binary_named_text, "cache.textproto*: *is it a .pb file*", id="binary named text"),
-    pytest.param(write("cache.pb", WHOLE), "cache.pb: *name it .textproto*", id="text named binary"),
-    pytest.param(write("cache.textproto", 'name: "x"\n'), "cache.textproto*", id="another schema in text"),
-    pytest.param(write("cache.json", '{"rows": []}'), "cache.json*", id="another schema in json"),
-    pytest.param(write("cache.yaml", "- a\n- b\n"), "cache.yaml*", id="a list in yaml"),
     pytest.param(
         write("cache.textproto", "format_version: 99\n"), "cache.textproto*99*upgrade pytest-autotune*", id="newer text"
-    ),
-    pytest.param(write("cache.json", '{"format_version": 99}'), "cache.json*99*upgrade*", id="newer json"),
-    pytest.param(write("cache.pb", b"\x08\x63"), "cache.pb*99*upgrade*", id="newer binary"),
-    pytest.param(
-        write("cache.textproto", f"<<<<<<< ours\n{WHOLE}=======\n>>>>>>> theirs\n"),
-        "cache.textproto:1*conflict*",
-        id="merge conflict",
     ),
     pytest.param(make_folder("cache.textproto"), "cache.textproto: is a folder*", id="folder without slash"),
     pytest.param(
@@ -128,20 +77,10 @@ LOADS = [
     ),
     pytest.param(lambda folder: "cache/", "cache/: no such folder (create one with *=cache/)", id="no such folder"),
     pytest.param(write("cache.toml", WHOLE), "cache.toml: the suffix*", id="unknown suffix"),
-    pytest.param(write("cache", WHOLE), "cache: has no suffix*", id="no suffix"),
-    pytest.param(huge, "huge.json: is larger than 64 MiB: not a cache", id="huge"),
-    pytest.param(pipe, "cache.textproto: is not a file", id="pipe"),
     pytest.param(
         lambda folder: "x" * 300 + ".textproto", "xxx*.textproto: cannot be read: File name too long", id="long name"
     ),
-    pytest.param(lambda folder: "x" * 300 + "/", "xxx*/: cannot be read: File name too long", id="long folder"),
     pytest.param(endless, "cache.textproto: cannot be read: Too many levels of symbolic links", id="link to itself"),
-    pytest.param(
-        unreadable,
-        "cache.textproto: cannot be read: Permission denied",
-        id="unreadable",
-        marks=pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything"),
-    ),
 ]
 
 
@@ -170,13 +109,9 @@ DUMPS = [
     pytest.param(
         lambda folder: write("file", "")(folder) + "/cache.pb", "file/cache.pb: *not a folder*", id="below a file"
     ),
-    pytest.param(
-        lambda folder: write("file", "")(folder) + "/a/b/c.pb", "file/a/b/c.pb: *not a folder*", id="far below a file"
-    ),
     pytest.param(lambda folder: "cache.toml", "cache.toml: the suffix*", id="unknown suffix"),
     pytest.param(lambda folder: "cache", "cache: has no suffix*", id="no suffix"),
     pytest.param(write("cache.textproto", "what is this"), "cache.textproto:1*", id="corrupt"),
-    pytest.param(write("cache.pb", b"\xff" * 9), "cache.pb: *", id="corrupt binary"),
     pytest.param(write("cache.json", '{"format_version": 99}'), "cache.json*99*upgrade*", id="newer"),
     pytest.param(
         write("cache.textproto", WHOLE + "invented: 7\n"),
@@ -270,21 +205,14 @@ def test_an_error_whose_words_cannot_be_had_fails_its_test_alone(suite: Suite) -
 OPTIONS = [
     (["--autotune-on-miss=perhaps"], "--autotune-on-miss: expected tune or first or nearest or error, not 'perhaps'"),
     (["--autotune-on-stale=keep"], "--autotune-on-stale: expected tune or use or error, not 'keep'"),
-    (["--autotune-max-misses=-1"], "--autotune-max-misses: expected a count such as 0, or *, not '-1'"),
     (["--autotune-max-misses=1.5"], "--autotune-max-misses: expected a count such as 0, or *, not '1.5'"),
-    (["--autotune-max-misses=many"], "--autotune-max-misses: expected a count such as 0, or *, not 'many'"),
-    (["--autotune-max-misses=101%"], "--autotune-max-misses: expected a count such as 0, or *, not '101%'"),
-    (["--autotune-max-misses=-1%"], "--autotune-max-misses: expected *"),
     (["--autotune-max-misses=nan%"], "--autotune-max-misses: expected *"),
-    (["--autotune-max-misses=%"], "--autotune-max-misses: expected *"),
     (["--autotune-report=report.pdf"], "--autotune-report: report.pdf: unknown kind of report (*.json*)"),
-    (["--autotune-report=report"], "--autotune-report: report: unknown kind of report (*.json*)"),
     (["--autotune-report=folder.json"], "--autotune-report: folder.json: is a directory (name a file)"),
     (["--autotune-report=file/a.json"], "--autotune-report: file/a.json: cannot be written: *file is not a folder"),
     (["--autotune-report=pipe.json"], "--autotune-report: pipe.json: is not a file"),
     ([f"--autotune-report={'x' * 300}.json"], "--autotune-report: xxx*.json: cannot be written: File name too long"),
     (["--autotune-report=mine.json"], "--autotune-report: mine.json: is there and is no report of *"),
-    (["--autotune-report=mine.md"], "--autotune-report: mine.md: is there and is no report of *"),
     (
         ["--autotune-dump=new.json", "--autotune-report=new.json"],
         "--autotune-report: new.json: is a cache *",
@@ -302,7 +230,6 @@ OPTIONS = [
         "--autotune-update=prune: nothing is loaded, * (write --autotune-load=c.pb for the dump)",
     ),
     (["-oautotune_spread_gpus=true"], "autotune_spread_gpus: there are no workers to spread (add -n=NUM)"),
-    (["--autotune-tuners=tritn"], "--autotune-tuners: unknown tuner 'tritn' (known: triton*)"),
     (["--autotune-tuners=triton,nothing.else"], "--autotune-tuners: unknown tuner 'nothing.else' (known: triton*)"),
 ]
 OLD_FLAGS = [
@@ -516,7 +443,7 @@ def test_a_bad_path_in_a_test_is_an_error_of_that_test_alone(suite: Suite) -> No
 
     result.assert_outcomes(passed=1, failed=len(BROKEN), errors=len(BROKEN) + 1)
     missing = str(Path("tests", "none.textproto"))
-    line = f"autotune_cache: {missing}: no such file (create it with --autotune-dump={missing})"
+    line = f"autotune_cache: {missing}: no such file (create it with --autotune-update)"
     assert result.outlines.count(line) == 3
     for name in list(BROKEN)[1:]:
         told = [line for line in result.outlines if line.startswith(f"autotune_cache: {Path('tests', name)}")]

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,16 +102,6 @@ def test_a_changed_space_is_stale_and_so_is_a_changed_source(suite: Suite, secti
     assert section(source)[0].endswith(": source changed (run)")
 
 
-def test_a_stale_choice_is_used_on_request_while_it_is_still_a_candidate(suite: Suite) -> None:
-    a_suite(suite).serial.dump()
-    suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))
-
-    result = suite.load("--autotune-on-stale=use")
-
-    result.assert_outcomes(passed=4)
-    assert suite.tunings == []
-
-
 FIRST = """
 import pytest
 from pytest_autotune import InvalidConfiguration
@@ -145,18 +129,6 @@ def test_the_first_configuration_that_works_is_used_where_the_user_wants_no_tuni
     assert (lookup["outcome"], lookup["fallback"], lookup["tuned"]) == ("miss", "first", False)
     assert lookup["choice"] == {"params": {"BLOCK": 32}}
     assert set(serial_suite.tunings) <= {"32"}, "16 was refused, and 64 never tried"
-
-
-def test_an_error_on_a_miss_fails_the_test_before_anything_runs(suite: Suite) -> None:
-    a_suite(suite).serial.dump()
-    test = SUITE.replace("[16, 32, 64]", "[128]")
-    a_suite(suite, test)
-
-    result = suite.load("--autotune-on-miss=error")
-
-    result.assert_outcomes(passed=1, failed=1)
-    assert suite.tunings == []
-    result.stdout.fnmatch_lines(["*autotune: MISS function:lib.gemm (m=128, dtype=fp16): no entry*"])
 
 
 def test_the_report_has_every_candidate_with_its_time_or_why_it_failed(suite: Suite) -> None:
@@ -243,54 +215,6 @@ def test_an_edit_of_what_a_lambda_calls_makes_its_choices_stale(suite: Suite, se
     assert "source changed (run)" in "\n".join(section(result))
 
 
-def test_ignored_kernels_are_tuned_and_told_nowhere(suite: Suite, section: Any) -> None:
-    a_suite(suite)
-    suite.pytester.makeini("[pytest]\npythonpath = .\nautotune_ignore = function:lib.*\n")
-
-    result = suite.dump()
-
-    result.assert_outcomes(passed=4)
-    assert suite.tunings
-    assert not any("lib.gemm" in line for line in section(result))
-    assert not suite.cache.exists()
-
-
-def test_the_marker_and_the_fixture_work_as_for_any_tuner(suite: Suite) -> None:
-    a_suite(suite).serial.dump()
-    a_suite(
-        suite,
-        """
-        import pytest
-        from times import HOW, SPACE, run
-
-        def tune(cache):
-            key = {"m": 16, "dtype": "fp16"}
-            return cache.tune("lib.gemm", key=key, space=SPACE, run=run, measuring=HOW, device="cpu")
-
-        def test_before(autotune_cache):
-            tune(autotune_cache)
-            assert len(autotune_cache.misses) == 0
-
-        @pytest.mark.autotune_cache(load="cache.textproto")
-        def test_marked(autotune_cache):
-            tune(autotune_cache)
-            assert [hit.problem.kernel for hit in autotune_cache.hits] == ["lib.gemm"]
-
-        @pytest.mark.autotune_cache(enabled=False)
-        def test_left_alone(autotune_cache):
-            assert tune(autotune_cache) == {"BLOCK": 32}
-            assert not autotune_cache.hits
-
-        def test_loaded(autotune_cache):
-            autotune_cache.load("cache.textproto")
-            tune(autotune_cache)
-            assert len(autotune_cache.hits) == 1
-        """,
-    )
-
-    suite.run().assert_outcomes(passed=4)
-
-
 def test_what_a_conftest_tuned_before_the_run_is_told_as_untracked(serial_suite: Suite, section: Any) -> None:
     a_suite(
         serial_suite,
@@ -370,55 +294,3 @@ def test_workers_that_ask_at_once_measure_one_at_a_time(serial_suite: Suite) -> 
     result = serial_suite.dump("-pxdist", "-n2")
 
     result.assert_outcomes(passed=6)
-
-
-@pytest.mark.parametrize("workers", [[], ["-pxdist", "-n2"]], ids=["serial", "n2"])
-def test_ctrl_c_while_a_candidate_runs_ends_the_run_and_keeps_what_was_tuned(
-    serial_suite: Suite, workers: list[str]
-) -> None:
-    if workers:
-        pytest.importorskip("xdist")
-    a_suite(
-        serial_suite,
-        """
-        import os, time
-        from times import HOW, SPACE, run
-
-        def slowly(config):
-            with open(os.environ["TOY_LOG"] + ".begun", "a"):
-                time.sleep(60)
-
-        def test_1_done(autotune_cache):
-            autotune_cache.tune("lib.done", space=SPACE, run=run, measuring=HOW)
-            open(os.environ["TOY_LOG"] + ".done", "w").close()
-
-        def test_2_interrupted(autotune_cache):
-            autotune_cache.tune("lib.slow", space=SPACE, run=slowly, device="cpu")
-        """,
-    )
-    begun, done = Path(f"{serial_suite.log}.begun"), Path(f"{serial_suite.log}.done")
-    environment = {**os.environ, "TOY_LOG": str(serial_suite.log), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", *workers, "--autotune-dump=cache.textproto"]
-    process = subprocess.Popen(
-        command,
-        cwd=serial_suite.folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    wait_until(lambda: done.exists() and begun.exists())
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=40)
-
-    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
-    assert 'kernel: "lib.done"' in serial_suite.cache.read_text()
-    assert "lib.slow" not in serial_suite.cache.read_text()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -9,7 +9,7 @@ from tests.conftest import Suite
 GATES = ["--autotune-max-misses=0", "--autotune-on-miss=error"]
 
 
-@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("gate", [*GATES, "--autotune-on-stale=error"])
 def test_a_gate_without_anything_loaded_is_a_usage_error(suite: Suite, gate: str) -> None:
     result = suite.write().run(gate)
 
@@ -20,17 +20,6 @@ def test_a_gate_without_anything_loaded_is_a_usage_error(suite: Suite, gate: str
         result.stdout.no_fnmatch_line("*not judged*")  # one answer, not two
     else:
         result.stderr.fnmatch_lines([f"ERROR: {told}"])
-
-
-def test_an_error_on_what_is_stale_is_a_gate_too(serial_suite: Suite) -> None:
-    result = serial_suite.write().run("--autotune-on-stale=error")
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --autotune-on-stale: nothing is loaded, so there is nothing to judge *"])
-
-
-def test_without_workers_no_test_runs_before_that_is_told(serial_suite: Suite) -> None:
-    serial_suite.write().run("--autotune-max-misses=0").assert_outcomes()
 
 
 def test_an_ini_line_that_was_lost_does_not_turn_the_gate_off(serial_suite: Suite) -> None:

@@ -195,20 +195,6 @@ def test_git_shows_a_line_for_each_entry_that_differs(registered: Git) -> None:
     assert re.fullmatch(r".*; source=s, triton 3.7.1, and more: [0-9a-f]{8}", changed[-1])
 
 
-def test_the_diff_of_the_command_is_one_of_gits_tools(registered: Git) -> None:
-    commit(registered, *BASE)
-    commit(registered, entry(1, 64, 9.0), *BASE[1:], entry(7))
-
-    command = f"{cli_path(registered)} diff"
-    shown = registered("difftool", "-y", f"--extcmd={command}", "HEAD~1", "--", PATH).stdout
-
-    assert shown.splitlines()[0] == "1 choice changed, 1 added"
-
-
-def cli_path(git: Git) -> str:
-    return git("config", "merge.pytest-autotune.driver").stdout.split()[0]
-
-
 def test_setup_finds_the_caches_of_the_repository_and_says_nothing_twice(git: Git) -> None:
     for path in (PATH, "tests/folder/", "a b.pb"):
         stores.update(path, lambda now: Cache(tuple(BASE)))

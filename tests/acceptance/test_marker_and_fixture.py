@@ -308,21 +308,6 @@ class TestAll:
     assert section(result)[-1].startswith("1 hit")
 
 
-def test_the_fixture_loads_over_what_a_marker_loads(serial_suite: Suite) -> None:
-    write(
-        caches(serial_suite, "b", "c"),
-        """
-@load("b.textproto")
-def test_both(tune, autotune_cache):
-    assert op(tune) == "b"
-    autotune_cache.load("c.textproto")
-    assert op(tune, 1) == "b"  # already chosen in this test
-""",
-    )
-
-    serial_suite.run().assert_outcomes(passed=1)
-
-
 def test_a_failing_test_and_its_teardown_leave_no_cache_behind(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
@@ -366,17 +351,3 @@ def test_the_fixture_that_is_asked_for_too_late_says_how_to_ask(serial_suite: Su
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["autotune_cache was asked for after the run began: name it as an argument"])
     serial_suite.run("--autotune-dump=cache.textproto").assert_outcomes(passed=1)
-
-
-def test_the_marker_is_known_to_strict_runs(serial_suite: Suite) -> None:
-    write(caches(serial_suite, "b"), '@load("b.textproto")\ndef test_b(tune): assert op(tune) == "b"')
-
-    serial_suite.run("--strict-markers").assert_outcomes(passed=1)
-
-
-def test_a_run_of_markers_only_has_no_workers_waiting_or_journals(suite: Suite) -> None:
-    write(caches(suite, "b"), '@load("b.textproto")\ndef test_b(tune): assert op(tune) == "b"')
-
-    suite.run()
-
-    assert not list(suite.folder.glob(".pytest_cache/d/autotune/*/*"))

@@ -63,15 +63,6 @@ def test_a_row_says_what_has_changed(
     result.stdout.fnmatch_lines([f"{word} *:lib.op*: {reason}"])
 
 
-def test_the_nearest_entry_is_the_one_with_the_fewest_differences(serial_suite: Suite) -> None:
-    serial_suite.write(
-        test_op="def test_op(tune):\n for m, n in (1, 5), (2, 6), (3, 7): tune('lib.op', M=m, N=n)"
-    ).dump()
-    serial_suite.write(test_op=ask("M=9, N=6"))
-
-    serial_suite.load().stdout.fnmatch_lines(["MISS *: no entry; the nearest has M 2 instead of 9"])
-
-
 def test_a_mismatch_names_both_devices(suite: Suite) -> None:
     suite.write(test_op=ask("M=1")).serial.dump(TOY_DEVICE="Old GPU")
 
@@ -254,10 +245,6 @@ def test_on_miss_error_applies_to_stale_mismatch_and_uncacheable_too(suite: Suit
     assert suite.tunings == []
 
 
-def test_on_miss_error_is_not_for_a_run_that_loads_nothing(serial_suite: Suite) -> None:
-    assert serial_suite.write().dump("--autotune-on-miss=error").ret == 0
-
-
 def test_an_alias_for_a_device_that_no_entry_is_for_is_told(serial_suite: Suite, section) -> None:
     serial_suite.write().dump()
     serial_suite.pytester.makeini("[pytest]\nautotune_device_alias =\n    New GPU = Toy-GPU\n")
@@ -279,16 +266,6 @@ def test_a_device_alias_uses_the_others_entries_and_says_so(suite: Suite, sectio
     assert result.ret == 0
     assert suite.tunings == []
     assert section(result) == ["New GPU used entries of Old GPU (autotune_device_alias)", "4 hits"]
-
-
-def test_what_a_device_alias_does_not_cover_is_told_with_the_others_nearest_entry(serial_suite: Suite) -> None:
-    serial_suite.write(test_op=ask("M=1")).dump(TOY_DEVICE="Old GPU")
-    serial_suite.write(test_op=ask("M=2"))
-    serial_suite.pytester.makeini(ALIAS)
-
-    result = serial_suite.load(TOY_DEVICE="New GPU")
-
-    result.stdout.fnmatch_lines(["MISS * - toy:lib.op (M=2): no entry; the nearest has M 1 instead of 2"])
 
 
 def test_ignored_kernels_are_left_alone(suite: Suite, section) -> None:

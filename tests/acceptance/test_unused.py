@@ -39,12 +39,12 @@ def test_a_complete_run_names_the_entries_that_nobody_asked_for(suite: Suite, se
     assert entries(suite) == 3
 
 
-def test_the_hint_prunes(serial_suite: Suite) -> None:
-    result = shrunk(serial_suite).run(*PRUNE)
+def test_the_hint_prunes(suite: Suite) -> None:
+    result = shrunk(suite).run(*PRUNE)
 
-    assert entries(serial_suite) == 2
-    assert serial_suite.tunings == []
-    result.stdout.fnmatch_lines(["2 hits; 2 entries written to cache.textproto: 2 unchanged, 1 removed"])
+    assert entries(suite) == 2
+    assert suite.tunings == []
+    result.stdout.fnmatch_lines(["2 hits; 2 entries written to cache.textproto*: 2 unchanged, 1 removed"])
 
 
 def test_a_dump_keeps_unused_entries_and_names_them(suite: Suite, section) -> None:
@@ -52,14 +52,6 @@ def test_a_dump_keeps_unused_entries_and_names_them(suite: Suite, section) -> No
 
     assert unused(lines) == ["UNUSED toy:lib.op (M=2): not requested by any test"]
     assert entries(suite) == 3
-
-
-def test_prune_drops_them(suite: Suite, section) -> None:
-    lines = section(shrunk(suite).run(*PRUNE))
-
-    assert entries(suite) == 2
-    assert unused(lines) == []
-    assert any("1 removed" in line for line in lines)
 
 
 def test_unused_entries_of_one_kernel_are_one_row_and_v_shows_each(serial_suite: Suite, section) -> None:
@@ -137,7 +129,6 @@ INCOMPLETE = {
     "-m": (["-m", "not slow"], {}, "-m selects tests"),
     "--deselect": (["--deselect=test_other.py"], {}, "--deselect selects tests"),
     "--ignore": (["--ignore=test_other.py"], {}, "--ignore selects tests"),
-    "--ignore-glob": (["--ignore-glob=*other*"], {}, "--ignore-glob selects tests"),
     "--lf": (["--lf"], {}, "--lf selects tests"),
     "--sw": (["--sw"], {}, "--sw selects tests"),
     "failed": ([], {"test_z": "def test_z(): assert 0"}, "test_z.py::test_z failed"),
@@ -165,14 +156,6 @@ INCOMPLETE = {
         [],
         {"test_oq": "import pytest\ndef test_oq(): pytest.exit('enough', returncode=0)"},
         "2 of 3 tests did not run",
-    ),
-    "exit after a skip": (
-        [],
-        {
-            "test_on": "import pytest\ndef test_on(): pytest.skip()",
-            "test_oq": "import pytest\ndef test_oq(): pytest.exit('enough', returncode=0)",
-        },
-        "2 of 4 tests did not run",
     ),
     "-o": (["-o", "python_files=test_op.py"], {}, "-o python_files selects tests"),
     "conftest deselects": ([], {"conftest": CONFTEST.format(body=HOOK)}, "1 test deselected"),
@@ -308,20 +291,16 @@ def below(suite: Suite) -> Suite:
     return suite
 
 
-def test_verbosity_and_reports_do_not_make_a_run_incomplete(serial_suite: Suite) -> None:
-    shrunk(serial_suite).run(*PRUNE, "-v", "--tb=short", "-rA", "--durations=3", "--ff", "--junitxml=out.xml")
-
-    assert entries(serial_suite) == 2
-
-
-def test_a_run_without_pytests_cache_is_complete(serial_suite: Suite) -> None:
-    shrunk(serial_suite).run(*PRUNE, "-pno:cacheprovider")
-
-    assert entries(serial_suite) == 2
-
-
-def test_an_empty_selection_is_none(serial_suite: Suite) -> None:
-    shrunk(serial_suite).run(*PRUNE, "-k", "", "-m", "")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-v", "--tb=short", "-rA", "--durations=3", "--ff", "--junitxml=out.xml"],
+        ["-pno:cacheprovider"],
+        ["-k", "", "-m", ""],
+    ],
+)
+def test_options_that_select_nothing_do_not_make_a_run_incomplete(serial_suite: Suite, args: list[str]) -> None:
+    shrunk(serial_suite).run(*PRUNE, *args)
 
     assert entries(serial_suite) == 2
 

@@ -41,11 +41,6 @@ def test_an_update_tunes_whatever_the_ini_file_says_of_misses(outdated: Suite, s
     assert section(outdated.load("--autotune-dump=")) == ["3 hits"]
 
 
-def test_the_first_update_may_begin_with_no_file(serial_suite: Suite) -> None:
-    assert serial_suite.write().load("--autotune-update").ret == 0
-    assert serial_suite.cache.read_text().count("entries {") == 4
-
-
 def test_of_several_caches_the_last_one_is_updated(outdated: Suite) -> None:
     before = outdated.cache.read_bytes()
 
@@ -156,14 +151,6 @@ def test_what_cannot_be_judged_passes_and_says_so(shrunk: Suite, section, args: 
 
     assert result.ret == 0
     assert why in section(result)
-
-
-def test_a_run_with_a_failed_test_is_not_judged(shrunk: Suite, section) -> None:
-    (shrunk.folder / "test_zz.py").write_text("def test_fails(): assert 0")
-
-    lines = section(shrunk.load("--autotune-fail-on-unused"))
-
-    assert lines[-1] == "unused autotune cache entries not judged: test_zz.py::test_fails failed"
 
 
 def test_misses_and_unused_entries_are_two_verdicts_in_one_line(shrunk: Suite) -> None:

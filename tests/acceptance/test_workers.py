@@ -41,19 +41,6 @@ def test_a_problem_that_every_worker_needs_is_tuned_once(suite: Suite, dist: str
     assert suite.tunings == [f"lib.shared [('M', {m})]" for m in (1, 2, 3)]
 
 
-def test_what_one_worker_tuned_counts_once(suite: Suite) -> None:
-    suite.write(test_shared=SHARED)
-    (suite.folder / "empty.textproto").write_text("format_version: 1\n")
-
-    report = suite.report("--autotune-load=empty.textproto")
-
-    assert report["counts"] == {
-        "hit": 0, "miss": 3, "stale": 0, "mismatch": 0, "tuned": 3, "failed": 0, "unrecorded": 0, "fallback": 0,
-        "unused": 0, "uncacheable": 0,
-    }  # fmt: skip
-    assert len(suite.tunings) == 3
-
-
 def _comparable(report: dict[str, Any]) -> dict[str, Any]:
     """A report without what may differ between two runs: tests, seconds and paths."""
 
@@ -255,12 +242,6 @@ def pytest_configure(config):
     (suite.folder / "conftest.py").write_text((suite.folder / "conftest.py").read_text() + watch)
 
     assert suite.load("--autotune-dump=out.textproto").ret == 0
-
-
-def test_a_suites_own_choice_of_gpus_for_its_workers_is_left_alone(suite: Suite, monkeypatch) -> None:
-    suite.write(test_env="import os\ndef test_env(): assert os.environ['CUDA_VISIBLE_DEVICES'] == '5'")
-
-    assert suite.dump(CUDA_VISIBLE_DEVICES="5").ret == 0
 
 
 def test_gpus_are_spread_over_the_workers_on_request(suite: Suite) -> None:
