@@ -13,6 +13,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cli.output import PATH, print_lines, safe, whole
 from pytest_autotune.production import export_python
+from pytest_autotune.production.export_table import PRESETS, Layout, tables
 
 #: So many choices that differ are shown one by one.
 _SHOWN = 5
@@ -31,18 +32,48 @@ _SHOWN = 5
     multiple=True,
     help="The device NAME takes the choices of the device OTHER, which has its architecture. Repeatable.",
 )
+@click.option("--preset", type=click.Choice(list(PRESETS)), help="With --to=table: the fused MoE tables of this one.")
+@click.option(
+    "--file",
+    "path",
+    metavar="PATH",
+    help="With --to=table: the files, with {names} of the key, {device} and {triton}, as in 'N={N},{device}.json'; "
+    "[a part in brackets] is left out where a name in it has no value.",
+)
+@click.option("--row", metavar="NAME", help="With --to=table: the number of the key that a file has rows for.")
+@click.option("--values", metavar="NAMES", default="", help="With --file: the params in a row, with commas; else all.")
 def command(
-    file: str, to: str, output: str, kernels: tuple[str, ...], devices: tuple[str, ...], aliases: tuple[str, ...]
+    file: str,
+    to: str,
+    output: str,
+    kernels: tuple[str, ...],
+    devices: tuple[str, ...],
+    aliases: tuple[str, ...],
+    preset: str | None,
+    path: str | None,
+    row: str | None,
+    values: str,
 ) -> None:
     """Write the choices of the cache FILE for those who launch the kernels without pytest.
 
     python: one module, which needs Triton and torch alone, with what picks the choice where a kernel is launched:
     prune_configs_by={"early_config_prune": pick("mylib.ops.matmul_kernel")}
+
+    table: JSON as frameworks read it, a file for each static key and device: --preset, or --file and --row.
     """
     cache = whole(stores.read(file))
+    if to == "table":
+        layout = _layout(preset, path, row, values)
+        written = tables(cache, layout, kernels, devices)
+        for name, text in written.items():
+            stores.replace_file(os.path.join(output, name), text.encode())
+        print_lines(safe(os.path.join(output, name)) for name in written)
+        return
+    if preset or path or row or values:
+        raise CacheError("--to=python", "writes one module", "--preset, --file, --row and --values are for --to=table")
     given = {"kernel": kernels, "device": devices, "alias": aliases}
     typed = ["pytest-autotune", "export", file, "--to=python"]
-    typed += [f"--{name}={value}" for name, values in given.items() for value in values]
+    typed += [f"--{name}={value}" for name, some in given.items() for value in some]
     text, words = _module(cache, shlex.join([*typed, f"--output={output}"]))
     if os.path.exists(output) and (before := _text(output)).strip():
         export_python.data_of(before, output)  # raises for what is something else, and is to stay
@@ -51,6 +82,17 @@ def command(
             return
     stores.replace_file(output, text.encode())
     print_lines([safe(f"{output} was written: {words}")])
+
+
+def _layout(preset: str | None, path: str | None, row: str | None, values: str) -> Layout:
+    if preset and not (path or row or values):
+        return PRESETS[preset]
+    if preset or not (path and row):
+        raise CacheError(
+            "--to=table", "takes either --preset, or --file and --row", "see pytest-autotune export --help"
+        )
+    names = tuple(name.strip() for name in values.split(",") if name.strip())
+    return Layout(path, row, names, has_others=not names)
 
 
 def exported_defects(cache: Cache, path: str, file: str) -> Iterator[str]:

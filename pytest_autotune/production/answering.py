@@ -93,9 +93,9 @@ def _cells(function: Any) -> Iterator[tuple[str, Any]]:
 def _fits(autotuner: Any, kwargs: Any, config: Any) -> bool:
     """Whether a candidate that was tuned for something else compiles here, and finds room."""
     from pytest_autotune.devices import stream_is_capturing
-    from pytest_autotune.tuners.triton.call import Call
     from pytest_autotune.tuners.triton.compiling import compile_and_load
-    from pytest_autotune.tuners.triton.interpreter import interprets
+    from pytest_autotune.tuners.triton.identity import Call
+    from pytest_autotune.tuners.triton.internals.autotuners import interprets
 
     if interprets(autotuner) or stream_is_capturing():
         return True

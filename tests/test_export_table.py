@@ -1,0 +1,148 @@
+"""Tables as frameworks read them: files and rows are found by rules that follow their own loaders.
+
+vLLM at 13cb3e44 (vllm/model_executor/layers/fused_moe/fused_moe.py), SGLang at c050f40d
+(python/sglang/srt/layers/moe/fused_moe_triton/fused_moe_triton_config.py): what they look for is written anew here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_autotune import cli
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
+
+H200 = Device("NVIDIA H200 NVL", "sm_90", 132)
+L4 = Device("NVIDIA L4", "sm_89", 58)
+
+
+def entry(m: int, block: int, device: Device = L4, **key: Any) -> Entry:
+    named = {"M": m, "E": 128, "N": 768, **key}
+    values = tuple(value if isinstance(value, Value) else Value(name, value) for name, value in named.items())
+    sizes = {"BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_ctas": 1, "num_stages": 3}
+    params = tuple(Value(name, value) for name, value in {"BLOCK_SIZE_M": block, **sizes}.items())
+    problem = Problem("function", "lib.fused_moe", values, device)
+    versions = Versions.of("pytest-autotune 0.1.0, torch 2.11.0, triton 3.6.0")
+    return Entry(problem, (Value("space", "s", "digest"),), Candidate(params=params, time_us=1.0), versions=versions)
+
+
+def block_shape(text: str = "[('int', '128', ''), ('int', '128', '')]") -> Value:
+    return Value("block_shape", text, "tuple")
+
+
+class Export:
+    def __init__(self, folder: Path, capsys: Any) -> None:
+        self.folder = folder
+        self.capsys = capsys
+
+    def __call__(self, *entries: Entry, options: tuple[str, ...]) -> tuple[int, list[str], str]:
+        cache = str(self.folder / "c.textproto")
+        stores.update(cache, lambda now: Cache(entries))
+        status = cli.main(["export", cache, "--to=table", f"--output={self.folder / 'configs'}", *options])
+        captured = self.capsys.readouterr()
+        return status, captured.out.splitlines(), captured.err
+
+
+@pytest.fixture
+def export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Export:
+    return Export(tmp_path, capsys)
+
+
+def config_in_vllm(folder: Path, device: str, m: int, dtype: str | None, blocks: list[int] | None) -> dict[str, int]:
+    device = device.replace(" ", "_")
+    device = "NVIDIA_H200" if "H200" in device.split("_") else device
+    selectors = f",dtype={dtype}" if dtype else ""
+    if blocks and all(blocks):
+        selectors += f",block_shape={blocks}".replace(" ", "")
+    rows = json.loads((folder / f"E=128,N=768,device_name={device}{selectors}.json").read_text())
+    rows.pop("triton_version", None)
+    by_m = {int(key): value for key, value in rows.items()}
+    return by_m[min(by_m, key=lambda known: abs(known - m))]
+
+
+def config_in_sglang(
+    folder: Path, device: str, m: int, dtype: str | None, blocks: list[int] | None, per_channel: bool = False
+) -> dict[str, int]:
+    selectors = f",dtype={dtype}" if dtype else ""
+    if blocks and all(blocks):
+        selectors += f",block_shape={blocks}"
+    selectors += ",per_channel_quant=True" if per_channel else ""
+    name = f"E=128,N=768,device_name={device.replace(' ', '_')}{selectors}.json"
+    rows = {int(key): value for key, value in json.loads((folder / "triton_3_6_0" / name).read_text()).items()}
+    return rows[min(rows, key=lambda known: abs(known - m))]
+
+
+@pytest.mark.parametrize(("preset", "config"), [("vllm", config_in_vllm), ("sglang", config_in_sglang)])
+def test_the_frameworks_find_their_rows_for_each_device_dtype_and_block_shape(
+    export: Export, preset: str, config: Any
+) -> None:
+    fp8 = {"dtype": "fp8_w8a8", "block_shape": block_shape()}
+    status, written, _ = export(
+        entry(1, 16), entry(64, 64), entry(1, 32, H200), entry(1, 128, **fp8), options=(f"--preset={preset}",)
+    )
+
+    folder = export.folder / "configs"
+    assert status == 0
+    assert len(written) == 3
+    rest = {"BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3}
+    assert config(folder, L4.name, 2, None, None) == {"BLOCK_SIZE_M": 16, **rest}
+    assert config(folder, L4.name, 60, None, [0, 0])["BLOCK_SIZE_M"] == 64
+    assert config(folder, H200.name, 1, None, None)["BLOCK_SIZE_M"] == 32
+    assert config(folder, L4.name, 1, "fp8_w8a8", [128, 128])["BLOCK_SIZE_M"] == 128
+
+
+def test_each_says_the_version_of_triton_where_it_looks_for_it(export: Export) -> None:
+    fp16 = Value("dtype", "fp16", "dtype")  # which both leave out
+    per_channel = {"dtype": "int8_w8a8", "per_channel_quant": True}
+
+    _, (path,), _ = export(entry(1, 16, dtype=fp16), options=("--preset=vllm",))
+    assert json.loads(Path(path).read_text())["triton_version"] == "3.6.0"
+    assert config_in_vllm(export.folder / "configs", L4.name, 1, None, None)["BLOCK_SIZE_M"] == 16
+
+    export(entry(1, 16, **per_channel), entry(1, 32, dtype="int8_w8a8"), options=("--preset=sglang",))
+    found = [config_in_sglang(export.folder / "configs", L4.name, 1, "int8_w8a8", None, one) for one in (True, False)]
+    assert [one["BLOCK_SIZE_M"] for one in found] == [16, 32]
+
+
+def test_a_generic_table_has_the_named_params_in_order_and_rows_by_size(export: Export) -> None:
+    options = ("--file={device}/N={N}[,K={K}].json", "--row=M", "--values=num_warps, BLOCK_SIZE_M")
+
+    status, written, _ = export(entry(64, 32), entry(8, 16), entry(8, 64, K=4096), options=options)
+
+    assert status == 0
+    folder = export.folder / "configs" / "NVIDIA_L4"
+    assert written == [str(folder / "N=768,K=4096.json"), str(folder / "N=768.json")]
+    expected = {"8": {"num_warps": 4, "BLOCK_SIZE_M": 16}, "64": {"num_warps": 4, "BLOCK_SIZE_M": 32}}
+    assert (folder / "N=768.json").read_text() == json.dumps(expected, indent=4) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--file=N={N}.json", "--row=M"),
+            "two choices for M=8 in N=768.json, such as that of function:lib.",
+        ),
+        (("--file={K}.json", "--row=M"), "its key has no K, which is a part of --file (it has M, E, N, topk, device"),
+        (("--file={N}.json", "--row=m"), "its key has no integer m, by which rows are found"),
+        (("--file={N}{topk}.json", "--row=M", "--values=SPLIT_K"), "its choice has no SPLIT_K (it has BLOCK_SIZE_M, "),
+        (("--file={N}.json",), "takes --preset, or --file and --row"),
+        (("--preset=vllm", "--kernel=other"), "no entry with a choice is to be written"),
+    ],
+)
+def test_what_fits_no_table_is_said_in_a_line(export: Export, options: tuple[str, ...], said: str) -> None:
+    status, _, error = export(entry(8, 16, topk=1), entry(8, 32, topk=2), options=options)
+
+    assert status == 4
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (export.folder / "configs").exists()
+
+
+def test_a_key_never_becomes_a_path(export: Export) -> None:
+    options = ("--file={name}/x.json", "--row=M")
+    assert "name is '..', which is no part of a file's name" in export(entry(8, 16, name=".."), options=options)[2]
