@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
-from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.counted import counted, duration
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, significant
 from pytest_autotune.cache.ties import noise_of
@@ -131,10 +131,8 @@ class Verdict:
             return f"not verified: {self.reason}"
         if not self.is_slower:
             return "as fast as any"
-        return (
-            f"the choice takes {1 + self.slower:.2f} x ({self.best}), "
-            f"{self.choice_us:.4g} us -> {self.best_us:.4g} us, +-{self.error_us:.2g}"
-        )
+        times = f"{duration(self.choice_us)} -> {duration(self.best_us)}, +-{duration(float(f'{self.error_us:.2g}'))}"
+        return f"the choice takes {1 + self.slower:.2f} x ({self.best}), {times}"
 
     @property
     def mapping(self) -> dict[str, Any]:

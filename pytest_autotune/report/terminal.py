@@ -17,6 +17,8 @@ from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Dump, Result
 from pytest_autotune.run.rows import Row
 
+#: What is counted, in words that are not the name of the count.
+_COUNTED = {"failed": "cannot be tuned", "unrecorded": "not recorded", "fallback": "used a fallback"}
 #: Rows of one kind that are shown without ``-v``.
 SHOWN = 10
 NO_LOOKUPS = "no lookups: no autotuned kernel was called"
@@ -208,36 +210,26 @@ def settled(result: Result, *, with_counts: bool = True) -> Iterator[Line]:
 
 
 def _counts(result: Result) -> str:
-    counts = result.counts
-    seconds = f" in {result.tuning_seconds:.1f}s" if result.tuning_seconds else ""
+    """What was looked up, and what searches came to."""
+
+    def those(*names: str) -> list[str]:
+        return [f"{result.counts[name]} {_COUNTED.get(name, name)}" for name in names if result.counts[name]]
+
+    if result.is_judged and not result.problems:
+        parts = [_no_lookups(result)]
+        parts += [f"{counted(result.unasked, 'entry')} loaded for nothing"] if result.unasked else []
+        return "; ".join(parts)
+    number = result.counts["tuned"]
+    tuned = [f"{number if result.is_judged else counted(number, 'problem')} tuned"] if number else []
+    if tuned and result.tuning_seconds:
+        tuned[0] += f" in {result.tuning_seconds:.1f}s"
+    tuned += those("failed", "unrecorded")
     if not result.is_judged:
-        parts = [f"{counted(counts['tuned'], 'problem')} tuned{seconds}"] if counts["tuned"] else []
-        parts += _not_tuned(result)
-        parts += [f"{counts['uncacheable']} uncacheable"] if counts["uncacheable"] else []
-        parts += [f"{len(result.untracked)} untracked"] if result.untracked else []
-        if not result.problems and result.dump is not None:
-            parts.append(_no_lookups(result))
-        return ", ".join(parts)
-    if not result.problems:
-        unasked = f"; {counted(result.unasked, 'entry')} loaded for nothing" if result.unasked else ""
-        return f"{_no_lookups(result)}{unasked}"
-    parts = _outcomes(result.rows)
-    if result.untracked:
-        parts.append(f"{len(result.untracked)} untracked")
-    if counts["unused"]:
-        parts.append(f"{counts['unused']} unused")
-    searched = [f"{counts['tuned']} tuned{seconds}"] if counts["tuned"] else []
-    searched += _not_tuned(result)
-    tuned = f"; {', '.join(searched)}" if searched else ""
-    saved = f"; about {result.saved_seconds:.1f}s of tuning saved" if result.saved_seconds >= 0.1 else ""
-    fallback = f"; {counts['fallback']} used a fallback" if counts["fallback"] else ""
-    return ", ".join(parts) + tuned + fallback + saved
-
-
-def _not_tuned(result: Result) -> list[str]:
-    """How many searches chose nothing."""
-    words = {"failed": "cannot be tuned", "unrecorded": "not recorded"}
-    return [f"{result.counts[name]} {word}" for name, word in words.items() if result.counts[name]]
+        asked_nothing = [_no_lookups(result)] if not result.problems and result.dump is not None else []
+        return ", ".join([*tuned, *those("uncacheable", "untracked"), *asked_nothing])
+    saved = f"about {result.saved_seconds:.1f}s of tuning saved" if result.saved_seconds >= 0.1 else ""
+    asked = [*_outcomes(result.rows), *those("untracked", "unused")]
+    return "; ".join(filter(None, [", ".join(asked), ", ".join(tuned), *those("fallback"), saved]))
 
 
 def _no_lookups(result: Result) -> str:

@@ -45,7 +45,7 @@ def test_a_choice_that_is_slower_now_is_told_with_both_times(serial_suite: Suite
     lines = section(result)
     assert result.ret == 0
     result.stdout.fnmatch_lines(["autotune: load cache.textproto (4 entries), verify all"])
-    assert sorted(lines[:3]) == [f"{ROW.format(m=m)}10 us -> 9 us, +-0" for m in (16, 32, 64)]
+    assert sorted(lines[:3]) == [f"{ROW.format(m=m)}10 us -> 9 us, +-0 us" for m in (16, 32, 64)]
     assert lines[3].startswith("4 hits")
     assert lines[4].startswith("verify all: 4 choices raced")
     assert lines[4].endswith(": 3 slower")
