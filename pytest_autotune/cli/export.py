@@ -88,9 +88,7 @@ def _layout(preset: str | None, path: str | None, row: str | None, values: str) 
     if preset and not (path or row or values):
         return PRESETS[preset]
     if preset or not (path and row):
-        raise CacheError(
-            "--to=table", "takes either --preset, or --file and --row", "see pytest-autotune export --help"
-        )
+        raise CacheError("--to=table", "takes --preset, or --file and --row", "see pytest-autotune export --help")
     names = tuple(name.strip() for name in values.split(",") if name.strip())
     return Layout(path, row, names, has_others=not names)
 
