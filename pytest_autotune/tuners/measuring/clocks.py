@@ -116,13 +116,35 @@ class HostClock:
         return Launch(time_us, lambda: time_us)
 
 
-class _EventClock:
+class EventClock:
     """Events on the current stream of a library.
 
     The L2 cache is flushed first and what belongs before a launch comes then, as in Triton's own benchmark.
+
+    :param event: makes one.
+    :param elapsed_ms: the time between two, in milliseconds.
+    :param synchronise: waits for the device.
+    :param spin: keeps the device busy for so many cycles; None where it cannot be.
+    :param device: what another thread calls to work on the device that is current now.
+    :param flush: flushes the L2 cache; None where that is not wanted.
     """
 
-    can_keep_busy = True
+    def __init__(
+        self,
+        event: Callable[[], Any],
+        elapsed_ms: Callable[[Any, Any], float],
+        synchronise: Callable[[], None],
+        spin: Callable[[int], object] | None,
+        device: Callable[[], Callable[[], object]],
+        flush: Callable[[], object] | None,
+    ) -> None:
+        self._event = event
+        self._elapsed_ms = elapsed_ms
+        self.synchronise = synchronise
+        self._spin = spin or _nothing
+        self.can_keep_busy = spin is not None
+        self.use_device = device
+        self._flush = flush or _nothing
 
     def launch(self, runner: Runner, busy_us: float) -> Launch:
         start, end = self._event(), self._event()
@@ -136,7 +158,7 @@ class _EventClock:
         end.record()
         prepared_us = (time.perf_counter_ns() - began) / 1000
         runner.after(None)
-        return Launch(prepared_us, partial(self._elapsed_us, start, end))
+        return Launch(prepared_us, lambda: self._elapsed_us(start, end))
 
     @cached_property
     def _cycles_per_us(self) -> float:
@@ -148,94 +170,52 @@ class _EventClock:
         self.synchronise()
         return min(max(_COUNTED_CYCLES / self._elapsed_us(start, end), _SLOWEST), _FASTEST)
 
-    def _event(self) -> Any:
-        raise NotImplementedError
-
     def _elapsed_us(self, start: Any, end: Any) -> float:
-        return float(start.elapsed_time(end)) * 1000
-
-    def _flush(self) -> None:
-        raise NotImplementedError
-
-    def _spin(self, cycles: int) -> None:
-        raise NotImplementedError
-
-    def synchronise(self) -> None:
-        raise NotImplementedError
+        return float(self._elapsed_ms(start, end)) * 1000
 
 
-class TorchEvents(_EventClock):
+def _torch_events(interface: Any, flush: Callable[[], object] | None) -> EventClock:
     """CUDA events on torch's current stream.
 
-    :param flush: flushes the L2 cache; None where that is not wanted.
     :param interface: ``torch.cuda``, or what another backend has in its place.
     """
+    event = partial(interface.Event, enable_timing=True)
+    spin = getattr(interface, "_sleep", None)
 
-    def __init__(self, flush: Callable[[], object] | None = None, interface: Any = None) -> None:
-        self._cuda: Any = interface if interface is not None else sys.modules["torch"].cuda
-        self._flush_l2 = flush
-        self.can_keep_busy = hasattr(self._cuda, "_sleep")
+    def device() -> Callable[[], object]:
+        return partial(interface.set_device, interface.current_device())
 
-    def synchronise(self) -> None:
-        self._cuda.synchronize()
-
-    def use_device(self) -> Callable[[], object]:
-        return partial(self._cuda.set_device, self._cuda.current_device())
-
-    def _event(self) -> Any:
-        return self._cuda.Event(enable_timing=True)
-
-    def _flush(self) -> None:
-        if self._flush_l2 is not None:
-            self._flush_l2()
-
-    def _spin(self, cycles: int) -> None:
-        self._cuda._sleep(cycles)
+    return EventClock(event, lambda start, end: start.elapsed_time(end), interface.synchronize, spin, device, flush)
 
 
-class CupyEvents(_EventClock):
-    """CUDA events on CuPy's current stream."""
-
-    def __init__(self, flush_l2: bool = False) -> None:
-        self._cupy: Any = sys.modules["cupy"]
-        self._buffer: Any = None
-        if flush_l2:
-            allocate = partial(self._cupy.empty, dtype=self._cupy.int8)
-            self._buffer = as_large_as_fits(allocate, self._cupy.cuda.memory.OutOfMemoryError)
-        self._kernel = self._cupy.RawKernel(_SPIN, "pytest_autotune_spin")
-
-    def synchronise(self) -> None:
-        self._cupy.cuda.runtime.deviceSynchronize()
-
-    def use_device(self) -> Callable[[], object]:
-        use: Callable[[], object] = self._cupy.cuda.Device().use
-        return use
-
-    def _event(self) -> Any:
-        return self._cupy.cuda.Event()
-
-    def _elapsed_us(self, start: Any, end: Any) -> float:
-        return float(self._cupy.cuda.get_elapsed_time(start, end)) * 1000
-
-    def _flush(self) -> None:
-        if self._buffer is not None:
-            self._buffer.fill(0)
-
-    def _spin(self, cycles: int) -> None:
-        self._kernel((1,), (1,), (self._cupy.int64(cycles),))
-
-
-def torch_clock(flush_l2: bool) -> Clock:
+def torch_clock(flush_l2: bool) -> EventClock:
     """Events of torch, with the L2 cache flushed before each launch or not."""
-    if not flush_l2:
-        return TorchEvents()
     torch: Any = sys.modules["torch"]
-    allocate = partial(torch.empty, dtype=torch.int8, device="cuda")
-    buffer = as_large_as_fits(allocate, torch.cuda.OutOfMemoryError)
-    return TorchEvents(buffer.zero_ if buffer is not None else None)
+    buffer: Any = None
+    if flush_l2:
+        allocate = partial(torch.empty, dtype=torch.int8, device="cuda")
+        buffer = as_large_as_fits(allocate, torch.cuda.OutOfMemoryError)
+    return _torch_events(torch.cuda, buffer.zero_ if buffer is not None else None)
 
 
-def triton_clock(driver: Any) -> Clock:
+def cupy_clock(flush_l2: bool) -> EventClock:
+    """CUDA events on CuPy's current stream."""
+    cupy: Any = sys.modules["cupy"]
+    cuda, buffer = cupy.cuda, None
+    if flush_l2:
+        buffer = as_large_as_fits(partial(cupy.empty, dtype=cupy.int8), cuda.memory.OutOfMemoryError)
+    kernel = cupy.RawKernel(_SPIN, "pytest_autotune_spin")
+    return EventClock(
+        cuda.Event,
+        cuda.get_elapsed_time,
+        cuda.runtime.deviceSynchronize,
+        lambda cycles: kernel((1,), (1,), (cupy.int64(cycles),)),
+        lambda: cuda.Device().use,
+        partial(buffer.fill, 0) if buffer is not None else None,
+    )
+
+
+def triton_clock(driver: Any) -> EventClock:
     """Events of the device that Triton's active driver is for, with its way to flush the L2 cache.
 
     :param driver: ``triton.runtime.driver.active``.
@@ -247,7 +227,7 @@ def triton_clock(driver: Any) -> Clock:
         allocate = partial(torch.empty, dtype=torch.int8, device=torch.accelerator.current_accelerator())
         buffer = as_large_as_fits(allocate, torch.OutOfMemoryError)
     flush = partial(driver.clear_cache, buffer) if buffer is not None else None
-    return TorchEvents(flush, driver.get_device_interface())
+    return _torch_events(driver.get_device_interface(), flush)
 
 
 def as_large_as_fits(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:

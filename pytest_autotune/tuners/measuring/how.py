@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from pytest_autotune.devices import torch_cuda
-from pytest_autotune.tuners.measuring.clocks import Clock, CupyEvents, HostClock, Launch, Runner, called, torch_clock
+from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Launch, Runner, called, cupy_clock, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits
 from pytest_autotune.tuners.measuring.times import Measurement, measurement
 
@@ -111,7 +111,7 @@ def make_clock(name: str | OwnClock | None, on_gpu: bool, flush_l2: bool) -> Clo
     return _CLOCKS[name](flush_l2)
 
 
-_CLOCKS: dict[str, Callable[[bool], Clock]] = {"torch": torch_clock, "cupy": CupyEvents}
+_CLOCKS: dict[str, Callable[[bool], Clock]] = {"torch": torch_clock, "cupy": cupy_clock}
 
 
 def _library_on_gpu() -> str:
