@@ -51,13 +51,15 @@ def tune(run: Session, asked: Problem | None = None, **options: Any) -> Entry:
         return tuning.entry or tuning.record(FAST, [FAST, SLOW])
 
 
-def test_leaving_without_a_record_reports_the_miss_and_nothing_tuned() -> None:
+def test_leaving_by_an_error_reports_that_nothing_was_recorded_and_no_miss() -> None:
     run, lookups = a_run(())
 
     with pytest.raises(ZeroDivisionError), open_tuning(run):
         1 / 0  # noqa: B018
 
-    assert [(lookup.outcome, lookup.tuned, lookup.entry) for lookup in lookups] == [(Outcome.MISS, False, None)]
+    [lookup] = lookups
+    assert (lookup.outcome, lookup.tuned, lookup.entry) == (None, False, None)
+    assert lookup.unrecorded == "ZeroDivisionError: division by zero"
 
 
 def test_a_problem_asked_for_again_gets_the_same_entry_and_is_told_once() -> None:
