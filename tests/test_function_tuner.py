@@ -23,7 +23,6 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Value
-from pytest_autotune.modes.sweep import Sweep
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
@@ -34,7 +33,7 @@ from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
-from tests.verifying import verifying
+from tests.in_modes import sweeping, verifying
 
 #: A clock for kernels that return their own time in microseconds.
 AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
@@ -589,7 +588,7 @@ assert kernel(5, scale=3) == 30 and len(seen) == before
 # Sweeps
 
 
-def swept(tuner: FunctionTuner, sweep: Sweep, **request: Any) -> tuple[Any, list[Lookup]]:
+def swept(tuner: FunctionTuner, sweep: Any, **request: Any) -> tuple[Any, list[Lookup]]:
     run, lookups = a_run(modes=(sweep,))
     layer = tuner.attach(run)
     try:
@@ -603,7 +602,7 @@ def test_three_sweeps_of_three_give_every_configuration_and_none_is_measured(tun
         raise AssertionError("measured")
 
     found = [
-        swept(tuner, Sweep(part=part, parts=3), space=[1, 2, 3], run=identity, measuring=Measuring(clock=fail))
+        swept(tuner, sweeping(part, 3), space=[1, 2, 3], run=identity, measuring=Measuring(clock=fail))
         for part in (1, 2, 3)
     ]
 

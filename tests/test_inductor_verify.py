@@ -20,9 +20,9 @@ from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
+from tests.in_modes import verifying
 from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
-from tests.verifying import verifying
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
 

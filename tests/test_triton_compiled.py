@@ -31,7 +31,6 @@ from triton.runtime import driver
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Entry, Value
-from pytest_autotune.modes.sweep import Sweep
 from pytest_autotune.run.lookup import Lookup, OnMiss, Policy, Refusal
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.adapter import Adapter
@@ -39,7 +38,7 @@ from pytest_autotune.tuners.triton.internals.compiler import compiles_in_pools
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import Locks
-from tests.verifying import verifying
+from tests.in_modes import sweeping, verifying
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000
@@ -614,7 +613,7 @@ def test_a_candidate_of_a_sweep_that_needs_more_than_the_device_has_is_refused_a
 ) -> None:
     blocks = set()
     for part in (1, 2):
-        lookups = run(modes=(Sweep(part=part, parts=2),))
+        lookups = run(modes=(sweeping(part, 2),))
         absent_gpu.shared_memory = 4096
         call(product_kernel([config(16), config(64)]))
         [lookup] = lookups

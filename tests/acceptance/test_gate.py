@@ -186,16 +186,6 @@ def test_no_lookup_at_all_in_a_part_of_the_suite_passes_visibly(suite: Suite, se
         assert lines == ["no lookups: no autotuned kernel was called; 4 entries loaded for nothing"]
 
 
-def test_a_limit_on_drift_is_not_green_where_no_entry_was_asked_for(serial_suite: Suite) -> None:
-    serial_suite.write().dump()
-    (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
-
-    result = serial_suite.load("--autotune-verify=all", "--autotune-max-drift=0")
-
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(["!* 4 entries were loaded and not one was asked for !*"])
-
-
 UNCACHEABLE = """
 from pytest_autotune.cache.model import Device, Problem
 

@@ -167,14 +167,13 @@ def test_marked(tune): assert tune('lib.op', M=1) == "b"
 """
 
 
-@pytest.mark.parametrize("verify", [[], ["--autotune-verify"]])
-def test_what_the_cache_of_a_single_test_chooses_replaces_nothing(serial_suite: Suite, verify: list[str]) -> None:
+def test_what_the_cache_of_a_single_test_chooses_replaces_nothing(serial_suite: Suite) -> None:
     serial_suite.write(test_op=OPS.format(ms="1", more="")).dump()
     before = serial_suite.cache.read_text()
     (serial_suite.folder / "own.textproto").write_text(before.replace('text: "a"', 'text: "b"'))
     serial_suite.write(test_op=OPS.format(ms="1", more="") + MARKED)
 
-    result = serial_suite.load("--autotune-update", *verify)
+    result = serial_suite.load("--autotune-update")
 
     result.assert_outcomes(passed=2)
     assert serial_suite.cache.read_text() == before

@@ -213,3 +213,36 @@ def test_choices_that_only_a_marker_loads_are_raced(serial_suite: Suite) -> None
 
     assert result.ret == 0
     result.stdout.fnmatch_lines(["verify all: 4 choices raced*"])
+
+
+def test_a_limit_on_drift_is_not_green_where_no_entry_was_asked_for(serial_suite: Suite) -> None:
+    serial_suite.write().dump()
+    (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
+
+    result = serial_suite.load("--autotune-verify=all", "--autotune-max-drift=0")
+
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["!* 4 entries were loaded and not one was asked for !*"])
+
+
+def test_a_limit_on_drift_is_not_green_where_no_entry_is_loaded(serial_suite: Suite) -> None:
+    serial_suite.write().cache.write_text("format_version: 1\n")
+
+    result = serial_suite.load("--autotune-verify=all", "--autotune-max-drift=0")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["!* no entry is loaded, so no choice was raced (add some with --autotune-update) !*"])
+
+
+def test_a_race_in_the_cache_of_a_single_test_replaces_nothing_in_that_of_the_run(serial_suite: Suite) -> None:
+    asks = 'def test(tune): assert tune("lib.op", M=1) == "a"\n'
+    own = '@pytest.mark.autotune_cache(load="own.textproto")\ndef test_own(tune): assert tune("lib.op", M=1) == "b"\n'
+    serial_suite.write(test_op=asks).dump()
+    before = serial_suite.cache.read_text()
+    (serial_suite.folder / "own.textproto").write_text(before.replace('text: "a"', 'text: "b"'))
+    serial_suite.write(test_op=f"import pytest\n{asks}{own}")
+
+    result = serial_suite.load("--autotune-update", "--autotune-verify")
+
+    result.assert_outcomes(passed=2)
+    assert serial_suite.cache.read_text() == before

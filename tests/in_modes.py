@@ -1,4 +1,4 @@
-"""Runs of tests in which loaded choices are raced, and what comes of each race."""
+"""Modes for tests of tuners; a test is skipped where there is no such mode."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ import pytest
 
 
 def verifying(share: str = "all", seconds: float = 100.0) -> Any:
-    """The mode; its ``verdicts`` are those that it has written down, in their order.
-
-    Where there is no such mode, the test is skipped.
-    """
+    """Loaded choices are raced; ``verdicts`` of it are those that it has written down, in their order."""
     verify = pytest.importorskip("pytest_autotune.modes.verify")
 
     class Noting(verify.Verify):  # type: ignore[misc, name-defined]
@@ -28,3 +25,8 @@ def verifying(share: str = "all", seconds: float = 100.0) -> Any:
             super().race(SimpleNamespace(append=append, claimed=session.claimed), tuning, contest)
 
     return Noting()
+
+
+def sweeping(part: int, parts: int) -> Any:
+    """One of several sweeps."""
+    return pytest.importorskip("pytest_autotune.modes.sweep").Sweep(part=part, parts=parts)
