@@ -94,7 +94,8 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 @pytest.fixture
 def autotune_cache(request: pytest.FixtureRequest) -> CacheFixture:
-    """The loaded autotuning caches, and what this test looked up in them."""
+    """What this test looked up in the loaded autotuning caches (.hits, .misses, …); .load(path) one more for it;
+    .tune(kernel, key=…, space=…, run=…) for a hand-written kernel."""
     from pytest_autotune.session.marker import CacheFixture
 
     if _process not in request.config.stash:

@@ -263,17 +263,18 @@ def test_diff_for_a_pull_request_has_narrow_rows_of_what_changed(run: Run) -> No
         params = (Value("BLOCK", block), *(Value(f"a_param_with_a_long_name_{number}", 1) for number in range(9)))
         return replace(entry(m), choice=Candidate(params=params, time_us=72040.0))
 
-    write("old.textproto", *(wide(m, 32) for m in (1024, 1, 128)))
-    write("new.textproto", *(wide(m, 64) for m in (1024, 1, 128)), wide(4096, 1))
+    write("old.textproto", *(wide(m, 32) for m in (1024, 1, 128)), entry(7))
+    write("new.textproto", *(wide(m, 64) for m in (1024, 1, 128)), wide(4096, 1), entry(7, source="2"))
 
     lines = run("diff", "--markdown", "old.textproto", "new.textproto")[1]
 
-    assert lines[:2] == ["**3 choices changed, 1 added**", ""]
+    assert lines[:2] == ["**3 choices changed, 1 updated, same choice, 1 added**", ""]
     assert "a.dtype=fp16" in lines[2]
     rows = [line for line in lines if "BLOCK" in line]
     assert ["BLOCK 32 -> 64" in row for row in rows] == [True, True, True, False]
     assert [re.findall(r"M=(\d+)", row)[0] for row in rows] == ["1", "128", "1024", "4096"]
     assert "72.04 ms" in rows[0]
+    assert any("`updated, same choice` | `M=7` | `source changed`" in line for line in lines)
     assert max(map(len, lines)) < 120
 
 

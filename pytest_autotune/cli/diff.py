@@ -101,7 +101,8 @@ def _markdown(found: Diff, shown: Sequence[Change]) -> Iterator[str]:
             yield "| | problem | choice | time |\n| --- | --- | --- | --- |"
             for change, key in zip(of_kernel, keys, strict=True):
                 problem = " ".join(f"{part}={key[part].words}" for part in own if part in key)
-                cells = [change.kind.value, problem, _changed_params(change), _arrow(change, time_text)]
+                what = _changed_params(change) or _fingerprint(change.old, change.new)
+                cells = [change.kind.value, problem, what, _arrow(change, time_text)]
                 cut = (one_line(cell, longest) for cell, longest in zip(cells, _CELLS, strict=True))
                 yield f"| {' | '.join(code(cell) if cell else '' for cell in cut)} |"
 
