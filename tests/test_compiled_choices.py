@@ -18,13 +18,14 @@ from triton.runtime import autotuner as autotuner_module
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.run.collected import Collected, ProcessFacts
-from pytest_autotune.run.lookup import Lookup, Policy
+from pytest_autotune.run.collected import Collected, collect
+from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.result import Request
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.settle import Beginning, settle
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.events import Log, events_in
 from pytest_autotune.workers.locks import Locks
 from tests.test_triton_compiled import AbsentGpu, absent_gpu
 
@@ -44,7 +45,7 @@ def scale_kernel() -> Any:
     return scale
 
 
-Process = Callable[..., tuple[list[Lookup], ProcessFacts]]
+Process = Callable[..., Collected]
 
 
 @pytest.fixture
@@ -53,9 +54,8 @@ def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
     adapters: list[Adapter] = []
 
     def run(calls: Sequence[Callable[[Any], object]], entries: Sequence[Entry] = (), dumping: bool = True) -> Any:
-        lookups: list[Lookup] = []
-        index = EntryIndex.of([Cache(tuple(entries))]) if entries else None
-        door = Session(Policy(dumping=dumping), index, Coordinator(Locks(1.0)), lookups.append)
+        index, log = EntryIndex.of([Cache(tuple(entries))]) if entries else None, Log(None, "main")
+        door = Session(Policy(dumping=dumping), index, Coordinator(Locks(1.0)), log=log)
         adapter = Adapter()
         adapter.hook(autotuner_module, door)
         adapters.append(adapter)
@@ -64,7 +64,7 @@ def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
             one(kernel)
         adapter.unhook()
         assert door.notes == []
-        return lookups, ProcessFacts(compiled_for=tuple(door.compiled_for))
+        return collect(events_in(log.unwritten, "main"))
 
     yield run
     for adapter in adapters:
@@ -79,15 +79,15 @@ def call(n: int = 64, offset: int = 0, **options: Any) -> Callable[[Any], object
     return launch
 
 
-def compiled(*processes: tuple[list[Lookup], ProcessFacts], held: Sequence[Entry] = ()) -> dict[str, tuple[str, ...]]:
+def compiled(found: Collected, held: Sequence[Entry] = ()) -> dict[str, tuple[str, ...]]:
     """What a dump holds, by the key."""
-    lookups = tuple((str(number), one) for number, (some, _) in enumerate(processes) for one in some)
-    facts = tuple(facts for _, facts in processes)
     cache = Cache(tuple(held))
-    merged = settle(
-        Beginning((("x", cache),), cache), Collected(lookups, facts=facts), cache, Request(dumps=True)
-    ).merged
+    merged = settle(Beginning((("x", cache),), cache), found, cache, Request(dumps=True)).merged
     return {str(one.problem.key[0]): one.compiled for one in merged.cache.entries}
+
+
+def entries_of(found: Collected) -> list[Entry]:
+    return [lookup.entry for _, lookup in found.lookups if lookup.entry is not None]
 
 
 def test_an_entry_says_what_its_choice_was_compiled_for(process: Process) -> None:
@@ -110,19 +110,17 @@ def test_options_of_the_call_are_kept(process: Process) -> None:
 
 def test_a_load_that_meets_a_new_specialisation_adds_it(process: Process) -> None:
     first = process([call()])
-    entries = [one.entry for one in first[0] if one.entry is not None]
-    again = process([call(64, 1)], entries)
+    again = process([call(64, 1)], entries_of(first))
 
-    held = [settle(Beginning(), Collected(tuple(("", one) for one in first[0]), facts=(first[1],)), Cache(), Request())]
-    known = held[0].merged.cache.entries
+    known = settle(Beginning(), first, Cache(), Request()).merged.cache.entries
     assert len(known[0].compiled) == 1
     assert len(compiled(again, held=known)["n=64"]) == 2
 
 
 def test_a_run_that_only_loads_notes_nothing(process: Process) -> None:
-    entries = [one.entry for one in process([call()])[0] if one.entry is not None]
+    entries = entries_of(process([call()]))
 
-    assert process([call(), call(64, 1)], entries, dumping=False)[1].compiled_for == ()
+    assert process([call(), call(64, 1)], entries, dumping=False).others == ()
 
 
 def test_what_listens_to_compilations_sees_what_it_saw(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:

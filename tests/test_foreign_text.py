@@ -134,7 +134,7 @@ def hostile_summary() -> Result:
             ),
         ),
         tells=(HOSTILE,),
-        of_modes=(Event(HOSTILE),),
+        others=(Event(HOSTILE),),
         refused=(Outcome.MISS,),
         places={HOSTILE: Place(HOSTILE, 1)},
         changes=Diff((Change(ChangeKind.CHOICE, entry, entry),), 1),

@@ -13,7 +13,7 @@ from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.merge import combine, merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.ties import Measured
-from pytest_autotune.run.collected import Collected, CompiledFor, ProcessFacts
+from pytest_autotune.run.collected import collect
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.result import Request
 from pytest_autotune.run.settle import Beginning, settle
@@ -27,6 +27,7 @@ from pytest_autotune.tuners.triton.specialisation_text import (
     parsed,
     text_of,
 )
+from pytest_autotune.workers.events import COMPILED_FOR, Event
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 
@@ -232,21 +233,16 @@ def asked(one: Entry) -> Lookup:
     return Lookup(one.problem, one.fingerprint, Outcome.HIT, entry=one)
 
 
-def dumped(
-    held: Cache, lookups: list[Entry], *workers: list[CompiledFor], prune: bool = False
-) -> list[tuple[str, ...]]:
-    facts = tuple(
-        ProcessFacts.of(ProcessFacts(f"gw{index}", compiled_for=tuple(seen)).event)
-        for index, seen in enumerate(workers)
-    )
-    collected = Collected(tuple(("gw0", asked(one)) for one in lookups), facts=facts)
+def dumped(held: Cache, lookups: list[Entry], *workers: list[Event], prune: bool = False) -> list[tuple[str, ...]]:
+    events = [(f"gw{index}", event) for index, seen in enumerate(workers) for event in seen]
+    collected = collect([*(("gw0", asked(one).event) for one in lookups), *events])
     loaded = (("x", held),)
     merged = settle(Beginning(loaded, held), collected, held, Request(dumps=True, prune=prune)).merged
     return [one.compiled for one in merged.cache.entries]
 
 
-def met(one: Entry, text: str) -> CompiledFor:
-    return CompiledFor(one.identity.digest, text)
+def met(one: Entry, text: str) -> Event:
+    return Event(COMPILED_FOR, data={"entry": one.identity.digest, "text": text})
 
 
 def test_what_any_worker_met_is_said_in_any_order() -> None:

@@ -238,7 +238,7 @@ def test_where_time_was_over_before_any_race_no_other_reason_makes_a_limit_on_dr
     told = (Verdict("it cannot be launched"), Verdict(TIME_OVER))
     events = tuple(verdict.event(lookup) for verdict, lookup in zip(told, lookups, strict=True))
 
-    section = Verify(Share(), 1.0, Limit.parse("0")).section(result(loaded=(("c", 2),), rows=rows, of_modes=events))
+    section = Verify(Share(), 1.0, Limit.parse("0")).section(result(loaded=(("c", 2),), rows=rows, others=events))
 
     assert section.gate is not None
     assert section.gate.failure == f"not one of 1 choice was raced: {TIME_OVER} (raise autotune_verify_seconds)"

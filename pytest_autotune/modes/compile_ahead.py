@@ -67,6 +67,7 @@ class CompileAhead(Mode):
     """
 
     name = "compile_ahead"
+    needs_loaded = True
 
     def __init__(self, *, always: bool = False) -> None:
         self._always = always
@@ -116,7 +117,7 @@ class CompileAhead(Mode):
         yield Event(COMPILED, data=asdict(done))
 
     def section(self, result: Result) -> Section:
-        done = Compiled.of(result.collected.of_modes)
+        done = Compiled.of(result.collected.others)
         kernels, failed = counted(done.kernels, "kernel"), counted(done.failed, "kernel")
         return Section(
             self.name,

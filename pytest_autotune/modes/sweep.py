@@ -195,7 +195,7 @@ def _problems(result: Result) -> list[_Problem]:
         if lookup.entry is not None and lookup.entry.choice is not None and not lookup.searched:
             met[lookup.problem].append(lookup)
     tests: defaultdict[tuple[Problem, Candidate], set[str]] = defaultdict(set)
-    for event in result.collected.of_modes:
+    for event in result.collected.others:
         if event.kind == FAILED_WITH and event.entry is not None and event.entry.choice is not None:
             tests[event.entry.problem, event.entry.choice].add(event.test)
     labels = {row.problem: row.label for row in result.rows}

@@ -263,7 +263,7 @@ class Verify(Mode):
     def _by_problem(self, result: Result) -> dict[Problem, Verdict]:
         """The verdict on each problem whose turn it was."""
         found: dict[Problem, Verdict] = {}
-        for event, verdict in verdicts(result.collected.of_modes):
+        for event, verdict in verdicts(result.collected.others):
             assert event.asked is not None
             # Of several races, such as those of workers on two machines, the one that found most.
             best = found.get(event.asked.problem, verdict)

@@ -15,17 +15,6 @@ ALONE = "main"
 
 
 @dataclass(frozen=True)
-class CompiledFor:
-    """One text of what an entry's choice was compiled for.
-
-    :param entry: the digest of its identity.
-    """
-
-    entry: str
-    text: str
-
-
-@dataclass(frozen=True)
 class ProcessFacts:
     """What a process that ran tests reports of itself when it ends.
 
@@ -38,7 +27,6 @@ class ProcessFacts:
     :param drawn: the tests, by node id, whose arguments Hypothesis draws.
     :param disabled: how many tests a marker let run without the tuners' being hooked.
     :param waited_s: seconds spent waiting for other workers' tunings.
-    :param compiled_for: what choices were compiled for.
     """
 
     worker: str = ""
@@ -51,7 +39,6 @@ class ProcessFacts:
     drawn: tuple[str, ...] = ()
     disabled: int = 0
     waited_s: float = 0.0
-    compiled_for: tuple[CompiledFor, ...] = ()
 
     @property
     def event(self) -> Event:
@@ -70,9 +57,7 @@ class ProcessFacts:
             unhooked = tuple((str(tuner), str(why)) for tuner, why in mapping["unhooked"])
             versions = tuple((str(tuner), Versions.of(text)) for tuner, text in mapping["versions"])
             texts = {name: tuple(mapping[name]) for name in ("notes", "untracked", "imported", "drawn")}
-            compiled_for = tuple(CompiledFor(**one) for one in mapping["compiled_for"])
-            found = {"unhooked": unhooked, "versions": versions, "compiled_for": compiled_for}
-            return ProcessFacts(**{**mapping, **texts, **found})
+            return ProcessFacts(**{**mapping, **texts, "unhooked": unhooked, "versions": versions})
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not the end of a process: {error}") from None
 
@@ -83,7 +68,7 @@ class Collected:
 
     :param lookups: (process, what it asked for); no lookup twice.
     :param recovered: what killed runs with this dump path had tuned.
-    :param of_modes: what is neither a lookup nor an end.
+    :param others: what is neither a lookup nor an end.
     :param facts: of each process that could still send them, by its name.
     :param crashed: the workers that could not.
     :param incomplete: the first reason why the run was not complete; empty when it was.
@@ -95,7 +80,7 @@ class Collected:
     lookups: tuple[tuple[str, Lookup], ...] = ()
     recovered: tuple[Lookup, ...] = ()
     facts: tuple[ProcessFacts, ...] = ()
-    of_modes: tuple[Event, ...] = ()
+    others: tuple[Event, ...] = ()
     crashed: tuple[str, ...] = ()
     incomplete: str = ""
     only_skipped: bool = False
@@ -146,7 +131,7 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
     """
     lookups: list[tuple[str, Lookup]] = []
     facts: list[ProcessFacts] = []
-    of_modes: list[Event] = []
+    others: list[Event] = []
     for process, event in events:
         with suppress(ValueError):
             if event.kind == END:
@@ -154,11 +139,11 @@ def collect(events: Iterable[tuple[str, Event]], recovered: Iterable[tuple[str, 
             elif (lookup := Lookup.of(event)) is not None:
                 lookups.append(("" if process == ALONE else process, lookup))
             else:
-                of_modes.append(event)
+                others.append(event)
     tuned = collect(recovered).lookups if recovered else ()
     return Collected(
         tuple(lookups),
         tuple(lookup for _, lookup in tuned if lookup.tuned),
         tuple(sorted(facts, key=lambda process: process.worker)),
-        tuple(of_modes),
+        tuple(others),
     )

@@ -133,6 +133,8 @@ class Mode:
     without_caches = ""
     #: What there is not where nothing is loaded, in words; empty where it needs nothing loaded.
     without_loaded = ""
+    #: It does nothing where nothing is loaded for all tests.
+    needs_loaded = False
     #: It gives candidates in place of searches, so every test is to ask for every problem anew.
     picks = False
 

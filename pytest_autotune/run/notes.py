@@ -46,25 +46,18 @@ class Notes:
         self.unhooked[tuner] = reason
         self.note(f"{tuner} was bypassed: {reason}")
 
-    def error(self, tuner: str, where: str, error: BaseException) -> None:
-        """Note an error of ours in one line: it must never fail a test, or the run."""
-        self._debug(error)
-        self.note(f"{tuner}: {_words(where, error)}")
+    def error(self, tuner: str, where: str, error: BaseException, more: str = "", *, is_counted: bool = True) -> str:
+        """Note an error of ours in one line: it must never fail a test, or the run.
 
-    def went_wrong(self, tuner: str, where: str, error: BaseException) -> None:
-        """Note an error of ours for which a call was tuned without being counted: it fails a limit on misses."""
-        self.error(tuner, where, error)
-        self.unhooked.setdefault(tuner, _words(where, error))
-
-    def call_bypassed(self, tuner: str, where: str, error: BaseException) -> str:
-        """The same of an error that left the call to its tuner.
-
+        :param more: the end of the line.
+        :param is_counted: no call was tuned for it without being counted: else it fails a limit on misses.
         :returns: the error in words.
         """
         self._debug(error)
-        words = _words(where, error)
-        self.note(f"{tuner}: {words}; that call was left to {tuner}, and not recorded")
-        self.unhooked.setdefault(tuner, words)
+        words = " ".join(f"error in {where}: {type(error).__name__}: {words_of(error)}".split())
+        self.note(f"{tuner}: {words}{more}")
+        if not is_counted:
+            self.unhooked.setdefault(tuner, words)
         return words
 
     @contextmanager
@@ -126,10 +119,6 @@ def in_words(error: BaseException) -> str:
     """An error in one line: its class, and the first line of what it says."""
     first = next((line.strip() for line in words_of(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def _words(where: str, error: BaseException) -> str:
-    return " ".join(f"error in {where}: {type(error).__name__}: {words_of(error)}".split())
 
 
 WAITING_FOR_GPU = "waiting for the GPU"

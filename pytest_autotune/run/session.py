@@ -25,14 +25,13 @@ from pytest_autotune.cache.model import (
     Versions,
     is_named,
 )
-from pytest_autotune.run.collected import CompiledFor
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy, Refusal, is_ignored
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress, in_words
 from pytest_autotune.run.sources import Caches, Loaded, OtherWorker, Remembered, Source, fallbacks
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.workers.coordinator import Claim, Coordinator
-from pytest_autotune.workers.events import Event, Log
+from pytest_autotune.workers.events import COMPILED_FOR, Event, Log
 
 
 def raise_refusal(message: str) -> NoReturn:
@@ -71,8 +70,8 @@ class Session(Notes):
         self.current_test = ""
         self.paused = False
         self.versions: dict[str, Versions] = {}
-        #: What choices were compiled for, in the order in which it was seen.
-        self.compiled_for: dict[CompiledFor, None] = {}
+        #: (entry, text) of what choices were compiled for.
+        self._compiled_for: set[tuple[str, str]] = set()
         #: What is tuned now.
         self.progress = progress or Progress()
         #: What the run itself loaded, without the caches of a single test; None when nothing is.
@@ -290,7 +289,8 @@ class Session(Notes):
 
         :raises BaseException: what the run raises where a miss is an error; nobody knows what the call would have been.
         """
-        words = self.call_bypassed(tuner, where, error)
+        left = f"; that call was left to {tuner}, and not recorded"
+        words = self.error(tuner, where, error, left, is_counted=False)
         if self._caches.indexes and self.policy.is_error(Outcome.MISS):
             self._refuse(f"autotune: MISS {tuner}: {words}")
 
@@ -322,7 +322,7 @@ class Session(Notes):
                 lookup = replace(lookup, entry=None, tuned=False, shared=False, label="", unrecorded=why)
                 self._log.append(lookup.event)
         except Exception as error:
-            self.went_wrong(tuner, "tuning()", error)
+            self.error(tuner, "tuning()", error, is_counted=False)
             return
         self._was_asked(lookup)
 
@@ -386,6 +386,8 @@ class Session(Notes):
         return self.guarded("lock", self._coordinator.measuring(on), False)
 
     def was_compiled_for(self, entry: Entry, text: str) -> None:
-        """Note what an entry's choice was compiled for, where that is to be written."""
-        if self.policy.dumping:
-            self.compiled_for[CompiledFor(entry.identity.digest, text)] = None
+        """Write down what an entry's choice was compiled for, where a dump is to have it."""
+        met = (entry.identity.digest, text)
+        if self.policy.dumping and met not in self._compiled_for:
+            self._compiled_for.add(met)
+            self.append(Event(COMPILED_FOR, data={"entry": met[0], "text": text}))

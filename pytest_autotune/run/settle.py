@@ -16,11 +16,12 @@ from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.merge import MOST_COMPILED, Merged, Rules, merge, without_candidates
 from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_pruning, library_of
 from pytest_autotune.cache.ties import Measured
-from pytest_autotune.run.collected import Collected, CompiledFor
+from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup, Outcome, is_ignored
 from pytest_autotune.run.nearest import Nearest
 from pytest_autotune.run.result import NO_CHANGES, Request, Result
 from pytest_autotune.run.rows import rows_of
+from pytest_autotune.workers.events import COMPILED_FOR, Event
 
 #: Who has measured what was recovered.
 INTERRUPTED_RUN = "an earlier run"
@@ -53,9 +54,8 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
     """
     is_complete = not collected.incomplete
     prunes = request.prune and is_complete
-    compiled_for = (one for process in collected.facts for one in process.compiled_for)
     lookups = with_outer(settled([lookup for _, lookup in collected.lookups]), is_complete=is_complete)
-    lookups = with_compiled(lookups, compiled_for, anew=prunes)
+    lookups = with_compiled(lookups, collected.others, anew=prunes)
     # What this run does not ask a shared store for, others may: only who prunes it has to know.
     unused = _unused(beginning, lookups, collected) if is_complete and (prunes or not request.shared) else ()
     asked = {lookup.problem for lookup in lookups}
@@ -82,7 +82,7 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
         drop |= gone
     if request.dumps:
         for mode in request.modes:
-            replacing = mode.replacing(collected.of_modes, kept)
+            replacing = mode.replacing(collected.others, kept)
             used += replacing if request.keep_candidates else map(without_candidates, replacing)
     merged = merge(
         held,
@@ -312,14 +312,15 @@ def outer_of(entry: Entry) -> str:
     return last.removeprefix(_INSIDE) if last.startswith(_INSIDE) else ""
 
 
-def with_compiled(lookups: Iterable[Lookup], found: Iterable[CompiledFor], *, anew: bool) -> list[Lookup]:
+def with_compiled(lookups: Iterable[Lookup], events: Iterable[Event], *, anew: bool) -> list[Lookup]:
     """The lookups, whose entries say what their choices were compiled for.
 
     :param anew: what an entry said before goes, where this run says anything.
     """
     texts: defaultdict[str, set[str]] = defaultdict(set)
-    for one in found:
-        texts[one.entry].add(one.text)
+    for event in events:
+        if event.kind == COMPILED_FOR:
+            texts[str(event.data.get("entry"))].add(str(event.data.get("text")))
 
     def noted(lookup: Lookup) -> Lookup:
         entry = lookup.entry

@@ -290,7 +290,7 @@ class Controller:
             aliases=dict(options.device_alias),
             refused=tuple(filter(policy.is_error, Outcome)),
             modes=options.modes,
-            tells=tuple(f"{mode.options[0].flag} tells {mode.tells}" for mode in MODES if mode.tells),
+            tells=tuple(f"--autotune-{mode.name} tells {mode.tells}" for mode in MODES if mode.tells),
         )
 
     def _close(self, *, written: bool) -> None:

@@ -120,7 +120,8 @@ def read_options(config: pytest.Config) -> Options:
     """
     found = {option.name: READERS[option.kind](_Given(config, option)) for option in OPTIONS}
     of_modes = [(mode, {option.name: found.pop(option.name) for option in mode.options}) for mode in MODES]
-    modes = tuple(made for mode, given in of_modes if (made := mode.make(given)) is not None)
+    made = (mode.make(given) for mode, given in of_modes)
+    modes = tuple(mode for mode in made if mode is not None and (found["load"] or not mode.needs_loaded))
     options = Options(**found, modes=modes)
     for report in options.report:
         if report.location.url:

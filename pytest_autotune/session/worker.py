@@ -129,7 +129,6 @@ class TestProcess:
             versions=tuple(self.session.versions.items()),
             imported=tuple(kernel for kernel in self._context.known_kernels if _module_is_imported(kernel)),
             waited_s=self._context.coordination.waited_s,
-            compiled_for=tuple(self.session.compiled_for),
         )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

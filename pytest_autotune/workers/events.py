@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 TUNED, FAILED = "tuned", "failed"
 #: A loaded choice was raced.
 RACED = "raced"
+#: What an entry's choice was compiled for.
+COMPILED_FOR = "compiled for"
 #: The process has ended, and this is what it reports of itself.
 END = "end"
 
