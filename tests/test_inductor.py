@@ -76,6 +76,7 @@ GPU_SUITE += """
 import absent_gpu
 import json, os, pytest, torch
 from absent_gpu import code, compile_worker, compiled, launch
+from contextlib import suppress
 from torch._inductor import config
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.utils import fresh_cache
@@ -146,6 +147,13 @@ def test_softmax_when_deterministic(told):
 def test_compiled_by_a_worker(told):
     with compile_worker():
         call(told, compiled(softmax, (2000, 128), (2000, 128)))
+
+def test_skipped_in_a_search(told, monkeypatch):
+    module = compiled(lambda x: torch.tanh(x).sum(-1), (1000, 128))
+    with monkeypatch.context() as patched, suppress(pytest.skip.Exception):
+        patched.setattr(absent_gpu._Launcher, "__call__", lambda *args, **kwargs: pytest.skip("for now"))
+        launch(module)
+    call(told, module)
 
 def test_user_kernel(told):
     user_kernel(told, 3, 0)
@@ -373,6 +381,11 @@ def test_a_dump_measures_and_its_load_does_not(gpu_runs: Runs) -> None:
     assert loaded == [[] for _ in TESTS]
     assert gpu_runs.load.counts["hit"] == gpu_runs.dump.counts["tuned"] > 5
     assert gpu_runs.load.report["tuning_seconds"] == 0
+
+
+def test_a_search_that_a_test_is_skipped_in_is_made_in_the_next_call(gpu_runs: Runs) -> None:
+    assert gpu_runs.dump.of("test_skipped_in_a_search")["measurements"]
+    assert gpu_runs.dump.counts["unrecorded"] == 0
 
 
 @pytest.mark.parametrize("test", TESTS)

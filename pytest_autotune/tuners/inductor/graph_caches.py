@@ -15,7 +15,6 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -30,21 +29,12 @@ _OFF = (
 )
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """A setting of one of torch's configuration modules, as it was."""
-
-    module: Any
-    name: str
-    value: Any
-    default: Any
-
-
 class GraphCaches:
     """Changes torch's settings for this process, and changes them back."""
 
     def __init__(self) -> None:
-        self._changed: list[_Setting] = []
+        #: Settings of torch's configuration modules as they were: the module, the name, the value, the default.
+        self._changed: list[tuple[Any, str, Any, Any]] = []
 
     def keep_apart(self, config: ModuleType, session: Session) -> None:
         """Switch the caches of graphs off, and choose how many processes compile.
@@ -87,7 +77,7 @@ class GraphCaches:
         entry = getattr(module, "_config", {}).get(name)
         if entry is None:  # this version has no such setting
             return
-        self._changed.append(_Setting(module, name, getattr(module, name), entry.default))
+        self._changed.append((module, name, getattr(module, name), entry.default))
         setattr(module, name, value)
         # What is set holds in this thread only since torch 2.12; backward graphs are compiled in others.
         entry.default = value
@@ -95,9 +85,9 @@ class GraphCaches:
     def change_back(self, number: int = 0) -> None:
         """Give torch the settings that it had, but for the first so many that were changed."""
         while len(self._changed) > number:
-            setting = self._changed.pop()
-            setting.module._config[setting.name].default = setting.default
-            setattr(setting.module, setting.name, setting.value)
+            module, name, value, default = self._changed.pop()
+            module._config[name].default = default
+            setattr(module, name, value)
 
 
 def forget_compiled() -> None:

@@ -44,6 +44,7 @@ from pytest_autotune.tuners.inductor.identity import (
     kernel_name,
     versions,
 )
+from pytest_autotune.tuners.inductor.template_key import unusual
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.protocol import HookError
@@ -100,14 +101,7 @@ class Descriptions(Part):
 
 def uncovered(config: Any) -> list[str]:
     """What is tuned, under these settings of Inductor, in ways that are not covered."""
-    found = []
-    for name, what in _UNCOVERED.items():
-        value: Any = config
-        for part in name.split("."):
-            value = getattr(value, part, None)
-        if value:
-            found.append(what)
-    return found
+    return [what for name, what in _UNCOVERED.items() if any(unusual(config, {name: False}))]
 
 
 class Kernels(Part):
@@ -301,7 +295,7 @@ class Kernels(Part):
                 except Exception as error:
                     self._reject(search, tuning, choice, error)
             else:
-                return self._tune(autotuner, tuning, args, kwargs)
+                return self._tune(search, tuning, args, kwargs)
         return autotuner.run(*args, **kwargs)
 
     def _contest(
@@ -324,13 +318,17 @@ class Kernels(Part):
         candidates = [Candidate(params=params) for params in launchers]
         return Contest(candidates, ready, self._timed.clock, spent_s=search.compiled_s)
 
-    def _tune(self, autotuner: Any, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _tune(self, search: Search, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        autotuner = search.autotuner
         times_ms = self._times_ms[id(autotuner)] = {}
         if neighbours := self._workers.neighbours(autotuner, times_ms):
             self._neighbours[id(autotuner)] = neighbours
         try:
             with self._timed.searching(tuning):
                 result = autotuner.run(*args, **kwargs)
+        except BaseException:
+            autotuner.run = partial(self._first_run, search)  # the next call searches
+            raise
         finally:
             del self._times_ms[id(autotuner)]
             if neighbours is not None:
