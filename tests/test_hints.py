@@ -71,11 +71,11 @@ def test_what_no_update_covers_is_named_with_what_leaves_it_alone() -> None:
     summary = result(LOADED, rows=uncacheable, untracked=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
 
     assert list(hints(summary)) == [
-        "No update covers what is uncacheable or untracked: mend it, or set autotune_ignore (ini) for toy:k0, toy:k1, "
-        "toy:k2 and 1 other kernel."
+        "No update covers what is uncacheable or untracked: mend what its row names, or set autotune_ignore (ini) "
+        "for toy:k0, toy:k1, toy:k2 and 1 other kernel."
     ]
     assert list(hints(result(LOADED, untracked=("toy:k8 (lib.Mine)",)))) == [
-        "No update covers what is untracked: mend it, or set autotune_ignore (ini) for toy:k8."
+        "No update covers what is untracked: mend what its row names, or set autotune_ignore (ini) for toy:k8."
     ]
     assert list(hints(result(rows=uncacheable, dump=Dump("c.pb", "c.pb")))) == [], "a dump that loads nothing"
 

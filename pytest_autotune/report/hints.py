@@ -72,4 +72,5 @@ def _bypass(result: Result) -> Iterator[str]:
     if kernels := sorted({*uncacheable, *untracked, *unrecorded}):
         found = {"uncacheable": uncacheable, "untracked": untracked, "not recorded": unrecorded}
         what = " or ".join(word for word, those in found.items() if those)
-        yield f"No update covers what is {what}: mend it, or set autotune_ignore (ini) for {some_of(kernels)}."
+        leave_out = f"set autotune_ignore (ini) for {some_of(kernels)}"
+        yield f"No update covers what is {what}: mend what its row names, or {leave_out}."

@@ -64,7 +64,7 @@ def test_a_search_that_ends_with_an_error_is_told_and_has_missed_nothing(
     assert section(result)[0].startswith("UNRECORDED test_lib.py::test_bad - toy:lib.bad: ")
     assert section(result)[1:] == [
         "1 hit; 1 not recorded",
-        "No update covers what is not recorded: mend it, or set autotune_ignore (ini) for toy:lib.bad.",
+        "No update covers what is not recorded: mend what its row names, or set autotune_ignore (ini) for toy:lib.bad.",
     ]
 
 
