@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pytest_autotune.workers.folder import standard_folder
+from pytest_autotune.workers.locks import standard_folder
 from tests.conftest import REPOSITORY, TOY_TUNER
 
 CRASHING = """

@@ -16,7 +16,7 @@ from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.notes import Stage
 from pytest_autotune.session.progress import file_of_worker
 from pytest_autotune.workers.events import Log
-from pytest_autotune.workers.folder import (
+from pytest_autotune.workers.locks import (
     Membership,
     SharedFolder,
     remove_run_folders,
@@ -137,7 +137,7 @@ def test_the_folder_of_a_run_that_was_killed_goes(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     script = (
-        "import os, sys; from pathlib import Path; from pytest_autotune.workers.folder import Membership; "
+        "import os, sys; from pathlib import Path; from pytest_autotune.workers.locks import Membership; "
         "member = Membership(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}

@@ -20,8 +20,7 @@ from pytest_autotune.run.result import Result
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.workers.events import Event
-from pytest_autotune.workers.folder import Membership
-from pytest_autotune.workers.locks import in_distributed_run
+from pytest_autotune.workers.locks import Membership, in_distributed_run
 
 #: The kind of event that tells what a process has compiled.
 COMPILED = "compiled ahead"

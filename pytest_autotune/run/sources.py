@@ -336,5 +336,6 @@ class OtherWorker(Source):
         entry = shared.entry if shared is not None else None
         if shared is not None and entry is not None and not entry.every_failed and self._offered(entry):
             # Reported as the first worker met it, so that the count is right even if that one dies.
-            return Answer(replace(shared, test=lookup.test, tuned=False, shared=True, inside=lookup.inside), entry)
+            met = replace(shared, tuned=False, shared=True)
+            return Answer(replace(met, test=lookup.test, inside=lookup.inside, cache=lookup.cache), entry)
         return Answer(replace(lookup, disturbed=True) if claim.timed_out else lookup)

@@ -37,7 +37,7 @@ from pytest_autotune.session.worker import TestProcess
 from pytest_autotune.session.xdist import Task, receive_lines, send_task
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
-from pytest_autotune.workers.folder import Membership, SharedFolder, remove_run_folders, shared_folder
+from pytest_autotune.workers.locks import Membership, SharedFolder, remove_run_folders, shared_folder
 
 #: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them, in seconds. What they have tuned
 #: is in files.

@@ -17,8 +17,7 @@ from pytest_autotune.session.worker import TestProcess, WorkerContext
 from pytest_autotune.session.xdist import receive_task
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log, Others
-from pytest_autotune.workers.folder import SharedFolder, shared_folder
-from pytest_autotune.workers.locks import Locks
+from pytest_autotune.workers.locks import Locks, SharedFolder, shared_folder
 
 
 def start(config: pytest.Config, options: Options) -> tuple[Controller | None, TestProcess | None]:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from pytest_autotune.cache.model import Identity
 from pytest_autotune.workers.events import Event, Others
-from pytest_autotune.workers.folder import Membership
-from pytest_autotune.workers.locks import HeldLock, Locks, in_distributed_run
+from pytest_autotune.workers.locks import HeldLock, Locks, Membership, in_distributed_run
 
 
 @dataclass

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_autotune.workers.folder import Membership, remove_run_folders, shared_folder
+from pytest_autotune.workers.locks import Membership, remove_run_folders, shared_folder
 from tests.conftest import DISTRIBUTIONS, Suite
 from tests.crashes import CRASHING, FAULTS, PLACES, strike
 
