@@ -13,6 +13,7 @@ import yaml
 
 import pytest_autotune
 from pytest_autotune import Measuring
+from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Device, Problem
 from pytest_autotune.modes import MODES
 from pytest_autotune.report.json_report import to_mapping
@@ -20,6 +21,7 @@ from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Result
 from pytest_autotune.run.rows import Row
 from pytest_autotune.session.options import OPTIONS
+from pytest_autotune.session.values import CacheArgument
 
 try:
     import tomllib
@@ -80,15 +82,17 @@ def test_examples_of_toml_and_yaml_can_be_read(page: Path) -> None:
             yaml.safe_load(example)
 
 
-def test_the_reference_names_each_key_of_the_json_report() -> None:
+def test_the_reference_names_each_key_of_the_json_report(tmp_path: Path) -> None:
     rows = list(rows_below(read(ROOT / "docs/reference.md"), "JSON report"))
     ends = next(index for index, row in enumerate(rows) if row[0] == "`outcome`")
     row = Row(Problem("triton", "lib.add", (), Device("GPU", "sm_90", 132)), Outcome.HIT)
     result = Result(rows=(row,))
     sections = []
+    (tmp_path / "misses.jsonl").touch()
+    values = {"word": "on", "paths": [CacheArgument(Location.of("misses.jsonl", tmp_path), "--autotune-problems")]}
     for mode in MODES:
         given = {option.name: mode.parse("all") if option.kind == mode.name else None for option in mode.options}
-        made = mode.make({**given, **{one.name: "on" for one in mode.options if one.kind == "word"}})
+        made = mode.make({**given, **{one.name: values[one.kind] for one in mode.options if one.kind in values}})
         assert made is not None
         sections.append(made.section(result))
     report = to_mapping(replace(result, sections=tuple(sections)))
@@ -101,7 +105,7 @@ def test_the_reference_names_each_option_and_ini_value() -> None:
     names = {name for cell in told for name in re.findall(r"--autotune-[a-z-]+|autotune_\w+", cell)}
     flags = {option.flag for option in OPTIONS if option.is_flag}
     assert names == flags | {option.ini for option in OPTIONS if option.is_ini}
-    assert len(flags) == 12
+    assert len(flags) == 13
 
 
 def test_how_to_measure_and_compile_is_told_with_its_defaults() -> None:

@@ -17,7 +17,7 @@ ROOT = Path(pytest_autotune.__file__).parent
 MAY_IMPORT = {
     "plugin": {"session"},
     "session": {"modes", "report", "run", "tuners", "workers", "cache", "devices"},
-    "modes": {"report", "tuners", "run", "workers", "cache", "devices"},
+    "modes": {"production", "report", "tuners", "run", "workers", "cache", "devices"},
     "report": {"run", "cache"},
     "cli": {"production", "report", "run", "cache", "tuners", "__version__"},  # tuners: XLA's own files are converted
     "production": {"tuners", "run", "cache", "devices"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -247,3 +248,39 @@ def test_check_is_red_where_a_module_is_not_what_the_cache_says(export: Export, 
     assert check(capsys)[1][0].startswith("_tuned.py: COMMAND is no command of pytest-autotune: 7")
     module.write_text("import os\nos.abort()\n")
     assert check(capsys)[1][0].startswith("_tuned.py: is no export of pytest-autotune: it has no COMMAND")
+
+
+IN_A_FRESH_INTERPRETER = """
+import sys
+from example_kernels import _autotuned
+
+class Tensor:
+    class dtype:
+        pass
+
+class Config:
+    kwargs = {"ROWS": 1}
+    def __init__(self, num_warps):
+        self.num_warps = num_warps
+    def all_kwargs(self):
+        return {"ROWS": 1, "num_warps": self.num_warps, "num_ctas": 1, "num_stages": 3}
+
+Tensor.dtype = type("dtype", (), {"__str__": lambda self: "torch.float16"})()
+_autotuned.device = lambda: ("NVIDIA H200", "sm_90", 132)
+_autotuned.VERSIONS = []
+prune = _autotuned.pick("example_kernels.softmax.softmax_kernel")
+named = {"x_ptr": Tensor, "out_ptr": Tensor, "n_rows": 8192, "n_cols": 4096}
+(left,) = prune([Config(4), Config(8)], named, BLOCK_COLS=4096)
+print(left.num_warps, {"pytest", "pytest_autotune", "torch", "triton"} & set(sys.modules))
+"""
+
+
+def test_the_example_ships_what_its_cache_says_and_needs_no_pytest(capsys: Any) -> None:
+    example = Path(__file__).parent.parent / "example_suite"
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_FRESH_INTERPRETER], cwd=example, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "8 set()\n"
+
+    cache, module = str(example / "autotune.textproto"), str(example / "example_kernels" / "_autotuned.py")
+    assert cli.main(["check", cache, f"--exported={module}", f"--root={example}"]) == 0, capsys.readouterr().out

@@ -139,6 +139,19 @@ MODES = (
         without="no choice is raced again",
     ),
     Registered(
+        "problems",
+        (
+            Option(
+                "problems",
+                "paths",
+                "List the problems in this file that no test asks for: what pytest_autotune.use(…, report=PATH) wrote "
+                "down in production. Repeatable",
+                "PATH",
+                only="flag",
+            ),
+        ),
+    ),
+    Registered(
         "compile_ahead",
         (
             Option(

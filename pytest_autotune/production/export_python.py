@@ -49,6 +49,7 @@ def module_text(
 def _data(entries: Sequence[Entry], command: str, aliases: Mapping[str, str]) -> Iterator[str]:
     versions = {entry.versions.minor[1] for entry in entries}
     ids = device_ids(entry.problem.device for entry in entries)
+    yield "# ruff: noqa: E501"
     yield "# fmt: off"
     yield f"COMMAND = {_literal(command)}"
     yield f"VERSIONS: Any = [{', '.join(map(_literal, sorted(versions, key=_as_numbers)))}]  # of Triton"

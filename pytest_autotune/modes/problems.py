@@ -1,0 +1,117 @@
+"""Problems that production asked for, and whether the suite covers them: the way back from what a library ships.
+
+They stand in files that ``pytest_autotune.use(…, report=…)`` wrote, a line of JSON for each. A problem is covered where
+a test of this run asks for its kernel with its key, on whatever device.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.counted import counted
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.production.choices import plain_key
+from pytest_autotune.run.mode import Finding, Mode, Section
+from pytest_autotune.run.result import Gate, Result
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A problem that production asked for, wherever it ran."""
+
+    tuner: str
+    kernel: str
+    key: frozenset[tuple[str, Any]]
+
+    def __str__(self) -> str:
+        return f"{self.tuner}:{self.kernel} ({', '.join(f'{name}={value}' for name, value in sorted(self.key))})"
+
+
+class Problems(Mode):
+    """See above.
+
+    :param files: each path, and as it was typed; they are read where the run comes together.
+    """
+
+    name = "problems"
+
+    def __init__(self, files: Sequence[tuple[str, str]]) -> None:
+        self._files = files
+
+    def __str__(self) -> str:
+        return " ".join(typed for _, typed in self._files)
+
+    def section(self, result: Result) -> Section:
+        """See :class:`Mode`."""
+        wanted: Counter[Wanted] = Counter()
+        try:
+            for path, typed in self._files:
+                wanted.update(_read(path, typed))
+        except CacheError as error:
+            return Section(self.name, str(self), gate=Gate(str(self), f"--autotune-problems: {error}", name=self.name))
+        tests: defaultdict[tuple[str, str], dict[frozenset[tuple[str, Any]], str]] = defaultdict(dict)
+        for row in result.rows:
+            key = frozenset(plain_key(row.problem.key).items())
+            tests[row.problem.tuner, row.problem.kernel].setdefault(key, row.tests[0] if row.tests else "")
+        uncovered = [one for one in wanted if one.key not in tests[one.tuner, one.kernel]]
+        uncovered.sort(key=lambda one: (-wanted[one], str(one)))
+        found = [_finding(one, wanted[one], tests[one.tuner, one.kernel]) for one in uncovered]
+        missing = f": {len(found)} not covered by the suite" if found else ", all covered"
+        so_far = f" (this run was not complete: {result.incomplete})" if found and result.incomplete else ""
+        line = f"{counted(len(wanted), 'problem')} of production{missing}{so_far}"
+        data = [{"problem": one.problem, "nearest_test": one.test, "reason": one.what} for one in found]
+        return Section(self.name, str(self), (line,), tuple(found), data={"uncovered": data})
+
+
+def make(problems: Sequence[Any]) -> Problems:
+    """The mode, by its options."""
+    return Problems([(str(file.location.path), file.typed) for file in problems])
+
+
+def _read(path: str, where: str) -> list[Wanted]:
+    """The problems in a file, each as often as it stands there.
+
+    :raises CacheError: for a line that tells of none.
+    """
+    found = []
+    try:
+        lines = stores.file_bytes(path).decode("utf-8", "replace").splitlines()
+    except CacheError as error:
+        raise CacheError(where, error.found) from None
+    for number, line in enumerate(lines, 1):
+        try:
+            told = json.loads(line)
+            key = frozenset((one_line(str(name)), value) for name, value in told["key"].items())
+            found.append(Wanted(one_line(str(told["tuner"])), one_line(str(told["kernel"])), key))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise CacheError(f"{where}:{number}", "is no problem that pytest_autotune.use() reported") from None
+    return found
+
+
+def _finding(wanted: Wanted, times: int, tests: Mapping[frozenset[tuple[str, Any]], str]) -> Finding:
+    often = f" {times} times" if times > 1 else ""
+    what = f"asked for in production{often}, and by no test"
+    if not tests:
+        return Finding("UNCOVERED", one_line(str(wanted)), f"{what}, nor is this kernel with another key")
+    near = min(tests, key=lambda key: (_distance(dict(wanted.key), dict(key)), sorted(map(str, key))))
+    differs = ", ".join(f"{name}={value}" for name, value in sorted(near - wanted.key))
+    return Finding("UNCOVERED", one_line(str(wanted)), f"{what}; the nearest has {differs or 'no more'}", tests[near])
+
+
+def _distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, float]:
+    """How many parts of two keys differ otherwise than in size, and how far the sizes are apart, in log2."""
+    others, away = 0, 0.0
+    for name in wanted.keys() | has.keys():
+        one, other = wanted.get(name), has.get(name)
+        if isinstance(one, (int, float)) and isinstance(other, (int, float)) and math.isfinite(one * other):
+            away += abs(math.log2(max(one, 1) / max(other, 1)))
+        else:
+            others += one != other
+    return others, away

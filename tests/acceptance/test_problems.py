@@ -1,0 +1,79 @@
+"""What production asked for and the suite does not cover is listed, with the test that is the nearest."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.conftest import Suite
+
+SUITE = """
+import pytest
+
+@pytest.mark.parametrize("m", [16, 4096])
+def test_matmul(tune, m):
+    tune("lib.matmul", M=m, N=8)
+"""
+
+
+def write(suite: Suite, *asked: tuple[str, dict[str, Any]]) -> Suite:
+    suite.write(test_lib=SUITE)
+    device = ["Toy GPU", "toy", 4]
+    lines = [{"tuner": "toy", "kernel": kernel, "key": key, "device": device, "used": "first"} for kernel, key in asked]
+    (suite.folder / "misses.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return suite
+
+
+def test_what_no_test_asks_for_is_listed_the_most_frequent_first_with_the_nearest_test(
+    suite: Suite, section: Any
+) -> None:
+    write(
+        suite,
+        ("lib.matmul", {"M": 16, "N": 8}),
+        ("lib.matmul", {"N": 8, "M": 20}),
+        ("lib.matmul", {"M": 300, "N": 8}),
+        ("lib.matmul", {"M": 300, "N": 8}),
+        ("lib.other", {"M": 16}),
+    )
+
+    result = suite.dump("--autotune-problems=misses.jsonl", "--autotune-report=report.json")
+
+    result.assert_outcomes(passed=2)
+    lines = section(result)
+    asked, first = "asked for in production", "UNCOVERED test_lib.py::test_matmul"
+    assert lines[:3] == [
+        f"{first}[4096] - toy:lib.matmul (M=300, N=8): {asked} 2 times, and by no test; the nearest has M=4096",
+        f"{first}[16] - toy:lib.matmul (M=20, N=8): {asked}, and by no test; the nearest has M=16",
+        f"UNCOVERED toy:lib.other (M=16): {asked}, and by no test, nor is this kernel with another key",
+    ]
+    assert "4 problems of production: 3 not covered by the suite" in lines
+    report = json.loads((suite.folder / "report.json").read_text())
+    assert [row["nearest_test"] for row in report["uncovered"]] == [
+        "test_lib.py::test_matmul[4096]",
+        "test_lib.py::test_matmul[16]",
+        "",
+    ]
+
+
+def test_where_all_is_covered_a_line_says_so_and_a_part_of_the_suite_is_not_taken_for_all(
+    serial_suite: Suite, section: Any
+) -> None:
+    suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
+
+    assert "1 problem of production, all covered" in section(suite.run("--autotune-problems=misses.jsonl"))
+
+    partly = section(suite.run("--autotune-problems=misses.jsonl", "-k4096"))
+    assert "1 problem of production: 1 not covered by the suite (this run was not complete: -k selects tests)" in partly
+
+
+def test_a_file_that_is_none_fails_the_run_with_a_line(serial_suite: Suite) -> None:
+    suite = write(serial_suite)
+    (suite.folder / "misses.jsonl").write_text('{"tuner": "toy"}\n')
+
+    for file, said in (
+        ("misses.jsonl", "misses.jsonl:1: is no problem that pytest_autotune.use() reported"),
+        ("none.jsonl", "none.jsonl: no such file"),
+    ):
+        result = suite.run(f"--autotune-problems={file}")
+        assert result.ret == 1
+        result.stdout.fnmatch_lines([f"!* --autotune-problems: {said} !*"])
