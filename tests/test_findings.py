@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
 from pytest_autotune.report.findings import findings
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
-from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.rows import Row, rows_of
 from tests.results import result
 
@@ -22,7 +23,7 @@ def misses(kernel: str = "relu", entries: list[dict[str, Any]] | None = None, **
 
     keys = [dict(zip(axes, values, strict=True)) for values in zip(*axes.values(), strict=True)]
     index = EntryIndex.of([Cache(tuple(Entry(problem(key)) for key in entries or []))])
-    return rows_of([Lookup(problem(key), (), Outcome.MISS, NO_ENTRY) for key in keys], Nearest([index], {}).find)
+    return rows_of([Lookup(problem(key), (), Outcome.MISS, NO_ENTRY) for key in keys], partial(nearest, [index]))
 
 
 def told(*rows: Row, **more: Any) -> list[str]:

@@ -7,7 +7,6 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from importlib.abc import Loader
 from importlib.util import spec_from_loader
-from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -18,9 +17,9 @@ from pytest_autotune import tuners
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.run.lookup import Policy
+from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
-from pytest_autotune.tuners.protocol import Suite
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
 
@@ -129,29 +128,26 @@ def test_an_import_is_seen_whatever_finders_there_are(monkeypatch: pytest.Monkey
 
 
 class PreparingAdapter(CostlyAdapter):
-    calls: ClassVar[list[object]] = []
+    asked: ClassVar[list[object]] = []
 
-    def prepare(self, suite: Suite) -> None:
-        self.calls.append(suite)
+    def prepare(self, suite: Suite) -> list[Job]:
+        self.asked.append(suite)
+        if len(self.asked) > 1:
+            raise RuntimeError("toy")
+        return [lambda: True]
 
-    def finish(self) -> None:
-        self.calls.append("finished")
-        raise RuntimeError("toy")
 
-
-def test_an_adapter_that_prepares_something_is_told_when_to_begin_and_when_to_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_adapter_says_what_can_be_done_beside_the_tests_and_may_fail_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["costly_adapter"], "Adapter", PreparingAdapter)
-    run, suite = run_of((ENTRY,)), Suite((), is_part=False, threads=1, folder=tmp_path)
+    run, suite = run_of((ENTRY,)), Suite((), is_part=False)
     hooks = Hooks(run, None)
     hooks.install()
 
-    hooks.prepare(suite)
-    hooks.finish()
+    assert [job() for job in hooks.prepare(suite)] == [True]
+    assert hooks.prepare(suite) == []
 
-    assert PreparingAdapter.calls == [suite, "finished"]
-    assert run.notes == ["costly: error in finish(): RuntimeError: toy"]
+    assert PreparingAdapter.asked == [suite, suite]
+    assert run.notes == ["costly: error in prepare(): RuntimeError: toy"]
     hooks.uninstall()
 
 

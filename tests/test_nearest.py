@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
-from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.rows import rows_of
 
 GPU = Device("GPU", "arch", 1)
@@ -24,7 +25,7 @@ def index(*problems: Problem) -> EntryIndex:
 
 
 def reason(asked: Problem, *problems: Problem, **aliases: str) -> str:
-    return Nearest([index(*problems)], aliases).reason(asked)
+    return nearest([index(*problems)], asked, aliases).reason
 
 
 def test_the_parts_of_the_key_that_differ_in_the_nearest_entry_are_told() -> None:
@@ -67,7 +68,7 @@ def test_keys_whose_names_differ_by_optional_parts_are_compared_part_by_part() -
 
 def test_a_row_tells_the_nearest_entry_though_the_lookup_did_not_look_for_it() -> None:
     asked = problem(M=3)
-    (row,) = rows_of([Lookup(asked, (), Outcome.MISS, NO_ENTRY)], Nearest([index(problem(M=1))], {}).find)
+    (row,) = rows_of([Lookup(asked, (), Outcome.MISS, NO_ENTRY)], partial(nearest, [index(problem(M=1))]))
     assert row.reason == "no entry; the nearest has M 1 instead of 3"
 
 

@@ -29,7 +29,7 @@ from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry, Problem
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
-from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.session import Session
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.protocol import HookError
@@ -636,7 +636,7 @@ def test_changed_key_names_are_a_miss_that_says_which_names_the_entries_have(ses
     call(copy_kernel(Bench(), key=()))
 
     assert loaded.outcomes == ["miss"]
-    said = Nearest(loaded.run.indexes, {}).reason(loaded.lookups[0].problem)
+    said = nearest(loaded.run.indexes, loaded.lookups[0].problem).reason
     assert "the entries of this kernel have n, x.dtype, y.dtype" in said
 
 

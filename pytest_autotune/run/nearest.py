@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pytest_autotune.cache.index import EntryIndex
@@ -16,6 +17,8 @@ from pytest_autotune.run.lookup import NO_ENTRY
 
 #: Parts of a key that Inductor's tuners give only where they are not as usual.
 OPTIONAL = frozenset({"code", "hint", "output", "settings", "sizes", "unaligned"})
+
+NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 
 #: How many parts of a key differ, how far they are apart, in words, and what the entry has there.
 _Difference = tuple[int, float, str, tuple[tuple[str, str], ...]]
@@ -33,40 +36,28 @@ class Near(NamedTuple):
     has: tuple[tuple[str, str], ...] = ()
 
 
-class Nearest:
-    """Finds the nearest entries of some caches.
+def nearest(indexes: Sequence[EntryIndex], problem: Problem, aliases: Mapping[str, str] = NO_ALIASES) -> Near:
+    """How the nearest entry of a problem's kernel differs, or which key names its entries have.
 
-    :param indexes: the caches.
     :param aliases: device name -> name of a device whose entries it may use.
     """
-
-    def __init__(self, indexes: Sequence[EntryIndex], aliases: Mapping[str, str]) -> None:
-        self._indexes = indexes
-        self._aliases = aliases
-
-    def reason(self, problem: Problem) -> str:
-        """Say how the nearest entry of this kernel differs, or which key names its entries have."""
-        return self.find(problem).reason
-
-    def find(self, problem: Problem) -> Near:
-        """How the nearest entry of this kernel differs."""
-        found = _entries_of(self._indexes, problem)
-        usable = [entry for entry in found if entry.problem.device == problem.device]
-        if not usable:
-            other = self._aliases.get(problem.device.name)
-            usable = [entry for entry in found if entry.problem.device.name == other]
-        if not usable:
-            return Near()
-        wanted = _by_name(problem.key)
-        keys = [_by_name(entry.problem.key) for entry in usable]
-        nearest = min((_difference(has, wanted) for has in keys if _comparable(has, wanted)), default=None)
-        if nearest is None:
-            names = ", ".join(keys[0]) or "no names"
-            return Near(f"no entry with these key names; the entries of this kernel have {names}")
-        _, _, difference, has = nearest
-        if difference == "other code":
-            return Near("no entry; new or changed code")
-        return Near(f"no entry; the nearest has {difference}", has)
+    found = _entries_of(indexes, problem)
+    usable = [entry for entry in found if entry.problem.device == problem.device]
+    if not usable:
+        other = aliases.get(problem.device.name)
+        usable = [entry for entry in found if entry.problem.device.name == other]
+    if not usable:
+        return Near()
+    wanted = _by_name(problem.key)
+    keys = [_by_name(entry.problem.key) for entry in usable]
+    least = min((_difference(has, wanted) for has in keys if _comparable(has, wanted)), default=None)
+    if least is None:
+        names = ", ".join(keys[0]) or "no names"
+        return Near(f"no entry with these key names; the entries of this kernel have {names}")
+    _, _, difference, has = least
+    if difference == "other code":
+        return Near("no entry; new or changed code")
+    return Near(f"no entry; the nearest has {difference}", has)
 
 
 def nearest_entries(indexes: Sequence[EntryIndex], problem: Problem, aliases: Mapping[str, str]) -> list[Entry]:

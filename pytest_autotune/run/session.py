@@ -78,8 +78,6 @@ class Session(Notes):
         self.index = index
         #: (tuner, kernel) of what was looked up.
         self._asked: set[tuple[str, str]] = set()
-        #: The cache that the current test loads for itself.
-        self._own_cache = ""
         self._caches = Caches(() if index is None else (index,), policy.aliases, self._asked)
         self._known: dict[Identity, Entry] = {}
         #: What only other tunings have asked for yet.
@@ -103,30 +101,24 @@ class Session(Notes):
         return self._caches.indexes
 
     def add_cache(self, index: EntryIndex, name: str = "") -> None:
-        """Load one more cache, before all others, until :meth:`added_caches_end`.
+        """Load one more cache, before all others, until :meth:`isolated` ends.
 
         :param name: of the cache, where what the test is not served with belongs into it.
         """
-        self._caches, self._own_cache = self._caches.with_index(index), name
-
-    @contextmanager
-    def added_caches_end(self) -> Iterator[None]:
-        """Forget, afterwards, the caches that were added inside."""
-        caches, own_cache = self._caches, self._own_cache
-        try:
-            yield
-        finally:
-            self._caches, self._own_cache = caches, own_cache
+        self._caches = self._caches.with_index(index, name)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Know nothing of what was chosen before, by any worker, and afterwards nothing of what was chosen inside."""
-        known, was_isolated = self._known, self._is_isolated
+        """Know nothing of what was chosen before, by any worker.
+
+        Afterwards nothing is known of what was chosen inside, and the caches that were added inside are forgotten.
+        """
+        before = self._known, self._is_isolated, self._caches
         self._known, self._is_isolated = {}, True
         try:
             yield
         finally:
-            self._known, self._is_isolated = known, was_isolated
+            self._known, self._is_isolated, self._caches = before
 
     # The tests.
 
@@ -191,8 +183,8 @@ class Session(Notes):
             self._asked.add((problem.tuner, problem.kernel))
         sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
         inside = self._outermost
-        lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label, inside=inside)
-        lookup = replace(lookup, cache=self._own_cache)
+        own = self._caches.own
+        lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label, inside=inside, cache=own)
         made_of = partial(self._parts, problem.tuner, digests)
         with ExitStack() as held:
             other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)

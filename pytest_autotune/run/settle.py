@@ -18,7 +18,7 @@ from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_
 from pytest_autotune.cache.ties import Measured
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup, Outcome, is_ignored
-from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.result import NO_CHANGES, Request, Result
 from pytest_autotune.run.rows import rows_of
 from pytest_autotune.workers.events import COMPILED_FOR, Event
@@ -92,9 +92,9 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
         Rules(request.keep_candidates, not is_complete, keep_others=request.shared, forget_compiled=prunes),
     )
     index = beginning.index
-    nearest = Nearest([index] if index is not None else [], request.aliases)
+    indexes = [index] if index is not None else []
     return Result(
-        rows_of(lookups, nearest.find, merged),
+        rows_of(lookups, lambda problem: nearest(indexes, problem, request.aliases), merged),
         collected,
         request,
         merged if request.dumps else replace(merged, disagreements=()),

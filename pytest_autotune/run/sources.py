@@ -19,7 +19,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.made_of import LONGEST, difference
 from pytest_autotune.cache.model import Candidate, Digest, Entry, Identity, Problem, Value, before_pruning, is_part
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, OnMiss, OnStale, Outcome, Policy
-from pytest_autotune.run.nearest import Nearest, nearest_entries
+from pytest_autotune.run.nearest import nearest, nearest_entries
 from pytest_autotune.workers.coordinator import Claim
 
 #: Types of the values of a fingerprint that say themselves what they stand for.
@@ -33,6 +33,7 @@ class Caches:
     :param indexes: of the caches, the one that takes precedence first.
     :param aliases: device name -> name of a device whose entries it may use.
     :param asked: (tuner, kernel) of what this process has looked up while something was loaded.
+    :param own: the name of the last one that a test has loaded for itself, where what it lacks belongs into it.
     :param of_one_test: a test has loaded some of them for itself: what they lack, nobody else can say later.
     """
 
@@ -40,10 +41,11 @@ class Caches:
     aliases: Mapping[str, str] = field(default_factory=dict)
     asked: Set[tuple[str, str]] = frozenset()
     of_one_test: bool = False
+    own: str = ""
 
-    def with_index(self, index: EntryIndex) -> Caches:
+    def with_index(self, index: EntryIndex, own: str = "") -> Caches:
         """One more, before all others, for one test."""
-        return replace(self, indexes=(index, *self.indexes), of_one_test=True)
+        return replace(self, indexes=(index, *self.indexes), of_one_test=True, own=own)
 
     def have(self, problem: Problem) -> bool:
         """Whether there is an entry of a problem, with whatever fingerprint."""
@@ -273,7 +275,7 @@ class Loaded(Source):
     def _nearest(self, problem: Problem) -> str:
         """Why there is no entry; with the nearest one only where the controller, which has all, cannot name it."""
         if self._caches.of_one_test or self._policy.on_miss == OnMiss.ERROR:
-            return Nearest(self._caches.indexes, self._caches.aliases).reason(problem)
+            return nearest(self._caches.indexes, problem, self._caches.aliases).reason
         return NO_ENTRY
 
     def rejected(self, lookup: Lookup, reason: str) -> Lookup:
@@ -327,11 +329,9 @@ class OtherWorker(Source):
     def __init__(self, enter: Callable[[], Claim], offered: Callable[[Entry], bool]) -> None:
         self._enter = enter
         self._offered = offered
-        #: The right to tune the problem, once it has been asked for.
-        self.claim: Claim | None = None
 
     def ask(self, lookup: Lookup) -> Answer:
-        self.claim = claim = self._enter()
+        claim = self._enter()
         shared = Lookup.of(claim.result) if claim.result is not None else None
         entry = shared.entry if shared is not None else None
         if shared is not None and entry is not None and not entry.every_failed and self._offered(entry):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
-from pytest_autotune.run.nearest import Nearest
+from pytest_autotune.run.nearest import nearest
 from pytest_autotune.session import MARKER
 
 if TYPE_CHECKING:
@@ -55,10 +55,11 @@ class CacheFixture:
         self._item = item
 
     def _with(self, outcome: Outcome) -> tuple[Lookup, ...]:
-        nearest = Nearest(self._process.session.indexes, {})
+        indexes = self._process.session.indexes
 
         def explained(lookup: Lookup) -> Lookup:
-            return replace(lookup, reason=nearest.reason(lookup.problem)) if lookup.reason == NO_ENTRY else lookup
+            is_told = lookup.reason != NO_ENTRY
+            return lookup if is_told else replace(lookup, reason=nearest(indexes, lookup.problem).reason)
 
         return tuple(explained(lookup) for lookup in self._process.in_this_test if lookup.outcome is outcome)
 

@@ -167,7 +167,6 @@ class TestProcess:
                 self._is_isolated = False
                 if item.get_closest_marker(MARKER) is not None:
                     self._isolate()
-                self._test_ends.enter_context(self.session.added_caches_end())
                 self.session.paused = not marker.enabled(item)
                 self._disabled += self.session.paused
                 return (yield)
