@@ -1,10 +1,7 @@
 """What a caller says of a problem: its key, encoded, and the source that its choice rests on.
 
-A digest of source follows names. It holds the text of a function, that of the functions and classes of the caller's
-that it names, and so on, and the immutable values that they name: numbers, text, dtypes, members of an enum, tuples
-and frozen dataclasses of these. Left out by its kind is what may change while tests run: lists, dicts, sets, all
-other objects, names that a function sets itself; and what belongs to one call: values in closures and defaults, the
-arguments of a ``partial``, the object of a method. What matters of that belongs into the key.
+A digest of source follows names, by the rule of :mod:`pytest_autotune.tuners.shared.source_digest`. Left out besides is
+what belongs to one call: values in closures and defaults, the arguments of a ``partial``, the object of a method.
 """
 
 from __future__ import annotations

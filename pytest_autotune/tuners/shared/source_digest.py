@@ -8,9 +8,10 @@ stands and however it is laid out; and of what the function names, and so on fro
 - values that cannot change: numbers, text, dtypes, members of an enum, tuples and frozen dataclasses of these;
 - options of decorators that are compiled in.
 
-What may change while tests run is left out by its kind: lists, dicts, sets, all other objects and their attributes. A
-log, a counter or a memo then makes no choice stale. What matters of it belongs into the key. In a closure it makes the
-problem uncacheable, where values in closures count: two functions of a factory may differ in nothing else.
+What may change while tests run is left out by its kind: lists, dicts, sets, all other objects and their attributes, and
+what is reached without a name. A log, a counter or a memo then makes no choice stale. What matters of it belongs into
+the key. In a closure it makes the problem uncacheable, where values in closures count: two functions of a factory may
+differ in nothing else. The rule in a user's words: docs/reference.md.
 """
 
 from __future__ import annotations
