@@ -352,15 +352,6 @@ def test_merge_with_a_base_removes_what_one_side_removed(run: Run) -> None:
     assert held("base.textproto") == {entry(1), entry(3)}
 
 
-def test_merge_into_one_of_its_inputs_keeps_the_bytes_where_nothing_is_new(run: Run) -> None:
-    write("1.textproto", entry(1), entry(2))
-    write("2.textproto", entry(2))
-    before = Path("1.textproto").read_bytes()
-
-    assert run("merge", "1.textproto", "2.textproto", "-o", "1.textproto")[0] == 0
-    assert Path("1.textproto").read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -9,20 +9,11 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from pytest_autotune.cache.codec import Format, encode
-from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.merge import Disagreement, Merged
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.report import ci_log, html, markdown
-from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.mode import Finding, OfProblem, Section
-from pytest_autotune.run.result import Dump, Gate, Place, Result
-from pytest_autotune.run.rows import Row
-from pytest_autotune.workers.events import Event
 
 from .conftest import Suite
-from .results import result
 
 #: A forged row, colours, a window title, an 8-bit control, reordered and unseen characters, a command of a CI system,
 #: the end of a script and of a cell.
@@ -62,112 +53,6 @@ def check_plain(shown: str) -> None:
 def test_what_is_plain_stays_and_what_has_an_effect_is_an_escape(text, shown):
     assert one_line(text) == shown
     assert one_line(shown) == shown
-
-
-def hostile_summary() -> Result:
-    """A summary in which every text is hostile."""
-    device = Device(HOSTILE, HOSTILE, 4)
-    value = Value(HOSTILE, HOSTILE, "")
-    candidate = Candidate(HOSTILE, (value,), 1.0, HOSTILE, HOSTILE)
-    problems = [Problem(HOSTILE, f"{HOSTILE}{index}", (value,), device) for index in range(5)]
-    versions = Versions.of(f"{HOSTILE} 1.0")
-    entry = Entry(problems[0], (value,), candidate, (candidate,), b"", HOSTILE, 1.0, versions)
-    rows = [
-        Row(
-            problem,
-            outcome,
-            HOSTILE,
-            HOSTILE,
-            (HOSTILE,),
-            ((HOSTILE, 1.0),),
-            False,
-            1.0,
-            entry,
-            (candidate,),
-            HOSTILE,
-        )
-        for problem, outcome in zip(problems, Outcome, strict=True)
-    ]
-    said = {problem: OfProblem(HOSTILE, {"said": HOSTILE}, HOSTILE) for problem in problems}
-    gate = Gate(HOSTILE, HOSTILE, HOSTILE)
-    finding = Finding("FAILED", HOSTILE, HOSTILE, HOSTILE, True)
-    disagreement = Disagreement(problems[0], ((HOSTILE, candidate), ("", candidate)))
-    return result(
-        loaded=((HOSTILE, 1),),
-        rows=tuple(rows),
-        unused=(entry,),
-        covered={HOSTILE: frozenset([device])},
-        incomplete=HOSTILE,
-        only_skipped=True,
-        prune=True,
-        errors=(HOSTILE,),
-        notes=(HOSTILE,),
-        untracked=(HOSTILE,),
-        unhooked=((HOSTILE, HOSTILE),),
-        merged=Merged(Cache((entry,)), (disagreement,), 1, 1, 1, 1),
-        worker=HOSTILE,
-        waited_s=1.0,
-        crashed=(HOSTILE,),
-        recovered=1,
-        dump=Dump(HOSTILE, HOSTILE + "2", True),
-        gate=gate,
-        versions=((HOSTILE.split(".")[0], Versions.of(f"{HOSTILE} 2.0")),),
-        left_out=(entry,),
-        replaced=(entry,),
-        tuners=(HOSTILE,),
-        tuners_named_by=HOSTILE,
-        ignored=1,
-        updates=True,
-        interrupted=True,
-        update=HOSTILE,
-        sections=(
-            Section("sweep", HOSTILE, (HOSTILE,), (finding,), True, data={HOSTILE: HOSTILE}),
-            Section(
-                "verify",
-                HOSTILE,
-                (HOSTILE,),
-                (finding,),
-                notes=(HOSTILE,),
-                details=(HOSTILE,),
-                of_problems=said,
-                gate=gate,
-            ),
-        ),
-        tells=(HOSTILE,),
-        others=(Event(HOSTILE),),
-        refused=(Outcome.MISS,),
-        places={HOSTILE: Place(HOSTILE, 1)},
-        changes=Diff((Change(ChangeKind.CHOICE, entry, entry),), 1),
-        ignore=(HOSTILE,),
-    )
-
-
-def test_markdown_gets_no_foreign_effects_and_no_foreign_marks():
-    text = markdown.to_markdown(hostile_summary())
-    headings = "# Autotune cache", "### "  # ours; GitHub's commands begin with "##["
-    check_plain("\n".join(line for line in text.split("\n") if not line.startswith(headings)))
-    marks = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
-    assert "error" not in marks
-    assert "\\x1b" not in marks
-
-
-def test_html_gets_no_foreign_effects_and_no_foreign_elements():
-    text = html.to_html(hostile_summary())
-    check_plain(text)
-    assert "<img" not in text
-    assert text.count("<!--") == 0
-    assert text.count("<script") == text.count("</script>") == 2
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', text)[1])
-    assert any("<img src=x onerror" in one for one in data["texts"])
-
-
-def test_github_gets_commands_of_ours_alone():
-    lines = ci_log.github_annotations(hostile_summary())
-    assert lines
-    for line in lines:
-        _, properties, message = re.fullmatch("::(error|warning|notice) ([^:]*)::(.*)", line).groups()
-        assert {pair.split("=")[0] for pair in properties.split(",")} <= {"file", "line", "title"}
-        check_plain(message.replace("%0A", "\n"))
 
 
 def test_an_error_about_a_cache_is_one_short_plain_line():
@@ -226,14 +111,48 @@ def test_a_hostile_cache_shows_nothing_but_words_in_any_renderer(suite: Suite):
     suite.write(test_hostile=TESTS)
     suite.cache.write_bytes(hostile_cache())
 
-    result = suite.load("-vv", "--color=no", "--autotune-report=report.json", "--junitxml=junit.xml")
+    reports = [f"--autotune-report=report.{suffix}" for suffix in ("json", "md", "html")]
+    result = suite.load("-vv", "--color=no", *reports, "--junitxml=junit.xml")
 
     shown = result.stdout.str()
     check_plain(shown)
     check_plain((suite.folder / "report.json").read_text())
+    check_markdown((suite.folder / "report.md").read_text())
+    check_html((suite.folder / "report.html").read_text())
     for word in ("MISS", "STALE", "MISMATCH", "UNUSED", "UNCACHEABLE", "tuned with"):
         assert any(word in line and "error::a" in line for line in shown.splitlines()), word
     assert ET.parse(suite.folder / "junit.xml").getroot() is not None
+
+
+def check_markdown(text: str) -> None:
+    headings = "# Autotune cache", "### "  # ours; GitHub's commands begin with "##["
+    check_plain("\n".join(line for line in text.split("\n") if not line.startswith(headings)))
+    marks = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
+    assert "error" not in marks
+    assert "\\x1b" not in marks
+
+
+def check_html(text: str) -> None:
+    check_plain(text)
+    assert "<img" not in text
+    assert text.count("<!--") == 0
+    assert text.count("<script") == text.count("</script>") == 2
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', text)[1])
+    assert any("<img src=x onerror" in one for one in data["texts"])
+
+
+def test_github_gets_commands_of_ours_alone(suite: Suite):
+    suite.write(test_hostile=TESTS)
+    suite.cache.write_bytes(hostile_cache())
+
+    result = suite.load("--autotune-max-misses=0", GITHUB_ACTIONS="true")
+
+    commands = [line for line in result.outlines if line.startswith("::")]
+    assert len(commands) > 3
+    for line in commands:
+        _, properties, message = re.fullmatch("::(error|warning|notice) ([^:]*)::(.*)", line).groups()
+        assert {pair.split("=")[0] for pair in properties.split(",")} <= {"file", "line", "title"}
+        check_plain(message.replace("%0A", "\n"))
 
 
 def test_a_test_that_fails_on_a_hostile_miss_shows_nothing_but_words(suite: Suite):

@@ -538,19 +538,6 @@ def test_a_search_leaves_random_numbers_as_they_were(tuner: FunctionTuner) -> No
     assert draw() == without
 
 
-def test_a_loaded_choice_that_left_the_space_is_stale(tuner: FunctionTuner) -> None:
-    entry = recorded(source="s").entry
-    run, lookups = a_run(entry)
-    tuner.attach(run)
-
-    request: dict[str, Any] = {"run": identity, "measuring": AS_TOLD, "source": "s", "device": "cpu"}
-    assert tuner.tune("k", space=[2, 3], **request) == 2
-    assert lookups[-1].outcome is Outcome.STALE
-    assert lookups[-1].reason == (
-        "space changed (config=3 came; config=1 went), and the choice config=1 is no longer a candidate"
-    )
-
-
 # The package
 
 

@@ -26,7 +26,7 @@ pytest.importorskip("triton")
 from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.run.lookup import Lookup, Outcome, Policy
+from pytest_autotune.run.lookup import Lookup, Policy
 from pytest_autotune.run.session import Session
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.inductor import Adapter as InductorAdapter
@@ -538,20 +538,6 @@ def test_a_template_decision_is_told_by_what_it_computes(template_runs: Runs) ->
     assert {key["padding"] for key in convolutions} == {"(0, 0)", "(1, 1)"}
 
 
-def test_workers_tune_each_problem_once_into_one_file(gpu_runs: Runs, tmp_path: Path) -> None:
-    pytest.importorskip("xdist")
-    for name in ("test_a.py", "test_b.py"):
-        (tmp_path / name).write_text(GPU_SUITE)
-    options = ("-pxdist", "-n2", "--dist=loadfile", DUMP, "-k", "test_mlp or test_user_kernel")
-    run = Run(tmp_path, *options, imports=True, TRITON_CACHE_DIR=str(gpu_runs.folder / "triton"))
-
-    by_problem = [row for row in run.report["lookups"] if row["tuned"]]
-    measured = [run.of(test, worker)["measurements"] for worker in ("gw0", "gw1") for test in ("test_mlp",)]
-    templates = [sum(line.startswith("template") for line in lines) for lines in measured]
-    assert len(by_problem) == run.cache.count("entries {")
-    assert sorted(templates)[0] == 0 < sorted(templates)[1]
-
-
 def test_the_choice_of_cpu_templates_is_dumped_and_loaded(cpu_runs: Runs) -> None:
     (row,) = cpu_runs.dump.rows("inductor.template")
 
@@ -751,24 +737,6 @@ class TestConformance(AdapterConformance):
 
     def searches(self) -> int:
         return self._module.measured
-
-
-@pytest.mark.usefixtures("on_h200")
-def test_a_decision_to_pad_is_recorded_and_loaded_without_a_measurement(looked_up: list[Lookup]) -> None:
-    dumped, loaded = PadModule(), PadModule()
-    _hook_padding(dumped, run_with(None, looked_up))
-    assert dumped.should_pad("key", MATRIX, MATRIX, "aten.mm") is True
-    entry = looked_up[-1].entry
-    assert entry is not None
-    _hook_padding(loaded, run_with([entry], looked_up))
-
-    assert loaded.should_pad("key", MATRIX, MATRIX, "aten.mm") is True
-
-    assert (dumped.measured, loaded.measured) == (1, 0)
-    assert dumped.kept == loaded.kept == {}  # Inductor's own file stays as it was
-    assert entry.problem.tuner == "inductor.pad_mm"
-    assert entry.candidates == (Candidate(params=(Value("pad", True),), time_us=1000.0),)
-    assert looked_up[-1].outcome is Outcome.HIT
 
 
 class Symbol:

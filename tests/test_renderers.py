@@ -93,10 +93,10 @@ def test_a_refused_outcome_is_an_error_without_a_limit() -> None:
 def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() -> None:
     strange = "dir,1/test:50%.py::test_a"
     rows = (row(Outcome.MISS, "lib.a,b:c%", test=strange, M=1),)
-    (line,) = ci_log.github_annotations(result(rows=rows, places={strange: Place("dir,1/test:50%.py", 3)}))
+    (line,) = ci_log.github_annotations(result(rows=rows, places={strange: Place("dir,1/test:50%.py\n", 3)}))
 
     assert line == (
-        "::warning file=dir%2C1/test%3A50%25.py,line=3,title=autotune cache%3A miss::"
+        "::warning file=dir%2C1/test%3A50%25.py ,line=3,title=autotune cache%3A miss::"
         "MISS toy:lib.a,b:c%25 (M=1): source changed"
     )
 

@@ -193,16 +193,6 @@ def test_a_version_that_is_as_it_was_is_not_said_to_have_changed() -> None:
     assert stale(version=2) == "source, version changed (version: 1 -> 2)"
 
 
-def test_an_alias_may_use_the_entries_of_another_device() -> None:
-    recorded, _ = a_run()
-    run, lookups = a_run((tune(recorded),), aliases={"Other": "GPU"})
-
-    tune(run, problem(device=Device("Other", "arch", 2)))
-
-    assert lookups[0].outcome is Outcome.HIT
-    assert lookups[0].alias == "GPU"
-
-
 def test_inside_isolation_nothing_from_before_is_known_and_nothing_is_left() -> None:
     run, _ = a_run()
     before = tune(run)
@@ -307,16 +297,6 @@ def test_a_measurement_outside_of_a_tuning_names_the_processor_that_it_holds() -
     with run.measuring("GPU-a") as undisturbed:
         assert undisturbed
     assert held == ["GPU-a"]
-
-
-def test_a_hit_claims_nothing() -> None:
-    recorded, _ = a_run()
-    claims = Claims()
-    run, _ = a_run((tune(recorded),), claims)
-
-    tune(run)
-
-    assert claims.waits == []
 
 
 def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:

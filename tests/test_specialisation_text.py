@@ -161,38 +161,6 @@ def test_every_format_keeps_what_a_choice_was_compiled_for(format: Format) -> No
     assert encode(decode(written, format, "x"), format) == written
 
 
-@pytest.mark.parametrize("format", list(Format))
-def test_a_file_without_it_is_written_as_ever(format: Format) -> None:
-    assert b"compiled" not in encode(Cache((entry(),)), format)
-
-
-@pytest.mark.parametrize(
-    "line", ['compiled: "b" compiled: "a"', 'compiled: ["b", "a"]', "compiled: 'b'  # x\n compiled : 'a', "]
-)
-def test_a_text_file_that_is_laid_out_otherwise_says_the_same(line: str) -> None:
-    written = encode(Cache((entry("k", 64, "a", "b"),)), Format.TEXT).decode()
-    other = written.replace('  compiled: "a"\n  compiled: "b"\n', f"  {line}\n")
-
-    assert other != written
-    assert decode(other.encode(), Format.TEXT, "x").entries[0].compiled == ("a", "b")
-
-
-@pytest.mark.parametrize(("format", "bad"), [(Format.TEXT, "compiled: 1"), (Format.TEXT, 'compiled "a"')])
-def test_a_text_that_is_none_is_an_error_with_its_line(format: Format, bad: str) -> None:
-    written = encode(Cache((entry("k", 64, "a"),)), format).decode().replace('compiled: "a"', bad)
-
-    with pytest.raises(Exception, match=r'x:\d+:\d+: .*"compiled'):
-        decode(written.encode(), format, "x")
-
-
-@pytest.mark.parametrize("format", [Format.JSON, Format.YAML])
-def test_a_list_of_anything_but_text_is_refused(format: Format) -> None:
-    written = encode(Cache((entry("k", 64, "aaaa"),)), format).decode().replace('"aaaa"', "17")
-
-    with pytest.raises(Exception, match=r"compiled\[0\]: 17 where text in quotes belongs"):
-        decode(written.encode(), format, "x")
-
-
 def test_it_is_noted_and_never_compared() -> None:
     assert entry("k", 64, "a") == entry("k", 64, "b")
 

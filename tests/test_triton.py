@@ -6,7 +6,6 @@ import ast
 import contextlib
 import gc
 import threading
-import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -29,7 +28,6 @@ from pytest_autotune import devices as device
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry, Problem
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
-from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.session import Session
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.protocol import HookError
@@ -428,18 +426,6 @@ def test_heuristics_made_before_the_hook_are_in_the_key(session) -> None:
     assert "heuristics.n.limit" in [value.name for value in first.lookups[0].problem.key]
 
 
-def test_no_tensor_outlives_what_a_test_does_with_it(session) -> None:
-    session(dumping=True)
-    kernel = copy_kernel(Bench())
-
-    x, y = torch.ones(128), torch.zeros(128)
-    kept = weakref.ref(x), weakref.ref(y)
-    kernel[grid](x, y, 100)
-    del x, y
-
-    assert [one() for one in kept] == [None, None]
-
-
 @pytest.mark.parametrize("order", ["heuristics outside", "heuristics inside"])
 def test_heuristics_on_either_side_are_covered(session, order: str) -> None:
     heuristics = triton.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})
@@ -533,24 +519,6 @@ def test_a_key_without_a_stable_form_is_uncacheable_and_never_written(session) -
         assert lookup.entry is None
 
 
-def test_an_empty_tuning_key_is_recorded_and_found_again(session) -> None:
-    def kernel(bench: Any) -> Any:
-        @triton.autotune(configs=configs(), key=[], do_bench=bench)
-        @triton.jit
-        def nothing(n, BLOCK: tl.constexpr):
-            pass
-
-        return nothing
-
-    recorded = session(dumping=True)
-    kernel(Bench())[(1,)](7)
-    loaded = session(recorded.entries)
-    kernel(Bench())[(1,)](7)
-
-    assert recorded.lookups[0].problem.key == ()
-    assert loaded.outcomes == ["hit"]
-
-
 def test_arguments_by_position_and_by_keyword_are_one_problem(session) -> None:
     first = session(dumping=True)
     x, y = torch.ones(128), torch.zeros(128)
@@ -626,18 +594,6 @@ def test_a_changed_list_of_candidates_is_seen_even_if_it_changes_at_run_time(ses
     call(kernel)
 
     assert loaded.outcomes == ["stale"]
-
-
-def test_changed_key_names_are_a_miss_that_says_which_names_the_entries_have(session) -> None:
-    recorded = session(dumping=True)
-    call(copy_kernel(Bench()))
-    loaded = session(recorded.entries)
-
-    call(copy_kernel(Bench(), key=()))
-
-    assert loaded.outcomes == ["miss"]
-    said = nearest(loaded.run.indexes, loaded.lookups[0].problem).reason
-    assert "the entries of this kernel have n, x.dtype, y.dtype" in said
 
 
 def test_a_benchmark_that_keeps_the_reason_to_itself_records_no_failure(session) -> None:
@@ -728,18 +684,6 @@ def test_what_another_run_may_not_see_is_not_kept(session, error: Exception) -> 
     assert [(lookup.tuned, lookup.entry) for lookup in first.lookups] == [(False, None)]
 
 
-def test_an_interruption_is_not_kept(session) -> None:
-    def interrupted(kernel_call: Any, quantiles: Any = None) -> Any:
-        raise KeyboardInterrupt
-
-    first = session(dumping=True)
-
-    with pytest.raises(KeyboardInterrupt):
-        call(copy_kernel(interrupted))
-
-    assert first.entries == ()
-
-
 def test_a_call_that_sets_what_is_tuned_fails_as_without_us_and_is_no_lookup(session) -> None:
     recorded = session(dumping=True)
     call(copy_kernel(Bench()))
@@ -770,18 +714,6 @@ def test_a_benchmarker_may_return_a_single_number(session) -> None:
 
     assert call(copy_kernel(lambda kernel_call, quantiles: next(times))) == 64
     assert first.entries[0].choice.time_us == 1000.0
-
-
-def test_an_exception_while_tuning_reaches_the_test_and_records_nothing(session) -> None:
-    def broken(kernel_call: Any, quantiles: Any) -> Any:
-        raise RuntimeError("an illegal memory access was encountered")
-
-    first = session(dumping=True)
-
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        call(copy_kernel(broken))
-    assert [lookup.tuned for lookup in first.lookups] == [False]
-    assert call(copy_kernel(Bench())) == 64
 
 
 @pytest.mark.parametrize("dumping", [True, False])
@@ -847,40 +779,12 @@ def test_an_unknown_kind_of_benchmark_function_is_left_alone_and_told(session) -
     assert "was bypassed" in first.run.notes[0]
 
 
-def test_an_entry_of_another_device_is_a_mismatch_that_names_both(session) -> None:
-    recorded = session(dumping=True)
-    call(copy_kernel(Bench()))
-    (entry,) = recorded.entries
-    gpu = device.Device("NVIDIA H200", "sm_90", 132)
-    problem = type(entry.problem)(entry.problem.tuner, entry.problem.kernel, entry.problem.key, gpu)
-    loaded = session((Entry(problem, entry.fingerprint, entry.choice),))
-
-    call(copy_kernel(Bench()))
-
-    assert loaded.outcomes == ["mismatch"]
-    assert loaded.lookups[0].reason == (
-        "tuned on NVIDIA H200 (sm_90, 132 multiprocessors), running on Triton interpreter (interpreter)"
-    )
-
-
 def test_the_interpreter_tunes_without_a_gpu_or_a_benchmarker(session) -> None:
     first = session(dumping=True)
 
     call(copy_kernel(None, blocks=[16, 128]))
 
     assert [candidate.time_us > 0 for candidate in first.entries[0].candidates] == [True, True]
-
-
-def test_a_stale_choice_that_is_still_offered_is_used_where_the_user_says_so(session) -> None:
-    recorded = session(dumping=True)
-    call(copy_kernel(Bench(best=16)))
-    loaded = session(recorded.entries, on_stale="use")
-    kernel = copy_kernel(Bench(best=64))
-    kernel.configs = [*kernel.configs, *configs([128])]
-
-    assert call(kernel) == 16
-    assert loaded.outcomes == ["stale"]
-    assert not loaded.lookups[0].tuned
 
 
 class TestConformance(AdapterConformance):

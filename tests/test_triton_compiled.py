@@ -259,26 +259,6 @@ def test_a_choice_that_needs_more_than_the_device_has_now_is_stale_and_tuned(run
     assert lookups[0].reason.startswith("the choice does not compile: OutOfResources: out of resource: shared memory")
 
 
-def test_a_loaded_choice_that_does_not_compile_is_replaced_by_a_tuned_one(run, monkeypatch) -> None:
-    recorded = run(dumping=True)
-    call(product_kernel([config(32), config(16)]))
-    lookups = run((recorded[0].entry,))
-    kernel = product_kernel([config(32), config(16)])
-    compiled = type(kernel.fn).run
-
-    def refusing(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs["BLOCK"] == 32:
-            raise triton.runtime.errors.OutOfResources(2, 1, "registers")
-        return compiled(self, *args, **kwargs)
-
-    monkeypatch.setattr(type(kernel.fn), "run", refusing)
-    call(kernel)
-
-    assert lookups[0].outcome == "stale"
-    assert lookups[0].tuned
-    assert kernel.best_config.kwargs["BLOCK"] == 16
-
-
 @pytest.fixture(params=["one after the other", "in threads"])
 def threads(request: pytest.FixtureRequest) -> int:
     """How many threads compile candidates, in each of the ways that there are."""
@@ -432,33 +412,6 @@ def test_candidates_race_and_the_fastest_is_chosen_with_its_spread(run, absent_g
     assert kernel.bench_time > 0
 
 
-def test_a_race_whose_rounds_go_on_to_disagree_is_told_as_disturbed(run, absent_gpu, monkeypatch) -> None:
-    lookups = run(dumping=True)
-    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.REPEATS", 0)
-    monkeypatch.setattr("pytest_autotune.tuners.measuring.race.disagree", lambda *laps: "new")
-
-    hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
-
-    assert lookups[0].disturbed
-
-
-def test_kernels_are_loaded_before_the_gpu_is_held(run, absent_gpu, monkeypatch) -> None:
-    loaded: list[int] = []
-    measuring = Locks.measuring
-
-    def held_while_measuring(self: Locks, on: str = "") -> Any:
-        loaded.append(absent_gpu.loads)
-        return measuring(self, on)
-
-    monkeypatch.setattr(Locks, "measuring", held_while_measuring)
-    run(dumping=True)
-
-    hooked_kernel([16, 32, 64])[(1,)](torch.zeros(128), torch.zeros(128), 3)
-
-    assert loaded == [3]
-    assert absent_gpu.loads == 3
-
-
 def test_a_launch_is_timed_with_the_cache_flushed_and_the_gpu_busy_as_long_as_it_is_prepared(run, absent_gpu) -> None:
     absent_gpu.times_us = {16: 5.0, 32: 4.0}
     run(dumping=True)
@@ -555,16 +508,6 @@ def test_a_benchmark_that_is_not_tritons_own_is_used_once_for_each_candidate_as_
     assert [candidate.time_us for candidate in lookups[0].entry.candidates] == [1000.0, 1020.0, 995.0]
     assert kernel.best_config.kwargs["BLOCK"] == 64
     assert absent_gpu.launches == 1
-
-
-def test_of_candidates_that_are_as_good_the_first_is_chosen(run, absent_gpu) -> None:
-    absent_gpu.times_us = {16: 5.0, 32: 4.02, 64: 4.0}
-    run(dumping=True)
-    kernel = hooked_kernel([16, 32, 64])
-
-    kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
-
-    assert kernel.best_config.kwargs["BLOCK"] == 32
 
 
 def test_a_candidate_that_does_not_compile_does_not_hinder_the_others(run) -> None:
@@ -678,18 +621,6 @@ def test_the_hook_of_a_candidate_may_launch_a_kernel_of_its_own(run, absent_gpu,
     kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
     assert [lookup.tuned for lookup in lookups] == [True] * (5 if is_tuned else 1)
-
-
-def test_the_hook_of_a_candidate_may_compile_a_kernel_of_its_own(run, absent_gpu, threads) -> None:
-    own = hooked_kernel([16, 32]).fn
-    kernel = hooked_kernel([16, 32, 64, 128])
-    for one in kernel.configs:
-        one.pre_hook = lambda named: own.warmup(named["x"], named["y"], 1, BLOCK=named["BLOCK"], grid=(1,))
-    lookups = run(dumping=True, compile_threads=threads)
-
-    kernel[(1,)](torch.zeros(128), torch.zeros(128), 3)
-
-    assert [lookup.tuned for lookup in lookups] == [True]
 
 
 class Runnable:

@@ -138,17 +138,6 @@ def test_an_update_after_a_killed_run_does_not_tune_again_what_was_tuned(suite: 
     assert written(suite) == finished(suite)
 
 
-def test_a_test_that_a_timeout_kills_loses_only_its_own_tuning(suite: Suite) -> None:
-    pytest.importorskip("pytest_timeout")
-    suite.write(test_crashing=CRASHING)
-
-    for method in ("signal", "thread"):
-        (suite.folder / "failed-once").unlink(missing_ok=True)
-        suite.dump("-ppytest_timeout", "--timeout=1", f"--timeout-method={method}", FAULT="hang", PLACE="tuning")
-
-        assert written(suite) == finished(suite)
-
-
 def test_an_internal_error_of_a_worker_loses_nothing_that_was_tuned(suite: Suite) -> None:
     suite.write(test_crashing=CRASHING)
     broken = """

@@ -79,28 +79,6 @@ def test_what_others_put_in_place_of_the_shared_folder_costs_one_line(
         assert [path.name for path in place.iterdir()] == ["journals"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="needs the right to mount")
-def test_a_shared_folder_without_a_free_inode_costs_one_line(suite: Suite, section, place: Path) -> None:
-    place.mkdir(mode=0o700)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "nr_inodes=1,mode=0700", "tmpfs", str(place)], capture_output=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip("needs the right to mount a small file system")
-    try:
-        os.chown(place, USER, -1)
-        as_user(suite, test_many=MANY)
-
-        result = suite.dump(TOY_GPU="gpu")
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-    assert result.ret == 0
-    result.assert_outcomes(passed=4)
-    assert any("No space left on device" in line for line in section(result))
-    assert "INTERNALERROR" not in result.stdout.str()
-
-
 KILLED = """
 import os, pathlib, signal
 def test_it(tune):
@@ -109,28 +87,6 @@ def test_it(tune):
         open("was-killed", "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-def test_a_link_among_the_folders_of_runs_costs_no_foreign_file(suite: Suite) -> None:
-    suite.write()
-    source = suite.folder / "src"
-    source.mkdir()
-    for name in ("module.py", "gw0-1.jsonl", "lock"):
-        (source / name).write_text("precious")
-    # The folder beside which the link is put is that of a run with this dump path that was killed.
-    (suite.folder / "test_lib.py").write_text(KILLED.format(kernel="lib.one"))
-    environment = {**os.environ, "TOY_LOG": str(suite.log), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", "--autotune-dump=cache.textproto"]
-    subprocess.run(command, cwd=suite.folder, env=environment, capture_output=True)
-    (left,) = (suite.folder / ".pytest_cache/d/autotune").glob("*/*-*")
-    (left.parent / "1-deadbeef").symlink_to("../../../../src")
-
-    assert suite.dump().ret == 0
-
-    assert 'kernel: "lib.one"' in suite.cache.read_text()
-    assert {path.name: path.read_text() for path in source.iterdir()} == dict.fromkeys(
-        ("module.py", "gw0-1.jsonl", "lock"), "precious"
-    )
 
 
 def test_a_project_does_not_take_over_what_another_one_in_the_same_place_had_tuned(
@@ -264,32 +220,3 @@ def test_a_miss_in_a_forked_child_counts_against_the_limit(suite: Suite) -> None
     suite.write(test_forking=FORKING)
 
     assert suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
-
-
-def test_a_child_that_is_forked_while_a_thread_tunes_does_not_wait_for_it(suite: Suite) -> None:
-    suite.write(
-        test_forking=f"""{FORKING}
-import threading, time
-
-def test_a_thread_that_tunes(tune):
-    measuring, may_end = threading.Event(), threading.Event()
-
-    def during():
-        measuring.set()
-        assert may_end.wait(30)
-
-    thread = threading.Thread(target=lambda: tune("lib.thread", during=during))
-    thread.start()
-    assert measuring.wait(30)
-    started = time.monotonic()
-    in_child(lambda: tune("lib.thread"))
-    may_end.set()
-    thread.join()
-    assert time.monotonic() - started < 20
-"""
-    )
-
-    result = suite.dump(TOY_GPU="gpu")
-
-    result.assert_outcomes(passed=2)
-    assert suite.cache.read_text().count('kernel: "lib.thread"') == 1

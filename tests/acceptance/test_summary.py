@@ -77,16 +77,6 @@ def test_rows_are_capped_at_ten_of_a_kind(outdated: Suite, section) -> None:
     assert lines[23] == f"{UPDATE} to update the cache."
 
 
-@pytest.mark.parametrize("flag", ["-v", "-vv"])
-def test_v_shows_every_row(outdated: Suite, section, flag: str) -> None:
-    lines = section(outdated.load(flag))
-
-    assert words(lines).count("MISS") == 12
-    assert words(lines).count("STALE") == 12
-    assert (words(lines).count("tuned") == 24) == (flag == "-vv")
-    assert not [line for line in lines if "hidden" in line]
-
-
 def test_vv_shows_what_was_chosen(outdated: Suite, section) -> None:
     lines = section(outdated.load("-vv"))
 
@@ -143,16 +133,6 @@ def test_a_run_that_runs_no_test_has_no_section_writes_nothing_and_judges_nothin
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_a_row_names_the_test_that_first_asked(serial_suite: Suite) -> None:
-    serial_suite.write(test_hit=hit()).dump()
-    (serial_suite.folder / "below").mkdir()
-    (serial_suite.folder / "below" / "test_a.py").write_text(
-        "class TestA:\n def test_one(self, tune): tune('lib.op', M=1)\n def test_two(self, tune): tune('lib.op', M=1)"
-    )
-
-    serial_suite.load().stdout.fnmatch_lines(["MISS below/test_a.py::TestA::test_one - toy:lib.op (M=1): no entry"])
-
-
 def test_the_same_section_however_tests_are_distributed(suite: Suite, section) -> None:
     suite.write(test_op=MANY.format(more="")).serial.dump()
     suite.write(test_op=MANY.format(more=", source='two'"))
@@ -181,15 +161,6 @@ def test_many_misses_of_one_kernel_are_one_row_and_v_shows_each(serial_suite: Su
     ]
     assert len([line for line in each if line.startswith("MISS")]) == 14
     assert each[0].endswith("toy:lib.op (M=101, N=8): no entry; the nearest has M 100 instead of 101")
-
-
-def test_many_stale_problems_of_one_kernel_are_one_row(serial_suite: Suite, section) -> None:
-    serial_suite.write(test_op=SIZES.format(ms="1, 2, 5, 9", more="")).dump()
-    serial_suite.write(test_op=SIZES.format(ms="1, 2, 5, 9", more=", source='two'"))
-
-    lines = section(serial_suite.load())
-
-    assert lines[0] == "STALE test_op.py::test_op[1] - toy:lib.op (N=8): 4 stale, M = 1, 2, 5, 9; source changed"
 
 
 RED, GREEN, YELLOW, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"

@@ -156,17 +156,6 @@ def test_both_formats_and_two_types_of_gpu_live_in_one_file(serial: Suite) -> No
         assert loaded["unused"] == []
 
 
-def test_entries_of_another_gpu_only_are_a_mismatch(
-    serial: Suite, section: Callable[[pytest.RunResult], list[str]]
-) -> None:
-    serial.dump("-ktanh")
-
-    lines = section(serial.load("-ktanh", "-v", TOY_XLA_DEVICE="a" * 16, TOY_DEVICE="NVIDIA B200"))
-
-    mismatch = next(line for line in lines if line.startswith("MISMATCH"))
-    assert "tuned on NVIDIA H200 (sm_90, 132 multiprocessors), running on NVIDIA B200 (" in mismatch
-
-
 def test_a_gpu_that_xla_tells_from_another_of_its_name_is_told_as_that(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
@@ -177,29 +166,6 @@ def test_a_gpu_that_xla_tells_from_another_of_its_name_is_told_as_that(
 
     told = "XLA tells this NVIDIA H200 from the one it was tuned on: L2 cache: 60 MB -> L2 cache: 50 MB"
     assert sum(line.endswith(told) for line in lines) == 4
-
-
-def test_what_no_test_compiles_any_more_is_unused_and_can_be_pruned(serial: Suite) -> None:
-    serial.dump()
-    serial.write(test_jax=JAX_SUITE.replace('"exponential", ', ""))
-
-    loaded = serial.report("--autotune-load=cache.textproto")
-    serial.load("--autotune-update=prune")
-
-    assert loaded["counts"]["unused"] == 1
-    assert len(stores.read(serial.cache).entries) == 3
-
-
-def test_an_update_tunes_only_what_is_missing_and_keeps_the_rest_to_the_byte(serial: Suite) -> None:
-    serial.dump("-knot softmax")
-    before = {entry.native for entry in stores.read(serial.cache).entries}
-
-    serial.load("--autotune-dump=cache.textproto", TOY_XLA_BEST="128")
-
-    after = {entry.native for entry in stores.read(serial.cache).entries}
-    assert serial.tunings == ["exponential"]
-    assert before < after
-    assert len(after) == 4
 
 
 def test_four_workers_write_the_set_of_keys_that_one_process_writes(serial: Suite) -> None:
@@ -214,15 +180,6 @@ def test_four_workers_write_the_set_of_keys_that_one_process_writes(serial: Suit
     sharded = stores.read(serial.cache)
     assert [entry.sort_key for entry in sharded.entries] == [entry.sort_key for entry in alone.entries]
     assert serial.report("--autotune-load=cache.textproto")["counts"]["hit"] == 4
-
-
-@pytest.mark.parametrize(("best", "kept"), [("32", 32), ("64", 64)])
-def test_a_retuned_choice_replaces_the_old_one_only_where_it_is_faster(serial: Suite, best: str, kept: int) -> None:
-    serial.dump("-ktanh")
-    serial.dump("-ktanh", TOY_XLA_BEST=best)
-
-    choices = {str(entry.choice) for entry in stores.read(serial.cache).entries if "tanh" in entry.label}
-    assert choices == {f"backend=TRITON, block_m={kept}"}
 
 
 def test_a_miss_fails_the_test_that_compiled_it_where_misses_are_errors(serial: Suite) -> None:
