@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,10 @@ pytest.importorskip("triton")
 import triton.runtime.interpreter
 
 from pytest_autotune import cli
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.model import Cache
 from tests.conftest import Suite
+from tests.test_picker import entry
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 
@@ -145,3 +149,49 @@ def test_an_export_picks_in_production_and_a_run_of_the_suite_does_not_see_it(
 
 def digests(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if "fingerprint" in line or "key" in line]
+
+
+COMPILED = """
+import torch, triton, triton.language as tl, torch.utils._triton
+import _tuned, pytest_autotune.tuners.hooks
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+torch.utils._triton.has_triton = lambda: True  # as where there is a GPU
+_tuned.device = lambda: ("NVIDIA H200", "sm_90", 132)
+
+@triton.autotune(
+    [triton.Config({"BLOCK": block}, num_stages=None, num_ctas=None) for block in (16, 32, 64)],
+    key=["M"], prune_configs_by={"early_config_prune": _tuned.pick("lib.add")},
+)
+@triton.jit
+def add_kernel(a, M, CAUSAL: tl.constexpr, BLOCK: tl.constexpr):
+    tl.store(a, M)
+
+def launch(a, m):
+    add_kernel[lambda meta: (triton.cdiv(m, meta["BLOCK"]),)](a, m, CAUSAL=1)
+    return a
+
+def captured(graph, inputs):
+    nodes = [node for node in graph.graph.nodes if "kernel_idx" in node.kwargs]
+    kernels = [kernel_side_table.get_kernel(node.kwargs["kernel_idx"]) for node in nodes]
+    print([config.kwargs["BLOCK"] for kernel in kernels for config in kernel.configs])
+    return lambda *inputs: [torch.zeros(1)]
+
+for m, pytest_autotune.tuners.hooks.active_runs in ((64, 0), (65, 0), (64, 1)):
+    torch._dynamo.reset()
+    torch.compile(launch, backend=captured, fullgraph=True)(torch.empty(16, dtype=torch.float16), m)
+"""
+
+
+def test_torch_compile_captures_the_one_candidate_and_in_a_run_of_the_suite_all(tmp_path: Path) -> None:
+    stores.update(str(tmp_path / "c.textproto"), lambda now: Cache((entry(64, 32),)))
+    assert cli.main(["export", str(tmp_path / "c.textproto"), "--to=python", "-o", str(tmp_path / "_tuned.py")]) == 0
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    paths = os.pathsep.join([str(Path(__file__).parent.parent.parent), *sys.path])
+
+    command = [sys.executable, "-Wignore", "compiled.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths}
+    )
+
+    assert done.stdout.splitlines() == ["[32]", "[16, 32, 64]", "[16, 32, 64]"], done.stderr
