@@ -71,6 +71,7 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
     used = [lookup.entry for lookup in kept if lookup.entry is not None and _was_used(lookup)]
     if request.shared:  # a choice of a file that is loaded, too, is the file's
         in_store = {entry.identity: entry for entry in held.entries}
+        in_store |= {one.entry.identity: one.entry for one in collected.recovered if one.entry is not None}
         used = [in_store[entry.identity] for entry in used if entry.identity in in_store]
     drop = {entry.identity for entry in unused} if request.prune else set()
     there: set[Problem] = set()

@@ -280,7 +280,7 @@ def _words(error: Exception) -> str:
         return f"no answer within {_REQUEST_S} s"
     if cause := re.search(r'message: "([^"]*)"', text):
         return cause[1]
-    return text.partition("\n")[0]
+    return text.partition("\n")[0].rpartition(" - ")[2]
 
 
 def _name_of(data: bytes) -> str:

@@ -1,0 +1,199 @@
+"""Object storage for tests: moto's S3, a proxy that makes requests fail, and a stub of Google's XML API."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+KEYS = {"AWS_ACCESS_KEY_ID": "a" * 8, "AWS_SECRET_ACCESS_KEY": "b" * 8}
+BUCKET = "bucket"
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def served(command: list[str], port: int) -> Iterator[int]:
+    """Run a server until it is not needed any more."""
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.05)
+        yield port
+    finally:
+        server.kill()
+        server.wait()
+
+
+@contextlib.contextmanager
+def moto() -> Iterator[int]:
+    """moto's server, with an empty bucket."""
+    port = free_port()
+    with served([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port):
+        urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")).close()
+        yield port
+
+
+class Proxy:
+    """Stands before a server, counts requests, and makes some of them fail.
+
+    ``faults`` is by operation (LIST, GET, PUT, DELETE): what happens to it, or a list with that for the next ones: a
+    status, ``reset``, ``hang``, ``truncated``, ``lost`` (it is done, and the answer does not come), ``repeated`` and
+    ``left out`` (of a LIST, its first object), or a function that is called when it is done.
+    """
+
+    def __init__(self, server: int) -> None:
+        self.faults: dict[str, str | list[str] | Callable[[], object]] = {}
+        self.requests: list[str] = []
+        self.heads: list[str] = []
+        self._server = server
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._ended = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes S3 be here."""
+        port = self._listening.getsockname()[1]
+        return KEYS | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_REGION": "us-east-1"}
+
+    def close(self) -> None:
+        self._ended.set()
+        self._listening.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            request = _message(client)
+            head = request.partition(b"\r\n\r\n")[0].decode()
+            method = head.partition(" ")[0]
+            operation = "LIST" if "list-type" in head else "DELETE" if method == "POST" else method
+            self.requests.append(operation)
+            self.heads.append(head)
+            fault = self.faults.get(operation, "")
+            if isinstance(fault, list):
+                fault = fault.pop(0) if fault else ""
+            if fault == "reset":
+                _reset(client)
+            elif fault == "hang":
+                self._ended.wait(30)
+            elif isinstance(fault, str) and fault.isdecimal():
+                client.sendall(f"HTTP/1.1 {fault} X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+            else:
+                answer = self._answer(request)
+                if callable(fault):
+                    fault()
+                if fault == "lost":
+                    _reset(client)
+                elif fault == "truncated":
+                    client.sendall(answer[:-10])
+                else:
+                    client.sendall(_listed(answer, fault) if fault in ("repeated", "left out") else answer)
+
+    def _answer(self, request: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", self._server)) as server:
+            server.sendall(request)
+            answer = _message(server)
+        return answer.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+
+
+def _message(connection: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data and (more := connection.recv(65536)):
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
+    left = int(length[1]) - len(body) if length else 0
+    while left > 0 and (more := connection.recv(65536)):
+        data, left = data + more, left - len(more)
+    return data
+
+
+def _reset(client: socket.socket) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+
+
+def _listed(answer: bytes, fault: object) -> bytes:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    repeat = rb"\1\1" if fault == "repeated" else b""
+    body = re.sub(rb"(<Contents>.*?</Contents>)", repeat, body, count=1, flags=re.DOTALL)
+    head = re.sub(rb"(?i)(content-length: )\d+", rb"\g<1>%d" % len(body), head)
+    return head + b"\r\n\r\n" + body
+
+
+class _Google(BaseHTTPRequestHandler):
+    """Of Google's XML API what a store needs: objects with generations; ``/bucket/name`` and ``/bucket?prefix=``."""
+
+    protocol_version = "HTTP/1.1"
+    objects: ClassVar[dict[str, bytes]]
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+    def _reply(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        for name, value in (("Content-Length", len(body)), ("ETag", '"1"'), ("x-goog-generation", 1)):
+            self.send_header(name, str(value))
+        self.send_header("Last-Modified", "Sun, 22 Nov 2026 22:00:00 GMT")
+        self.end_headers()
+        self.wfile.write(body)
+
+    @property
+    def _name(self) -> str:
+        return unquote(urlsplit(self.path).path).partition(f"/{BUCKET}/")[2]
+
+    def do_PUT(self) -> None:
+        self.objects[self._name] = self.rfile.read(int(self.headers["Content-Length"]))
+        self._reply(200)
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        if "prefix" in query:
+            found = sorted(name for name in self.objects if name.startswith(query["prefix"][0]))
+            rows = "".join(
+                f"<Contents><Key>{name}</Key><LastModified>2026-11-22T22:00:00.000Z</LastModified><ETag>1</ETag>"
+                f"<Size>{len(self.objects[name])}</Size></Contents>"
+                for name in found
+            )
+            self._reply(200, f"<ListBucketResult>{rows}</ListBucketResult>".encode())
+        elif self._name in self.objects:
+            self._reply(200, self.objects[self._name])
+        else:
+            self._reply(404)
+
+    def do_DELETE(self) -> None:
+        self._reply(204 if self.objects.pop(self._name, None) is not None else 404)
+
+
+@contextlib.contextmanager
+def google() -> Iterator[dict[str, str]]:
+    """The stub, and the environment in which Google's storage is there."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Google", (_Google,), {"objects": {}}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    key = '"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""'
+    try:
+        yield {"GOOGLE_SERVICE_ACCOUNT_KEY": f'{{"gcs_base_url": "http://127.0.0.1:{server.server_port}", {key}}}'}
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,454 @@
+"""A store that a fleet shares: what one has tuned all have, whatever the network does, and nothing is lost.
+
+S3 is moto's server, behind a proxy that makes requests fail; Azure is azurite, where it is installed; of Google there
+is a stub of ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from email.utils import formatdate
+from itertools import count, permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_autotune import cli
+from pytest_autotune.cache import stores
+from pytest_autotune.cache.codec import Format, encode
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.locations import Location
+from pytest_autotune.cache.merge import combine
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.stores.segments import SegmentStore
+from tests import object_storage
+from tests.conftest import DISTRIBUTIONS, Suite
+from tests.entries import A100, entry
+
+obstore = pytest.importorskip("obstore")
+from_url = pytest.importorskip("obstore.store").from_url
+pytest.importorskip("moto")
+pytest.importorskip("flask_cors")
+_NUMBERS = count()
+DOWN = ["500", "503", "403", "reset", "truncated"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    with object_storage.moto() as port:
+        yield port
+
+
+@pytest.fixture
+def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[object_storage.Proxy]:
+    proxy = object_storage.Proxy(server)
+    for name, value in proxy.environment.items():
+        monkeypatch.setenv(name, value)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def url(proxy: object_storage.Proxy) -> str:
+    return f"s3://{object_storage.BUCKET}/{next(_NUMBERS)}/"
+
+
+def both(url: str) -> list[str]:
+    return [f"--autotune-load={url}", f"--autotune-dump={url}"]
+
+
+def add(url: str, *entries: Entry) -> None:
+    stores.check_writable(url)
+    stores.update(url, lambda now: Cache((*now.entries, *entries)))
+
+
+def held(url: str) -> set[Entry]:
+    return set(stores.read(url, missing_ok=True).entries)
+
+
+def bucket(url: str) -> Any:
+    return from_url(url, client_options={"allow_http": True})
+
+
+def alone(suite: Suite) -> dict[str, str]:
+    """The environment of a run in a process of its own."""
+    path = str(Path(cli.__file__).parents[2])
+    return os.environ | {"TOY_LOG": str(suite.log), "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def objects(url: str) -> list[str]:
+    return sorted(one["path"] for page in obstore.list(bucket(url)) for one in page)
+
+
+# What users see.
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_what_one_run_has_tuned_another_machine_has(
+    pytester: pytest.Pytester, monkeypatch, section, url: str, distribution: list[str]
+) -> None:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    suite = Suite(pytester, distribution).write()
+
+    first = suite.run(*both(url))
+    shutil.rmtree(suite.folder / ".pytest_cache")
+    second = suite.run(*both(url), "-p", "no:cacheprovider")
+
+    assert f"4 entries written to {url}: 4 added" in section(first)[-1].replace(" from 2 workers", "")
+    assert (second.ret, suite.tunings) == (0, [])
+    assert f"{url} is up to date (4 entries" in section(second)[-1]
+
+
+def test_a_warm_run_asks_once_and_one_that_tunes_writes_once(serial_suite: Suite, url: str, proxy) -> None:
+    serial_suite.write()
+
+    serial_suite.run(*both(url))
+    first = proxy.requests[:]
+    serial_suite.run(f"--autotune-load={url}", "--autotune-max-misses=0")
+    serial_suite.write(test_more="def test_more(tune): tune('lib.more')")
+    serial_suite.run(*both(url))
+
+    assert first == ["LIST", "PUT"]
+    assert proxy.requests[2:] == ["LIST", "LIST", "PUT"]
+    assert len(serial_suite.tunings) == 1
+    assert not any("if-none-match" in head.lower() or "if-match" in head.lower() for head in proxy.heads)
+
+
+def test_a_store_fills_in_what_a_reviewed_file_lacks_in_any_order(serial_suite: Suite, section, url: str) -> None:
+    suite = serial_suite.write(test_one="def test(tune): print(tune('k', m=1))")
+    suite.run("--autotune-dump=cache.textproto")
+    suite.cache.write_text(suite.cache.read_text().replace('text: "a"', 'text: "b"'))
+    suite.write(test_one="def test(tune): print(tune('k', m=1), tune('k', m=2))")
+    suite.run(f"--autotune-dump={url}")
+
+    for order in permutations(["--autotune-load=cache.textproto", f"--autotune-load={url}"]):
+        result = suite.run(*order, "-s", f"--autotune-dump={url}")
+        assert "b a" in result.stdout.str()
+        assert (suite.tunings, section(result)[-1]) == ([], f"2 hits; {url} is up to date (2 entries)")
+
+
+def test_what_others_tuned_is_neither_unused_nor_replaced_but_by_who_prunes(serial_suite: Suite, url: str) -> None:
+    suite = serial_suite.write(test_a="def test(tune): tune('k', m=1)")
+    suite.run(f"--autotune-dump={url}")
+    suite.write(test_a="def test(tune): tune('k', m=1, source='of a branch'), tune('k', m=2)")
+
+    report = suite.report(*both(url))
+
+    assert (report["counts"]["stale"], report["counts"]["unused"], len(held(url))) == (1, 0, 3)
+    suite.run(f"--autotune-load={url}", "--autotune-update=prune")
+    assert len(held(url)) == 2
+    suite.write(test_a="def test(tune): tune('k', m=1)")
+    suite.run(*both(url))
+    assert len(held(url)) == 3, "what was removed is tuned and kept again"
+
+
+def test_without_credentials_nothing_is_written_and_a_file_is_left_to_send(
+    serial_suite: Suite, section, url: str, monkeypatch, proxy
+) -> None:
+    suite = serial_suite.write()
+    with monkeypatch.context() as patch:
+        for name in object_storage.KEYS:
+            patch.delenv(name)
+        result = suite.run(f"--autotune-dump={url}")
+
+    assert (result.ret, "PUT" in proxy.requests) == (0, False)
+    (line,) = [line for line in section(result) if line.startswith(url)]
+    assert line.startswith(f"{url} is only read: no credentials are in the environment; it is kept: ")
+    sending = line.partition("kept: pytest-autotune ")[2].removesuffix(" sends it").split()
+    assert cli.main(sending) == 0
+    assert len(held(url)) == 4
+
+
+@pytest.mark.parametrize(
+    ("operation", "fault"), [("LIST", "hang"), *((operation, fault) for operation in ("LIST", "GET") for fault in DOWN)]
+)
+def test_a_store_that_is_down_is_one_line_within_ten_seconds_and_with_optional_no_error(
+    serial_suite: Suite, section, url: str, proxy, operation: str, fault: str
+) -> None:
+    suite = serial_suite.write()
+    suite.run(f"--autotune-dump={url}", "-p", "no:cacheprovider")
+    proxy.faults[operation] = fault
+
+    started = time.monotonic()
+    strict = suite.run(f"--autotune-load={url}", "-p", "no:cacheprovider")
+    seconds = [time.monotonic() - started]
+    started = time.monotonic()
+    optional = suite.run(f"--autotune-load={url}?optional", "-p", "no:cacheprovider")
+    seconds.append(time.monotonic() - started)
+
+    assert strict.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = filter(None, strict.errlines)
+    assert line.startswith(f"ERROR: --autotune-load: {url}: cannot be read: ")
+    assert (optional.ret, len(suite.tunings)) == (0, 4)
+    assert len([line for line in section(optional) if "cannot be read" in line]) == 1
+    assert max(seconds) < 10
+
+
+@pytest.mark.parametrize("fault", [*DOWN, "hang"])
+def test_a_write_that_fails_keeps_what_was_tuned_and_says_how_to_send_it(
+    serial_suite: Suite, section, url: str, proxy, fault: str
+) -> None:
+    suite = serial_suite.write()
+    proxy.faults["PUT"] = fault
+
+    strict = suite.run(*both(url))
+    optional = suite.run(f"--autotune-dump={url}other/?optional", "-o", "cache_dir=other")
+
+    assert strict.ret == pytest.ExitCode.TESTS_FAILED
+    (line,) = [
+        line for line in section(strict) if line.startswith(f"ERROR --autotune-dump: {url}: cannot be written: ")
+    ]
+    assert line.endswith("what was tuned is kept for the next run with this dump path")
+    assert (optional.ret, len([line for line in section(optional) if "cannot be written" in line])) == (0, 1)
+    proxy.faults.clear()
+    suite.run(*both(url))
+    assert (suite.tunings, len(held(url))) == ([], 4), "the next run sends it"
+    file = line.partition("merge ")[2].split()[0]
+    assert cli.main(["merge", str(suite.folder / file), "-o", f"{url}again/"]) == 0
+    assert {one.problem for one in held(f"{url}again/")} == {one.problem for one in held(url)}
+
+
+@pytest.mark.parametrize("operation", ["LIST", "GET", "PUT"])
+@pytest.mark.parametrize("fault", ["500", "503", "reset", "lost"])
+def test_what_fails_once_is_tried_again(url: str, proxy, operation: str, fault: str) -> None:
+    add(url, entry(1))
+    proxy.faults[operation] = [fault]
+
+    add(url, entry(2))
+
+    assert proxy.faults[operation] == []
+    assert held(url) == {entry(1), entry(2)}
+
+
+def test_a_run_that_is_killed_while_its_answer_is_on_the_way_has_lost_nothing(
+    pytester: pytest.Pytester, url: str, proxy
+) -> None:
+    suite = Suite(pytester, []).write()
+    command = [sys.executable, "-m", "pytest", "-q", "-ppytest_autotune.plugin", *both(url)]
+    run = subprocess.Popen(command, cwd=suite.folder, env=alone(suite), stdout=subprocess.DEVNULL)
+    proxy.faults["PUT"] = lambda: run.send_signal(signal.SIGKILL)
+    assert run.wait(60) == -signal.SIGKILL
+    proxy.faults.clear()
+
+    result = suite.run(*both(url))
+
+    assert (result.ret, suite.tunings, len(held(url))) == (0, [], 4)
+
+
+def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None:
+    file, report = str(tmp_path / "c.textproto"), tmp_path / "r.json"
+    stores.update(file, lambda now: Cache((entry(1), entry(2))))
+
+    assert cli.main(["convert", file, url]) == 0
+    assert cli.main(["check", "--tuner=triton", url]) == 0
+    assert cli.main(["diff", "--exit-code", url, file]) == 0
+    assert cli.main(["merge", url, "-o", str(tmp_path / "m.textproto")]) == 0
+    assert (tmp_path / "m.textproto").read_bytes() == Path(file).read_bytes()
+    add(url, entry(3))
+    report.write_text(
+        '{"complete": true, "devices": [], "unused": [], "lookups": [{"tuner": "triton", "kernel": "lib.add", '
+        f'"device": "{entry().problem.device.id}", "key": {{"M": 1}}}}]}}'
+    )
+    assert cli.main(["prune", url, "--together", f"--unused-in={report}"]) == 0
+    assert cli.main(["compact", url]) == 0
+    assert held(url) == {entry(1)}
+    assert cli.main(["show", url]) == 0
+    assert cli.main(["compact", file]) == 4
+    proxy.faults["DELETE"] = "403"
+    add(url, entry(4))
+    assert cli.main(["compact", url]) == 4
+    output = capsys.readouterr()
+    assert "1 entry, 1 kernel, 1 device" in output.out
+    assert f"pytest-autotune: {url}: cannot be compacted: the store answers 403" in output.err
+
+
+def test_without_the_extra_a_url_is_one_line(serial_suite: Suite, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+
+    result = serial_suite.write().run("--autotune-load=s3://bucket/x/")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line] == [
+        "ERROR: --autotune-load: s3://bucket/x/: is a URL, and obstore is not installed "
+        "(pip install 'pytest-autotune[stores]')"
+    ]
+
+
+def test_a_run_without_a_url_imports_nothing_of_it(pytester: pytest.Pytester) -> None:
+    suite = Suite(pytester, []).write()
+    pytester.makepyfile(
+        test_z="import sys\ndef test(): assert not {'obstore', *ours} & {*sys.modules}\n".replace(
+            "*ours", "'pytest_autotune.cache.stores.segments'"
+        )
+    )
+    command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", "--autotune-dump=c.textproto"]
+
+    assert subprocess.run(command, cwd=suite.folder, env=alone(suite), stdout=subprocess.DEVNULL).returncode == 0
+
+
+# What the store promises.
+
+
+def test_of_two_choices_the_higher_generation_stays_though_it_is_slower(url: str, tmp_path: Path) -> None:
+    fast, slow = entry(block=32, time_us=10.0), entry(block=64, time_us=11.0)
+    add(url, fast)
+    stores.check_writable(url)
+    stores.update(url, lambda now: Cache((slow,)))
+
+    assert held(url) == {slow}
+    sides = {str(number): Cache((replace(fast, generation=number),)) for number in range(3)}
+    sides["slow"] = Cache((replace(slow, generation=2),))
+    texts = {encode(combine({side: sides[side] for side in order}).cache, Format.TEXT) for order in permutations(sides)}
+    assert texts == {encode(Cache((replace(fast, generation=2),)), Format.TEXT)}, "of one generation the faster"
+
+
+def test_each_device_has_a_folder_and_what_others_put_there_is_left_alone(url: str) -> None:
+    add(url, entry(1), entry(1, device=A100))
+    obstore.put(bucket(url), "v1/readme.txt", b"hello")
+
+    folders = [name.split("/")[1] for name in objects(url)]
+    assert folders == ["nvidia-a100-sm80-108", "nvidia-h200-sm90-132", "readme.txt"]
+    assert stores.compact(url) == (2, 2)
+    assert len(held(url)) == 2
+
+
+def test_a_removed_entry_stays_removed_through_a_compaction(url: str) -> None:
+    add(url, entry(1), entry(2))
+    stores.check_writable(url)
+    stores.update(url, lambda now: Cache((entry(2),)), removing=True)
+    assert held(url) == {entry(2)}
+
+    assert stores.compact(url) == (2, 1)
+
+    assert held(url) == {entry(2)}
+
+
+@pytest.mark.parametrize("fault", ["repeated", "left out"])
+def test_a_listing_that_repeats_or_leaves_out_loses_nothing(url: str, proxy, fault: str) -> None:
+    for m in range(4):
+        add(url, entry(m))
+    proxy.faults["LIST"] = fault
+    assert held(url) <= {entry(m) for m in range(4)}
+    stores.compact(url)
+    add(url, entry(4))
+    proxy.faults.clear()
+
+    assert held(url) == {entry(m) for m in range(5)}
+
+
+@pytest.mark.parametrize("fault", [*DOWN, "hang", "lost"])
+@pytest.mark.parametrize("operation", ["LIST", "GET", "PUT", "DELETE"])
+def test_a_compaction_that_fails_loses_nothing(url: str, proxy, operation: str, fault: str) -> None:
+    add(url, entry(1))
+    add(url, entry(2))
+    proxy.faults[operation] = fault
+    with pytest.raises(CacheError):
+        stores.compact(url)
+    proxy.faults.clear()
+
+    assert held(url) == {entry(1), entry(2)}
+    assert stores.compact(url)[1] == 1
+    assert held(url) == {entry(1), entry(2)}
+
+
+def test_bytes_that_a_name_does_not_promise_are_refused_and_a_damaged_mirror_is_not_used(
+    url: str, tmp_path: Path
+) -> None:
+    location = replace(Location.of(url, Path()), keep=tmp_path)
+    add(url, entry(1))
+    assert set(SegmentStore(location).read().entries) == {entry(1)}
+    (copy,) = tmp_path.rglob("*.pb")
+    copy.write_bytes(b"damaged")
+    assert set(SegmentStore(location).read().entries) == {entry(1)}
+
+    obstore.put(bucket(url), objects(url)[0], b"poisoned")
+    with pytest.raises(CacheError, match="holds other bytes than its name says"):
+        stores.read(url)
+
+
+def test_runs_and_compactions_at_once_lose_nothing_that_was_acknowledged(url: str, proxy) -> None:
+    def run(number: int) -> set[Entry]:
+        store, chance, acknowledged = SegmentStore(Location.of(url, Path())), random.Random(number), set[Entry]()
+        for _ in range(4):
+            mine = {entry(chance.randrange(60)) for _ in range(5)}
+            try:
+                store.check()
+                store.update(lambda now, mine=mine: Cache((*now.entries, *mine)))
+                acknowledged |= mine
+                if chance.random() < 0.3:
+                    store.compact()
+            except CacheError:
+                proxy.faults = {chance.choice(["GET", "PUT"]): [chance.choice(["500", "reset", "lost", "truncated"])]}
+        return acknowledged
+
+    proxy.faults = {operation: ["lost", "500", "truncated", "reset"] for operation in ("LIST", "PUT", "GET", "DELETE")}
+    with ThreadPoolExecutor(8) as pool:
+        acknowledged = set().union(*pool.map(run, range(16)))
+    proxy.faults = {}
+
+    assert acknowledged
+    assert acknowledged <= held(url)
+
+
+# Other stores than S3.
+
+
+def azurite(port: int) -> dict[str, str]:
+    """The environment of azurite, with a container."""
+    account, key = "devstoreaccount1", base64.b64encode(b"of azurite, for everybody").decode()
+    date, path = formatdate(usegmt=True), f"/{account}/{object_storage.BUCKET}"
+    text = f"PUT{12 * chr(10)}x-ms-date:{date}\nx-ms-version:2021-08-06\n/{account}{path}\nrestype:container"
+    signature = base64.b64encode(hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()).decode()
+    headers = {"x-ms-date": date, "x-ms-version": "2021-08-06", "Content-Length": "0"}
+    headers["Authorization"] = f"SharedKey {account}:{signature}"
+    address = f"http://127.0.0.1:{port}"
+    request = urllib.request.Request(f"{address}{path}?restype=container", method="PUT", headers=headers)
+    urllib.request.urlopen(request).close()
+    names = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ENDPOINT")
+    return dict(zip(names, (account, key, f"{address}/{account}"), strict=True))
+
+
+@pytest.fixture(params=["az", "gs"])
+def other_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "gs":
+        with object_storage.google() as environment:
+            for name, value in environment.items():
+                monkeypatch.setenv(name, value)
+            yield f"gs://{object_storage.BUCKET}/x/"
+        return
+    command = shutil.which("azurite-blob")
+    if command is None:
+        pytest.skip("needs azurite (npm)")
+    port, key = object_storage.free_port(), base64.b64encode(b"of azurite, for everybody").decode()
+    monkeypatch.setenv("AZURITE_ACCOUNTS", f"devstoreaccount1:{key}")
+    options = ["--inMemoryPersistence", "--skipApiVersionCheck", "--silent", f"--blobPort={port}"]
+    with object_storage.served([command, *options], port):
+        for name, value in azurite(port).items():
+            monkeypatch.setenv(name, value)
+        yield f"az://{object_storage.BUCKET}/x/"
+
+
+def test_azure_and_google_keep_merge_and_remove(other_url: str, serial_suite: Suite) -> None:
+    serial_suite.write()
+    assert serial_suite.run(f"--autotune-dump={other_url}").ret == 0
+    assert serial_suite.run(*both(other_url)).ret == 0
+    assert serial_suite.tunings == []
+    add(other_url, entry(1))
+
+    assert stores.compact(other_url) == (2, 2)
+
+    assert (len(objects(other_url)), len(held(other_url))) == (2, 5)
