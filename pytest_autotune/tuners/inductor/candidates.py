@@ -60,11 +60,6 @@ def descends(autotuner: Any) -> bool:
     return not (autotuner.inductor_meta.get("deterministic") and kind in _REDUCTIONS)
 
 
-def may_be_scaled(autotuner: Any) -> bool:
-    """Whether Inductor may add a candidate with a smaller block of the reduction once it is compiled."""
-    return getattr(autotuner.heuristic_type, "name", "") == "REDUCTION"
-
-
 @dataclass
 class Search:
     """The search for one kernel, from its compilation to its first call.

@@ -1,18 +1,13 @@
-"""What compiles Inductor's kernels: threads in a run that only loads, forked children in one that dumps.
+"""What compiles Inductor's kernels in a run that dumps: forked children.
 
-A hit leaves one candidate of each kernel. A graph has many kernels, and Inductor compiles them one after the other
-where it has no pool of processes, which take longer to start than a few candidates take to compile. So the candidate
-is handed to a thread as soon as its code is there, and waited for at the kernel's first call.
-
-In a dump there is a pool. Inductor starts a process for its workers, which imports torch first: until that is done, 3
-to 5 s after the first call of a compiled function, it compiles in threads of the test process, most of whose time goes
-by waiting for Python's lock. A child that is forked has imported everything. Children that have nothing else to do
-compile the last configurations of a list that another one has begun with, and what a descent is about to try.
+Inductor starts a process for its workers, which imports torch first: until that is done, 3 to 5 s after the first call
+of a compiled function, it compiles in threads of the test process, most of whose time goes by waiting for Python's
+lock. A child that is forked has imported everything. Children that have nothing else to do compile the last
+configurations of a list that another one has begun with, and what a descent is about to try.
 """
 
 from __future__ import annotations
 
-import contextvars
 import copy
 import gc
 import math
@@ -25,7 +20,6 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -42,7 +36,6 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.candidates import Params, descends, made_of, params_of
 from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: Jobs of Inductor that children can do.
 _COMPILES = "_worker_compile_triton"
@@ -57,55 +50,6 @@ _ALL_DIRECTIONS = "coordinate_descent_check_all_directions"
 HANGS_S = 300.0
 #: So often a child looks whether its parent is still there, in seconds.
 _LOOK_S = 5.0
-
-
-class CompileThreads:
-    """Threads that compile for one process.
-
-    :param session: decides whether, and on how many cores.
-    :param config: ``torch._inductor.config``.
-    """
-
-    def __init__(self, session: Session, config: Any) -> None:
-        self._session = session
-        self._config = config
-        self._pool: CompilePool | None = None
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether kernels that are compiled now may be compiled in threads.
-
-        Not where the user says how Inductor compiles, and not where a kernel has to
-        be there when its graph is: for a cache of graphs and for code without Python.
-        """
-        policy = self._session.policy
-        return (
-            bool(self._session.indexes)
-            and not policy.dumping
-            and policy.compile_threads > 1
-            and "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ
-            and self._config.compile_threads == 1
-            and not self._config.fx_graph_cache
-            and not self._config.cpp_wrapper
-        )
-
-    def start(self, compile: Callable[[], object]) -> Callable[[], None]:
-        """Begin to compile in a thread; what is returned waits for it.
-
-        What fails in the thread is not raised: it fails again where the caller compiles
-        what is missing. A forked child, which has no such thread, does not wait.
-        """
-        if self._pool is None:
-            self._pool = CompilePool(self._session.policy.compile_threads)
-        # Inductor's settings hold in the context of the thread that asks.
-        future: Future[object] = self._pool.submit(contextvars.copy_context().run, compile)
-        process = os.getpid()
-
-        def wait() -> None:
-            if os.getpid() == process:
-                futures.wait([future])
-
-        return wait
 
 
 class CompileWorkers(Part):

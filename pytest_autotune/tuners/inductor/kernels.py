@@ -10,9 +10,12 @@ a descent by coordinates, is only noted, and compiled ahead where there are chil
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from contextlib import nullcontext, suppress
+from contextvars import copy_context
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -28,11 +31,10 @@ from pytest_autotune.tuners.inductor.candidates import (
     Search,
     candidate,
     descends,
-    may_be_scaled,
     may_win,
     params_of,
 )
-from pytest_autotune.tuners.inductor.compiling import CompileThreads, CompileWorkers, Neighbours
+from pytest_autotune.tuners.inductor.compiling import CompileWorkers, Neighbours
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.inductor.identity import (
@@ -49,6 +51,7 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile, error_line
+from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: Arguments of a kernel's ``run`` that are none of the kernel's.
 _OF_RUN = ("stream", "benchmark_run")
@@ -119,7 +122,8 @@ class Kernels(Part):
         self._timed = timed
         self._workers = workers
         self._hash_configs: Callable[[Sequence[Any]], str] = str
-        self._threads: CompileThreads | None = None
+        self._config: Any = None
+        self._threads: CompilePool | None = None
         #: What the search for an autotuner is known by: once it is narrowed to the choice, its list is gone.
         self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         #: What is measured now of each autotuner that is searched for, in milliseconds.
@@ -135,7 +139,7 @@ class Kernels(Part):
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._session = session
         self._hash_configs = module.hash_configs
-        self._threads = CompileThreads(session, module.torch._inductor.config)
+        self._config = module.torch._inductor.config
         owner = module.CachingAutotuner
         compiled = ["self", "warm_cache_only", "reload_kernel", "static_triton_bundle_key"]
         patches.replace(owner, "precompile", compiled, self._precompile)
@@ -197,17 +201,44 @@ class Kernels(Part):
     def _is_compiled_ahead(
         self, original: Any, autotuner: Any, first_run: Callable[..., Any], compile: Callable[[], Any]
     ) -> bool:
-        """Whether a thread compiles now what is left; if so, ``first_run`` stands in for the first ``run``."""
-        if self._threads is None or not self._threads.is_wanted or autotuner.compile_results:
+        """Whether a thread compiles now what is left; if so, ``first_run`` stands in for the first ``run``.
+
+        A hit leaves one candidate of each kernel. A graph has many kernels, and Inductor compiles them one after the
+        other where it has no pool of processes, which take longer to start than a few candidates take to compile. What
+        fails in the thread fails again where ``first_run`` compiles what is missing.
+        """
+        if not self._uses_threads or autotuner.compile_results:
             return False
-        wait = self._threads.start(partial(original, autotuner, True))
+        self._threads = self._threads or CompilePool(self._session.policy.compile_threads)
+        # Inductor's settings hold in the context of the thread that asks.
+        future = self._threads.submit(copy_context().run, original, autotuner, True)
+        process = os.getpid()
 
         def compiled() -> None:
-            wait()
+            if os.getpid() == process:  # a forked child has no such thread
+                futures.wait([future])
             compile()
 
         autotuner.run = partial(first_run, autotuner, compiled)
         return True
+
+    @property
+    def _uses_threads(self) -> bool:
+        """Whether kernels that are compiled now may be compiled in threads.
+
+        Not where the user says how Inductor compiles, and not where a kernel has to
+        be there when its graph is: for a cache of graphs and for code without Python.
+        """
+        policy = self._session.policy
+        return (
+            bool(self._session.indexes)
+            and not policy.dumping
+            and policy.compile_threads > 1
+            and "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ
+            and self._config.compile_threads == 1
+            and not self._config.fx_graph_cache
+            and not self._config.cpp_wrapper
+        )
 
     def _search(self, autotuner: Any, reload: Callable[[], Any] | None) -> Search | None:
         """The search for this kernel; None where Inductor has nothing to choose."""
@@ -220,9 +251,11 @@ class Kernels(Part):
             autotuner.configs, autotuner.compile_results, autotuner.autotune_cache_info = fresh, [], {}
         results = tuple(autotuner.compile_results)
         configs = tuple(result.config for result in results) or tuple(autotuner.configs or ())
-        if not configs or getattr(autotuner.heuristic_type, "name", "") in ("TEMPLATE", "FIXED"):
+        kind = getattr(autotuner.heuristic_type, "name", "")
+        if not configs or kind in ("TEMPLATE", "FIXED"):
             return None
-        if len(configs) == 1 and not descends(autotuner) and not may_be_scaled(autotuner):
+        # Inductor may add a candidate with a smaller block of the reduction once one is compiled.
+        if len(configs) == 1 and not descends(autotuner) and kind != "REDUCTION":
             return None
         # What Inductor's own cache knows of the list is of the whole one; compile workers drop what fails.
         own_cache = getattr(autotuner.save_cache_hook, "__self__", None)
