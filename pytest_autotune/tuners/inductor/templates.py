@@ -38,6 +38,8 @@ from pytest_autotune.tuners.shared.candidates import (
 
 #: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
 DIGITS = 6
+#: The time of what a sweep picks; all others are infinitely slow.
+_PICKED_MS = 1.0
 _NUMBER = re.compile(r"_\d+$")
 _Benchmark = Callable[[Sequence[Any]], Mapping[Any, float]]
 
@@ -180,18 +182,14 @@ class _Offered:
 
     def winner(self, entry: Entry) -> Any:
         """The candidate now that was the fastest then; None where it is not on offer."""
-        if entry.choice is not None:  # of a sweep
-            return next((choice for choice, id in self._ids.items() if id == entry.choice.id), None)
-        timed = [candidate for candidate in entry.candidates if candidate.time_us is not None]
-        fastest = min(timed, key=lambda candidate: candidate.time_us or 0.0, default=None)
-        if fastest is None:
-            return None
-        return next((choice for choice in self._ids if self._is_same(choice, fastest, entry)), None)
+        then_us = [candidate.time_us for candidate in entry.candidates if candidate.time_us is not None]
+        fastest_ms = min(then_us, default=-1.0) / 1000 if entry.choice is None else _PICKED_MS
+        return next((choice for choice, time_ms in self.times_ms(entry).items() if time_ms == fastest_ms), None)
 
     def times_ms(self, entry: Entry) -> dict[Any, float]:
         """The time of every candidate now, in milliseconds; one that was not there then counts as infinitely slow."""
         if entry.choice is not None:
-            return {choice: 1.0 if id == entry.choice.id else math.inf for choice, id in self._ids.items()}
+            return {choice: _PICKED_MS if id == entry.choice.id else math.inf for choice, id in self._ids.items()}
         by_id = {candidate.id: candidate for candidate in entry.candidates}
         by_label = {candidate.label: candidate for candidate in entry.candidates}
         times = {}
@@ -201,11 +199,6 @@ class _Offered:
                 then = by_label.get(self._labels[choice])
             times[choice] = then.time_us / 1000 if then is not None and then.time_us is not None else math.inf
         return times
-
-    def _is_same(self, choice: Any, candidate: Candidate, entry: Entry) -> bool:
-        if self._ids[choice] == candidate.id:
-            return True
-        return self._labels[choice] == candidate.label and self._is_known_by_label(choice, entry)
 
     def _is_known_by_label(self, choice: Any, entry: Entry) -> bool:
         """Whether a candidate may be known by what its name says.

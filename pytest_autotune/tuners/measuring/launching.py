@@ -7,6 +7,7 @@ meanwhile; a launch for which the host was late all the same does not count.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -143,7 +144,8 @@ class Launching:
         timed = self.timed(left, launches, self.busy_us)
         in_time = [one for one in timed if one.prepared_us <= self.busy_us]
         running = [one for one in left if one.failed is None]
-        enough = all(2 * _launches_of(one, in_time) >= _launches_of(one, timed) for one in running)
+        all_of, of = (Counter(one.candidate.number for one in some) for some in (timed, in_time))
+        enough = all(2 * of[one.number] >= all_of[one.number] for one in running)
         if not self.can_keep_busy or not enough:
             in_time = timed
         late = self.can_keep_busy and not enough and self.busy_us < LONGEST_BUSY_US
@@ -178,7 +180,3 @@ class Launching:
             self._clock.synchronise()
         except Exception as broken:
             raise DeviceLostError(candidate.number, error) from broken
-
-
-def _launches_of(candidate: Racing, timed: Sequence[Timed]) -> int:
-    return sum(one.candidate is candidate for one in timed)
