@@ -399,5 +399,4 @@ def _prepare() -> None:
     utils._IN_TOPLEVEL_PROCESS = False
     codecache.PyCodeCache.cache_clear()  # what the parent has loaded is in use there
     heuristics.triton_helpers.set_driver_to_gpu = lambda: None  # it asks CUDA, which is not to be asked after a fork
-    with suppress(Exception):  # it takes a while, and is the same for all of them
-        codecache.torch_key()
+    codecache.torch_key()  # it takes a while, and is the same for all of them

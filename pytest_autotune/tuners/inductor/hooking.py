@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -59,8 +58,7 @@ class Patches:
         """Put back what was there, the last one first."""
         while self._originals:
             owner, name, original = self._originals.pop()
-            with suppress(AttributeError):
-                setattr(owner, name, original)
+            setattr(owner, name, original)
 
 
 class Part:
