@@ -75,13 +75,21 @@ def _read_options(config: pytest.Config) -> Options:
 
 def _start(config: pytest.Config, options: Options) -> None:
     """Begin a run in this process."""
-    from pytest_autotune.session.starting import start
+    from pytest_autotune.session.controller import Controller
+    from pytest_autotune.session.worker import TestProcess
+    from pytest_autotune.session.xdist import context_of_worker
 
-    controller, process = start(config, options)
-    if controller is not None:
-        config.stash[_controller] = controller
+    process: TestProcess | None
+    if (workerinput := getattr(config, "workerinput", None)) is not None:
+        process = TestProcess(config, options, context_of_worker(workerinput, options))
+    else:
+        controller = config.stash[_controller] = Controller(config, options)
+        config.pluginmanager.register(controller, "autotune-controller")
+        process = controller.begin()
     if process is not None:
         config.stash[_process] = process
+        process.begin()
+        config.pluginmanager.register(process, "autotune-process")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,18 @@ from pytest_autotune.run.result import Place, Request, Result
 from pytest_autotune.run.settle import Beginning, measurements, settle
 from pytest_autotune.session import MARKER, asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
-from pytest_autotune.session.progress import file_of_worker
+from pytest_autotune.session.progress import file_of_worker, progress_line, progress_of_process, stages_in
 from pytest_autotune.session.values import CacheArgument, Options, path_argument
-from pytest_autotune.session.worker import TestProcess
+from pytest_autotune.session.worker import TestProcess, WorkerContext
 from pytest_autotune.session.xdist import Task, receive_lines, send_task
 from pytest_autotune.tuners import TUNERS, third_party_tuners
+from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
-from pytest_autotune.workers.locks import Membership, SharedFolder, remove_run_folders, shared_folder
+from pytest_autotune.workers.locks import Locks, Membership, SharedFolder, remove_run_folders, shared_folder
 
 #: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them, in seconds. What they have tuned
 #: is in files.
-INTERRUPTED_S = 3
+INTERRUPTED_S = 2
 
 
 class Controller:
@@ -69,43 +70,54 @@ class Controller:
         self._is_on_github = reports.is_on_github(options.ci)
         self._locate = reports.Places(config.rootpath)
         self._result: Result | None = None
-        self.run_id = uuid.uuid4().hex
-        self._notes: list[str] = []
+        self._run_id = uuid.uuid4().hex
         #: Where this run's processes meet those of other runs on this machine.
-        self.shared = shared_folder()
+        self._shared = shared_folder()
         reports.check(options)
-        #: Where the processes of this run write down what they do; None where no place is to be had.
-        self.folder: RunFolder | None
-        self._beginning, self.folder = _begin(config, options, self.shared)
-        self._notes += [str(CacheError(*cache.lossy)) for _, cache in self._beginning.loaded if cache.lossy]
-        self._unwritten = Log(self.folder.path if self.folder is not None else None, "controller")
+        #: Where the processes of this run write down what they do.
+        self._folder: RunFolder
+        self._beginning, self._folder = _begin(config, options, self._shared)
+        self._notes = [str(CacheError(*cache.lossy)) for _, cache in self._beginning.loaded if cache.lossy]
+        self._unwritten = self._folder.log("controller")
+        #: Where they meet each other.
+        self._meeting = self._shared.run(self._run_id) if self._shared.path is not None else None
         self._membership = self._join()
 
-    @property
-    def index(self) -> EntryIndex | None:
-        """What is loaded; None when nothing is."""
-        return self._beginning.index
-
     @cached_property
-    def known_kernels(self) -> list[str]:
+    def _known_kernels(self) -> list[str]:
         """Kernels, as ``tuner:kernel``, that the caches of this run have entries for."""
         caches = [cache for _, cache in self._beginning.loaded] + [self._beginning.held]
         problems = (entry.problem for cache in caches for entry in cache.entries)
         return sorted({problem.name for problem in problems})
 
-    def serve(self, process: TestProcess) -> None:
-        """Collect from a process that runs the tests itself."""
-        self._process = process
+    def begin(self) -> TestProcess | None:
+        """What runs the tests in this process; None where xdist's workers do: what they tune is shown here."""
+        config, options = self._config, self._options
+        if config.getoption("dist", "no") != "no":
+            line = progress_line(config, partial(stages_in, self._meeting)) if self._meeting is not None else None
+            if line is not None:
+                config.pluginmanager.register(line, "autotune-progress")
+            return None
+        context = WorkerContext(
+            self._beginning.index,
+            Coordinator(Locks(options.wait_timeout, folder=self._shared.locks)),
+            self._folder.log(ALONE),
+            known_kernels=self._known_kernels,
+            progress=progress_of_process(config),
+            folder=self._meeting,
+        )
+        self._process = TestProcess(config, options, context)
+        return self._process
 
     def _join(self) -> Membership | None:
         """Keep the folder where workers share what they tune, and forked children keep what they look up."""
-        if self.shared.note:
-            self._notes.append(self.shared.note)
+        if self._meeting is None:
+            self._notes.append(self._shared.note)
+            return None
         try:
-            return Membership(self.shared.run(self.run_id))
+            return Membership(self._meeting)
         except OSError as error:
-            if not self.shared.note:
-                self._notes.append(f"{error.filename or self.shared.path}: {error.strerror}; workers share no tunings")
+            self._notes.append(f"{error.filename or self._meeting}: {error.strerror}; workers share no tunings")
             return None
 
     def pytest_report_header(self) -> list[str]:
@@ -141,12 +153,11 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         task = Task(
-            groups=self.index.groups() if self.index is not None else None,
-            known_kernels=self.known_kernels,
-            run_folder=str(self.folder.path) if self.folder is not None else "",
+            groups=index.groups() if (index := self._beginning.index) is not None else None,
+            known_kernels=self._known_kernels,
+            run_folder=str(self._folder.path or ""),
             host=socket.gethostname(),
-            run_id=self.run_id,
-            shared_folder=str(self.shared.path or ""),
+            run_id=self._run_id,
             workers=node.workerinput["workercount"],
         )
         send_task(node.workerinput, task)
@@ -160,8 +171,8 @@ class Controller:
             self._receive(worker, lines)
         elif error and worker not in self._crashed:
             self._crashed.append(worker)
-            if self.shared.path is not None:
-                file_of_worker(self.shared.run(self.run_id), worker)(None)
+            if self._meeting is not None:
+                file_of_worker(self._meeting, worker)(None)
 
     def _receive(self, process: str, lines: Sequence[str]) -> None:
         self._sent += events_in(lines, process)
@@ -199,7 +210,7 @@ class Controller:
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         if not self._has_begun or self._config.getoption("collectonly") or self._config.getoption("setupplan", False):
-            self._close(written=False)
+            self._folder.close(written=False)
             return
         if self._process is not None:
             self._receive(ALONE, self._process.end().unwritten)
@@ -218,13 +229,13 @@ class Controller:
             session.shouldfail = "; ".join([*why, one_line(result.failures[0])])
             if self._config.getoption("no_summary", False):  # else the rows that fail the run would be nowhere
                 self._show(after="\n")
-        self._close(written=self._is_written)
+        self._folder.close(written=self._is_written)
 
     def _end(self, session: pytest.Session, exitstatus: int) -> Result:
         """Settle the run, write its dump, and judge it."""
         options = self._options
-        events, damaged = self.folder.collect() if self.folder is not None else ([], 0)
-        recovered, damaged_before = self.folder.recovered if self.folder is not None else ([], 0)
+        events, damaged = self._folder.collect()
+        recovered, damaged_before = self._folder.recovered
         if damaged or damaged_before:
             self._notes.append(f"{counted(damaged + damaged_before, 'line')} of this run's log cannot be read")
         events += self._sent
@@ -293,11 +304,6 @@ class Controller:
             tells=tuple(f"--autotune-{mode.name} tells {mode.tells}" for mode in MODES if mode.tells),
         )
 
-    def _close(self, *, written: bool) -> None:
-        if self.folder is not None:
-            self.folder.close(written=written)
-            self.folder = None
-
     def pytest_terminal_summary(self) -> None:
         self._show()
 
@@ -317,19 +323,18 @@ class Controller:
             postfix.append(reports.pytest_html_section(self._result))
 
     def pytest_unconfigure(self) -> None:
-        self._close(written=False)
+        self._folder.close(written=False)
         if self._membership is not None:
             self._membership.end()
             self._membership = None
-        remove_run_folders(self.shared)
+        remove_run_folders(self._shared)
 
 
-def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tuple[Beginning, RunFolder | None]:
+def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tuple[Beginning, RunFolder]:
     """Read the caches of a run.
 
     :param shared: where the processes of this user meet.
-    :returns: what there was, and the folder where the processes of this run write down what they do; None where there
-        is no place.
+    :returns: what there was, and the folder where the processes of this run write down what they do.
     :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
     """
     held = _read_dump(options.dump)
@@ -370,19 +375,18 @@ def _read_dump(dump: CacheArgument | None) -> Cache:
         raise pytest.UsageError(f"{dump.given}: {error}") from None
 
 
-def _open_folder(config: pytest.Config, options: Options, shared: SharedFolder) -> RunFolder | None:
+def _open_folder(config: pytest.Config, options: Options, shared: SharedFolder) -> RunFolder:
     """The folder of this run, where the next run with this dump path finds what a killed one has tuned."""
     dump = options.dump
     purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else options.update])
-    with suppress(OSError):
-        if (base := _cache_folder(config)) is not None:
-            return RunFolder(base, purpose)
-    with suppress(OSError):
-        return RunFolder(shared.locks() / "runs", purpose)
-    return None
+    for base in (_cache_folder(config), shared.path and shared.path / "runs"):
+        with suppress(OSError):
+            if base is not None:
+                return RunFolder(base, purpose)
+    return RunFolder(None)
 
 
-def _read_loaded(options: Options, held: Cache, folder: RunFolder | None) -> list[tuple[str, Cache]]:
+def _read_loaded(options: Options, held: Cache, folder: RunFolder) -> list[tuple[str, Cache]]:
     caches = []
     # Whatever the order: a file was reviewed, and a store that many share fills in what it lacks. The last one wins.
     for argument in sorted(options.load, key=lambda argument: not argument.location.url):
@@ -391,7 +395,7 @@ def _read_loaded(options: Options, held: Cache, folder: RunFolder | None) -> lis
             cache = held if is_dump else stores.read(argument.location)
         except CacheError as error:
             raise pytest.UsageError(f"{argument.given}: {error}") from None
-        if is_dump and folder is not None:
+        if is_dump:
             cache = merge(cache, measurements(("", one) for one in collect((), folder.recovered[0]).recovered)).cache
         caches.append((argument.typed, cache))
     return caches

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -49,7 +49,7 @@ class WorkerContext:
     log: Log
     known_kernels: Sequence[str] = ()
     workers: int = 1
-    progress: Progress | None = None
+    progress: Progress = field(default_factory=Progress)
     folder: Path | None = None
 
 

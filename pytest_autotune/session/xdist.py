@@ -16,9 +16,18 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.run.notes import Progress
 from pytest_autotune.session import INPUT_KEY
+from pytest_autotune.session.progress import file_of_worker
+from pytest_autotune.session.values import Options
+from pytest_autotune.session.worker import WorkerContext
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.events import Log, Others
+from pytest_autotune.workers.locks import Locks, shared_folder
 
 
 @dataclass(frozen=True)
@@ -31,8 +40,6 @@ class Task:
     :param run_folder: where the processes of this run write down what they do; empty where there is no place.
     :param host: the controller's host; its paths mean nothing on another one.
     :param run_id: the same for all workers of one run.
-    :param shared_folder: where the processes of this user meet on the controller's machine; empty where there is
-        no such place.
     :param workers: how many workers the controller started.
     """
 
@@ -41,13 +48,7 @@ class Task:
     run_folder: str = ""
     host: str = ""
     run_id: str = ""
-    shared_folder: str = ""
     workers: int = 1
-
-    @property
-    def is_local(self) -> bool:
-        """Whether this process is on the controller's machine."""
-        return self.host == socket.gethostname()
 
 
 def send_task(workerinput: MutableMapping[str, Any], task: Task) -> None:
@@ -61,6 +62,30 @@ def receive_task(workerinput: Mapping[str, Any]) -> Task:
     if task.get("groups") is not None:
         task["groups"] = [(str(tuner), str(kernel), bytes(data)) for tuner, kernel, data in task["groups"]]
     return Task(**task)
+
+
+def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> WorkerContext:
+    """What a worker finds, by what its controller sent."""
+    task, worker = receive_task(workerinput), workerinput["workerid"]
+    shared = shared_folder()
+    folder = shared.run(task.run_id) if task.run_id and shared.path is not None else None
+    is_local = task.host == socket.gethostname()
+    log = Log(Path(task.run_folder) if is_local and task.run_folder else None, worker)
+    if log.folder is None and folder is not None:  # the workers on this machine still read what the others tune
+        log = Log(folder, worker, sends=True)
+    others = Others(log.folder, worker) if folder is not None and log.folder is not None else None
+    locks = Locks(options.wait_timeout, folder=shared.locks)
+    if shared.note:
+        locks.note(shared.note)
+    return WorkerContext(
+        EntryIndex.from_groups(task.groups) if task.groups is not None else None,
+        Coordinator(locks, folder, others),
+        log,
+        known_kernels=task.known_kernels or (),
+        workers=task.workers,
+        progress=Progress(file_of_worker(folder, worker)) if is_local and folder is not None else Progress(),
+        folder=folder,
+    )
 
 
 def receive_lines(node: Any) -> list[str] | None:

@@ -233,12 +233,19 @@ class RunFolder:
     A folder beside it that nobody holds is that of a run which was killed, or whose dump could not be written: where
     both have the same dump path, this run holds it, too, and has its tunings.
 
-    :param base: for the runs of this project.
+    :param base: for the runs of this project; None where there is no place for them, and nothing is kept.
     :param purpose: what is the same for runs that belong together, such as the absolute dump path.
     :raises OSError: when the folder cannot be made.
     """
 
-    def __init__(self, base: Path, purpose: str) -> None:
+    def __init__(self, base: Path | None, purpose: str = "") -> None:
+        self.path: Path | None = None
+        self._held: dict[Path, FileLock] = {}
+        self._readers: dict[Path, Reader] = {}
+        if base is not None:
+            self._open(base, purpose)
+
+    def _open(self, base: Path, purpose: str) -> None:
         from filelock import FileLock, Timeout
 
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -246,8 +253,6 @@ class RunFolder:
         self._beside = FileLock(base / _LOCK, timeout=_BESIDE_S)
         runs = base / hashlib.sha256(purpose.encode()).hexdigest()[:16]
         self.path = runs / f"{os.getpid()}-{os.urandom(4).hex()}"
-        self._held: dict[Path, FileLock] = {}
-        self._readers = {self.path: Reader(self.path)}
         try:
             with self._beside:
                 runs.mkdir(mode=0o700, exist_ok=True)
@@ -261,7 +266,7 @@ class RunFolder:
                             self._held[path] = lock
         except Timeout:
             raise TimeoutError(f"{base / _LOCK}: held by another run") from None
-        self._readers.update((path, Reader(path)) for path in self._held)
+        self._readers = {path: Reader(path) for path in (self.path, *self._held)}
 
     def log(self, process: str) -> Log:
         """The log of one process of this run."""
@@ -269,7 +274,7 @@ class RunFolder:
 
     def collect(self) -> tuple[list[tuple[str, Event]], int]:
         """What the processes of this run did, (process, event), and how many lines nobody can read."""
-        return _events(self._readers[self.path])
+        return _events(self._readers[self.path]) if self.path is not None else ([], 0)
 
     @cached_property
     def recovered(self) -> tuple[list[tuple[str, Event]], int]:
@@ -289,9 +294,10 @@ class RunFolder:
             if written or not any(name.endswith(_SUFFIX) for name in _names(path)):
                 _remove(path, self._readers[path].read)
             lock.release()
-        self._held.clear()
-        with suppress(OSError, Timeout), self._beside:
-            self.path.parent.rmdir()  # where no other run has a folder there
+        if self._held and self.path is not None:
+            self._held.clear()
+            with suppress(OSError, Timeout), self._beside:
+                self.path.parent.rmdir()  # where no other run has a folder there
 
 
 def _events(reader: Reader) -> tuple[list[tuple[str, Event]], int]:
