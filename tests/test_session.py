@@ -13,7 +13,7 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.settle import renamed, settled
+from pytest_autotune.run.settle import settled
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.locks import Locks
 
@@ -368,4 +368,3 @@ def test_a_kernel_that_another_process_asked_for_has_not_moved_and_the_lookup_is
 
     assert [lookup.outcome for lookup in lookups] == [Outcome.MISS, Outcome.HIT]
     assert lookups[0].reason == "no entry; that of old was used, which has the same source"
-    assert [entry.problem for _, entry in renamed(lookups)] == [problem("new")]

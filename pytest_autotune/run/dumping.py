@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
@@ -15,23 +15,15 @@ from pytest_autotune.run.settle import Beginning, settle
 from pytest_autotune.workers.events import Log, events_in
 
 
-@dataclass(frozen=True)
-class Destination:
-    """Where a run dumps to.
-
-    :param given: the option that named it.
-    """
-
-    location: Location
-    given: str
-
-
-def dump(destination: Destination, beginning: Beginning, collected: Collected, request: Request, log: Log) -> Result:
+def dump(
+    location: Location, given: str, beginning: Beginning, collected: Collected, request: Request, log: Log
+) -> Result:
     """Write what the run comes to; a run that comes to nothing makes no file.
 
+    :param given: the option that named the location.
     :param log: keeps, for the next run, what is in no file where the dump cannot be written.
     """
-    location, nothing = destination.location, Cache()
+    nothing = Cache()
     result: Result | None = None
     if not beginning.held.entries:
         result = settle(beginning, collected, nothing, request)
@@ -47,7 +39,7 @@ def dump(destination: Destination, beginning: Beginning, collected: Collected, r
     try:
         updated = stores.update(location, change, removing=request.prune)
     except CacheError as error:
-        message = f"{destination.given}: {error}; {_keep_for_next_run(log, collected)}"
+        message = f"{given}: {error}; {_keep_for_next_run(log, collected)}"
         result = result or settle(beginning, collected, beginning.held, request)
         return result.dumped(Dump(str(location), error=message))
     assert result is not None, "a store that is updated asks for the change"
@@ -55,19 +47,20 @@ def dump(destination: Destination, beginning: Beginning, collected: Collected, r
 
 
 def dump_for_tests(
-    place: Callable[[str], Destination], collected: Collected, request: Request, log: Log
+    place: Callable[[str], Location], given: str, collected: Collected, request: Request, log: Log
 ) -> list[Result]:
     """Write the caches that tests load for themselves: any run that dumps creates those that are missing.
 
     An update brings what was missing or stale in one of them into that one.
 
     :param place: says where a cache is, by its name in lookups.
+    :param given: what has named them.
     """
     results = []
     for name in sorted({lookup.cache for _, lookup in collected.lookups if lookup.cache}):
-        destination = place(name)
+        location = place(name)
         try:
-            held = {entry.identity for entry in stores.read(destination.location, missing_ok=True).entries}
+            held = {entry.identity for entry in stores.read(location, missing_ok=True).entries}
         except CacheError:  # said when it is to be written
             held = set()
         lookups = tuple(
@@ -80,7 +73,7 @@ def dump_for_tests(
             recovered = tuple(lookup for lookup in collected.recovered if lookup.cache == name)
             part = replace(collected, lookups=lookups, recovered=recovered)
             asked = replace(request, dumps=True, updates=False, prune=False)
-            results.append(dump(destination, Beginning(), part, asked, log))
+            results.append(dump(location, given, Beginning(), part, asked, log))
     return results
 
 

@@ -116,11 +116,14 @@ def _under_new_names(
 ) -> tuple[list[Entry], set[Identity]]:
     """The entries that were used, those of kernels that have moved under their new names; and which old ones go."""
     found, gone = list(used), set[Identity]()
-    for lookup, entry in renamed(lookups):
-        old = lookup.entry
+    for lookup in lookups:
+        old = lookup.old_entry
+        if old is None:
+            continue
+        entry = replace(old, problem=lookup.problem)
         if lookup.outcome is not Outcome.HIT:
             found.append(entry)
-        elif old is not None and is_complete:  # else another test may still ask for the old name
+        elif is_complete:  # else another test may still ask for the old name
             found = [entry if one is old else one for one in found]
             gone.add(old.identity)
     return found, gone
@@ -268,15 +271,6 @@ def settled(lookups: Sequence[Lookup]) -> list[Lookup]:
         return replace(lookup, outcome=Outcome.MISS, reason=reason)
 
     return [judge(lookup) for lookup in lookups]
-
-
-def renamed(lookups: Iterable[Lookup]) -> list[tuple[Lookup, Entry]]:
-    """Each lookup that was served with the entry of another kernel, with that entry under its own name."""
-    return [
-        (lookup, replace(entry, problem=lookup.problem))
-        for lookup in lookups
-        if (entry := lookup.old_entry) is not None
-    ]
 
 
 def with_outer(lookups: Iterable[Lookup], *, is_complete: bool = False) -> list[Lookup]:

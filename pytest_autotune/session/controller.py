@@ -18,6 +18,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.devices import visible_nvidia_gpus
@@ -25,7 +26,7 @@ from pytest_autotune.modes import MODES
 from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge
 from pytest_autotune.run.collected import ALONE, collect
-from pytest_autotune.run.dumping import Destination, dump, dump_for_tests
+from pytest_autotune.run.dumping import dump, dump_for_tests
 from pytest_autotune.run.lookup import OnMiss, OnStale, Outcome, Policy
 from pytest_autotune.run.result import Place, Request, Result
 from pytest_autotune.run.settle import Beginning, measurements, settle
@@ -253,7 +254,9 @@ class Controller:
         if any(lookup.cache for _, lookup in collected.lookups) and not options.writes:
             update = update or "--autotune-update"
         request = self._request(update)
-        of_tests = dump_for_tests(self._cache_of_tests, collected, request, self._unwritten) if options.writes else []
+        of_tests = []
+        if options.writes:
+            of_tests = dump_for_tests(self._cache_of_tests, MARKER, collected, request, self._unwritten)
         written = [
             f"{counted(len(one.cache.entries), 'entry')} written to {one.dump.written_to}: {one.merged.counts_in_words}"
             for one in of_tests
@@ -263,8 +266,8 @@ class Controller:
         if options.dump is None:
             result = settle(self._beginning, collected, Cache(), request)
         else:
-            destination = Destination(options.dump.location, options.dump.given)
-            result = dump(destination, self._beginning, collected, request, self._unwritten)
+            to, given = options.dump.location, options.dump.given
+            result = dump(to, given, self._beginning, collected, request, self._unwritten)
         result = replace(result, errors=(*result.errors, *(error for one in of_tests for error in one.errors)))
         self._is_written = not any(one.dump is not None and one.dump.error for one in (result, *of_tests))
         result = replace(result, places=dict(sorted(self._places.items())))
@@ -275,9 +278,9 @@ class Controller:
         result = replace(result, gate=gate)
         return replace(result, sections=tuple(mode.section(result) for mode in options.modes))
 
-    def _cache_of_tests(self, name: str) -> Destination:
+    def _cache_of_tests(self, name: str) -> Location:
         here = self._config.invocation_params.dir
-        return Destination(path_argument(name, here, MARKER, here).location, MARKER)
+        return path_argument(name, here, MARKER, here).location
 
     def _request(self, update: str) -> Request:
         """What the user asked for, as far as the end of the run goes by it.
