@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import click
 
@@ -103,9 +104,10 @@ def exported_defects(cache: Cache, path: str, file: str) -> Iterator[str]:
     expected, _ = _module(cache, str(data["COMMAND"]), file)
     if text == expected:
         return
-    found = list(export_python.differences(data, export_python.data_of(expected, file)))
-    mend = f"is not what {path} says ({data['COMMAND']})"
-    yield safe(f"{file}: {mend}")
+    yield safe(f"{file}: is not what {path} says ({data['COMMAND']})")
+    found: list[str] = []
+    with suppress(AttributeError, TypeError, ValueError):  # data that was edited may be of any kind
+        found += export_python.differences(data, export_python.data_of(expected, file))
     yield from (safe(f"{file}: {words}") for words in found[:_SHOWN])
     if len(found) > _SHOWN:
         yield safe(f"{file}: {len(found) - _SHOWN} more")

@@ -1,7 +1,8 @@
 """Where :func:`~pytest_autotune.production.use.use` answers: Triton's autotuner, and the tuner of hand-written kernels.
 
-Of Triton's ``Autotuner`` two methods are replaced: ``prune_configs``, which then leaves the choice, and ``_bench``, by
-which Triton before 3.8 would time the one candidate that is left. Neither is called where a kernel has its choice.
+Of Triton's ``Autotuner`` one method is replaced, ``prune_configs``, which then leaves the choice. Triton before 3.8
+would time that one candidate: meanwhile, the autotuner has a ``do_bench`` that times nothing. Neither is called where a
+kernel has its choice.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
@@ -18,9 +19,12 @@ from pytest_autotune.production import picker
 from pytest_autotune.production.choices import plain_key
 from pytest_autotune.production.use import Asked, MissError, loaded_for
 
-_PARAMETERS = {"prune_configs": ["self", "kwargs"], "_bench": ["self", "args", "config", "meta"]}
-#: In an autotuner: the candidate that is not to be timed.
-_SHIPPED = "_pytest_autotune_shipped"
+_BENCH = "do_bench"
+
+
+def _times_nothing(kernel_call: object, quantiles: object = None) -> list[float]:
+    """In place of a benchmark, where one candidate is left."""
+    return [0.0] * 3
 
 
 def hook_triton(module: ModuleType) -> None:
@@ -29,18 +33,16 @@ def hook_triton(module: ModuleType) -> None:
     :param module: ``triton.runtime.autotuner``.
     """
     autotuner_class: Any = module.Autotuner
-    originals = [vars(autotuner_class).get(name) for name in _PARAMETERS]
-    for (name, parameters), original in zip(_PARAMETERS.items(), originals, strict=True):
-        if original is None or list(inspect.signature(original).parameters) != parameters:
-            warnings.warn(
-                f"pytest_autotune.use(): Autotuner.{name} of this Triton is not known, so it tunes", stacklevel=2
-            )
-            return
-    original_prune: Any
-    original_prune, original_bench = originals
+    original: Any = vars(autotuner_class).get("prune_configs")
+    is_cached = isinstance(vars(autotuner_class).get(_BENCH), cached_property)  # then an instance may have its own
+    if original is None or list(inspect.signature(original).parameters) != ["self", "kwargs"] or not is_cached:
+        warnings.warn("pytest_autotune.use(): this Triton's Autotuner is not known, so it tunes", stacklevel=2)
+        return
 
     def prune_configs(self: Any, kwargs: Any) -> Any:
-        left = original_prune(self, kwargs)
+        if vars(self).get(_BENCH) is _times_nothing:
+            del vars(self)[_BENCH]
+        left = original(self, kwargs)
         try:
             choice = _choice(self, kwargs, left)
         except MissError:
@@ -48,16 +50,12 @@ def hook_triton(module: ModuleType) -> None:
         except Exception as error:
             warnings.warn(f"pytest_autotune.use(): Triton tunes: {error!r}", stacklevel=2)
             choice = None
-        vars(self)[_SHIPPED] = choice
-        return left if choice is None else [choice]
-
-    def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
-        if config is vars(self).get(_SHIPPED):
-            return [0.0] * 3
-        return original_bench(self, *args, config=config, **meta)
+        if choice is None:
+            return left
+        vars(self)[_BENCH] = _times_nothing
+        return [choice]
 
     autotuner_class.prune_configs = prune_configs
-    autotuner_class._bench = _bench
 
 
 def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:

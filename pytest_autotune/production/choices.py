@@ -50,6 +50,13 @@ def chosen(entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
     return found, ambiguous
 
 
+def triton_versions(entries: Iterable[Entry]) -> list[str]:
+    """The minor versions of Triton that some entries were tuned with, in order."""
+    found = {entry.versions.minor for entry in entries}
+    versions = [version for library, version in found if library == "triton"]
+    return sorted(versions, key=lambda version: [int(part) if part.isdecimal() else 0 for part in version.split(".")])
+
+
 def selected(cache: Cache, kernels: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Entry]:
     """The entries of some kernels and devices, each named by globs; of all, where none is given."""
 

@@ -13,7 +13,7 @@ from pytest_autotune.cache.counted import counted, duration
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Cache, Entry, Value
-from pytest_autotune.production.choices import chosen, plain_key, selected
+from pytest_autotune.production.choices import chosen, plain_key, selected, triton_versions
 
 _DATA = "# What follows is data.\n"
 _PICKER = Path(__file__).parent / "picker.py"
@@ -47,12 +47,15 @@ def module_text(
 
 
 def _data(entries: Sequence[Entry], command: str, aliases: Mapping[str, str]) -> Iterator[str]:
-    versions = {entry.versions.minor[1] for entry in entries}
     ids = device_ids(entry.problem.device for entry in entries)
     yield "# ruff: noqa: E501"
     yield "# fmt: off"
     yield f"COMMAND = {_literal(command)}"
-    yield f"VERSIONS: Any = [{', '.join(map(_literal, sorted(versions, key=_as_numbers)))}]  # of Triton"
+    yield "VERSIONS: Any = {  # of Triton, by device"
+    for device, id in ids.items():
+        versions = triton_versions(entry for entry in entries if entry.problem.device == device)
+        yield f"    {_literal(id)}: [{', '.join(map(_literal, versions))}],"
+    yield "}"
     yield "DEVICES: Any = {"
     for device, id in ids.items():
         tuned_with = sorted({str(entry.versions) for entry in entries if entry.problem.device == device})
@@ -92,10 +95,6 @@ def _literal(value: object) -> str:
         return "1e999" if value > 0 else "-1e999"
     text = ascii(value)
     return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
-
-
-def _as_numbers(version: str) -> list[int]:
-    return [int(part) if part.isdecimal() else 0 for part in version.split(".")]
 
 
 def data_of(text: str, where: str) -> dict[str, Any]:

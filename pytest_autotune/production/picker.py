@@ -74,9 +74,6 @@ def device() -> tuple[str, str, int]:
 def choices_here(kernel: str, other_devices: bool = False) -> tuple[dict[Any, Any], set[str], str]:
     """The choices of a kernel for this GPU by key, the names in the keys, and of which other GPU they are."""
     now = device()
-    version = ".".join(getattr(sys.modules.get("triton"), "__version__", "").split(".")[:2])
-    if VERSIONS and version not in VERSIONS:
-        warn(f"{kernel}: tuned with Triton {' and '.join(VERSIONS)}, and this is {version}", "version")
 
     def rank(id: str) -> Any:
         then = DEVICES[id]
@@ -86,6 +83,9 @@ def choices_here(kernel: str, other_devices: bool = False) -> tuple[dict[Any, An
     id = min(same_arch, key=rank, default="")
     if not id or (all(rank(id)[:3]) and not other_devices):
         return {}, set(), ""
+    version = ".".join(getattr(sys.modules.get("triton"), "__version__", "").split(".")[:2])
+    if VERSIONS[id] and version not in VERSIONS[id]:
+        warn(f"{kernel}: tuned with Triton {' and '.join(VERSIONS[id])}, and this is {version}", "version")
     by_key = {frozenset(key.items()): params for key, params in CHOICES[kernel][id]}
     return by_key, {name for key in by_key for name, _ in key}, f" of {DEVICES[id][0]}" if all(rank(id)[:2]) else ""
 
@@ -97,7 +97,8 @@ def ranked(choices: Any, parts: Any, nearest: Any) -> Any:
     found = []
     for number, (key, params) in enumerate(choices.items() if nearest else ()):
         has, names = dict(key), {name for name, _ in key ^ parts.items()}
-        if names and all(name in nearest and name in has and name in parts for name in names):
+        sizes = [one for name in names for one in (has.get(name), parts.get(name))]
+        if names and names.issubset(nearest) and all(isinstance(one, (int, float)) for one in sizes):
             away = sum(math.log2(max(has[name], 1) / max(parts[name], 1)) ** 2 for name in names)
             found.append((away, number, params, f" for {', '.join(f'{name}={has[name]}' for name in sorted(names))}"))
     yield from ((params, words) for _, _, params, words in sorted(found, key=lambda one: one[:2]))
@@ -148,7 +149,7 @@ _SCALARS = {int, float, bool, str, type(None)}
 _warned: set[str] = set()
 # What follows is data.
 COMMAND = "pytest-autotune export"
-VERSIONS: Any = []
+VERSIONS: Any = {}
 DEVICES: Any = {}
 ALIASES: Any = {}
 CHOICES: Any = {}

@@ -120,15 +120,15 @@ class Loaded:
 
     def _made_picker(self, tuner: str, on: On) -> Any:
         from pytest_autotune.cache.codec.schema import device_ids
-        from pytest_autotune.production.choices import chosen, plain_key
+        from pytest_autotune.production.choices import chosen, plain_key, triton_versions
 
         entries, _ = chosen(entry for entry in self._cache.entries if entry.problem.tuner == tuner)
         ids = device_ids(entry.problem.device for entry in entries)
         picker = new_picker()
         picker.COMMAND = f"pytest --autotune-load={self._resource} --autotune-update"
-        versions = {entry.versions.minor for entry in entries}
-        picker.VERSIONS = sorted(version for library, version in versions if library == "triton")
         picker.DEVICES = {id: (one.name, one.arch, one.multiprocessors) for one, id in ids.items()}
+        of_devices = {id: [entry for entry in entries if entry.problem.device == one] for one, id in ids.items()}
+        picker.VERSIONS = {id: triton_versions(some) for id, some in of_devices.items()}
         picker.ALIASES = self._aliases
         choices: dict[str, dict[str, list[Any]]] = {}
         for entry in entries:

@@ -97,16 +97,19 @@ def test_a_library_that_uses_its_cache_measures_nothing_and_a_run_of_its_suite_d
     suite = serial_suite
     write(suite, "None")
     suite.dump()
-    use = f"__import__('pytest_autotune').use('lib', {str(suite.cache)!r})"
+    use = f"__import__('pytest_autotune').use('lib', {str(suite.cache)!r}, report='misses.jsonl')"
 
     script = "print(lib.copy(100), lib.copy(50), lib.copy(77), lib.copy(77), lib.BENCHED, len(loaded.misses))"
     told = in_production(suite, "None", f"import lib; loaded = {use}; {script}")
     assert told == "64 64 16 16 [] 1"
 
     write(suite, f"{use} and None")
-    report = suite.report("--autotune-dump=anew.textproto")
+    report = suite.report("--autotune-dump=anew.textproto", "--autotune-problems=misses.jsonl")
     assert [len(row["candidates"]) for row in report["lookups"]] == [4, 4]
     assert digests(suite.folder / "anew.textproto") == digests(suite.cache)
+    (row,) = report["uncovered"]
+    assert row["nearest_test"].startswith("test_lib.py::test_copy[100")
+    assert row["reason"] == "asked for in production, and by no test; the nearest has n=100"
 
 
 PICK = '{"early_config_prune": __import__("_tuned").pick("lib.copy_kernel")}'

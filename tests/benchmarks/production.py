@@ -141,7 +141,7 @@ sys.path.insert(0, {folder!r})
 import torch, triton
 import _autotuned
 _autotuned.device = lambda: ("NVIDIA H200", "sm_90", 132)
-_autotuned.VERSIONS = []
+_autotuned.VERSIONS = dict.fromkeys(_autotuned.DEVICES)
 prune = _autotuned.pick("example_kernels.matmul.matmul_kernel")
 a = torch.zeros(4, dtype=torch.float16)
 configs = []
