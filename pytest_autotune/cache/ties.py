@@ -41,13 +41,6 @@ def tie_on_gpu(best_us: float) -> float:
     return max(TIE, min(TIE_US / best_us, NOISE)) if best_us else TIE
 
 
-def tie_share(device: Device, best_us: float) -> float:
-    """The same on any device, where nothing is known of how exact a measurement was."""
-    if device.arch == "interpreter":
-        return NOISE_OF_INTERPRETER
-    return TIE if device.name == "CPU" else tie_on_gpu(best_us)
-
-
 def kept_within(device: Device, best_us: float) -> float:
     """The share of the best time, in microseconds, by which a choice that is kept may be slower and still stays.
 
@@ -55,6 +48,17 @@ def kept_within(device: Device, best_us: float) -> float:
     """
     noise = noise_of(device)
     return max(noise, tie_on_gpu(best_us) + noise / 2 if noise == NOISE else 0.0)
+
+
+def tied_within(device: Device, best_us: float, chosen_us: float) -> float:
+    """The share of the best time, in microseconds, by which others may be slower and still count as as good.
+
+    :param chosen_us: the time of what was chosen, which was as good unless more than noise speaks against it.
+    """
+    noise, slower = kept_within(device, best_us), chosen_us / best_us - 1
+    if noise == NOISE_OF_INTERPRETER:
+        return noise
+    return max(TIE if noise == NOISE_ON_CPU else tie_on_gpu(best_us), slower if slower <= noise else 0.0)
 
 
 def settle(

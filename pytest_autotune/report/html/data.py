@@ -14,7 +14,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Candidate, Entry, Problem
-from pytest_autotune.cache.ties import Spread, tie_share
+from pytest_autotune.cache.ties import Spread, tied_within
 from pytest_autotune.report.findings import OUTSIDE, Cost, by_kernel, by_test, findings
 from pytest_autotune.report.naming import readable
 from pytest_autotune.report.terminal import notes
@@ -108,6 +108,7 @@ def _row(row: Row, said: Mapping[str, OfProblem], texts: Texts) -> list[Any]:
     choice, candidates = row.choice, row.candidates
     chosen = next((at for at, one in enumerate(candidates) if choice and one.same_configuration(choice)), -1)
     best = min((one.time_us for one in candidates if one.time_us and not one.failed), default=0.0)
+    chosen_us = (candidates[chosen].time_us if chosen >= 0 else None) or best
     about = {
         "label": texts(row.label),
         "reason": texts(row.reason),
@@ -115,7 +116,7 @@ def _row(row: Row, said: Mapping[str, OfProblem], texts: Texts) -> list[Any]:
         "alias": texts(row.alias),
         "versions": texts(str(row.versions)),
         "became": texts("failed" if row.failed else "unrecorded" if row.unrecorded else ""),
-        "tie": _rounded(tie_share(row.problem.device, best)) if best else 0,
+        "tie": _rounded(tied_within(row.problem.device, best, chosen_us)) if best else 0,
         "disturbed": int(row.disturbed),
         "found": texts(next((of.word for of in said.values() if of.word), "")),
         "said": texts("; ".join(f"{name}: {of.text}" for name, of in said.items() if of.text)),

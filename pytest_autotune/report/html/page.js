@@ -218,8 +218,9 @@
     const order = (one) => (one.failed || one.time === null ? Infinity : one.time);
     const isShown = (one, at) => at < SHOWN || one === row.candidates[row.chosen];
     const sorted = [...row.candidates].sort((a, b) => order(a) - order(b) || 0).filter(isShown);
-    const ties = timed.filter((one) => one.time <= best * (1 + row.tie)).length;
-    const isTie = (one) => ties > 1 && one.time <= best * (1 + row.tie);
+    const isAsGood = (one) => one.time <= best * (1.0001 + row.tie);  // numbers here are rounded
+    const hasTies = timed.filter(isAsGood).length > 1;
+    const isTie = (one) => hasTies && isAsGood(one);
     const hasSpread = timed.some((one) => one.spread || one.label);
     const lines = sorted.map((one) => {
       const isChosen = one === row.candidates[row.chosen];
@@ -393,7 +394,7 @@
         { title: "", value: (one) => one.at, cell: (one) => word(one.outcome) },
         { title: "Problem", value: (one) => one.problem, cell: (one) => code(one.problem) },
         { title: "Problems", number: true, value: (one) => one.problems, cell: (one) => number(one.problems) },
-        { title: "Why", value: (one) => one.why, cell: (one) => clamped(one.why, "") },
+        { title: "Why", value: (one) => one.why, cell: (one) => one.why },
         { title: "Test", value: (one) => one.test, cell: tested },
       ],
     });
