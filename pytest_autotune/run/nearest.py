@@ -7,11 +7,12 @@ summary, and for a lookup that is an error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import add, itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.index import EntryIndex, Table
 from pytest_autotune.cache.model import Entry, Problem, Value
 from pytest_autotune.run.lookup import NO_ENTRY
 
@@ -20,8 +21,8 @@ OPTIONAL = frozenset({"code", "hint", "output", "settings", "sizes", "unaligned"
 
 NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 
-#: How many parts of a key differ, how far they are apart, in words, and what the entry has there.
-_Difference = tuple[int, float, str, tuple[tuple[str, str], ...]]
+#: What a part that differs counts, beside how far it is apart: fewer parts are nearer, whatever their values are.
+_PART = 1000.0
 
 
 class Near(NamedTuple):
@@ -41,57 +42,51 @@ def nearest(indexes: Sequence[EntryIndex], problem: Problem, aliases: Mapping[st
 
     :param aliases: device name -> name of a device whose entries it may use.
     """
-    found = _entries_of(indexes, problem)
-    usable = [entry for entry in found if entry.problem.device == problem.device]
+    tables = [table for index in indexes for table in index.tables(problem.tuner, problem.kernel)]
+    usable = [table for table in tables if table.device == problem.device]
     if not usable:
         other = aliases.get(problem.device.name)
-        usable = [entry for entry in found if entry.problem.device.name == other]
+        usable = [table for table in tables if table.device.name == other]
     if not usable:
         return Near()
-    wanted = _by_name(problem.key)
-    keys = [_by_name(entry.problem.key) for entry in usable]
-    least = min((_difference(has, wanted) for has in keys if _comparable(has, wanted)), default=None)
-    if least is None:
-        names = ", ".join(keys[0]) or "no names"
+    wanted = {value.name: value for value in problem.key}
+    _, entry = min(_distances(usable, wanted), key=itemgetter(0), default=(0.0, None))
+    if entry is None:
+        names = ", ".join(value.name for value in usable[0].entries[0].problem.key) or "no names"
         return Near(f"no entry with these key names; the entries of this kernel have {names}")
-    _, _, difference, has = least
+    has = {value.name: value for value in entry.problem.key}
+    pairs = [(name, has.get(name), wanted.get(name)) for name in dict.fromkeys([*wanted, *has])]
+    differing = [(name, one, other) for name, one, other in pairs if one != other]
+    difference = ", ".join(_part(*pair) for pair in differing)
     if difference == "other code":
         return Near("no entry; new or changed code")
-    return Near(f"no entry; the nearest has {difference}", has)
+    has_digest = any(value is not None and value.type == "digest" for _, *both in differing for value in both)
+    shown = () if has_digest else tuple((name, _text(one)) for name, one, _ in differing)
+    return Near(f"no entry; the nearest has {difference}", shown)
 
 
 def nearest_entries(indexes: Sequence[EntryIndex], problem: Problem, aliases: Mapping[str, str]) -> list[Entry]:
     """The entries of a problem's kernel, the nearest first: of its own device, then by how their keys differ."""
     own = {problem.device.name, aliases.get(problem.device.name)}
-    wanted = _by_name(problem.key)
-
-    def distance(entry: Entry) -> tuple[object, ...]:
-        return entry.problem.device.name not in own, _difference(_by_name(entry.problem.key), wanted), entry.sort_key
-
-    found = _entries_of(indexes, problem)
-    return sorted((entry for entry in found if _comparable(_by_name(entry.problem.key), wanted)), key=distance)
+    tables = [table for index in indexes for table in index.tables(problem.tuner, problem.kernel)]
+    found = _distances(tables, {value.name: value for value in problem.key})
+    ordered = sorted(found, key=lambda pair: (pair[1].problem.device.name not in own, pair[0]))
+    return [entry for _, entry in ordered]
 
 
-def _entries_of(indexes: Iterable[EntryIndex], problem: Problem) -> list[Entry]:
-    return [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
+def _distances(tables: Iterable[Table], wanted: Mapping[str, Value]) -> Iterator[tuple[float, Entry]]:
+    """How far the keys are apart that can be compared part by part: whose names differ by :data:`OPTIONAL` ones only.
 
-
-def _by_name(key: Iterable[Value]) -> dict[str, Value]:
-    return {value.name: value for value in key}
-
-
-def _comparable(names: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether keys with these names can be compared part by part: they differ by :data:`OPTIONAL` ones only."""
-    return set(names) ^ set(others) <= OPTIONAL
-
-
-def _difference(has: Mapping[str, Value], wanted: Mapping[str, Value]) -> _Difference:
-    names = dict.fromkeys([*wanted, *has])
-    pairs = [(name, has.get(name), wanted.get(name)) for name in names if has.get(name) != wanted.get(name)]
-    parts = [_part(name, one, other) for name, one, other in pairs]
-    has_digest = any(value is not None and value.type == "digest" for _, *both in pairs for value in both)
-    shown = () if has_digest else tuple((name, _text(one)) for name, one, _ in pairs)
-    return len(parts), sum(_distance(one, other) for _, one, other in pairs), ", ".join(parts), shown
+    What two values are apart is found once for all entries that have the one.
+    """
+    for table in tables:
+        if table.columns.keys() ^ wanted.keys() <= OPTIONAL:
+            missing = sum(_distance(None, wanted[name]) for name in wanted.keys() - table.columns.keys())
+            totals = [missing] * len(table.entries)
+            for name, (values, places) in table.columns.items():
+                distances = [_distance(value, wanted.get(name)) for value in values]
+                totals = list(map(add, totals, map(distances.__getitem__, places)))
+            yield from zip(totals, table.entries, strict=True)
 
 
 def _part(name: str, one: Value | None, other: Value | None) -> str:
@@ -105,10 +100,11 @@ def _text(value: Value | None) -> str:
 
 
 def _distance(one: Value | None, other: Value | None) -> float:
-    """How far two values are apart: of two numbers the difference, as a share of the larger one."""
-    if one is None or other is None:
-        return 1.0
-    a, b = one.value, other.value
-    if isinstance(a, (int, float)) and isinstance(b, (int, float)) and math.isfinite(a) and math.isfinite(b):
-        return abs(a - b) / max(abs(a), abs(b), 1)
-    return 1.0
+    """How far two values are apart: two numbers that differ by their difference as a share of the larger one, too."""
+    if one == other:
+        return 0.0
+    if one is not None and other is not None:
+        a, b = one.value, other.value
+        if isinstance(a, (int, float)) and isinstance(b, (int, float)) and math.isfinite(a) and math.isfinite(b):
+            return _PART + abs(a - b) / max(abs(a), abs(b), 1)
+    return _PART + 1.0

@@ -14,6 +14,7 @@ from common import machine
 from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions, plain_value
+from pytest_autotune.run.nearest import nearest
 
 REPETITIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 DEVICES = [Device("NVIDIA H200", "sm_90", 132), Device("AMD Instinct MI300X", "gfx942", 304)]
@@ -86,11 +87,20 @@ def measure_lookups(count: int) -> None:
         tell(f"a {what} among {count:,} entries", each * factor, unit, limit)
 
 
+def measure_nearest(count: int) -> None:
+    """Print how long it takes to tell the nearest entry of so many misses of one kernel with as many entries."""
+    index = EntryIndex.of([Cache(some_entries(count, ["lib.ops.kernel"]))])
+    misses = [entry.problem for entry in some_entries(2 * count, ["lib.ops.kernel"])][count:]
+    taken = seconds(lambda: [nearest([index], problem) for problem in misses])
+    tell(f"the nearest of {count:,} entries for {len(misses):,} misses", taken, "s", 1.0)
+
+
 def main() -> None:
     print(machine("protobuf"))
     for count, limit_s in ((1_000, 0.1), (10_000, 1.5)):
         measure_files(count, limit_s)
     measure_lookups(10_000)
+    measure_nearest(1_000)
 
 
 if __name__ == "__main__":
