@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -40,6 +41,9 @@ from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
 from pytest_autotune.workers.locks import Locks, Membership, SharedFolder, remove_run_folders, shared_folder
+
+if TYPE_CHECKING:
+    from pytest_autotune.workers.ranks import Ranks
 
 #: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them, in seconds. What they have tuned
 #: is in files.
@@ -391,14 +395,32 @@ def _open_folder(config: pytest.Config, options: Options, shared: SharedFolder) 
 
 def _read_loaded(options: Options, held: Cache, folder: RunFolder) -> list[tuple[str, Cache]]:
     caches = []
+    ranks = _ranks_of_this_job() if options.load else None
     # Whatever the order: a file was reviewed, and a store that many share fills in what it lacks. The last one wins.
     for argument in sorted(options.load, key=lambda argument: not argument.location.url):
         is_dump = options.dump is not None and argument.is_same_as(options.dump)
         try:
-            cache = held if is_dump else stores.read(argument.location)
+            read: Callable[[], Cache] = partial(stores.read, argument.location)
+            if is_dump:
+                read = partial(Cache, held.entries, held.lossy)
+            # From a store that others write to meanwhile, one rank of a job reads for all.
+            cache = ranks.read(argument.typed, read) if ranks is not None and argument.location.url else read()
         except CacheError as error:
             raise pytest.UsageError(f"{argument.given}: {error}") from None
-        if is_dump:
+        if is_dump and ranks is None:
             cache = merge(cache, measurements(("", one) for one in collect((), folder.recovered[0]).recovered)).cache
         caches.append((argument.typed, cache))
+    if ranks is not None:
+        try:
+            ranks.check_same(caches)
+        except CacheError as error:
+            raise pytest.UsageError(str(error)) from None
     return caches
+
+
+def _ranks_of_this_job() -> Ranks | None:
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # what torchrun says
+        return None
+    from pytest_autotune.workers.ranks import Ranks
+
+    return Ranks.of_this_job()

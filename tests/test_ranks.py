@@ -1,0 +1,99 @@
+"""The ranks of one job, as torchrun starts them, load the same bytes or say in one line that they do not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune import cli
+from tests import object_storage
+from tests.conftest import Suite
+
+pytest.importorskip("torch")
+
+#: Each rank's own choice would be its own; a store is written to while the ranks start.
+GLOO = """
+import os
+import torch.distributed as dist
+
+
+def test_all_ranks_launch_the_same(tune):
+    dist.init_process_group("gloo")
+    choices = [None, None]
+    dist.all_gather_object(choices, tune("k", times={"a": 1.0 + dist.get_rank(), "b": 1.5}))
+    dist.destroy_process_group()
+    print("chosen:", choices)
+    assert choices[0] == choices[1]
+"""
+#: Each rank has a file of its own, as on hosts with checkouts of their own.
+OF_RANK = """
+import os
+
+
+def pytest_load_initial_conftests(args):
+    args[:] = [one.replace("RANK", os.environ["RANK"]) for one in args]
+"""
+
+
+def torchrun(suite: Suite, *options: str) -> subprocess.CompletedProcess[str]:
+    (suite.folder / "of_rank.py").write_text(OF_RANK)
+    path = os.pathsep.join([str(Path(cli.__file__).parents[2]), str(suite.folder)])
+    more = {
+        "TOY_LOG": str(suite.log),
+        "PYTHONPATH": path,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    plugins = ["-pof_rank", "-ppytest_autotune.plugin"]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pytest", "-s", *plugins]
+    run = [sys.executable, *command, "-o", "cache_dir=cache-RANK", *options]
+    return subprocess.run(run, cwd=suite.folder, env=os.environ | more, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def suite(serial_suite: Suite) -> Suite:
+    return serial_suite.write(test_gloo=GLOO)
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[object_storage.Proxy]:
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    with object_storage.moto() as server:
+        proxy = object_storage.Proxy(server)
+        for name, value in proxy.environment.items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+        proxy.close()
+
+
+def test_ranks_with_other_choices_are_refused_in_one_line(suite: Suite) -> None:
+    suite.write(test_gloo="def test(tune): tune('k', times={'a': 1.0, 'b': 1.5})")
+    suite.run("--autotune-dump=0.textproto")
+    text = (suite.folder / "0.textproto").read_text()
+    (suite.folder / "1.textproto").write_text(text.replace('text: "a"', 'text: "b"'))
+
+    run = torchrun(suite, "--autotune-load=RANK.textproto")
+
+    assert run.returncode
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("ERROR: 1.textproto:")]
+    assert "holds other choices on rank 1 (" in line
+    assert "than on rank 0 (" in line
+
+
+def test_from_a_store_rank_0_reads_for_all(suite: Suite, proxy: object_storage.Proxy) -> None:
+    url = f"s3://{object_storage.BUCKET}/ranks/"
+    suite.write(test_one="def test(tune): tune('k', times={'a': 1.0, 'b': 1.5})")
+    suite.run(f"--autotune-dump={url}", "test_one.py")
+    proxy.requests.clear()
+
+    run = torchrun(suite, f"--autotune-load={url}", "--autotune-max-misses=0", "test_gloo.py")
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("chosen: ['a', 'a']") == 2
+    assert proxy.requests == ["LIST", "GET"]
