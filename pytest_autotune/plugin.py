@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pytest_autotune.session as session
-from pytest_autotune.session import INPUT_KEY, MARKER, asks_for_cache, supply_interpreter_benchmark
+from pytest_autotune.session import (
+    INPUT_KEY,
+    MARKER,
+    asks_for_cache,
+    forget_removed_modules,
+    supply_interpreter_benchmark,
+)
 from pytest_autotune.session.options import add_options, anything_set
 
 if TYPE_CHECKING:
@@ -68,6 +74,7 @@ def _is_gate_without_load(config: pytest.Config, options: Options) -> bool:
 
 
 def _read_options(config: pytest.Config) -> Options:
+    forget_removed_modules()
     from pytest_autotune.session.values import read_options
 
     return read_options(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import Suite
+from tests.conftest import TOY_TUNER, Suite
 
 FORMATS = ["cache.textproto", "cache.txtpb", "cache.pb", "cache.yaml", "cache.json", "cache/"]
 
@@ -199,3 +199,23 @@ def test_what_is_tuned_after_the_tests_is_nobodys_and_a_thread_that_still_tunes_
     assert "lib.last" not in suite.cache.read_text()
     again = section(suite.load("--autotune-update"))
     assert not any("recovered" in line for line in again), again
+
+
+def test_runs_inside_a_test_follow_each_other_where_the_run_around_them_asks_for_nothing(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("TOY_LOG", str(pytester.path / "tunings.log"))
+    pytester.makeconftest(f"from pytest_autotune import Device\npytest_plugins = 'pytester'\nTOY = {TOY_TUNER!r}")
+    pytester.makepyfile("""
+        from conftest import TOY
+        def test_twice(pytester):
+            pytester.makeconftest(TOY)
+            pytester.makepyfile("def test_op(tune): tune('lib.op')")
+            for args in ["--autotune-dump=c.pb"], ["--autotune-load=c.pb", "--autotune-max-misses=0"]:
+                result = pytester.runpytest_inprocess("-ppytest_autotune.plugin", *args)
+                assert result.ret == 0
+            result.stdout.fnmatch_lines(["1 hit*"])
+    """)
+
+    pytester.runpytest_subprocess("-ppytest_autotune.plugin").assert_outcomes(passed=1)
