@@ -8,7 +8,6 @@ what it judges and what it says in the end. It is imported where a run asks for 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -63,8 +62,7 @@ class Option(NamedTuple):
         return f"{self.about} (default: {self.default})" if self.default else self.about
 
 
-@dataclass(frozen=True)
-class Registered:
+class Registered(NamedTuple):
     """A mode, and what users type for it.
 
     :param name: of the module.
