@@ -260,7 +260,9 @@ def test_a_syntax_error_is_told_with_its_line(data, format, place):
 def test_a_merge_conflict_is_called_one(format):
     lines = encode(Cache((MATMUL,)), format).decode().splitlines(keepends=True)
     lines[3:3] = ["<<<<<<< HEAD\n", "=======\n", ">>>>>>> main\n"]
-    assert refusal("".join(lines), format).startswith("cache:4: an unresolved merge conflict")
+    told = refusal("".join(lines), format)
+    assert told.startswith("cache:4: an unresolved merge conflict")
+    assert told.endswith("&& git add cache)")
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,33 @@ def test_a_folder_with_other_things_in_it_is_refused(tmp_path):
     assert os.listdir(tmp_path) == ["test_a.py"]
 
 
+def test_a_folder_whose_files_cannot_be_told_for_a_moment_loses_none(tmp_path, monkeypatch):
+    path = f"{tmp_path}/kept"
+    update(f"{path}/", adding(entry("add"), entry("mul")))
+
+    def stale(*args: object) -> None:
+        raise OSError(116, "Stale file handle")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(os, "listdir", stale)
+        assert refusal(update, f"{path}/", adding(entry("sub"))) == f"{path}/: cannot be read: Stale file handle"
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(os.path, "isfile", lambda path: False)
+        assert refusal(update, path, adding(entry("sub"))).startswith(f"{path}: has no suffix")
+    assert set(read(path).entries) == {entry("add"), entry("mul")}
+
+
+def test_what_a_killed_dump_left_in_a_folder_goes_with_the_next(tmp_path):
+    path = f"{tmp_path}/kept/"
+    update(path, adding(entry("add")))
+    left = tmp_path / "kept" / f".{entry('mul').problem.digest}.textproto.tmp"
+    left.write_text("half")
+
+    update(path, adding(entry("sub")))
+
+    assert not left.exists()
+
+
 # Updating
 
 

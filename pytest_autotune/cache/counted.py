@@ -1,4 +1,4 @@
-"""Counts and durations in words."""
+"""Counts and durations in words, and measured numbers without noise."""
 
 from __future__ import annotations
 
@@ -28,3 +28,8 @@ def seconds(number: float) -> str:
         if number >= least:
             return f"{number / size:.1f} {unit}"
     return duration(float(f"{number * 1e6:.3g}")) if number else "0 s"
+
+
+def significant(number: float, digits: int = 3) -> float:
+    """A measured number without the digits that are noise."""
+    return float(f"{number:.{digits}g}")

@@ -28,8 +28,6 @@ _BY_NAME = attrgetter("name")
 PRUNED = "pruned"
 #: The type of that part where some of what pruning left was in no list, and so was not measured with it.
 MADE_ANEW = "digest.anew"
-#: A text of what a choice was compiled for has up to so many characters.
-LONGEST_COMPILED = 1000
 
 
 class UncacheableError(ValueError):
@@ -194,11 +192,6 @@ class Device:
         what = "thread" if self.name == "CPU" else "multiprocessor"
         number = f", {counted(self.multiprocessors, what)}" if self.multiprocessors else ""
         return f"{self.name} ({self.arch}{number})"
-
-
-def significant(number: float, digits: int = 3) -> float:
-    """A measured number without the digits that are noise."""
-    return float(f"{number:.{digits}g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,12 +410,8 @@ class Entry:
     @property
     def every_failed(self) -> bool:
         """Whether the result is that no candidate can be used; each then says why."""
-        return (
-            self.choice is None
-            and not self.native
-            and bool(self.candidates)
-            and all(candidate.failed for candidate in self.candidates)
-        )
+        has_result = self.choice is not None or self.native or not self.candidates
+        return not has_result and all(candidate.failed for candidate in self.candidates)
 
     @property
     def sort_key(self) -> tuple[object, ...]:

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
-from pytest_autotune.cache.counted import counted, duration
+from pytest_autotune.cache.counted import counted, duration, significant
 from pytest_autotune.cache.diff import winner
-from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem, significant
+from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.ties import noise_of
 from pytest_autotune.report.gate import Limit, asked_nothing
 from pytest_autotune.report.naming import described

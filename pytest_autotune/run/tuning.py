@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_autotune.cache.model import Candidate, Digest, Entry, Versions, significant
+from pytest_autotune.cache.counted import significant
+from pytest_autotune.cache.model import Candidate, Digest, Entry, Versions
 from pytest_autotune.run.lookup import Lookup, Outcome, Refusal
 from pytest_autotune.run.notes import WAITING_FOR_GPU
 from pytest_autotune.run.sources import Source

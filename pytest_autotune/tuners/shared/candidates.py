@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pytest_autotune.cache.model import significant
+from pytest_autotune.cache.counted import significant
 
 _Error = TypeVar("_Error", bound=BaseException)
 

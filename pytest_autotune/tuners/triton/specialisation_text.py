@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.model import LONGEST_COMPILED
 from pytest_autotune.tuners.triton.internals import autotuners, compiler, environment
 
 #: Longer texts are neither written nor read, in characters.
-LONGEST = LONGEST_COMPILED
+LONGEST = 1000
 _DIVISIBLE, _SMALL = ":16", ":S"
 _TYPE = re.compile(r"(\*?k?[a-z][a-z0-9]*)(<[a-z0-9]+\[[0-9]+(?:,[0-9]+)*\]>)?((?::16|:S)*)")
 _OPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
