@@ -125,11 +125,11 @@ def test_the_stages_of_a_tuning_are_told_and_an_inner_one_before_the_outer() -> 
     progress = Progress(lambda stage: told.append(stage and stage.text(clock.now)), clock)
 
     progress.begin(PROBLEM)
-    progress.tries(PROBLEM, 1, 2)
+    progress.at(PROBLEM, number=1, of=2)
     clock.now += 5
-    progress.waits(PROBLEM, WAITING_FOR_GPU)
-    progress.races(PROBLEM, 9, 12)
-    progress.races(INNER, 1, 1)
+    progress.at(PROBLEM, waits=WAITING_FOR_GPU)
+    progress.at(PROBLEM, number=9, of=12, waits="", racing=True)
+    progress.at(INNER, number=1, of=1)
     progress.begin(INNER)
     progress.end(INNER)
     progress.end(PROBLEM)
@@ -150,7 +150,7 @@ def test_a_worker_tells_its_controller_by_a_file_and_nothing_is_left_of_it(tmp_p
     progress = Progress(file_of_worker(tmp_path, "gw1"))
 
     progress.begin(PROBLEM)
-    progress.tries(PROBLEM, 2, 3)
+    progress.at(PROBLEM, number=2, of=3)
     (stage,) = stages_in(tmp_path)
     (tmp_path / "progress-gw0").write_text('{"torn')
     progress.end(PROBLEM)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import CodeType, FunctionType, MethodType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.model import Problem
@@ -184,26 +184,10 @@ class Progress:
         self.searches += 1
         self.begin(problem)
 
-    def waits(self, problem: Problem, waits: str = "") -> None:
-        """A tuning waits for something, or no more."""
+    def at(self, problem: Problem, **changes: Any) -> None:
+        """What has changed of a tuning's stage, by the names of its fields."""
         if problem in self._stages:
-            self._set(problem, replace(self._stages[problem], waits=waits))
-
-    def tries(self, problem: Problem, number: int, of: int) -> None:
-        """A tuning tries a candidate.
-
-        :param number: from 1.
-        """
-        if problem in self._stages:
-            self._set(problem, replace(self._stages[problem], number=number, of=of, waits="", racing=False))
-
-    def races(self, problem: Problem, left: int, of: int) -> None:
-        """A tuning has its candidates race.
-
-        :param left: how many may still win.
-        """
-        if problem in self._stages:
-            self._set(problem, replace(self._stages[problem], number=left, of=of, waits="", racing=True))
+            self._set(problem, replace(self._stages[problem], **changes))
 
     def end(self, problem: Problem) -> None:
         """A tuning is over; nothing for one that never began."""

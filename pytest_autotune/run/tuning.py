@@ -123,9 +123,9 @@ class Tuning:
         :param on: names the processor where it is not the current GPU.
         """
         asked, progress, problem = time.perf_counter(), self._session.progress, self.lookup.problem
-        progress.waits(problem, WAITING_FOR_GPU)
+        progress.at(problem, waits=WAITING_FOR_GPU)
         with self._session.measuring(on) as undisturbed:
-            progress.waits(problem)
+            progress.at(problem, waits="")
             self._waited_s += time.perf_counter() - asked
             if not undisturbed:
                 self.was_disturbed()
@@ -136,11 +136,11 @@ class Tuning:
 
         :param number: from 1.
         """
-        self._session.progress.tries(self.lookup.problem, number, of)
+        self._session.progress.at(self.lookup.problem, number=number, of=of, waits="", racing=False)
 
     def races(self, left: int, of: int) -> None:
         """Say how many candidates are still in the race, for people who wait."""
-        self._session.progress.races(self.lookup.problem, left, of)
+        self._session.progress.at(self.lookup.problem, number=left, of=of, waits="", racing=True)
 
     def was_disturbed(self) -> None:
         """Say that something else may have run on the device while it was measured."""
