@@ -167,7 +167,7 @@ def test_markdown_has_the_verdict_the_misses_the_changes_and_where_the_time_went
     assert "| choice changed | `toy:lib.op (M=1)` | `BLOCK=64` → `BLOCK=128` | 12 us → 10 us |" in text
     assert "| `toy:lib.op` | 1 | 2 s |" in text
     assert "| `test_a.py::test_x` | 1 | 2 s |" in text
-    assert "`pytest --autotune-load=c`" in text
+    assert "`Re-run with --autotune-load=c to update the cache.`" in text
 
 
 def test_without_a_cache_an_uncacheable_problem_is_counted_and_nothing_else_is() -> None:

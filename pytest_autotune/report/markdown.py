@@ -16,15 +16,15 @@ from pytest_autotune.cache.counted import counted, duration, seconds
 from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import NOT_COVERED, Cost, by_kernel, by_test, findings
+from pytest_autotune.report.hints import hints
 from pytest_autotune.report.naming import described
 from pytest_autotune.report.terminal import notes
 from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Result
 
 _OUTCOMES = ("hit", "miss", "stale", "mismatch", "uncacheable")
-_NOT_COVERED = "Not covered"
 #: The titles of tables, by the word of their rows, where they are not that word.
-_TITLES = dict.fromkeys(NOT_COVERED, _NOT_COVERED) | {
+_TITLES = dict.fromkeys(NOT_COVERED, "Not covered") | {
     "UNTRACKED": "Tuned without passing the plugin",
     "UNRECORDED": "Not recorded",
 }
@@ -32,6 +32,8 @@ _TITLES = dict.fromkeys(NOT_COVERED, _NOT_COVERED) | {
 SHOWN = 200
 #: Characters of one cell.
 _LONGEST_CELL = 300
+#: And of what is to be done.
+_LONGEST_LINE = 2000
 _T = TypeVar("_T")
 
 
@@ -55,9 +57,9 @@ def fitting(result: Result, room: int) -> str:
     return ""
 
 
-def code(text: str) -> str:
+def code(text: str, longest: int = _LONGEST_CELL) -> str:
     """Foreign text as a code span, also of a table."""
-    text = one_line(text, _LONGEST_CELL)
+    text = one_line(text, longest)
     if not text.strip():
         return ""
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
@@ -80,6 +82,7 @@ def _head(result: Result) -> Iterator[str]:
         yield f"\n✅ **within the limit of {code(result.gate.limit)} misses**"
     if result.gate.skipped:
         yield f"\n{code(result.gate.skipped)}"
+    yield from (f"\n{code(hint, _LONGEST_LINE)}" for hint in hints(result))
     yield ""
     names = [*_OUTCOMES, "untracked", "tuned", "unused"]
     known = [name for name in names if result.is_judged or result.counts[name] or name not in _OUTCOMES]
@@ -103,8 +106,6 @@ def _tables(result: Result, shown: int) -> Iterator[str]:
     for title, found in titled.items():
         head = ["", "test", "problem", "why"]
         yield from _part(title, head, found, _found, shown, size=lambda one: one.count)
-        if title == _NOT_COVERED and result.request.update and result.to_update:
-            yield f"\nTo update the cache: {code('pytest ' + result.request.update)}"
     title = f"Different from {'the loaded cache' if result.loaded else 'what the file held'}"
     yield from _part(title, ["", "problem", "choice", "time"], result.changes.changes, _change, shown)
     head = ["", "problems", "time"]

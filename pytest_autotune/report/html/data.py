@@ -16,6 +16,7 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.cache.ties import Spread, tied_within
 from pytest_autotune.report.findings import OUTSIDE, Cost, by_kernel, by_test, findings
+from pytest_autotune.report.hints import hints
 from pytest_autotune.report.naming import readable
 from pytest_autotune.report.terminal import notes
 from pytest_autotune.run.mode import Finding, OfProblem
@@ -64,7 +65,7 @@ def page_data(result: Result) -> dict[str, Any]:
         "saved": result.saved_seconds,
         "complete": not result.incomplete,
         "facts": _facts(result),
-        "update": one_line(f"pytest {result.request.update}") if result.request.update and result.to_update else "",
+        "hints": [*map(one_line, hints(result))],
         "rows": [_row(row, _said(result, row), texts) for row in result.rows],
         "kernels": [_cost(cost, texts) for cost in by_kernel(result)],
         "tests": [_cost(cost, texts) for cost in by_test(result)],

@@ -479,7 +479,7 @@
     const isAnother = at > 0 && report.facts[at - 1][0] === name;
     facts.append(el("dt", {}, isAnother ? "" : name), el("dd", {}, text));
   });
-  if (report.update) facts.append(el("dt", {}, "To update"), el("dd", {}, el("code", {}, report.update)));
+  report.hints.forEach((hint, at) => facts.append(el("dt", {}, at ? "" : "To do"), el("dd", {}, el("code", {}, hint))));
 
   const main = document.getElementById("main");
   const tools = el("div", { class: "tools", role: "search" }, input, select, found, clear);
