@@ -64,10 +64,7 @@ class SegmentStore:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._where = str(location)
-        has_name = _CREDENTIALS[location.url.partition(":")[0]].fullmatch
-        is_set = any(has_name(name) and value for name, value in os.environ.items())
-        self._has_credentials = is_set or INSTANCE in location.options
-        self._library, self._objects = _open(location, self._has_credentials)
+        self._library, self._objects, self._has_credentials = open_url(location)
         #: What was there when it was last read, tombstones too; None before.
         self._known: Mapping[str, Cache] | None = None
 
@@ -250,14 +247,20 @@ class SegmentStore:
             raise CacheError(self._where, f"{what}: {_words(error)}", hint) from None
 
 
-def _open(location: Location, has_credentials: bool) -> tuple[Any, Any]:
-    """The library, and what it has for a URL."""
+def open_url(location: Location) -> tuple[Any, Any, bool]:
+    """The library, what it has for a URL, and whether there are credentials for that.
+
+    :raises CacheError: where the library is not installed, or the URL makes no sense to it.
+    """
     try:
         import obstore
         from obstore.store import from_url
     except ImportError:
         remedy = "pip install 'pytest-autotune[stores]'"
         raise CacheError(str(location), "is a URL, and obstore is not installed", remedy) from None
+    has_name = _CREDENTIALS[location.url.partition(":")[0]].fullmatch
+    is_set = any(has_name(name) and value for name, value in os.environ.items())
+    has_credentials = is_set or INSTANCE in location.options
     wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2}
     url: Any = location.url + "/"
     config: Any = {} if has_credentials else {"skip_signature": True}
@@ -265,7 +268,7 @@ def _open(location: Location, has_credentials: bool) -> tuple[Any, Any]:
     client: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "2s", "allow_http": True}
     retry: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S), "backoff": wait}
     try:
-        return obstore, from_url(url, config=config, client_options=client, retry_config=retry)
+        return obstore, from_url(url, config=config, client_options=client, retry_config=retry), has_credentials
     except (obstore.exceptions.BaseError, ValueError) as error:
         raise CacheError(str(location), _words(error)) from None
 
