@@ -7,7 +7,7 @@ import socket
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +31,12 @@ from pytest_autotune.run.dumping import dump, dump_for_tests
 from pytest_autotune.run.lookup import OnMiss, OnStale, Outcome, Policy
 from pytest_autotune.run.result import Place, Request, Result
 from pytest_autotune.run.settle import Beginning, measurements, settle
-from pytest_autotune.session import MARKER, asks_for_cache, reports
+from pytest_autotune.session import INPUT_KEY, MARKER, asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
 from pytest_autotune.session.progress import file_of_worker, progress_line, progress_of_process, stages_in
 from pytest_autotune.session.values import CacheArgument, Options, path_argument
 from pytest_autotune.session.worker import TestProcess, WorkerContext
-from pytest_autotune.session.xdist import Task, receive_lines, send_task
+from pytest_autotune.session.xdist import Task
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
@@ -72,7 +72,7 @@ class Controller:
         self._completeness = Completeness(config)
         self._has_begun = self._is_shown = self._is_written = False
         self._places: dict[str, Place] = {}
-        self._is_on_github = reports.is_on_github(options.ci)
+        self._is_on_github = options.ci != "off" and os.environ.get("GITHUB_ACTIONS") == "true"
         self._locate = reports.Places(config.rootpath)
         self._result: Result | None = None
         self._run_id = uuid.uuid4().hex
@@ -165,12 +165,12 @@ class Controller:
             run_id=self._run_id,
             workers=node.workerinput["workercount"],
         )
-        send_task(node.workerinput, task)
+        node.workerinput[INPUT_KEY] = asdict(task)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         worker = node.gateway.id
-        lines = receive_lines(node)
+        lines: list[str] | None = getattr(node, "workeroutput", {}).get(INPUT_KEY)
         if lines is not None:
             self._has_begun = True  # where only a test has asked for this run
             self._receive(worker, lines)

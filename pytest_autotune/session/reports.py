@@ -187,14 +187,6 @@ def show(lines: Sequence[terminal.Line], terminalreporter: pytest.TerminalReport
             terminalreporter.write_line(line.text, **markup)
 
 
-def is_on_github(wanted: str) -> bool:
-    """Whether GitHub Actions, or what understands the same commands, runs this process.
-
-    :param wanted: ``"off"`` where it is not to be told anything.
-    """
-    return wanted != "off" and os.environ.get("GITHUB_ACTIONS") == "true"
-
-
 def add_step_summary(result: Result) -> Result:
     """Add the result, as Markdown, to that of the step.
 

@@ -14,8 +14,8 @@ All else is in the files of the run's folder, :mod:`pytest_autotune.workers.even
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, MutableMapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,22 +51,9 @@ class Task:
     workers: int = 1
 
 
-def send_task(workerinput: MutableMapping[str, Any], task: Task) -> None:
-    """Put a task into what xdist sends to a worker."""
-    workerinput[INPUT_KEY] = asdict(task)
-
-
-def receive_task(workerinput: Mapping[str, Any]) -> Task:
-    """The task that the controller sent; an empty one where it sent none."""
-    task: dict[str, Any] = dict(workerinput.get(INPUT_KEY, {}))
-    if task.get("groups") is not None:
-        task["groups"] = [(str(tuner), str(kernel), bytes(data)) for tuner, kernel, data in task["groups"]]
-    return Task(**task)
-
-
 def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> WorkerContext:
     """What a worker finds, by what its controller sent."""
-    task, worker = receive_task(workerinput), workerinput["workerid"]
+    task, worker = Task(**workerinput.get(INPUT_KEY, {})), workerinput["workerid"]
     shared = shared_folder()
     folder = shared.run(task.run_id) if task.run_id and shared.path is not None else None
     is_local = task.host == socket.gethostname()
@@ -86,9 +73,3 @@ def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> Worke
         progress=Progress(file_of_worker(folder, worker)) if is_local and folder is not None else Progress(),
         folder=folder,
     )
-
-
-def receive_lines(node: Any) -> list[str] | None:
-    """What a worker has sent; None when it died before it could."""
-    lines: list[str] | None = getattr(node, "workeroutput", {}).get(INPUT_KEY)
-    return lines

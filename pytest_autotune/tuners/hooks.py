@@ -60,18 +60,13 @@ class Hooks:
     def _add(self, name: str, load: Callable[[], Callable[[], Adapter]], where: str = "") -> None:
         if name in self._adapters or name in self._session.unhooked or not self._may_act(name):
             return
-        try:
+        with self._bypassing(name, where):
             adapter = load()()
             if self._is_to_act(name, adapter):
                 self._adapters[name] = adapter
                 self._hook_when_imported(name, adapter.module)
                 if self._isolation is not None:
                     self._swap_out(name, adapter, self._isolation)
-        except BaseException as error:  # a module may exit, or skip, where it lacks something
-            self._adapters.pop(name, None)
-            if is_from_outside(error):
-                raise
-            self._bypass(name, error, where)
 
     def _may_act(self, name: str) -> bool:
         return self._wanted is None or any(library_of(wanted) == name for wanted in self._wanted)
@@ -83,10 +78,20 @@ class Hooks:
             return getattr(adapter, "names_candidates", False)
         return any(library_of(tuner) == name for index in self._session.indexes for tuner in index.tuners())
 
-    def _bypass(self, name: str, error: BaseException, where: str = "") -> None:
-        words = words_of(error)
-        reason = where + (words if isinstance(error, HookError) else f"{type(error).__name__}: {words}")
-        self._session.bypassed(name, " ".join(reason.split()), error)
+    @contextmanager
+    def _bypassing(self, name: str, where: str = "") -> Iterator[None]:
+        """Go on without a tuner whose adapter raises something inside."""
+        try:
+            yield
+        except BaseException as error:  # a module may exit, or skip, where it lacks something
+            adapter = self._adapters.pop(name, None)
+            if adapter is not None and name in self._replaced:
+                self._unhook(name, adapter)
+            if is_from_outside(error):
+                raise
+            words = words_of(error)
+            reason = where + (words if isinstance(error, HookError) else f"{type(error).__name__}: {words}")
+            self._session.bypassed(name, " ".join(reason.split()), error)
 
     def _hook_when_imported(self, name: str, module: str) -> None:
         import wrapt
@@ -105,18 +110,12 @@ class Hooks:
         if adapter is None:
             return
         replaced = self._replaced[name] = Replaced(library)
-        try:
+        with self._bypassing(name):
             try:
                 adapter.hook(library, self._session)
             finally:
                 replaced.hooked()
             replaced.guard(self._session, name)
-        except BaseException as error:
-            del self._adapters[name]
-            self._unhook(name, adapter)
-            if is_from_outside(error):
-                raise
-            self._bypass(name, error)
 
     def prepare(self, suite: Suite) -> list[Job]:
         """What the adapters can do beside the tests."""
