@@ -153,18 +153,6 @@ def test_misses_stand_by_the_test_that_asked_first() -> None:
     ]
 
 
-def test_many_misses_of_one_kernel_are_one_row_of_what_was_found() -> None:
-    shown = summary(42)
-    relu = [replace(row, problem=replace(row.problem, kernel="relu")) for row in shown.rows]
-    texts, found = (page_data(replace(shown, rows=tuple(relu)))[name] for name in ("texts", "findings"))
-
-    told = [[texts[word], texts[problem], count, texts[test], more] for word, problem, count, _, test, more in found]
-    assert told == [
-        [outcome, "toy:relu", 14, f"tests/test_ops.py::test_op[{first}]", 13]
-        for outcome, first in (("miss", 1), ("stale", 2))
-    ]
-
-
 def test_no_time_that_json_cannot_hold_is_in_the_data() -> None:
     shown = summary(1)
     row = replace(shown.rows[0], candidates=(candidate(64, float("nan")), candidate(128, float("inf"))))

@@ -116,18 +116,6 @@ def test_problems_of_one_line_are_one_annotation() -> None:
     assert line.endswith("%0A… and 4 more")
 
 
-def test_many_misses_of_one_kernel_are_one_line_of_an_annotation() -> None:
-    rows = [row(Outcome.MISS, test=f"test_a.py::test_op[{number}]", M=number) for number in range(14)]
-    rows.append(row(Outcome.STALE, "lib.other", test="test_a.py::test_op[0]"))
-    places = {one.tests[0]: Place("test_a.py", 7) for one in rows}
-
-    (line,) = ci_log.github_annotations(result(rows=tuple(rows), places=places))
-
-    assert line.partition("::MISS ")[2] == (
-        "toy:lib.op: 14 misses, M = 0 … 13; source changed%0ASTALE toy:lib.other: source changed"
-    )
-
-
 def test_no_more_annotations_are_written_than_github_shows_of_a_step() -> None:
     lines = ci_log.github_annotations(missed(40, gate=FAILED))
 

@@ -62,13 +62,6 @@ def test_leaving_by_an_error_reports_that_nothing_was_recorded_and_no_miss() -> 
     assert lookup.unrecorded == "ZeroDivisionError: division by zero"
 
 
-def test_a_problem_asked_for_again_gets_the_same_entry_and_is_told_once() -> None:
-    run, lookups = a_run()
-
-    assert tune(run) is tune(run)
-    assert len(lookups) == 1
-
-
 def test_a_rejected_entry_makes_the_problem_stale_with_the_tuners_reason() -> None:
     recorded, _ = a_run()
     run, lookups = a_run((tune(recorded),))
@@ -82,15 +75,6 @@ def test_a_rejected_entry_makes_the_problem_stale_with_the_tuners_reason() -> No
     assert lookups[0].outcome is Outcome.STALE
     assert lookups[0].reason == "the choice does not compile"
     assert lookups[0].entry.choice == SLOW
-
-
-def test_an_error_on_a_miss_is_raised_before_the_tuner_is_asked_and_is_told_once() -> None:
-    run, lookups = a_run((), on_miss="error")
-
-    with pytest.raises(Refused, match="MISS toy:k: no entry"), open_tuning(run):
-        pytest.fail("the tuner was asked")
-
-    assert [lookup.outcome for lookup in lookups] == [Outcome.MISS]
 
 
 def test_an_error_on_a_stale_entry_found_out_by_the_tuner_is_told_once() -> None:
@@ -169,16 +153,6 @@ def test_a_failure_that_is_none_any_more_is_an_error_where_stale_is_one(policy: 
     assert [(lookup.outcome, lookup.entry.choice) for lookup in lookups] == [(Outcome.STALE, FAST)]
 
 
-def test_a_failure_with_another_fingerprint_is_stale() -> None:
-    recorded, first = a_run()
-    fail(recorded, "too large")
-    run, lookups = a_run((first[0].entry,))
-
-    tune(run, source="other")
-
-    assert (lookups[0].outcome, lookups[0].reason) == (Outcome.STALE, "source changed (s -> other)")
-
-
 def test_a_version_that_is_as_it_was_is_not_said_to_have_changed() -> None:
     def stale(version: int) -> str:
         run, lookups = a_run((entry,))
@@ -191,17 +165,6 @@ def test_a_version_that_is_as_it_was_is_not_said_to_have_changed() -> None:
 
     assert stale(version=1) == "source changed"
     assert stale(version=2) == "source, version changed (version: 1 -> 2)"
-
-
-def test_inside_isolation_nothing_from_before_is_known_and_nothing_is_left() -> None:
-    run, _ = a_run()
-    before = tune(run)
-
-    with run.isolated():
-        inside = tune(run)
-
-    assert inside is not before
-    assert tune(run) is before
 
 
 def test_threads_that_ask_at_once_are_all_served_and_told_of() -> None:

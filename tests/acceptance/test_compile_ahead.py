@@ -366,36 +366,6 @@ def test_a_kernel_that_was_edited_is_not_compiled_for_what_it_was(suite: Suite) 
     assert report["compiled_ahead"]["kernels"] == 2
 
 
-HOSTILE = [
-    "",
-    "_",
-    "*fp32 *fp32",
-    "=1 =1 =1 _",
-    '={"jit":"os:system"} *fp32 i32 _',
-    '*fp32 *fp32 i32 _ | extern_libs={"x":"/etc/passwd"}',
-    '*fp32 *fp32 i32 _ | ir_override="/etc/passwd"',
-    "*fp32 *fp32 i32 _ | grid=1",
-    "*fp32 *fp32 i32 _ | num_warps=1000000",
-    "*fp32 *fp32 i32 =1000000000",
-    "x" * 5000,
-    "(" * 1000,
-]
-
-
-def test_what_a_stranger_writes_costs_a_compilation_at_most(suite: Suite) -> None:
-    suite.dump()
-    text = suite.cache.read_text()
-    lines = "".join(f"  compiled: {json.dumps(one)}\n" for one in HOSTILE)
-    suite.cache.write_text(re.sub(r"(?:  compiled: .*\n)+", lambda _: lines, text))
-    suite.wants(0)
-
-    report = suite.run("--autotune-load=cache.textproto", "-k", "not factory")
-
-    suite.result.assert_outcomes(passed=2, deselected=1)
-    assert report["counts"]["hit"] == 2
-    assert report["notes"] == []
-
-
 WAITS = """
 
 def test_waits():
