@@ -34,8 +34,7 @@ def github_annotations(result: Result) -> list[str]:
 
     They are errors where the run or the test fails for it, and else warnings.
     """
-    to_do = " ".join(hints(result))
-    lines = [_command("error", failure, to_do) for failure in result.failures[:SHOWN]]
+    lines = [_command("error", failure, *hints(result)) for failure in result.failures[:SHOWN]]
     found = _by_place(result)
     for level, room in (("error", SHOWN - len(lines)), ("warning", SHOWN)):
         places = sorted(found[level], key=lambda place: (place.path, place.line))
