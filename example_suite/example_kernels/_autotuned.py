@@ -36,8 +36,8 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
             choices, names, remark = choices_here(kernel, other_devices)
             parts = {**key_parts({**named_args, **kwargs}, names), **dict(also)}
             for params, away in ranked(choices, parts, nearest):
-                live = [config for config in left if is_candidate(config, params)]
-                if len(set(live)) == 1:
+                live = candidates_with(params, left)
+                if live and all(one == live[0] for one in live[1:]):
                     if away or remark:
                         warn(f"{kernel}: the choice{remark}{away} is used for {parts}")
                     return live[:1]
@@ -121,11 +121,12 @@ def key_parts(named: Any, names: Any) -> dict[str, Any]:
     return parts
 
 
-def is_candidate(config: Any, params: Any) -> bool:
-    """Whether a candidate is the one with these params."""
-    if not all(plain(value) == params.get(name) for name, value in config.kwargs.items()):  # most fail at once
-        return False
-    return {name: plain(value) for name, value in config.all_kwargs().items()} == dict(params)
+def candidates_with(params: Any, configs: Any) -> list[Any]:
+    """The candidates that have these params, of which there should be one."""
+    same = [one for one in configs if one.kwargs.items() <= params.items() and one.all_kwargs() == params]
+    return same or [
+        one for one in configs if {name: plain(value) for name, value in one.all_kwargs().items()} == params
+    ]
 
 
 def plain(value: Any) -> Any:

@@ -69,8 +69,7 @@ def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
     key = picker.key_parts(named, autotuner.keys) | dict(_cells(autotuner.base_fn))
 
     def live(choice: Candidate) -> Any:
-        params = plain_key(choice.params)
-        return next((config for config in configs if picker.is_candidate(config, params)), None)
+        return next(iter(picker.candidates_with(plain_key(choice.params), configs)), None)
 
     return loaded.choice(
         Asked("triton", kernel, key, picker.device()),
