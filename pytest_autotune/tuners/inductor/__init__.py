@@ -11,8 +11,9 @@ A part whose hook points are not the ones known here is bypassed; the others act
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 
 from pytest_autotune.run.session import Session
@@ -63,7 +64,7 @@ class Adapter:
         self._session = session
         self._caches.keep_apart(module, session)
         for part in self._parts:
-            wrapt.register_post_import_hook(_hook_of(weakref.ref(self), part), part.module)
+            wrapt.register_post_import_hook(partial(_hook, weakref.ref(self), part), part.module)
 
     def hook_part(self, part: Part, module: ModuleType) -> None:
         """Hook one part, whose module has just been imported; where that fails, only it is bypassed."""
@@ -102,10 +103,7 @@ class Adapter:
         return sorted(self._kernels.untracked)
 
 
-def _hook_of(adapter: weakref.ref[Adapter], part: Part) -> Callable[[ModuleType], None]:
+def _hook(adapter: weakref.ref[Adapter], part: Part, module: ModuleType) -> None:
     # wrapt keeps its hooks for the life of the process: they must not keep a run alive.
-    def hook(module: ModuleType) -> None:
-        if (hooked := adapter()) is not None:
-            hooked.hook_part(part, module)
-
-    return hook
+    if (hooked := adapter()) is not None:
+        hooked.hook_part(part, module)

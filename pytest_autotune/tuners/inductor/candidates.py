@@ -101,20 +101,17 @@ class Search:
         """Leave one candidate to compile, or the one that a compile worker has compiled."""
         self.narrowed = True
         compiled = [result for result in self.results if params_of(result.config) == choice.params]
-        self._hand_over(compiled, None if compiled else [self._config(choice)])
+        self.autotuner.launchers, self.autotuner.compile_results = [], compiled
         if not compiled:
+            self.autotuner.configs = [self._config(choice)]
             self._load_function()
 
     def widen(self) -> None:
         """Give all candidates back."""
         if self.narrowed:
             self.narrowed = False
-            self._hand_over(list(self.results), list(self.configs))
-
-    def _hand_over(self, results: list[Any], configs: list[Any] | None) -> None:
-        autotuner = self.autotuner
-        autotuner.launchers, autotuner.compile_results = [], results
-        autotuner.configs = autotuner.configs if configs is None else configs
+            self.autotuner.launchers, self.autotuner.compile_results = [], list(self.results)
+            self.autotuner.configs = list(self.configs)
 
     def _load_function(self) -> None:
         """Load the kernel's function, which stays behind in the compile worker."""

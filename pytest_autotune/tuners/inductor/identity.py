@@ -204,13 +204,17 @@ def _tensor_text(tensor: Sequence[Any]) -> str:
     if odd:
         raise ValueError("sizes and strides do not go together")
     sizes, strides = numbers[:half], numbers[half:]
-    text = f"{type} {dtype.removeprefix('torch.')}{sizes}"
-    contiguous, expected = True, 1
-    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        contiguous = contiguous and stride == expected
-        expected = expected * size if isinstance(size, int) else -1
-    text += "" if contiguous else f" strides {strides}"
-    return text + (f" offset {offset}" if offset else "")
+    told = "" if strides == contiguous(sizes) else f" strides {strides}"
+    return f"{type} {dtype.removeprefix('torch.')}{sizes}{told}" + (f" offset {offset}" if offset else "")
+
+
+def contiguous(sizes: Sequence[Any]) -> list[Any]:
+    """The strides of a tensor of these sizes that has no gaps; of those left of a symbol, -1."""
+    strides, expected = [], 1
+    for size in reversed(sizes):
+        strides.append(expected)
+        expected = expected * size if isinstance(size, int) and expected >= 0 else -1
+    return strides[::-1]
 
 
 def fused(metadata: str) -> str:

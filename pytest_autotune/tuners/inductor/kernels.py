@@ -171,7 +171,7 @@ class Kernels(Part):
             return None  # another graph has the same kernel, and its choice is made or will be
         search = self._search(autotuner, reload_kernel)
         if search is None:
-            if not self._is_compiled_ahead(original, autotuner, self._first_run_of_one, compile):
+            if not self._is_compiled_ahead(original, autotuner, compile):
                 compile()
             return None
         if self._session.may_race(search.problem):  # its first call races all candidates
@@ -182,8 +182,8 @@ class Kernels(Part):
                     choice = tuning.entry.choice
                     try:
                         search.narrow(choice)
-                        first_run = partial(self._first_run_of_choice, search, choice)
-                        if not self._is_compiled_ahead(original, autotuner, first_run, compile):
+                        finish = partial(self._settle, search, choice, compile)
+                        if not self._is_compiled_ahead(original, autotuner, finish):
                             compile()
                             search.settle(choice)
                         return None
@@ -198,14 +198,12 @@ class Kernels(Part):
             autotuner.run = partial(self._first_run, search)
         return None
 
-    def _is_compiled_ahead(
-        self, original: Any, autotuner: Any, first_run: Callable[..., Any], compile: Callable[[], Any]
-    ) -> bool:
-        """Whether a thread compiles now what is left; if so, ``first_run`` stands in for the first ``run``.
+    def _is_compiled_ahead(self, original: Any, autotuner: Any, finish: Callable[[], object]) -> bool:
+        """Whether a thread compiles now what is left; if so, the first ``run`` begins with ``finish``.
 
         A hit leaves one candidate of each kernel. A graph has many kernels, and Inductor compiles them one after the
         other where it has no pool of processes, which take longer to start than a few candidates take to compile. What
-        fails in the thread fails again where ``first_run`` compiles what is missing.
+        fails in the thread fails again where ``finish`` compiles what is missing.
         """
         if not self._uses_threads or autotuner.compile_results:
             return False
@@ -214,13 +212,26 @@ class Kernels(Part):
         future = self._threads.submit(copy_context().run, original, autotuner, True)
         process = os.getpid()
 
-        def compiled() -> None:
+        def first_run(*args: Any, **kwargs: Any) -> Any:
+            vars(autotuner).pop("run", None)
             if os.getpid() == process:  # a forked child has no such thread
                 futures.wait([future])
-            compile()
+            finish()
+            return autotuner.run(*args, **kwargs)
 
-        autotuner.run = partial(first_run, autotuner, compiled)
+        autotuner.run = first_run
         return True
+
+    def _settle(self, search: Search, choice: Candidate, compile: Callable[[], object]) -> None:
+        """Leave the choice that a thread has compiled; where that fails all candidates, and search in this call."""
+        try:
+            compile()
+            search.settle(choice)
+        except Exception as error:
+            search.rejected[choice.params] = does_not_compile(error_line(error))
+            search.widen()
+            compile()
+            search.autotuner.run = partial(self._first_run, search)
 
     @property
     def _uses_threads(self) -> bool:
@@ -283,27 +294,6 @@ class Kernels(Part):
         tuning.reject(reason)
 
     # The first call.
-
-    def _first_run_of_one(self, autotuner: Any, compiled: Callable[[], None], *args: Any, **kwargs: Any) -> Any:
-        """Stand in for the first ``run`` of a kernel that has one candidate, which a thread compiles."""
-        vars(autotuner).pop("run", None)
-        compiled()
-        return autotuner.run(*args, **kwargs)
-
-    def _first_run_of_choice(
-        self, search: Search, choice: Candidate, autotuner: Any, compiled: Callable[[], None], *args: Any, **kwargs: Any
-    ) -> Any:
-        """Stand in for the first ``run`` of a kernel whose choice a thread compiles."""
-        vars(autotuner).pop("run", None)
-        try:
-            compiled()
-            search.settle(choice)
-        except Exception as error:
-            search.rejected[choice.params] = does_not_compile(error_line(error))
-            search.widen()
-            compiled()
-            return self._first_run(search, *args, **kwargs)
-        return autotuner.run(*args, **kwargs)
 
     def _first_run(self, search: Search, *args: Any, **kwargs: Any) -> Any:
         """Stand in for the first ``run``, in which Inductor tunes."""

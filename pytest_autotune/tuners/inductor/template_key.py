@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
-from pytest_autotune.tuners.inductor.identity import inputs_key, without_place
+from pytest_autotune.tuners.inductor.identity import contiguous, inputs_key, without_place
 from pytest_autotune.tuners.shared.source_digest import digest
 
 #: Arguments of library calls that are left out where they are this: those of nearly every product.
@@ -162,20 +162,12 @@ def _unusual_tensors(torch: Any, choice: Any) -> Iterator[tuple[str, str]]:
     dtype = str(layout.dtype).removeprefix("torch.")
     nodes = choice.input_nodes
     text = "" if all(node.get_dtype() == layout.dtype for node in nodes) else dtype
-    if not symbolic and strides != _contiguous(layout.size):
+    if not symbolic and strides != list(map(str, contiguous(list(map(int, layout.size))))):
         text += f"[{', '.join(sizes)}] strides [{', '.join(strides)}]"
     yield "output", text
     on_gpu = layout.device.type != "cpu"  # elsewhere alignment is not assumed of any
     unaligned = getattr(torch._inductor.virtualized.V.graph, "unaligned_buffers", ()) if on_gpu else ()
     yield "unaligned", ", ".join(str(number) for number, node in enumerate(nodes) if node.get_name() in unaligned)
-
-
-def _contiguous(sizes: Sequence[Any]) -> list[str]:
-    strides, expected = [], 1
-    for size in reversed(sizes):
-        strides.append(str(expected))
-        expected *= int(size)
-    return strides[::-1]
 
 
 def _code(choice: Any) -> str:
