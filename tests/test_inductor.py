@@ -32,9 +32,9 @@ from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.inductor import Adapter as InductorAdapter
 from pytest_autotune.tuners.inductor import identity
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
+from pytest_autotune.tuners.inductor.graph_shape import Paddings
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.kernels import uncovered
-from pytest_autotune.tuners.inductor.padding import Paddings
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _does_not_compile, _Offered
 from pytest_autotune.workers.coordinator import Coordinator
@@ -659,7 +659,7 @@ def looked_up() -> list[Lookup]:
 
 @pytest.fixture
 def on_h200(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("padding",):
+    for module in ("graph_shape",):
         monkeypatch.setattr(f"pytest_autotune.tuners.inductor.{module}.device_of", lambda *args: H200)
         monkeypatch.setattr(f"pytest_autotune.tuners.inductor.{module}.versions", lambda: Versions.of("torch 2.13.0"))
 

@@ -1,9 +1,8 @@
-"""The adapter for torch.compile: what Inductor tunes, in four parts, each in a module of its own.
+"""The adapter for torch.compile: what Inductor tunes, in four parts.
 
 - :mod:`.kernels`: block sizes and warps of generated Triton kernels
 - :mod:`.templates`: which template or library call computes a matrix product
-- :mod:`.fusion`: measurements that decide whether to fuse
-- :mod:`.padding`: whether to pad the operands of a matrix product
+- :mod:`.graph_shape`: whether to fuse, and whether to pad the operands of a matrix product
 
 A part whose hook points are not the ones known here is bypassed; the others act.
 """
@@ -19,11 +18,10 @@ from types import ModuleType
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.compiling import CompileWorkers
-from pytest_autotune.tuners.inductor.fusion import Fusions
 from pytest_autotune.tuners.inductor.graph_caches import GraphCaches
+from pytest_autotune.tuners.inductor.graph_shape import Fusions, Paddings
 from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.inductor.kernels import Descriptions, Kernels
-from pytest_autotune.tuners.inductor.padding import Paddings
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.tuners.protocol import HookError
 
