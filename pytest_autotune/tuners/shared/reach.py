@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import CodeType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
+from types import FunctionType, GetSetDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.shared.functions import closure_cells, layers, names_in, of_library
@@ -15,6 +15,13 @@ from pytest_autotune.tuners.shared.functions import closure_cells, layers, names
 MOST = 100_000
 _CONTAINERS = (list, tuple, set, frozenset)
 _LARGEST = 1000
+#: What is in objects that Python makes of functions.
+_MADE_OF: dict[type, tuple[str, ...]] = {
+    MethodType: ("__func__", "__self__"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset"),
+}
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
 
@@ -56,13 +63,8 @@ class _Walk:
         if kind is FunctionType:
             if not of_library(value):
                 yield from self._of_function(value)
-        elif kind is MethodType:
-            yield value.__func__
-            yield value.__self__
-        elif kind in (staticmethod, classmethod):
-            yield value.__func__
-        elif kind is property:
-            yield from (value.fget, value.fset)
+        elif kind in _MADE_OF:
+            yield from (getattr(value, name) for name in _MADE_OF[kind])
         elif kind is partial:
             yield from (value.func, *value.args, *value.keywords.values())
         elif issubclass(kind, type):
@@ -82,18 +84,14 @@ class _Walk:
 
     def _of_function(self, function: FunctionType) -> Iterator[object]:
         names = list(names_in(function.__code__))
-        scope: Mapping[str, Any] = {**function.__globals__, **closure_cells(function)}
-        modules = []
-        for name in names:
-            if name in scope:
-                yield scope[name]
-                modules += [scope[name]] if type(scope[name]) is ModuleType else []
-        for name in _imported(function.__code__):
-            if (module := _module(name)) is not None:
-                modules.append(module)
-        for module in modules:
-            yield from self._attributes(module, names)
-        yield from closure_cells(function).values()
+        cells = closure_cells(function)
+        scope: Mapping[str, Any] = {**function.__globals__, **cells}
+        yield from (scope[name] for name in names if name in scope)
+        for some in (scope, sys.modules):  # what it imports when it runs, too
+            for module in (some.get(name) for name in names):
+                if type(module) is ModuleType:
+                    yield from self._attributes(module, names)
+        yield from cells.values()
         yield from (function.__defaults__ or ())
         yield from (getattr(function, "__wrapped__", None),)
 
@@ -114,11 +112,6 @@ class _Walk:
                     yield value
 
 
-def _module(name: str) -> ModuleType | None:
-    found = sys.modules.get(name)
-    return found if type(found) is ModuleType else None
-
-
 def _own_attributes(value: object) -> Mapping[str, Any]:
     """Not what an object says that it has: to ask proxies may run code of theirs."""
     for kind in type(value).__mro__:
@@ -126,8 +119,3 @@ def _own_attributes(value: object) -> Mapping[str, Any]:
         if attributes is not None:
             return attributes.__get__(value) if type(attributes) is GetSetDescriptorType else {}
     return {}
-
-
-def _imported(code: CodeType) -> Iterator[str]:
-    """Names in the code that may be those of modules, which it imports when it runs."""
-    return (name for name in names_in(code) if _module(name) is not None)

@@ -24,7 +24,7 @@ from pytest_autotune.tuners.shared.functions import python_function, qualified_n
 from pytest_autotune.tuners.shared.library import guarded
 from pytest_autotune.tuners.triton.ahead import Ahead
 from pytest_autotune.tuners.triton.choosing import Choices
-from pytest_autotune.tuners.triton.compilations import Compilations, CompiledChoices
+from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.identity import NAME
 from pytest_autotune.tuners.triton.internals import autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import pruned_alone
@@ -88,8 +88,9 @@ class Adapter:
         prune = autotuners.method_of(autotuner_class, autotuners.PRUNE)
         heuristics = self._heuristics = autotuners.HeuristicsOver(module)
         self._hooked.callback(heuristics.unhook)
-        compiled = CompiledChoices(session)
-        choices = Choices(session, compiled, heuristics, own_check)
+        compilations = self._compilations = Compilations(session)
+        self._hooked.callback(compilations.unhook)
+        choices = Choices(session, compilations, heuristics, own_check)
         adapter = self
 
         def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
@@ -109,8 +110,6 @@ class Adapter:
         self._replace(autotuners.DISK_CACHE, check)
         self._replace(autotuners.PRUNE, prune_configs)
         self._replace("cache_results", _AlwaysAsk(check, self._passed_by))
-        self._compilations = Compilations(compiled.compiled, session.compiling)
-        self._hooked.callback(self._compilations.unhook)
         self._watch_when_imported()
 
     def explain(self, error: BaseException) -> str:

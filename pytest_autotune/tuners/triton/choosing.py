@@ -18,7 +18,7 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.triton import identity as identities
-from pytest_autotune.tuners.triton.compilations import CompiledChoices
+from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
 from pytest_autotune.tuners.triton.identity import (
     NAME,
@@ -43,7 +43,7 @@ class Choices:
     """
 
     def __init__(
-        self, session: Session, compiled: CompiledChoices, heuristics: HeuristicsOver, disk_cache: Callable[..., Any]
+        self, session: Session, compiled: Compilations, heuristics: HeuristicsOver, disk_cache: Callable[..., Any]
     ) -> None:
         self._session = session
         self._compiled = compiled

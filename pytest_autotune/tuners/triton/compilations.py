@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import threading
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import wraps
 from types import ModuleType
@@ -34,68 +34,6 @@ class CompiledElsewhere(Exception):
 def leave_to_others() -> None:
     """Let this thread not wait for what is being compiled: there it gets a :class:`CompiledElsewhere`."""
     _OF_THREAD.leaves = True
-
-
-class Compilations:
-    """Watches ``triton.compiler.compile``.
-
-    :param compiled: called with Triton's source and the kernel that was made of it.
-    :param turn: entered around each compilation, with its name, see :func:`name_of`, and whether to wait for who
-        compiles that now; gives whether it is this one's turn.
-    """
-
-    def __init__(
-        self,
-        compiled: Callable[[Any, Any], object],
-        turn: Callable[[str, bool], AbstractContextManager[bool]],
-    ) -> None:
-        self._compiled = compiled
-        self._turn = turn
-        self._module: Any = None
-        self._original: Any = None
-
-    def hook(self, module: ModuleType) -> None:
-        """Watch from now on.
-
-        :param module: ``triton.compiler``.
-        :raises HookError: when it does not compile as it is known here.
-        """
-        original = compiler.compile_of(module)
-
-        @wraps(original)
-        def compile(*args: Any, **kwargs: Any) -> Any:
-            if self._module is None:  # a kernel keeps it for good
-                return original(*args, **kwargs)
-            given = compiler.given_to_compile(args, kwargs)
-            leaves = getattr(_OF_THREAD, "leaves", False)
-            name = _name_if_known(given)
-            with self._turn(name, not leaves) if name else nullcontext(True) as is_mine:
-                if leaves and not is_mine:
-                    raise CompiledElsewhere
-                kernel = original(*args, **kwargs)
-            with suppress(Exception):  # an error of ours must not fail a launch
-                self._compiled(given["src"], kernel)
-            return kernel
-
-        self._module, self._original = module, original
-        self._module.compile = compile
-
-    @property
-    def is_hooked(self) -> bool:
-        """Whether this process's compilations are seen."""
-        return self._module is not None
-
-    def unhook(self) -> None:
-        """Watch no more."""
-        if self._module is not None:
-            self._module.compile = self._original
-            self._module = None
-
-
-def _name_if_known(given: Mapping[str, Any]) -> str:
-    with suppress(Exception):
-        return name_of(given["src"], given.get("target"), given.get("options"))
-    return ""
 
 
 def name_of(source: Any, target: Any, options: Any) -> str:
@@ -124,8 +62,8 @@ class _Chosen:
     words: Mapping[str, str]
 
 
-class CompiledChoices:
-    """What the choices of one process are compiled for.
+class Compilations:
+    """Watches ``triton.compiler.compile`` in one process, and notes what choices are compiled for.
 
     The first call of a key comes by the door. A later one that differs in what no key has, such as an alignment, has
     Triton compile again, and is seen there: by the autotuner that launches then, and what that is known to run with.
@@ -133,9 +71,50 @@ class CompiledChoices:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._module: Any = None
+        self._original: Any = None
         self._chosen: dict[tuple[int, Any], _Chosen] = {}
         #: The autotuners that look for a choice: what is compiled for them meanwhile may be any candidate.
         self._choosing: set[int] = set()
+
+    def hook(self, module: ModuleType) -> None:
+        """Watch from now on.
+
+        :param module: ``triton.compiler``.
+        :raises HookError: when it does not compile as it is known here.
+        """
+        original = compiler.compile_of(module)
+
+        @wraps(original)
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            if self._module is None:  # a kernel keeps it for good
+                return original(*args, **kwargs)
+            given = compiler.given_to_compile(args, kwargs)
+            source = given["src"]
+            if not compiler.is_of_kernel(source):  # a file of some stage
+                return original(*args, **kwargs)
+            leaves = getattr(_OF_THREAD, "leaves", False)
+            with self._turn(given, wait=not leaves) as is_mine:
+                if leaves and not is_mine:
+                    raise CompiledElsewhere
+                kernel = original(*args, **kwargs)
+            with self._noting():
+                self._compiled(source, kernel)
+            return kernel
+
+        self._module, self._original = module, original
+        self._module.compile = compile
+
+    @property
+    def is_hooked(self) -> bool:
+        """Whether this process's compilations are seen."""
+        return self._module is not None
+
+    def unhook(self) -> None:
+        """Watch no more."""
+        if self._module is not None:
+            self._module.compile = self._original
+            self._module = None
 
     def forget(self, autotuner: Any, tuning_key: Any) -> None:
         """A choice is looked for."""
@@ -151,26 +130,34 @@ class CompiledChoices:
         self._choosing.discard(id(autotuner))
         if kernel is None:
             return
-        try:
+        with self._noting():
             source = compiler.source_of(kernel)
             names = {*compiler.kinds_of(source), *_OF_TRITON}
             options = {name: value for name, value in call.kwargs.items() if name not in names}
             known = _Chosen(weakref.ref(autotuner), entry, config, options, words_of(source, ()))
             self._chosen[id(autotuner), call.tuning_key] = known
             self._note(known, autotuner, source, kernel)
-        except NoText:
-            pass
-        except Exception as error:  # the choice is there all the same
-            self._session.error("triton", "what a choice was compiled for", error)
 
-    def compiled(self, source: Any, kernel: Any) -> None:
+    def _turn(self, given: Mapping[str, Any], wait: bool) -> AbstractContextManager[bool]:
+        """What is entered around a compilation: gives whether it is this one's, and nobody else's now."""
+        with self._session.guard("triton", "compile()"):
+            name = name_of(given["src"], given.get("target"), given.get("options"))
+            return self._session.compiling(name, wait)
+        return nullcontext(True)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note what was compiled: an error of ours in that fails no launch."""
+        with self._session.guard("triton", "what a choice was compiled for"), suppress(NoText):
+            yield
+
+    def _compiled(self, source: Any, kernel: Any) -> None:
         """Something was compiled in this process."""
         launched = [known for known in list(self._chosen.values()) if self._may_launch(known, source)]
         if launched:
-            with suppress(NoText):
-                words = words_of(source, ()).items()
-                nearest = max(launched, key=lambda known: len(words & known.words.items()))
-                self._note(nearest, nearest.autotuner(), source, kernel)
+            words = words_of(source, ()).items()
+            nearest = max(launched, key=lambda known: len(words & known.words.items()))
+            self._note(nearest, nearest.autotuner(), source, kernel)
 
     def _may_launch(self, known: _Chosen, source: Any) -> bool:
         """Whether a choice is launched now, as far as its autotuner shows: the key of the call is not among that."""
@@ -188,5 +175,4 @@ class CompiledChoices:
                 if name not in names:
                     options[name] = compiler.option_of(kernel, name)
         held = [name for name in config.kwargs if name in names]
-        with suppress(NoText):
-            self._session.was_compiled_for(entry, text_of(source, held, options))
+        self._session.was_compiled_for(entry, text_of(source, held, options))

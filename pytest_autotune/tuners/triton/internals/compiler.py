@@ -40,6 +40,11 @@ def is_refusal(error: BaseException) -> bool:
     return bool(names & _REFUSALS) or str(error).startswith("PassManager::run failed")
 
 
+def is_of_kernel(source: Any) -> bool:
+    """Whether what is compiled is a kernel and its arguments, ``ASTSource``, and no file of one of Triton's stages."""
+    return all(hasattr(source, name) for name in ("fn", "signature", "constants", "attrs"))
+
+
 def description_of(source: Any) -> tuple[str, ...]:
     """What is compiled, in words that Triton need not compute anything for: the text of a kernel, and its arguments."""
     function = source.fn
