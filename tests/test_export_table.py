@@ -64,13 +64,10 @@ def config_in_vllm(folder: Path, device: str, m: int, dtype: str | None, blocks:
     return by_m[min(by_m, key=lambda known: abs(known - m))]
 
 
-def config_in_sglang(
-    folder: Path, device: str, m: int, dtype: str | None, blocks: list[int] | None, per_channel: bool = False
-) -> dict[str, int]:
+def config_in_sglang(folder: Path, device: str, m: int, dtype: str | None, blocks: list[int] | None) -> dict[str, int]:
     selectors = f",dtype={dtype}" if dtype else ""
     if blocks and all(blocks):
         selectors += f",block_shape={blocks}"
-    selectors += ",per_channel_quant=True" if per_channel else ""
     name = f"E=128,N=768,device_name={device.replace(' ', '_')}{selectors}.json"
     rows = {int(key): value for key, value in json.loads((folder / "triton_3_6_0" / name).read_text()).items()}
     return rows[min(rows, key=lambda known: abs(known - m))]
@@ -81,31 +78,20 @@ def test_the_frameworks_find_their_rows_for_each_device_dtype_and_block_shape(
     export: Export, preset: str, config: Any
 ) -> None:
     fp8 = {"dtype": "fp8_w8a8", "block_shape": block_shape()}
-    status, written, _ = export(
-        entry(1, 16), entry(64, 64), entry(1, 32, H200), entry(1, 128, **fp8), options=(f"--preset={preset}",)
-    )
+    fp16 = Value("dtype", "fp16", "dtype")  # which both leave out
+    entries = entry(1, 16), entry(64, 64, dtype=fp16), entry(1, 32, H200), entry(1, 128, **fp8)
+
+    status, written, _ = export(*entries, options=(f"--preset={preset}",))
 
     folder = export.folder / "configs"
     assert status == 0
     assert len(written) == 3
+    assert json.loads(Path(written[0]).read_text()).get("triton_version") == {"vllm": "3.6.0"}.get(preset)
     rest = {"BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3}
     assert config(folder, L4.name, 2, None, None) == {"BLOCK_SIZE_M": 16, **rest}
     assert config(folder, L4.name, 60, None, [0, 0])["BLOCK_SIZE_M"] == 64
     assert config(folder, H200.name, 1, None, None)["BLOCK_SIZE_M"] == 32
     assert config(folder, L4.name, 1, "fp8_w8a8", [128, 128])["BLOCK_SIZE_M"] == 128
-
-
-def test_each_says_the_version_of_triton_where_it_looks_for_it(export: Export) -> None:
-    fp16 = Value("dtype", "fp16", "dtype")  # which both leave out
-    per_channel = {"dtype": "int8_w8a8", "per_channel_quant": True}
-
-    _, (path,), _ = export(entry(1, 16, dtype=fp16), options=("--preset=vllm",))
-    assert json.loads(Path(path).read_text())["triton_version"] == "3.6.0"
-    assert config_in_vllm(export.folder / "configs", L4.name, 1, None, None)["BLOCK_SIZE_M"] == 16
-
-    export(entry(1, 16, **per_channel), entry(1, 32, dtype="int8_w8a8"), options=("--preset=sglang",))
-    found = [config_in_sglang(export.folder / "configs", L4.name, 1, "int8_w8a8", None, one) for one in (True, False)]
-    assert [one["BLOCK_SIZE_M"] for one in found] == [16, 32]
 
 
 def test_a_generic_table_has_the_named_params_in_order_and_rows_by_size(export: Export) -> None:
