@@ -52,146 +52,6 @@ class Caches:
         return any(entry.problem == problem for index in self.indexes for entry in index.same_key(problem))
 
 
-class Judged(NamedTuple):
-    """What the loaded entries say about one problem.
-
-    :param entry: the entry to use for a hit; for a stale problem the nearest one.
-    :param usable: the entry's choice is on offer, though its fingerprint may differ. A hit that is not
-        usable says that every candidate failed.
-    :param alias: the device whose entry is used in place of this one's.
-    """
-
-    outcome: Outcome
-    reason: str = ""
-    entry: Entry | None = None
-    usable: bool = False
-    alias: str = ""
-
-
-def find(
-    caches: Caches,
-    identity: Identity,
-    offered: Callable[[Entry], bool],
-    made_of: Callable[[], Iterable[Digest]] = tuple,
-    moves: bool = False,
-) -> Judged:
-    """Look a problem up; the first index precedes.
-
-    :param identity: with the fingerprint sorted by name.
-    :param offered: whether the tuner has the entry's choice among its candidates now.
-    :param made_of: what the digests of the fingerprint stand for; asked where the problem is stale.
-    :param moves: the kernel is named by where its code stands: an entry of its source under another name may be its
-        own.
-    """
-    problem, fingerprint = identity
-    same_key = [entry for index in caches.indexes for entry in index.same_key(problem)]
-    own = [entry for entry in same_key if entry.problem.device == problem.device]
-    alias = ""
-    if not own and (other := caches.aliases.get(problem.device.name)):
-        own = [entry for entry in same_key if entry.problem.device.name == other]
-        alias = other if own else ""
-    if own:
-        hit = _hit(own, fingerprint, offered, alias)
-        return _stale(own, fingerprint, offered, alias, made_of) if hit is None else hit
-    if moves and (moved := _moved(caches, identity, offered)) is not None:
-        return moved
-    if same_key:
-        devices = ", ".join(sorted({str(entry.problem.device) for entry in same_key}))
-        return Judged(Outcome.MISMATCH, f"tuned on {devices}, running on {problem.device}", same_key[0])
-    return Judged(Outcome.MISS, NO_ENTRY)
-
-
-def _hit(
-    entries: Sequence[Entry], fingerprint: tuple[Value, ...], offered: Callable[[Entry], bool], alias: str
-) -> Judged | None:
-    for entry in entries:
-        if entry.fingerprint == fingerprint and (entry.every_failed or offered(entry)):
-            return Judged(Outcome.HIT, "", entry, usable=not entry.every_failed, alias=alias)
-    # The fastest of all candidates is the fastest of any part of them that it is in.
-    whole = before_pruning(fingerprint)
-    for entry in entries if is_part(fingerprint) else ():
-        if entry.fingerprint == whole and not entry.every_failed and offered(entry):
-            return Judged(Outcome.HIT, "", entry, usable=True, alias=alias)
-    return None
-
-
-def _stale(
-    entries: Sequence[Entry],
-    fingerprint: tuple[Value, ...],
-    offered: Callable[[Entry], bool],
-    alias: str,
-    made_of: Callable[[], Iterable[Digest]],
-) -> Judged:
-    """What entries come to of which none is a hit: the nearest one, and why it is none."""
-    exact = next((entry for entry in entries if entry.fingerprint == fingerprint), None)
-    if exact is not None:
-        return Judged(Outcome.STALE, f"{_choice_of(exact)} is no longer a candidate", exact, alias=alias)
-    usable = next((entry for entry in entries if not entry.every_failed and offered(entry)), None)
-    nearest = usable or entries[0]
-    changed = sorted({value.name for value in set(nearest.fingerprint) ^ set(fingerprint)})
-    reason = f"{', '.join(changed)} changed"
-    if not is_part(fingerprint) and nearest.fingerprint == before_pruning(fingerprint):
-        reason = "pruning makes candidates that are not in the list, which were not measured"
-    elif words := _differences(nearest, fingerprint, made_of):
-        said = [words[name] if len(changed) == 1 else f"{name}: {words[name]}" for name in changed if name in words]
-        reason += f" ({'; '.join(said)})"
-    if usable is None and not nearest.every_failed:
-        reason += f", and {_choice_of(nearest)} is no longer a candidate"
-    return Judged(Outcome.STALE, reason, nearest, usable=usable is not None, alias=alias)
-
-
-def _moved(caches: Caches, identity: Identity, offered: Callable[[Entry], bool]) -> Judged | None:
-    """The entry of a kernel with the same source that nobody asked for; None if several chose differently."""
-    problem, fingerprint = identity
-    if not any(value.name == "source" for value in fingerprint):
-        return None
-    indexes = caches.indexes
-    kernels = {kernel for index in indexes for kernel in index.with_fingerprint(problem.tuner, fingerprint)}
-    found: list[Entry] = []
-    for kernel in sorted(kernels - {problem.kernel}):
-        old = replace(problem, kernel=kernel)
-        same = [entry for index in indexes for entry in index.same_key(old) if entry.problem == old]
-        same = [entry for entry in same if entry.fingerprint == fingerprint and entry.choice and offered(entry)]
-        if same and (problem.tuner, kernel) not in caches.asked:
-            found.append(same[0])
-    choices = [entry.choice for entry in found if entry.choice is not None]
-    if not choices or not all(choice.same_configuration(choices[0]) for choice in choices):
-        return None
-    return Judged(Outcome.HIT, f"moved from {found[0].problem.kernel}", found[0], usable=True)
-
-
-def _differences(
-    entry: Entry, fingerprint: tuple[Value, ...], made_of: Callable[[], Iterable[Digest]]
-) -> dict[str, str]:
-    """What changed in the parts of a fingerprint since an entry was made, in words, as far as both sides say."""
-    noted = {digest.id: digest for digest in entry.digests}
-    old, now = ({part.name: part for part in parts} for parts in (entry.fingerprint, fingerprint))
-    differing = [name for name in old.keys() | now.keys() if old.get(name) != now.get(name)]
-    found = {name: words for name in differing if (words := _in_plain(old.get(name), now.get(name)))}
-    changed = [part for part in entry.fingerprint if part.name in now and part != now[part.name]]
-    noted_now = {digest.id: digest for digest in made_of()} if any(part.value in noted for part in changed) else {}
-    for part in changed:
-        before, after = noted.get(str(part.value)), noted_now.get(str(now[part.name].value))
-        if before and after and (words := difference(part.name, before, after)):
-            found[part.name] = words
-    return found
-
-
-def _in_plain(old: Value | None, now: Value | None) -> str:
-    """How two parts of a fingerprint differ that are no digests, such as a version; empty for others."""
-    if any(value is not None and value.type not in _PLAIN for value in (old, now)):
-        return ""
-    return " -> ".join("none" if value is None else value.words[:LONGEST] for value in (old, now))
-
-
-def _choice_of(entry: Entry) -> str:
-    """What an entry chooses, in words; where it keeps the times of all candidates, the fastest."""
-    best = winner(entry)
-    if best is None:
-        return "the choice"
-    return f"the choice {best}" if entry.choice is not None else f"the fastest one, {best},"
-
-
 class Answer(NamedTuple):
     """What a source makes of a lookup.
 
@@ -262,15 +122,89 @@ class Loaded(Source):
     def ask(self, lookup: Lookup) -> Answer:
         if not self._caches.indexes:
             return Answer(lookup)
-        found = find(self._caches, lookup.identity, self._offered, self._made_of, self._moves)
-        reason = self._nearest(lookup.problem) if found.reason == NO_ENTRY else found.reason
-        is_hit = found.outcome is Outcome.HIT
-        is_used = found.usable and (is_hit or self._policy.on_stale == OnStale.USE)
-        entry = found.entry if is_hit or is_used else None
-        judged = replace(lookup, outcome=found.outcome, reason=reason, entry=entry, alias=found.alias)
-        if is_hit and not is_used:  # every candidate failed
+        judged, is_usable = self._judged(lookup)
+        if judged.outcome is Outcome.HIT and not is_usable:  # every candidate failed
             return Answer(judged, is_last=True)
-        return Answer(judged, entry)
+        if judged.reason == NO_ENTRY:
+            judged = replace(judged, reason=self._nearest(lookup.problem))
+        if not is_usable or (judged.outcome is Outcome.STALE and self._policy.on_stale != OnStale.USE):
+            judged = replace(judged, entry=None)
+        return Answer(judged, judged.entry)
+
+    def _judged(self, lookup: Lookup) -> tuple[Lookup, bool]:
+        """What the loaded entries say about a lookup; the first cache precedes.
+
+        :returns: the lookup, with the entry of a hit or the nearest one of a stale problem; and whether that one's
+            choice is on offer, though its fingerprint may differ. A hit of which it is not says that all have failed.
+        """
+        problem, indexes = lookup.problem, self._caches.indexes
+        same_key = [entry for index in indexes for entry in index.same_key(problem)]
+        own = [entry for entry in same_key if entry.problem.device == problem.device]
+        if not own and (other := self._caches.aliases.get(problem.device.name)):
+            own = [entry for entry in same_key if entry.problem.device.name == other]
+            lookup = replace(lookup, alias=other if own else "")
+        if own:
+            hit = self._hit(lookup.fingerprint, own)
+            if hit is not None:
+                return replace(lookup, outcome=Outcome.HIT, entry=hit), not hit.every_failed
+            return self._stale(lookup, own)
+        if self._moves and (moved := self._moved(lookup)) is not None:
+            reason = f"moved from {moved.problem.kernel}"
+            return replace(lookup, outcome=Outcome.HIT, reason=reason, entry=moved), True
+        if same_key:
+            devices = ", ".join(sorted({str(entry.problem.device) for entry in same_key}))
+            reason = f"tuned on {devices}, running on {problem.device}"
+            return replace(lookup, outcome=Outcome.MISMATCH, reason=reason), False
+        return replace(lookup, outcome=Outcome.MISS, reason=NO_ENTRY), False
+
+    def _hit(self, fingerprint: tuple[Value, ...], entries: Sequence[Entry]) -> Entry | None:
+        for entry in entries:
+            if entry.fingerprint == fingerprint and (entry.every_failed or self._offered(entry)):
+                return entry
+        # The fastest of all candidates is the fastest of any part of them that it is in.
+        whole = before_pruning(fingerprint)
+        for entry in entries if is_part(fingerprint) else ():
+            if entry.fingerprint == whole and not entry.every_failed and self._offered(entry):
+                return entry
+        return None
+
+    def _stale(self, lookup: Lookup, entries: Sequence[Entry]) -> tuple[Lookup, bool]:
+        """What entries come to of which none is a hit: the nearest one, and why it is none."""
+        fingerprint = lookup.fingerprint
+        lookup = replace(lookup, outcome=Outcome.STALE)
+        exact = next((entry for entry in entries if entry.fingerprint == fingerprint), None)
+        if exact is not None:
+            return replace(lookup, reason=f"{_choice_of(exact)} is no longer a candidate", entry=exact), False
+        usable = next((entry for entry in entries if not entry.every_failed and self._offered(entry)), None)
+        closest = usable or entries[0]
+        changed = sorted({value.name for value in set(closest.fingerprint) ^ set(fingerprint)})
+        reason = f"{', '.join(changed)} changed"
+        if not is_part(fingerprint) and closest.fingerprint == before_pruning(fingerprint):
+            reason = "pruning makes candidates that are not in the list, which were not measured"
+        elif words := _differences(closest, fingerprint, self._made_of):
+            said = [words[name] if len(changed) == 1 else f"{name}: {words[name]}" for name in changed if name in words]
+            reason += f" ({'; '.join(said)})"
+        if usable is None and not closest.every_failed:
+            reason += f", and {_choice_of(closest)} is no longer a candidate"
+        return replace(lookup, reason=reason, entry=closest), usable is not None
+
+    def _moved(self, lookup: Lookup) -> Entry | None:
+        """The entry of a kernel with the same source that nobody asked for; None if several chose differently."""
+        problem, fingerprint = lookup.identity
+        if not any(value.name == "source" for value in fingerprint):
+            return None
+        indexes = self._caches.indexes
+        kernels = {kernel for index in indexes for kernel in index.with_fingerprint(problem.tuner, fingerprint)}
+        found: list[Entry] = []
+        for kernel in sorted(kernels - {problem.kernel}):
+            old = replace(problem, kernel=kernel)
+            same = [entry for index in indexes for entry in index.same_key(old) if entry.problem == old]
+            same = [one for one in same if one.fingerprint == fingerprint and one.choice and self._offered(one)]
+            if same and (problem.tuner, kernel) not in self._caches.asked:
+                found.append(same[0])
+        choices = [entry.choice for entry in found if entry.choice is not None]
+        are_same = all(choice.same_configuration(choices[0]) for choice in choices)
+        return found[0] if choices and are_same else None
 
     def _nearest(self, problem: Problem) -> str:
         """Why there is no entry; with the nearest one only where the controller, which has all, cannot name it."""
@@ -280,6 +214,38 @@ class Loaded(Source):
 
     def rejected(self, lookup: Lookup, reason: str) -> Lookup:
         return replace(lookup, outcome=Outcome.STALE, reason=reason)
+
+
+def _differences(
+    entry: Entry, fingerprint: tuple[Value, ...], made_of: Callable[[], Iterable[Digest]]
+) -> dict[str, str]:
+    """What changed in the parts of a fingerprint since an entry was made, in words, as far as both sides say."""
+    noted = {digest.id: digest for digest in entry.digests}
+    old, now = ({part.name: part for part in parts} for parts in (entry.fingerprint, fingerprint))
+    differing = [name for name in old.keys() | now.keys() if old.get(name) != now.get(name)]
+    found = {name: words for name in differing if (words := _in_plain(old.get(name), now.get(name)))}
+    changed = [part for part in entry.fingerprint if part.name in now and part != now[part.name]]
+    noted_now = {digest.id: digest for digest in made_of()} if any(part.value in noted for part in changed) else {}
+    for part in changed:
+        before, after = noted.get(str(part.value)), noted_now.get(str(now[part.name].value))
+        if before and after and (words := difference(part.name, before, after)):
+            found[part.name] = words
+    return found
+
+
+def _in_plain(old: Value | None, now: Value | None) -> str:
+    """How two parts of a fingerprint differ that are no digests, such as a version; empty for others."""
+    if any(value is not None and value.type not in _PLAIN for value in (old, now)):
+        return ""
+    return " -> ".join("none" if value is None else value.words[:LONGEST] for value in (old, now))
+
+
+def _choice_of(entry: Entry) -> str:
+    """What an entry chooses, in words; where it keeps the times of all candidates, the fastest."""
+    best = winner(entry)
+    if best is None:
+        return "the choice"
+    return f"the choice {best}" if entry.choice is not None else f"the fastest one, {best},"
 
 
 class Fallback(Source):
