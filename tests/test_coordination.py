@@ -75,23 +75,6 @@ def test_a_gpu_is_free_as_soon_as_its_holder_is_killed(holder, tmp_path: Path) -
         assert undisturbed
 
 
-def test_the_gpu_lock_is_the_processs_and_not_the_threads(tmp_path: Path) -> None:
-    lock = Locks(20, lambda: str(tmp_path))
-    entered: list[bool] = []
-
-    def launch_from_autograd() -> None:
-        with lock.measuring() as undisturbed:
-            entered.append(undisturbed)
-
-    with lock.measuring():
-        thread = threading.Thread(target=launch_from_autograd)
-        thread.start()
-        thread.join(timeout=10)
-
-    assert entered == [True]
-    assert not lock.held
-
-
 def test_a_claimed_problem_is_taken_over_as_soon_as_its_claimant_is_killed(holder, tmp_path: Path) -> None:
     process = holder("claim")
     threading.Timer(0.3, process.kill).start()

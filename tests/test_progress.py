@@ -88,17 +88,6 @@ def test_a_log_has_a_plain_line_now_and_then_and_never_an_escape_code() -> None:
     }
 
 
-def test_no_thread_is_left_after_a_tuning() -> None:
-    line = Screen(True, STAGE).line
-    line.start()
-    thread: Any = line._thread
-    assert thread.is_alive()
-
-    line.stop()
-
-    assert not thread.is_alive()
-
-
 @pytest.mark.parametrize(
     ("live", "is_terminal", "capture", "environment"),
     [

@@ -101,19 +101,6 @@ def test_the_same_ending_in_whatever_order_processes_reported() -> None:
     assert all(one == endings[0] for one in endings)
 
 
-def test_an_entry_that_nobody_asked_for_in_a_complete_run_is_unused_and_pruned_only_where_that_is_wanted() -> None:
-    asked, unasked = entry(problem(M=1)), entry(problem(M=2))
-    began = beginning(asked, unasked, held=(asked, unasked))
-
-    kept = finished(began, collected(hit(asked)), dumps=True)
-    pruned = finished(began, collected(hit(asked)), dumps=True, prune=True)
-    incomplete = finished(began, collected(hit(asked), incomplete="-k selects tests"), dumps=True, prune=True)
-
-    assert (kept.merged.removed, kept.unused) == (0, (unasked,))
-    assert (pruned.merged.removed, pruned.merged.cache.entries) == (1, (asked,))
-    assert (incomplete.merged.removed, incomplete.unused) == (0, ())
-
-
 def test_an_entry_for_another_list_that_pruning_left_is_not_unused_where_its_problem_was_asked_for() -> None:
     def of(pruned: str, key: int) -> Entry:
         made = entry(problem(M=key))
@@ -124,23 +111,6 @@ def test_an_entry_for_another_list_that_pruning_left_is_not_unused_where_its_pro
     summary = finished(beginning(asked, another, unasked), collected(hit(asked)))
 
     assert summary.unused == (unasked,)
-
-
-@pytest.mark.parametrize(
-    ("unasked", "facts"),
-    [
-        pytest.param(entry(problem(M=2, device=OTHER)), FACTS, id="another device"),
-        pytest.param(entry(problem("elsewhere")), FACTS, id="a kernel that was not imported"),
-        pytest.param(replace(entry(problem(M=2)), versions=Versions.of("toy 2.0")), FACTS, id="another version"),
-        pytest.param(entry(problem(M=2)), ProcessFacts(), id="a tuner that was not active"),
-    ],
-)
-def test_an_entry_that_this_run_could_not_have_asked_for_is_not_unused(unasked: Entry, facts: ProcessFacts) -> None:
-    asked = entry(problem(M=1))
-
-    summary = finished(beginning(asked, unasked), collected(hit(asked), facts=(facts,)))
-
-    assert summary.unused == ()
 
 
 def test_what_another_run_wrote_meanwhile_stays() -> None:

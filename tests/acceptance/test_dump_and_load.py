@@ -134,14 +134,6 @@ def test_the_last_of_several_loaded_caches_wins(suite: Suite) -> None:
     assert suite.run("--autotune-load=one.textproto", "--autotune-load=two.textproto").ret == 1
 
 
-def test_a_problem_asked_for_again_in_one_run_is_tuned_once(suite: Suite) -> None:
-    suite.write(test_a="\n".join(f"def test_{i}(tune): tune('lib.a', N=1)" for i in range(6)))
-
-    suite.dump()
-
-    assert suite.tunings == ["lib.a [('N', 1)]"]
-
-
 def test_without_options_nothing_of_the_plugin_is_active(suite: Suite, section) -> None:
     result = suite.write().run()
 
