@@ -175,7 +175,7 @@ class Hooks:
             swapped.__exit__(None, None, None)
 
     def untracked(self) -> list[str]:
-        """``tuner:kernel`` of what was tuned without passing the run's door."""
+        """``tuner:kernel`` of what was tuned without asking the session."""
         found: list[str] = []
         for name, adapter in self._adapters.items():
             with self._session.guard(name, "untracked()"):

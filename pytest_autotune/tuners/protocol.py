@@ -55,4 +55,4 @@ class Adapter(Protocol):
         """Swap the tuner's own memory out, and back afterwards."""
 
     def untracked(self) -> Iterable[str]:
-        """The names of kernels that were tuned without passing the run's door."""
+        """The names of kernels that were tuned without asking the session."""

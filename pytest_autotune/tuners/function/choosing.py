@@ -35,54 +35,6 @@ MOST_RACED = 1000
 _LIBRARIES = ("torch", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
 
 
-@dataclass(frozen=True)
-class Fingerprint:
-    """Values that are compared, and what is noted about them.
-
-    :param label: what the fingerprint leaves out; empty where it has the source.
-    :param sources: what the digest of the source is of.
-    """
-
-    values: tuple[Value, ...]
-    label: str = ""
-    sources: tuple[object, ...] = ()
-
-    def made_of(self, space: Space) -> Iterator[Digest]:
-        """What the digests stand for."""
-        for value in self.values:
-            if value.name == "space":
-                yield of_candidates(str(value.value), space.listed())
-            elif value.name == "source":
-                parts = [part for source in self.sources for part in parts_of(source).items()]
-                yield of_parts(str(value.value), dict(parts))
-
-
-def fingerprint(
-    space: Space, version: object, sources: tuple[object, ...], searched: Sequence[Value] = ()
-) -> Fingerprint:
-    """The fingerprint of a choice; its values are sorted by name.
-
-    :param version: anything with a stable form that the caller changes when a choice is no longer good.
-    :param sources: see :func:`~pytest_autotune.tuners.function.identity.source_text`.
-    :param searched: how the search and its measurements differ from the usual.
-    :raises UncacheableError: when the version has no stable form.
-    """
-    values = [Value("space", space.digest, "digest"), *searched]
-    texts = [source_text(source) for source in sources]
-    known = [text for text in texts if text is not None]
-    if known:
-        form = "digest" if all(isinstance(source, (str, Path)) for source in sources) else FORM
-        values.append(Value("source", known[0] if len(known) == 1 else digest("\n".join(known)), form))
-    if version is not None:
-        values.append(stable_value("version", version))
-    label = ""
-    if not known:
-        label = f"fingerprint: space{'' if version is None else ' and version'} only"
-    elif len(known) < len(texts):
-        label = "fingerprint: without a source that cannot be read"
-    return Fingerprint(tuple(sorted(values, key=lambda value: value.name)), label, sources)
-
-
 def how_measured(measuring: Measuring, on_gpu: bool) -> Iterator[Value]:
     """What is measured, where it is not the usual: with the L2 cache flushed, by another clock.
 
@@ -116,27 +68,55 @@ def _own_text(own: object) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What one call asks for."""
+    """What one call asks for.
+
+    :param fingerprint: sorted by name.
+    :param sources: what the digest of the source is of.
+    :param label: what the fingerprint leaves out; empty where it has the source.
+    """
 
     problem: Problem
-    fingerprint: Fingerprint
+    fingerprint: tuple[Value, ...]
     plan: Plan
+    sources: tuple[object, ...]
+    label: str
 
     @classmethod
     def of(cls, kernel: str, key: object, plan: Plan, version: object, source: object) -> Request:
         """What a call of ``tune()`` with these arguments asks for.
 
+        :param version: anything with a stable form that the caller changes when a choice is no longer good.
         :raises UncacheableError: when a part of it has no stable form.
         """
         problem = Problem(NAME, kernel, key_values(key), plan.processor.device)
-        searched = (*how_measured(plan.measuring, plan.processor.on_gpu), *how_searched(plan.strategy, plan.space))
+        values = [Value("space", plan.space.digest, "digest")]
+        values += [*how_measured(plan.measuring, plan.processor.on_gpu), *how_searched(plan.strategy, plan.space)]
+        if version is not None:
+            values.append(stable_value("version", version))
         sources = sources_of(source, plan.callbacks.run, plan.callbacks.compile)
-        return cls(problem, fingerprint(plan.space, version, sources, searched), plan)
+        texts = [source_text(source) for source in sources]
+        known = [text for text in texts if text is not None]
+        label = "fingerprint: without a source that cannot be read" if len(known) < len(texts) else ""
+        if known:
+            form = "digest" if all(isinstance(source, (str, Path)) for source in sources) else FORM
+            values.append(Value("source", known[0] if len(known) == 1 else digest("\n".join(known)), form))
+        else:
+            label = f"fingerprint: space{'' if version is None else ' and version'} only"
+        return cls(problem, tuple(sorted(values, key=lambda value: value.name)), plan, sources, label)
 
     @property
     def identity(self) -> Identity:
         """What the process remembers a choice by."""
-        return Identity(self.problem, self.fingerprint.values)
+        return Identity(self.problem, self.fingerprint)
+
+    def made_of(self) -> Iterator[Digest]:
+        """What the digests of the fingerprint stand for."""
+        for value in self.fingerprint:
+            if value.name == "space":
+                yield of_candidates(str(value.value), self.plan.space.listed())
+            elif value.name == "source":
+                parts = [part for source in self.sources for part in parts_of(source).items()]
+                yield of_parts(str(value.value), dict(parts))
 
     def candidates(self) -> list[Candidate]:
         """All configurations; of a space that is too large to be listed some, the same in every run."""
@@ -163,16 +143,15 @@ def choose(session: Session | None, request: Request, forget: Callable[[], objec
         return found
     if session is None or session.paused or session.ignores(NAME, problem.kernel):
         return _search(request.plan, problem, workers_of(session)).best.configuration
-    values = request.fingerprint.values
     with session.tuning(
         problem,
-        values,
+        request.fingerprint,
         request.on_offer,
         # The first one is that of the tuner itself.
         Versions((("pytest-autotune", version_of("pytest_autotune")), *versions_of(*_LIBRARIES).each)),
-        request.fingerprint.label,
+        request.label,
         request.candidates,
-        partial(request.fingerprint.made_of, request.plan.space),
+        request.made_of,
     ) as tuning:
         if tuning.lookup.inside:  # a test that uses it is to ask for it, too: else that would not be known
             session.at_next_test(forget)

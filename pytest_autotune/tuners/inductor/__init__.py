@@ -97,7 +97,7 @@ class Adapter:
             yield
 
     def untracked(self) -> list[str]:
-        """Kernels that were measured outside the first call, where the run's door is."""
+        """Kernels that were measured outside the first call, where the session is asked."""
         return sorted(self._kernels.untracked)
 
 

@@ -132,7 +132,7 @@ class Kernels(Part):
         self._neighbours: dict[int, Neighbours] = {}
         #: What a race has found of the launchers that Inductor asks for now, in milliseconds.
         self._raced_ms: dict[Any, float] = {}
-        #: Kernels that were measured without passing the door.
+        #: Kernels that were measured without asking the session.
         self.untracked: set[str] = set()
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
@@ -177,7 +177,7 @@ class Kernels(Part):
         if self._session.may_race(search.problem):  # its first call races all candidates
             search.compiles_all = True
         elif len(search.configs) > 1 or descends(autotuner):
-            with self._door(search) as tuning:
+            with self._tuning(search) as tuning:
                 while tuning.entry is not None and tuning.entry.choice is not None:
                     choice = tuning.entry.choice
                     try:
@@ -284,7 +284,7 @@ class Kernels(Part):
             return None
         return Search(autotuner, problem, configs, results, label)
 
-    def _door(self, search: Search) -> Any:
+    def _tuning(self, search: Search) -> Any:
         if self._session.policy.picks:  # the next test asks again what it runs with
             self._session.at_next_test(forget_compiled)
         return self._session.tuning(search.problem, (), search.offers, versions(), search.label, search.candidates)
@@ -304,7 +304,7 @@ class Kernels(Part):
             return autotuner.run(*args, **kwargs)
         if not self._acts_on(autotuner):
             return autotuner.run(*args, **kwargs)
-        with self._door(search) as tuning:
+        with self._tuning(search) as tuning:
             while tuning.entry is not None and tuning.entry.choice is not None:
                 choice = tuning.entry.choice
                 if choice.params in search.rejected:

@@ -94,7 +94,7 @@ class Choices:
         if identity is None:
             return None
         self._compiled.forget(autotuner, call.tuning_key)
-        with self._door(call, function, configs, identity) as tuning:
+        with self._tuning(call, function, configs, identity) as tuning:
             if self._take(call, identity, tuning):
                 self._forget_before_the_next_test(call, tuning.lookup)
                 return True
@@ -135,7 +135,7 @@ class Choices:
             )
         return on
 
-    def _door(
+    def _tuning(
         self, call: Call, function: FunctionType, configs: Sequence[Any], identity: CallIdentity
     ) -> AbstractContextManager[Tuning]:
         session = self._session

@@ -65,7 +65,7 @@ class _Chosen:
 class Compilations:
     """Watches ``triton.compiler.compile`` in one process, and notes what choices are compiled for.
 
-    The first call of a key comes by the door. A later one that differs in what no key has, such as an alignment, has
+    The first call of a key asks the session. A later one that differs in what no key has, such as an alignment, has
     Triton compile again, and is seen there: by the autotuner that launches then, and what that is known to run with.
     """
 
