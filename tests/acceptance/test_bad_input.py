@@ -335,7 +335,7 @@ def test_help_tells_of_every_option_and_ini_value(serial_suite: Suite) -> None:
         assert f"--autotune-{name}" in output
         assert f"autotune_{name.replace('-', '_')} (" in output
     flags = set(re.findall(r"--autotune-[a-z-]+", output))
-    assert len(flags - {"--autotune-"}) == 12, flags
+    assert len(flags - {"--autotune-"}) == 13, flags
     assert "command line: pytest-autotune --help; documentation: docs/" in output
     assert "more than N problems, or P% of them" in output
     assert "%%" not in output
