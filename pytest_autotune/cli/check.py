@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Set
 from contextlib import suppress
 from functools import lru_cache
@@ -26,7 +25,7 @@ from pytest_autotune.cli.export import exported_defects
 from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, problem_text, safe, whole
 from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
 
-#: Of each kind of useless entries so many are shown one by one.
+#: So many useless entries are shown one by one.
 _SHOWN = 10
 
 
@@ -98,17 +97,14 @@ def _useless(path: str, cache: Cache, known: Set[str], root: str) -> Iterator[st
     is_text = is_file and format_of(Path(path)) is Format.TEXT
     text = stores.file_bytes(path).split(b"\n") if is_text else []
     lines = [f":{number}" for number, line in enumerate(text, 1) if line.startswith(b"entries")]
-    found: Counter[str] = Counter()
-    for number, entry in enumerate(cache.entries):
-        kind, what = _defect(entry, known, root)
-        found[kind] += bool(kind)
-        if kind and found[kind] <= _SHOWN:
-            yield f"{safe(path)}{lines[number] if lines else ''}: {what}"
-    yield from (f"{safe(path)}: {some - _SHOWN} more {kind}" for kind, some in found.items() if some > _SHOWN)
+    found = [(number, what) for number, entry in enumerate(cache.entries) if (what := _defect(entry, known, root))]
+    yield from (f"{safe(path)}{lines[number] if lines else ''}: {what}" for number, what in found[:_SHOWN])
+    if len(found) > _SHOWN:
+        yield f"{safe(path)}: {len(found) - _SHOWN} more entries of no use"
 
 
-def _defect(entry: Entry, known: Set[str], root: str) -> tuple[str, str]:
-    """Of which kind an entry is that can be of no use, and what is wrong with it; empty for others.
+def _defect(entry: Entry, known: Set[str], root: str) -> str:
+    """What is wrong with an entry that can be of no use; empty for others.
 
     :param known: the tuners that have an adapter.
     :param root: the folder that the kernels' packages are in.
@@ -116,15 +112,12 @@ def _defect(entry: Entry, known: Set[str], root: str) -> tuple[str, str]:
     problem = entry.problem
     if not known & {problem.tuner, problem.library}:
         tuner = safe(problem.tuner)
-        what = f"no adapter for the tuner {tuner} is installed here (--tuner={tuner} where it is elsewhere)"
-        return "of tuners without an adapter", what
+        return f"no adapter for the tuner {tuner} is installed here (--tuner={tuner} where it is elsewhere)"
     if entry.choice is None and not entry.candidates and not entry.native:
-        return "without a result", f"{problem_text(problem)} has no result"
+        return f"{problem_text(problem)} has no result"
     if any(part.value != part.value for part in (*problem.key, *entry.fingerprint)):
-        return "not to be found", f"{problem_text(problem)} has a value that equals nothing"
-    if _are_functions(problem.library) and (gone := _lacks(problem.kernel, root)):
-        return "of kernels that are not there", safe(gone)
-    return "", ""
+        return f"{problem_text(problem)} has a value that equals nothing"
+    return safe(_lacks(problem.kernel, root)) if _are_functions(problem.library) else ""
 
 
 @lru_cache
