@@ -32,7 +32,7 @@ SWEPT = 1000
 #: A larger space is not raced as a whole.
 MOST_RACED = 1000
 #: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
-_LIBRARIES = ("torch", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
+_LIBRARIES = ("torch", "triton", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
 
 
 def how_measured(measuring: Measuring, on_gpu: bool) -> Iterator[Value]:
