@@ -242,18 +242,6 @@ def test_a_hit_leaves_the_autotuner_as_a_tuning_would(session, monkeypatch, caps
     assert "Triton autotuning" not in capsys.readouterr().out
 
 
-def test_a_choice_that_is_no_longer_a_candidate_is_stale_and_tuned(session) -> None:
-    recorded = session(dumping=True)
-    call(copy_kernel(Bench(best=64)))
-    loaded = session(recorded.entries)
-
-    assert call(copy_kernel(None, blocks=[16, 32])) in (16, 32)
-    assert loaded.outcomes == ["stale"]
-    assert loaded.lookups[0].tuned
-    assert "search changed" in loaded.lookups[0].reason
-    assert "BLOCK=64" in loaded.lookups[0].reason
-
-
 def test_pruning_that_removes_the_choice_makes_it_stale(session) -> None:
     recorded = session(dumping=True)
     call(copy_kernel(Bench(best=64)))
@@ -426,35 +414,6 @@ def test_heuristics_made_before_the_hook_are_in_the_key(session) -> None:
     assert "heuristics.n.limit" in [value.name for value in first.lookups[0].problem.key]
 
 
-@pytest.mark.parametrize("order", ["heuristics outside", "heuristics inside"])
-def test_heuristics_on_either_side_are_covered(session, order: str) -> None:
-    heuristics = triton.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})
-
-    def kernel(bench: Any) -> Any:
-        @triton.jit
-        def copy(x, y, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
-            offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-            tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
-
-        if order == "heuristics outside":
-            return heuristics(triton.autotune(configs(), key=["n", "EVEN"], do_bench=bench)(copy))
-        return triton.autotune(configs(), key=["n"], do_bench=bench)(heuristics(copy))
-
-    def run(made: Any) -> None:
-        made[grid](torch.ones(128), torch.zeros(128), 100)
-
-    recorded = session(dumping=True)
-    run(kernel(Bench()))
-    loaded = session(recorded.entries)
-    bench = Bench()
-    run(kernel(bench))
-
-    assert bench.calls == 0
-    assert loaded.outcomes == ["hit"]
-    keys = [value.name for value in recorded.lookups[0].problem.key]
-    assert ("EVEN" in keys) == (order == "heuristics outside")
-
-
 @pytest.mark.parametrize(
     ("value", "encoded"),
     [
@@ -494,18 +453,6 @@ def test_every_kind_of_key_value_is_recorded_and_found_again(session, value: Any
     assert loaded.outcomes == ["hit"]
 
 
-def test_true_one_and_one_point_zero_are_one_problem_as_they_are_to_triton(session) -> None:
-    @triton.jit
-    def nothing(n: tl.constexpr, BLOCK: tl.constexpr):
-        pass
-
-    first = session(dumping=True)
-    for n in (True, 1, 1.0):
-        triton.autotune(configs(), key=["n"], do_bench=Bench())(nothing)[(1,)](n)
-
-    assert len({lookup.problem for lookup in first.lookups}) == 1
-
-
 def test_a_key_without_a_stable_form_is_uncacheable_and_never_written(session) -> None:
     first = session(dumping=True)
     kernel = copy_kernel(Bench(), key=("x", "n"))
@@ -526,33 +473,6 @@ def test_arguments_by_position_and_by_keyword_are_one_problem(session) -> None:
     copy_kernel(Bench())[grid](y=y, x=x, n=100)
 
     assert len({lookup.problem for lookup in first.lookups}) == 1
-
-
-def test_kernels_of_a_factory_share_a_name_and_are_told_apart_by_their_closure(session) -> None:
-    def make(scale: float, bench: Any) -> Any:
-        @triton.autotune(configs=configs(), key=["n"], do_bench=bench)
-        @triton.jit
-        def scaled(x, y, n, BLOCK: tl.constexpr):
-            offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-            tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n) * scale, mask=offsets < n)
-
-        return scaled
-
-    def run(kernel: Any) -> None:
-        # The interpreter knows no closures: it fails at the launch, after the tuning.
-        with contextlib.suppress(triton.runtime.errors.InterpreterError):
-            kernel[grid](torch.ones(128), torch.zeros(128), 100)
-
-    recorded = session(dumping=True)
-    for scale, best in ((2.0, 16), (3.0, 64)):
-        run(make(scale, Bench(best, launches=False)))
-    loaded = session(recorded.entries)
-    kernels = [make(scale, Bench()) for scale in (2.0, 3.0)]
-    for kernel in kernels:
-        run(kernel)
-
-    assert loaded.outcomes == ["hit", "hit"]
-    assert [kernel.best_config.kwargs["BLOCK"] for kernel in kernels] == [16, 64]
 
 
 def test_one_function_under_two_candidate_lists_has_two_entries(session) -> None:

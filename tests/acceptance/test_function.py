@@ -191,18 +191,6 @@ def test_when_every_candidate_fails_the_test_is_told_three_reasons_and_nothing_i
     loaded.stdout.fnmatch_lines(["E *TuningError: function:lib.k (n=1): all 5 candidates failed: *", "1 hit"])
 
 
-def test_a_key_without_a_stable_form_is_told_limited_and_never_written(suite: Suite, section: Any) -> None:
-    a_suite(suite).serial.dump()
-    a_suite(suite, SUITE.replace('"dtype": "fp16"', '"dtype": [object()]'))
-
-    result = suite.load("--autotune-dump=other.textproto", "--autotune-max-misses=0")
-
-    assert result.ret == 1
-    assert section(result)[0].startswith("UNCACHEABLE ")
-    assert "dtype" in section(result)[0] or "object" in section(result)[0]
-    assert not (suite.folder / "other.textproto").exists()
-
-
 def test_an_edit_of_what_a_lambda_calls_makes_its_choices_stale(suite: Suite, section: Any) -> None:
     a_suite(suite, SUITE.replace("run=run", "run=lambda config: run(config)"))
     report = suite.report("--autotune-dump=cache.textproto")
@@ -275,11 +263,11 @@ def test_workers_that_ask_at_once_measure_one_at_a_time(serial_suite: Suite) -> 
         from pytest_autotune import Measuring
 
         def clock(call):
-            path = os.environ["TOY_LOG"] + ".busy"
-            file = os.open(path, os.O_CREAT | os.O_EXCL)  # fails where another worker measures
+            with open(os.environ["TOY_LOG"], "a") as log:
+                log.write("begins\\n")
             time.sleep(0.1)
-            os.close(file)
-            os.unlink(path)
+            with open(os.environ["TOY_LOG"], "a") as log:
+                log.write("ends\\n")
             return float(call())
 
         @pytest.mark.parametrize("m", range(6))
@@ -294,3 +282,4 @@ def test_workers_that_ask_at_once_measure_one_at_a_time(serial_suite: Suite) -> 
     result = serial_suite.dump("-pxdist", "-n2")
 
     result.assert_outcomes(passed=6)
+    assert serial_suite.log.read_text().split() == ["begins", "ends"] * 12

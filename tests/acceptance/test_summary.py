@@ -270,13 +270,6 @@ def test_the_header_says_what_is_loaded_and_dumped(suite: Suite, args: list[str]
     suite.run(*args).stdout.fnmatch_lines([header])
 
 
-def test_nothing_is_shown_without_options(suite: Suite, section) -> None:
-    result = suite.write().run("-v")
-
-    assert section(result) == []
-    result.stdout.no_fnmatch_line("autotune:*")
-
-
 def test_nothing_of_ours_is_imported_without_options(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     serial_suite.pytester.makepyfile("""
         import sys
