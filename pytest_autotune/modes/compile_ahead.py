@@ -75,10 +75,10 @@ class CompileAhead(Mode):
         self._seconds: list[float] = []
         self._failures: list[str] = []
 
-    def collected(self, run: Session, beside: Beside) -> None:
+    def collected(self, session: Session, beside: Beside) -> None:
         usable = cores(devices.cpu().multiprocessors) // beside.processes
         threads = min(max(usable - 1, self._always), MOST_THREADS)
-        if run.index is None or beside.folder is None or not threads or in_distributed_run():
+        if session.index is None or beside.folder is None or not threads or in_distributed_run():
             return
         jobs = beside.jobs()
         if not jobs:
@@ -87,7 +87,7 @@ class CompileAhead(Mode):
             self._membership = Membership(beside.folder)
         except OSError:  # reported when the run began
             return
-        run.compile_in(beside.folder)
+        session.compile_in(beside.folder)
         self._pool = CompilePool(min(threads, len(jobs))).__enter__()
         for job in jobs:
             self._pool.submit(self._do, job)

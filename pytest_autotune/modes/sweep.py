@@ -82,13 +82,13 @@ class Sweep(Mode):
         return [distinct[encoded] for encoded in ranked[first:] + ranked[:first]]
 
     def sources(
-        self, run: Session, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
+        self, session: Session, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
     ) -> Sequence[Source]:
         """One for each candidate; where the tuner cannot use it, the next one has the next."""
         if candidates is None:
-            run.note(f"{problem.tuner} does not say what its candidates are: in a sweep, too, it chose by itself")
+            session.note(f"{problem.tuner} does not say what its candidates are: in a sweep, too, it chose by itself")
             return ()
-        with run.guard(problem.tuner, "candidates()"):
+        with session.guard(problem.tuner, "candidates()"):
             ordered, refused = self.ordered(problem, candidates()), dict[int, str]()
             return [Swept(ordered, number, refused) for number in range(len(ordered))]
         return ()

@@ -180,17 +180,17 @@ class Verify(Mode):
     def has_turn(self, problem: Problem, *, now: bool = False) -> bool:
         return self._share.has_turn(problem) and not (now and self._why_not)
 
-    def race(self, run: Session, tuning: Tuning, contest: Callable[[], Any]) -> None:
+    def race(self, session: Session, tuning: Tuning, contest: Callable[[], Any]) -> None:
         lookup = tuning.lookup
         try:
             brought: Contest | OwnRace | str = contest()
         except Exception as error:
             brought = error_line(error)
         if why := brought if isinstance(brought, str) else self._why_not:
-            run.append(Verdict(why).event(lookup))
+            session.append(Verdict(why).event(lookup))
             return
         assert not isinstance(brought, str)
-        with run.claimed(race_of(lookup.identity)) as is_mine:
+        with session.claimed(race_of(lookup.identity)) as is_mine:
             if not is_mine:  # another worker races it, or has
                 return
             started = time.perf_counter()
@@ -198,7 +198,7 @@ class Verify(Mode):
             took_s = time.perf_counter() - started
             self._left_s -= took_s
             took_s += brought.spent_s if isinstance(brought, Contest) else 0.0
-            run.append(replace(verdict, seconds=significant(took_s)).event(lookup))
+            session.append(replace(verdict, seconds=significant(took_s)).event(lookup))
 
     def _verdict(self, tuning: Tuning, brought: Contest | OwnRace) -> Verdict:
         device = tuning.lookup.problem.device

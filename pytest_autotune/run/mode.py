@@ -141,14 +141,14 @@ class Mode:
     def __str__(self) -> str:
         return ""
 
-    def collected(self, run: Session, beside: Beside) -> None:
+    def collected(self, session: Session, beside: Beside) -> None:
         """The tests are known, and none has begun."""
 
     def begin_test(self) -> None:
         """A test begins."""
 
     def sources(
-        self, run: Session, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
+        self, session: Session, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
     ) -> Sequence[Source]:
         """Where the choice for a lookup comes from, where the mode picks candidates."""
         return ()
@@ -160,7 +160,7 @@ class Mode:
         """
         return False
 
-    def race(self, run: Session, tuning: Tuning, contest: Callable[[], Any]) -> None:
+    def race(self, session: Session, tuning: Tuning, contest: Callable[[], Any]) -> None:
         """Race the loaded choice that ``tuning`` has, which is used whatever comes of that.
 
         :param contest: gives what its tuner brings: see :meth:`pytest_autotune.run.tuning.Tuning.race`.
