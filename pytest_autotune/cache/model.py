@@ -20,8 +20,8 @@ from pytest_autotune.cache.foreign_text import tuple_words
 Scalar = bool | int | float | str | None
 
 _SCALARS = frozenset({bool, int, float, str, type(None)})
-_INT64 = range(-(2**63), 2**63)
-_UINT32 = range(2**32)
+INT64 = range(-(2**63), 2**63)
+UINT32 = range(2**32)
 _BY_NAME = attrgetter("name")
 
 #: The name of a value of a fingerprint: the digest of the candidates that pruning left, where they are fewer.
@@ -55,7 +55,7 @@ class Value:
         kind = self.value.__class__
         if kind not in _SCALARS:
             raise UncacheableError(f"{self.name} is a {_type_name(self.value)}, which has no stable form")
-        if kind is int and self.value not in _INT64:
+        if kind is int and self.value not in INT64:
             raise UncacheableError(f"{self.name} is an integer beyond 64 bits")
         if kind is str:
             _check_text(self.name, self.value)
@@ -115,7 +115,7 @@ def plain_value(name: str, value: object, type: str = "") -> Value:
         return Value(name, value, type)
     if isinstance(value, int):
         number = int(value)
-        return Value(name, number, type) if number in _INT64 else Value(name, str(number), "int")
+        return Value(name, number, type) if number in INT64 else Value(name, str(number), "int")
     if isinstance(value, float) and value == value:
         return Value(name, float(value), type)
     raise UncacheableError(f"{name} is a {_type_name(value)}, which has no stable form")
@@ -173,7 +173,7 @@ class Device:
     def __post_init__(self) -> None:
         check_name(self.name)
         check_name(self.arch)
-        if self.multiprocessors not in _UINT32:
+        if self.multiprocessors not in UINT32:
             raise UncacheableError(f"{self.name} has a number of multiprocessors that does not fit 32 bits")
 
     @property

@@ -106,7 +106,8 @@ def decode(data: bytes, format: Format, where: str) -> Cache:
         _check_what_it_is(words, format, where)
         if format is Format.BINARY and words:
             raise CacheError(where, "holds text, not binary data", "name it .textproto, .yaml or .json") from None
-        raise _damaged(error) from None
+        remedy = error.remedy or "mend it, or restore it from version control"
+        raise CacheError(error.where, error.found, remedy) from None
     return replace(cache, entries=one_of_each(cache.entries))
 
 
@@ -128,10 +129,6 @@ def _words(data: bytes, format: Format, where: str) -> str:
     if "\0" in words or data[0] < 9:
         raise CacheError(where, f"holds binary data, not {format.value}", "is it a .pb file?")
     return words
-
-
-def _damaged(error: CacheError) -> CacheError:
-    return CacheError(error.where, error.found, error.remedy or "mend it, or restore it from version control")
 
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"

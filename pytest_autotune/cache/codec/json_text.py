@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import NoReturn
 
 from pytest_autotune.cache.codec.mapping import Plain, for_json, from_mapping, to_mapping
-from pytest_autotune.cache.codec.schema import twice
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 
@@ -32,7 +32,8 @@ def decode(text: str, where: str) -> Cache:
     def once(pairs: list[tuple[str, object]]) -> Plain:
         plain = dict(pairs)
         if len(plain) < len(pairs):
-            raise CacheError(where, f'the name "{twice(name for name, _ in pairs)}" stands twice in one object')
+            ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+            raise CacheError(where, f'the name "{name}" stands twice in one object')
         return plain
 
     def no_constant(constant: str) -> NoReturn:

@@ -16,9 +16,7 @@ from typing import Any, NoReturn
 
 from pytest_autotune.cache.codec.schema import (
     FORMAT_VERSION,
-    INT64,
     MESSAGES,
-    UINT32,
     UPGRADE,
     check_version,
     device_ids,
@@ -27,6 +25,8 @@ from pytest_autotune.cache.codec.schema import (
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.made_of import digests_of, known_digests
 from pytest_autotune.cache.model import (
+    INT64,
+    UINT32,
     Cache,
     Candidate,
     Device,

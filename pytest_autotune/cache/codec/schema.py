@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import Enum
-from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_autotune.cache.errors import CacheError
@@ -15,8 +14,6 @@ from pytest_autotune.cache.model import Device, Entry, Identity
 FORMAT_VERSION = 1
 
 UPGRADE = "upgrade pytest-autotune"
-UINT32 = range(2**32)
-INT64 = range(-(2**63), 2**63)
 
 
 class Field(NamedTuple):
@@ -76,14 +73,6 @@ def check_version(version: int, where: str) -> None:
     raise CacheError(
         where, f"format_version {version} is newer than this pytest-autotune reads ({FORMAT_VERSION})", UPGRADE
     )
-
-
-def twice(names: Iterable[str]) -> str:
-    """A name that stands there twice; empty where none does."""
-    ordered = list(names)
-    if len(set(ordered)) == len(ordered):
-        return ""
-    return next(name for name, following in pairwise(sorted(ordered)) if name == following)
 
 
 def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from pytest_autotune.cache.codec.mapping import Plain, from_mapping, to_mapping
-from pytest_autotune.cache.codec.schema import INT64, MESSAGES, UINT32
+from pytest_autotune.cache.codec.schema import MESSAGES
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Cache, Entry, Problem
+from pytest_autotune.cache.model import INT64, UINT32, Cache, Entry, Problem
 
 _HEADER = "# proto-file: pytest_autotune/cache/autotune_cache.proto\n# proto-message: pytest_autotune.AutotuneCache\n"
 # Of a comment that names a problem.
