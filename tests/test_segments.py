@@ -98,6 +98,15 @@ def objects(url: str) -> list[str]:
 # What users see.
 
 
+def test_a_marker_may_name_a_url(serial_suite: Suite, url: str) -> None:
+    test = f"import pytest\n@pytest.mark.autotune_cache(load={url!r})\ndef test(tune): tune('k', m=1)"
+    serial_suite.write(test_one="def test(tune): tune('k', m=1)").run(f"--autotune-dump={url}")
+
+    serial_suite.write(test_one=test).run("--autotune-dump=other.textproto")
+
+    assert serial_suite.tunings == []
+
+
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 def test_what_one_run_has_tuned_another_machine_has(
     pytester: pytest.Pytester, monkeypatch, section, url: str, distribution: list[str]

@@ -24,6 +24,7 @@ def dump(
     :param log: keeps, for the next run, what is in no file where the dump cannot be written.
     """
     nothing = Cache()
+    request = replace(request, shared=bool(location.url))
     result: Result | None = None
     if not beginning.held.entries:
         result = settle(beginning, collected, nothing, request)

@@ -295,7 +295,6 @@ class Controller:
         policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
         return Request(
             dumps=options.dump is not None,
-            shared=options.dump is not None and bool(options.dump.location.url),
             prune=options.update == "prune",
             new_only=options.update == "new",
             keep_candidates=options.keep_candidates,
