@@ -26,6 +26,7 @@ import torch
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
+from triton.compiler.errors import CompilationError
 from triton.runtime import autotuner as autotuner_module
 from triton.runtime import driver
 
@@ -239,7 +240,7 @@ def test_a_kernel_that_triton_refuses_is_refused_at_every_launch(run) -> None:
         at = tl.arange(0, BLOCK)
         tl.store(x + at, tl.load(x + at) + held)
 
-    with pytest.raises(LookupError, match="no text"):
+    with pytest.raises((LookupError, CompilationError)):  # the latter with Triton 3.4
         refused[(1,)](torch.zeros(16), BLOCK=16)
 
 
@@ -354,6 +355,7 @@ class Holder(threading.Thread):
                 Log(self.folder, "another").append(self.publish.event)
 
 
+@pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
 def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compiled, tmp_path, threads) -> None:
     tuned = run(dumping=True)
     call(product_kernel([config(block) for block in CONFIGS]))

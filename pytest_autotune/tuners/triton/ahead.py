@@ -55,8 +55,10 @@ class Ahead:
         :raises HookError: where this Triton is not known to compile so.
         """
         index = self._session.index
-        device = _known_device(index) if index is not None else None
-        if index is None or device is None or not environment.reads_what_others_compile():
+        if index is None or not any(entry.compiled for entry in index if entry.problem.tuner == NAME):
+            return
+        device = _known_device(index)
+        if device is None or not environment.reads_what_others_compile():
             return
         apart.check_version()
         cache_folder = environment.cache_folder()
