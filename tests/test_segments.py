@@ -166,6 +166,19 @@ def test_what_others_tuned_is_neither_unused_nor_replaced_but_by_who_prunes(seri
     assert len(held(url)) == 3, "what was removed is tuned and kept again"
 
 
+def test_a_choice_that_is_found_slower_is_replaced_for_all(serial_suite: Suite, url: str) -> None:
+    suite = serial_suite.write(test_a="def test(tune): print('chosen', tune('k', times={'a': 10.0, 'b': 20.0}))")
+    suite.run(f"--autotune-dump={url}")
+    (before,) = held(url)
+
+    suite.run(f"--autotune-load={url}", "--autotune-verify", "--autotune-update", TOY_TIMES="a=30.0 b=20.0")
+    result = suite.run(f"--autotune-load={url}", "-s")
+
+    (after,) = held(url)
+    assert (before.generation, after.generation, suite.tunings) == (0, 1, [])
+    assert "chosen b" in result.stdout.str()
+
+
 def test_without_credentials_nothing_is_written_and_a_file_is_left_to_send(
     serial_suite: Suite, section, url: str, monkeypatch, proxy
 ) -> None:
