@@ -33,6 +33,7 @@ TRITON = (
 )
 TORCH = ("tests/test_inductor.py tests/test_inductor_benchmarks.py tests/test_function_tuner.py",)
 JAX = ("tests/test_xla_deviceless.py tests/test_xla_files.py tests/acceptance/test_xla.py",)
+STORES = ("tests/test_segments.py",)
 FORMATS = ("tests/test_formats.py tests/test_formats_fuzz.py tests/test_binary.py tests/test_stores.py",)
 
 
@@ -74,6 +75,7 @@ def _python(version: str) -> Version:
 #: How the tests of a library are run with a version of it.
 LIBRARIES: dict[str, Callable[[str], Version]] = {
     "jax": _jax,
+    "obstore": lambda version: Version((f"obstore=={version}",), STORES),
     "protobuf": lambda version: Version((f"protobuf=={version}",), FORMATS),
     "pytest": lambda version: Version((f"pytest=={version}",)),
     "python": _python,
@@ -85,6 +87,7 @@ TO_TRY = {
     "torch": ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"],
     "jax": ["0.10.2", "0.11.2"],
     "protobuf": ["5.29.6", "6.33.6"],
+    "obstore": ["0.9.0", "0.11.1"],
     "pytest": ["8.0.0", "8.4.2"],
     "python": ["3.10", "3.12", "3.13"],
 }
