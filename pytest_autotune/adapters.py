@@ -6,7 +6,7 @@ An adapter is a class that fits :class:`Adapter`, named by an entry point of the
 
 from __future__ import annotations
 
-from pytest_autotune.cache.made_of import of_candidates, of_parts
+from pytest_autotune.cache.digest_parts import of_candidates, of_parts
 from pytest_autotune.cache.model import (
     Candidate,
     Device,

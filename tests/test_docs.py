@@ -89,7 +89,11 @@ def test_the_reference_names_each_key_of_the_json_report(tmp_path: Path) -> None
     result = Result(rows=(row,))
     sections = []
     (tmp_path / "misses.jsonl").touch()
-    values = {"word": "on", "paths": [CacheArgument(Location.of("misses.jsonl", tmp_path), "--autotune-problems")]}
+    values = {
+        "word": "on",
+        "switch": True,
+        "paths": [CacheArgument(Location.of("misses.jsonl", tmp_path), "--autotune-problems")],
+    }
     for mode in MODES:
         given = {option.name: mode.parse("all") if option.kind == mode.name else None for option in mode.options}
         made = mode.make({**given, **{one.name: values[one.kind] for one in mode.options if one.kind in values}})

@@ -27,7 +27,7 @@ from pytest_autotune.tuners.triton.specialisation_text import (
     parsed,
     text_of,
 )
-from pytest_autotune.workers.events import COMPILED_FOR, Event
+from pytest_autotune.workers.events import SPECIALISATION, Event
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
 
@@ -210,7 +210,7 @@ def dumped(held: Cache, lookups: list[Entry], *workers: list[Event], prune: bool
 
 
 def met(one: Entry, text: str) -> Event:
-    return Event(COMPILED_FOR, data={"entry": one.identity.digest, "text": text})
+    return Event(SPECIALISATION, data={"entry": one.identity.digest, "text": text})
 
 
 def test_what_any_worker_met_is_said_in_any_order() -> None:

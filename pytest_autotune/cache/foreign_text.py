@@ -78,9 +78,9 @@ def tuple_words(encoded: str) -> str:
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
-def _part_words(kind: str, literal: str, type: str) -> str:
+def _part_words(kind: str, literal: str, type_name: str) -> str:
     scalar = _unquoted(_unquoted(literal)) if kind == "str" else _unquoted(literal)
-    return tuple_words(scalar) if type == "tuple" else scalar
+    return tuple_words(scalar) if type_name == "tuple" else scalar
 
 
 def _unquoted(literal: str) -> str:

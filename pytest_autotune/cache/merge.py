@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from pytest_autotune.cache.diff import ChangeKind, diff
-from pytest_autotune.cache.made_of import digests_of, known_digests
+from pytest_autotune.cache.digest_parts import digests_of, known_digests
 from pytest_autotune.cache.model import Cache, Candidate, Digest, Entry, Identity, Problem, before_pruning
 from pytest_autotune.cache.ties import Measured, keeps, ranked
 

@@ -353,7 +353,7 @@ NO_VERSIONS = Versions()
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a digest of a fingerprint is made of, in short; told, never compared. See :mod:`~.cache.made_of`.
+    """What a digest of a fingerprint is made of, in short; told, never compared. See :mod:`~.cache.digest_parts`.
 
     :param id: the digest itself, as it is the value of a part of a fingerprint.
     """

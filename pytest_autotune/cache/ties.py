@@ -8,7 +8,7 @@ Of candidates that measuring cannot tell apart the one that is kept already is c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_autotune.cache.model import Candidate, Device, Entry
@@ -41,7 +41,7 @@ def tie_on_gpu(best_us: float) -> float:
     return max(TIE, min(TIE_US / best_us, NOISE)) if best_us else TIE
 
 
-def kept_within(device: Device, best_us: float) -> float:
+def hysteresis(device: Device, best_us: float) -> float:
     """The share of the best time, in microseconds, by which a choice that is kept may be slower and still stays.
 
     More than a tie: what was one by half the noise less when it was chosen is no worse now.
@@ -55,7 +55,7 @@ def tied_within(device: Device, best_us: float, chosen_us: float) -> float:
 
     :param chosen_us: the time of what was chosen, which was as good unless more than noise speaks against it.
     """
-    noise, slower = kept_within(device, best_us), chosen_us / best_us - 1
+    noise, slower = hysteresis(device, best_us), chosen_us / best_us - 1
     if noise == NOISE_OF_INTERPRETER:
         return noise
     return max(TIE if noise == NOISE_ON_CPU else tie_on_gpu(best_us), slower if slower <= noise else 0.0)
@@ -71,7 +71,7 @@ def settle(
     """Which candidate to choose.
 
     :param times: of the candidates that may be chosen, by their position in the list; one at least. Any unit.
-    :param noise: a share of the best time, see :func:`noise_of` and :func:`kept_within`.
+    :param noise: a share of the best time, see :func:`noise_of` and :func:`hysteresis`.
     :param kept: the position of the choice that is kept already. It stays while it is within the noise.
     :param error: by which share of the best time the difference between two candidates may be wrong. What it
         hides is a tie, within the noise.
@@ -85,7 +85,12 @@ def settle(
         tolerated = max(tie, min(error(number, best), noise))
         return times[number] <= times[best] * (1 + tolerated)
 
-    return min(number for number in times if is_as_good(number))
+    return next(number for number in preferred(times) if is_as_good(number))
+
+
+def preferred(numbers: Iterable[int]) -> list[int]:
+    """Candidates by their position in the list; of those that are as good, the first of these is chosen."""
+    return sorted(numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ def keeps(old: Entry, new: Entry) -> bool:
         return True
     times = {number: one.time_us for number, one in enumerate(new.candidates) if one.time_us is not None}
     kept = next((number for number in times if new.candidates[number].same_configuration(old.choice)), None)
-    return kept is not None and settle(times, kept_within(new.problem.device, best_us), kept) == kept
+    return kept is not None and settle(times, hysteresis(new.problem.device, best_us), kept) == kept
 
 
 def best_time_us(entry: Entry) -> float:

@@ -78,13 +78,13 @@ def _layout(path: str, cache: Cache) -> Iterator[str]:
     """What is not as it is written; nothing where every byte is, and for a folder, which is written file by file."""
     if stores.is_url(path) or Location.of(path, Path()).is_folder:
         return
-    format = format_of(Path(path), path)
-    data, as_written = stores.file_bytes(path), encode(cache, format)
+    form = format_of(Path(path), path)
+    data, as_written = stores.file_bytes(path), encode(cache, form)
     if data == as_written:
         return
     pairs = zip(data.split(b"\n"), as_written.split(b"\n"), strict=False)
     line = next((number for number, (one, other) in enumerate(pairs, 1) if one != other), 1)
-    where = safe(path) if format is Format.BINARY else f"{safe(path)}:{line}"
+    where = safe(path) if form is Format.BINARY else f"{safe(path)}:{line}"
     yield (
         f"{where}: is not as pytest-autotune writes it: not sorted, laid out otherwise, or with something twice, of "
         "which only the faster one is used (--fix writes it again)"

@@ -17,7 +17,7 @@ _XLA = "xla"
 
 
 @click.command("convert", short_help="write a cache in another form, or between XLA's own files and caches")
-@click.argument("input", metavar="IN", type=PATH)
+@click.argument("source", metavar="IN", type=PATH)
 @click.argument("output", metavar="OUT", type=PATH)
 @click.option("--from", "from_", type=click.Choice([_XLA]), help="IN is a file that XLA wrote.")
 @click.option("--to", type=click.Choice([_XLA]), help="Write a file that XLA can load.")
@@ -32,7 +32,7 @@ _XLA = "xla"
     help='With --from=xla: what the entries were tuned on, as "NVIDIA H200,sm_90,132" (XLA does not write it down).',
 )
 def command(
-    input: str, output: str, from_: str | None, to: str | None, xla_format: str | None, device: str | None
+    source: str, output: str, from_: str | None, to: str | None, xla_format: str | None, device: str | None
 ) -> None:
     """Write the cache IN as OUT, in the form that the suffix of OUT stands for; what OUT held is replaced."""
     if device is not None and from_ is None:
@@ -40,9 +40,9 @@ def command(
     if xla_format is not None and to is None:
         raise CacheError("--xla-format", "says what to write for XLA", "add --to=xla")
     on = _device(device) if device is not None else None
-    cache = _read_xla(input, on) if from_ else _read_whole(input)
+    cache = _read_xla(source, on) if from_ else _read_whole(source)
     if to:
-        print_lines([safe(_write_xla(cache, input, output, xla_format))])
+        print_lines([safe(_write_xla(cache, source, output, xla_format))])
         return
     stores.check_writable(output)
     updated = stores.update(output, lambda now: cache)
@@ -80,7 +80,7 @@ def _read_xla(path: str, device: Device | None = None) -> Cache:
     return entries.to_cache(files.read(stores.file_bytes(path), files.is_text(Path(path)), path), device)
 
 
-def _write_xla(cache: Cache, input: str, output: str, wanted: str | None) -> str:
+def _write_xla(cache: Cache, source: str, output: str, wanted: str | None) -> str:
     from pytest_autotune.tuners.xla import entries, files
 
     ours = [entry for entry in cache.entries if entry.problem.tuner == entries.NAME]
@@ -89,9 +89,11 @@ def _write_xla(cache: Cache, input: str, output: str, wanted: str | None) -> str
     layout = files.Layout(wanted) if wanted else next(iter(found), None)
     chosen = [entry for entry in theirs if entry.layout is layout]
     if layout is None or not chosen:
-        raise CacheError(input, f"holds no entries of XLA{f' in its {wanted} format' if wanted else ''}")
+        raise CacheError(source, f"holds no entries of XLA{f' in its {wanted} format' if wanted else ''}")
     if wanted is None and len(found) > 1:
-        raise CacheError(input, "holds entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy")
+        raise CacheError(
+            source, "holds entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy"
+        )
     if os.path.exists(output) and stores.file_bytes(output) and not _is_of_xla(output):
         raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")
     stores.replace_file(output, files.write(chosen, layout, files.is_text(Path(output))))

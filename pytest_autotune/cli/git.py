@@ -167,13 +167,13 @@ def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
     What only one side changed is changed; of two entries of one problem and fingerprint, the one stays that a run
     would keep. Exit status 1 where one side cannot be read, or is empty: then OURS is as it was.
     """
-    format = format_of(Path(path), path)
+    form = format_of(Path(path), path)
     try:
         versions = {"ours": ours, "theirs": theirs}
-        sides = {name: whole(decode(stores.file_bytes(side), format, path)) for name, side in versions.items()}
+        sides = {name: whole(decode(stores.file_bytes(side), form, path)) for name, side in versions.items()}
         before = stores.file_bytes(ancestor)  # empty where both sides added the file
-        combined = combine(sides, decode(before, format, path) if before.strip() else Cache())
-        stores.replace_file(ours, encode(combined.cache, format))
+        combined = combine(sides, decode(before, form, path) if before.strip() else Cache())
+        stores.replace_file(ours, encode(combined.cache, form))
     except CacheError as error:
         print_lines([f"{NAME}: {safe(path)}: cannot be merged as a cache: {error}"], err=True)
         return FOUND

@@ -79,14 +79,14 @@ def _totals(groups: _Groups, number: int) -> str:
     :param number: of all entries of the cache.
     """
     entries = [entry for members in groups.values() for entry in members]
-    told = [
+    counts = [
         counted(len(entries), "entry"),
         counted(len({name for name, _ in groups}), "kernel"),
         counted(len({device for _, device in groups}), "device"),
         f"{_tuned_in(entries)} of tuning",
     ]
     left_out = number - len(entries)
-    return ", ".join([*told, *([f"{left_out} not shown"] if left_out else [])])
+    return ", ".join([*counts, *([f"{left_out} not shown"] if left_out else [])])
 
 
 def _tuned_in(entries: Sequence[Entry]) -> str:

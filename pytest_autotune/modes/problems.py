@@ -87,9 +87,9 @@ def _read(path: str, where: str) -> list[Wanted]:
         raise CacheError(where, error.found) from None
     for number, line in enumerate(lines, 1):
         try:
-            told = json.loads(line)
-            key = frozenset((one_line(str(name)), value) for name, value in told["key"].items())
-            found.append(Wanted(one_line(str(told["tuner"])), one_line(str(told["kernel"])), key))
+            given = json.loads(line)
+            key = frozenset((one_line(str(name)), value) for name, value in given["key"].items())
+            found.append(Wanted(one_line(str(given["tuner"])), one_line(str(given["kernel"])), key))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise CacheError(f"{where}:{number}", "is no problem that pytest_autotune.use() reported") from None
     return found

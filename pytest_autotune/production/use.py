@@ -221,7 +221,7 @@ def use(
 
     To be called in the library's ``__init__``. In a run of pytest with the plugin it does nothing.
 
-    :param package: the library's; kernels of others are left alone.
+    :param package: the library's; those of others are bypassed.
     :param resource: the cache, a file in the package, or an absolute path.
     :param on_miss: for what was not tuned. ``"first"``: the tuner's first candidate that works. ``"nearest"``: the
         choice of the nearest problem, else the first. ``"tune"``: as without this. ``"error"``: LookupError.

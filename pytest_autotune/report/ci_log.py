@@ -57,12 +57,12 @@ def _by_place(result: Result) -> Mapping[str, Mapping[Place, list[Finding]]]:
         # Of a test whose worker died, only its name is known.
         known = [_place(result, test) for test in row.tests]
         rows[max(known, key=lambda one: one.line > 0, default=NOWHERE)].append(row)
-    told = [(place, one) for place, those in rows.items() for one in not_covered(result, those)]
+    placed = [(place, one) for place, those in rows.items() for one in not_covered(result, those)]
     others = (one for one in findings(result, each=True) if one.word not in NOT_COVERED)
     others = (one for one in others if one.test or one.fails or one.word == "UNTRACKED")
-    told += [(_place(result, one.test), one) for one in others if one.word != "UNUSED"]
+    placed += [(_place(result, one.test), one) for one in others if one.word != "UNUSED"]
     found: Mapping[str, defaultdict[Place, list[Finding]]] = {"error": defaultdict(list), "warning": defaultdict(list)}
-    for place, one in told:
+    for place, one in placed:
         found["error" if one.fails else "warning"][place].append(one)
     return found
 

@@ -92,8 +92,8 @@ def _folded(
             yield _of_row(word, replace(row, reason=row.reason + _DRAWN) if row in drawn else row, fails)
         elif together[0] is row:
             common = tuple(value for value, *others in _parts(together) if all(one == value for one in others))
-            told = [", ".join(filter(None, [noun(len(together), word), "; ".join(_keys(together))])), _why(together)]
-            what = "; ".join(filter(None, told)) + (_DRAWN if all(one in drawn for one in together) else "")
+            parts = [", ".join(filter(None, [noun(len(together), word), "; ".join(_keys(together))])), _why(together)]
+            what = "; ".join(filter(None, parts)) + (_DRAWN if all(one in drawn for one in together) else "")
             test, *others = dict.fromkeys(one.tests[0] if one.tests else "" for one in together)
             problem = described(replace(row.problem, key=common))
             yield Finding(word, problem, what, test, fails, len(together), len(others))

@@ -40,16 +40,16 @@ class Limit:
             raise ValueError(problem)
         return cls(text, count=count)
 
-    def exceeded_by(self, number: int, all: int) -> bool:
-        """Whether ``number`` out of ``all`` is more than this allows; exact, never rounded."""
+    def exceeded_by(self, number: int, of: int) -> bool:
+        """Whether ``number`` out of ``of`` is more than this allows; exact, never rounded."""
         if self.percent is None:
             assert self.count is not None
             return number > self.count
-        return Decimal(number) * 100 > self.percent * all
+        return Decimal(number) * 100 > self.percent * of
 
-    def compared(self, number: int, all: int) -> str:
+    def compared(self, number: int, of: int) -> str:
         """What was compared, in words: ``"3 > 2"`` or ``"3 of 20 > 5%"``."""
-        return f"{number} > {self.text}" if self.percent is None else f"{number} of {all} > {self.text}"
+        return f"{number} > {self.text}" if self.percent is None else f"{number} of {of} > {self.text}"
 
 
 def judge(

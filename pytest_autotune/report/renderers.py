@@ -46,9 +46,9 @@ class FileRenderer:
 
 #: Every renderer that is a file.
 FILES = (
-    FileRenderer("JSON", (".json",), r'\s*\{\s*"format_version":\s*\d+,\s*"complete":', "json_report", "to_json"),
     FileRenderer("HTML", (".html",), r"(?s)<!doctype html>.*<title>Autotune report</title>", "html", "to_html"),
     FileRenderer("Markdown", (".md",), r"# Autotune cache\n", "markdown", "to_markdown"),
+    FileRenderer("JSON", (".json",), r'\s*\{\s*"format_version":\s*\d+,\s*"complete":', "json_report", "to_json"),
 )
 
 #: The suffixes that a report may have.

@@ -189,5 +189,5 @@ class Mode:
         return ()
 
     def section(self, result: Result) -> Section:
-        """What it says at the end; its own events are among those that were collected."""
+        """What it says at the end; the events of all modes are in ``result.collected.others``."""
         return Section(self.name, str(self))

@@ -31,7 +31,7 @@ from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress, in_wo
 from pytest_autotune.run.sources import Caches, Loaded, OtherWorker, Remembered, Source, fallbacks
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.workers.coordinator import Claim, Coordinator
-from pytest_autotune.workers.events import COMPILED_FOR, Event, Log
+from pytest_autotune.workers.events import SPECIALISATION, Event, Log
 
 
 def raise_refusal(message: str) -> NoReturn:
@@ -71,7 +71,7 @@ class Session(Notes):
         self.paused = False
         self.versions: dict[str, Versions] = {}
         #: (entry, text) of what choices were compiled for.
-        self._compiled_for: set[tuple[str, str]] = set()
+        self._specialisations: set[tuple[str, str]] = set()
         #: What is tuned now.
         self.progress = progress or Progress()
         #: What the run itself loaded, without the caches of a single test; None when nothing is.
@@ -185,12 +185,12 @@ class Session(Notes):
         inside = self._outermost
         own = self._caches.own
         lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label, inside=inside, cache=own)
-        made_of = partial(self._parts, problem.tuner, digests)
+        digest_parts = partial(self._parts, problem.tuner, digests)
         with ExitStack() as held:
             other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)
-            loaded = Loaded(self._caches, self.policy, offered, made_of, moves)
+            loaded = Loaded(self._caches, self.policy, offered, digest_parts, moves)
             sources = self._sources(lookup, offered, candidates, loaded, other)
-            tuning = Tuning(self, lookup, versions, made_of, sources)
+            tuning = Tuning(self, lookup, versions, digest_parts, sources)
             try:
                 tuning.ask()
                 self._of_thread.outermost = inside or problem.name
@@ -330,7 +330,7 @@ class Session(Notes):
 
     @property
     def searches(self) -> int:
-        """How many searches have begun behind the door."""
+        """How many searches have begun through the session."""
         return self.progress.searches
 
     def racer(self, problem: Problem, *, now: bool = False) -> Mode | None:
@@ -377,9 +377,9 @@ class Session(Notes):
         """
         return self.guarded("lock", self._coordinator.measuring(on), False)
 
-    def was_compiled_for(self, entry: Entry, text: str) -> None:
+    def specialised(self, entry: Entry, text: str) -> None:
         """Write down what an entry's choice was compiled for, where a dump is to have it."""
         met = (entry.identity.digest, text)
-        if self.policy.dumping and met not in self._compiled_for:
-            self._compiled_for.add(met)
-            self.append(Event(COMPILED_FOR, data={"entry": met[0], "text": text}))
+        if self.policy.dumping and met not in self._specialisations:
+            self._specialisations.add(met)
+            self.append(Event(SPECIALISATION, data={"entry": met[0], "text": text}))

@@ -21,7 +21,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome, is_ignored
 from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.result import NO_CHANGES, Request, Result
 from pytest_autotune.run.rows import rows_of
-from pytest_autotune.workers.events import COMPILED_FOR, Event
+from pytest_autotune.workers.events import SPECIALISATION, Event
 
 #: Who has measured what was recovered.
 INTERRUPTED_RUN = "an earlier run"
@@ -314,7 +314,7 @@ def with_compiled(lookups: Iterable[Lookup], events: Iterable[Event], *, anew: b
     """
     texts: defaultdict[str, set[str]] = defaultdict(set)
     for event in events:
-        if event.kind == COMPILED_FOR:
+        if event.kind == SPECIALISATION:
             texts[str(event.data.get("entry"))].add(str(event.data.get("text")))
 
     def noted(lookup: Lookup) -> Lookup:

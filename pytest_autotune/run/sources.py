@@ -15,8 +15,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from pytest_autotune.cache.diff import winner
+from pytest_autotune.cache.digest_parts import LONGEST, difference
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.made_of import LONGEST, difference
 from pytest_autotune.cache.model import Candidate, Digest, Entry, Identity, Problem, Value, before_pruning, is_part
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, OnMiss, OnStale, Outcome, Policy
 from pytest_autotune.run.nearest import nearest, nearest_entries
@@ -101,7 +101,7 @@ class Loaded(Source):
     """What is loaded; without anything loaded, it leaves a lookup as it is.
 
     :param offered: whether an entry's choice is among the candidates now.
-    :param made_of: what the digests of the fingerprint stand for.
+    :param digest_parts: what the digests of the fingerprint stand for.
     :param moves: entries of its source under another name may be the kernel's own.
     """
 
@@ -110,13 +110,13 @@ class Loaded(Source):
         caches: Caches,
         policy: Policy,
         offered: Callable[[Entry], bool],
-        made_of: Callable[[], Iterable[Digest]] = tuple,
+        digest_parts: Callable[[], Iterable[Digest]] = tuple,
         moves: bool = False,
     ) -> None:
         self._caches = caches
         self._policy = policy
         self._offered = offered
-        self._made_of = made_of
+        self._digest_parts = digest_parts
         self._moves = moves
 
     def ask(self, lookup: Lookup) -> Answer:
@@ -181,7 +181,7 @@ class Loaded(Source):
         reason = f"{', '.join(changed)} changed"
         if not is_part(fingerprint) and closest.fingerprint == before_pruning(fingerprint):
             reason = "pruning makes candidates that are not in the list, which were not measured"
-        elif words := _differences(closest, fingerprint, self._made_of):
+        elif words := _differences(closest, fingerprint, self._digest_parts):
             said = [words[name] if len(changed) == 1 else f"{name}: {words[name]}" for name in changed if name in words]
             reason += f" ({'; '.join(said)})"
         if usable is None and not closest.every_failed:
@@ -217,7 +217,7 @@ class Loaded(Source):
 
 
 def _differences(
-    entry: Entry, fingerprint: tuple[Value, ...], made_of: Callable[[], Iterable[Digest]]
+    entry: Entry, fingerprint: tuple[Value, ...], digest_parts: Callable[[], Iterable[Digest]]
 ) -> dict[str, str]:
     """What changed in the parts of a fingerprint since an entry was made, in words, as far as both sides say."""
     noted = {digest.id: digest for digest in entry.digests}
@@ -225,7 +225,7 @@ def _differences(
     differing = [name for name in old.keys() | now.keys() if old.get(name) != now.get(name)]
     found = {name: words for name in differing if (words := _in_plain(old.get(name), now.get(name)))}
     changed = [part for part in entry.fingerprint if part.name in now and part != now[part.name]]
-    noted_now = {digest.id: digest for digest in made_of()} if any(part.value in noted for part in changed) else {}
+    noted_now = {digest.id: digest for digest in digest_parts()} if any(part.value in noted for part in changed) else {}
     for part in changed:
         before, after = noted.get(str(part.value)), noted_now.get(str(now[part.name].value))
         if before and after and (words := difference(part.name, before, after)):

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_autotune.modes import MODES, Option
+from pytest_autotune.report.renderers import SUFFIXES
+from pytest_autotune.tuners import TUNERS
 
 #: Of values that may also be a number in TOML.
 NUMBER = "number"
@@ -79,12 +81,14 @@ OPTIONS = (
         "switch",
         "Fail a complete run that leaves loaded entries unused; a run of a part of the suite is not judged",
     ),
-    Option("report", "paths", "Write a report of the run: .html, .md or .json. Repeatable", "PATH"),
+    Option(
+        "report", "paths", f"Write a report of the run: a name that ends in {', '.join(SUFFIXES)}. Repeatable", "PATH"
+    ),
     Option(
         "tuners",
         "names",
-        "Act only on these tuners, separated by commas, each with those below it: triton, inductor, xla, function, "
-        "those of other packages",
+        f"Act only on these tuners, separated by commas, each with those below it: {', '.join(TUNERS)}, those of other "
+        "packages",
         "NAMES",
         "all that are known",
     ),

@@ -145,7 +145,7 @@ class TestProcess:
 
         def jobs() -> Sequence[Job]:
             is_part = self._deselected > 0 or _is_part(session.config)
-            return self.hooks.prepare(Suite(tuple(tuple(_made_of(item)) for item in session.items), is_part))
+            return self.hooks.prepare(Suite(tuple(tuple(_parts_of(item)) for item in session.items), is_part))
 
         for mode in self._options.modes:
             with self.session.guard("session", mode.name):
@@ -255,7 +255,7 @@ def _is_part(config: pytest.Config) -> bool:
     return typed and not all((config.invocation_params.dir / arg).is_dir() for arg in config.args)
 
 
-def _made_of(item: pytest.Item) -> Iterator[object]:
+def _parts_of(item: pytest.Item) -> Iterator[object]:
     """What a test calls, as far as pytest knows: its function, its fixtures' and what it is parametrized with."""
     found: Any = item
     yield getattr(found, "obj", None)

@@ -31,7 +31,7 @@ TUNED, FAILED = "tuned", "failed"
 #: A loaded choice was raced.
 RACED = "raced"
 #: What an entry's choice was compiled for.
-COMPILED_FOR = "compiled for"
+SPECIALISATION = "specialisation"
 #: The process has ended, and this is what it reports of itself.
 END = "end"
 

@@ -22,8 +22,8 @@ from pytest_autotune.cache.codec.schema import (
     device_ids,
     unknown_field,
 )
+from pytest_autotune.cache.digest_parts import digests_of, known_digests
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.made_of import digests_of, known_digests
 from pytest_autotune.cache.model import (
     INT64,
     UINT32,

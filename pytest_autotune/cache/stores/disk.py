@@ -134,9 +134,9 @@ class FileStore(PathStore):
     """Keeps a cache in one file."""
 
     def _read(self, missing_ok: bool) -> Cache:  # an empty file is like a missing one
-        format = format_of(self._path, self._where)
+        form = format_of(self._path, self._where)
         data = bytes_of(self._path, self._where, missing_ok)
-        return Cache() if missing_ok and not data.strip() else decode(data, format, self._where)
+        return Cache() if missing_ok and not data.strip() else decode(data, form, self._where)
 
     @property
     def _lock(self) -> Path:

@@ -197,8 +197,8 @@
     const chosen = row.candidates[row.chosen];
     const marks = timed.slice(0, SHOWN).filter((one) => one !== chosen).map((one) => tick(one, ""));
     if (chosen && chosen.time !== null) marks.push(tick(chosen, "chosen"));
-    const told = `${count(row.candidates.length, "candidate")}, the fastest takes ${time(best)}`;
-    return svg("svg", { class: "strip", viewBox: "0 0 120 18", role: "img", "aria-label": told },
+    const label = `${count(row.candidates.length, "candidate")}, the fastest takes ${time(best)}`;
+    return svg("svg", { class: "strip", viewBox: "0 0 120 18", role: "img", "aria-label": label },
       svg("line", { x1: 3, x2: 117, y1: 9, y2: 9, class: "axis" }), ...marks);
   }
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pytest_autotune.cache.made_of import of_candidates, of_parts
+from pytest_autotune.cache.digest_parts import of_candidates, of_parts
 from pytest_autotune.cache.model import Candidate, Digest, Entry, Identity, Problem, Value, Versions
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
@@ -109,7 +109,7 @@ class Request:
         """What the process remembers a choice by."""
         return Identity(self.problem, self.fingerprint)
 
-    def made_of(self) -> Iterator[Digest]:
+    def digest_parts(self) -> Iterator[Digest]:
         """What the digests of the fingerprint stand for."""
         for value in self.fingerprint:
             if value.name == "space":
@@ -151,7 +151,7 @@ def choose(session: Session | None, request: Request, forget: Callable[[], objec
         Versions((("pytest-autotune", version_of("pytest_autotune")), *versions_of(*_LIBRARIES).each)),
         request.label,
         request.candidates,
-        request.made_of,
+        request.digest_parts,
     ) as tuning:
         if tuning.lookup.inside:  # a test that uses it is to ask for it, too: else that would not be known
             session.at_next_test(forget)
@@ -243,8 +243,8 @@ def _search(
         raise TuningError(f"{problem}: nothing can be tuned while a CUDA graph is captured (call it once before)")
     with random_state_kept():
         try:
-            told = () if tuning is None else (tuning.tries, tuning.races)
-            return search(plan, workers, hold, *told)
+            reports = () if tuning is None else (tuning.tries, tuning.races)
+            return search(plan, workers, hold, *reports)
         except TuningError as error:
             raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
 

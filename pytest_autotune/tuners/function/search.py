@@ -167,7 +167,7 @@ class Bench:
         self._expected: tuple[type[BaseException], ...] = (*plan.callbacks.expected, UnusableTimesError)
         #: The caller's own benchmark, which is taken as it is: it measures each candidate once.
         self._own = how.clock if callable(how.clock) else None
-        self._race = Race(self._clock, how.limits, self._expected, told=races)
+        self._race = Race(self._clock, how.limits, self._expected, progress=races)
         self._trials: list[Trial] = []
         #: The trials by the numbers that they have in the race.
         self._racing: list[int] = []

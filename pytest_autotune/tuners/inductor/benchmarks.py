@@ -136,7 +136,7 @@ class Benchmarks(Part):
         search = self._searches[-1]
         with self.held():
             try:
-                race = Race(self._clock_now(), told=search.races)
+                race = Race(self._clock_now(), progress=search.races)
                 race.probe(runners(autotuner, launchers, args, kwargs))
                 race.finish()
             except Exception:  # one of them fails: Inductor knows what to do about it

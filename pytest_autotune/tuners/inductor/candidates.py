@@ -32,7 +32,7 @@ def params_of(config: Any) -> Params:
     return tuple(plain_value(name, value) for name, value in values.items())
 
 
-def made_of(pattern: Any, params: Params) -> Any:
+def config_with(pattern: Any, params: Params) -> Any:
     """A configuration with these params, of the kind that the pattern is."""
     config = copy.deepcopy(pattern)
     values = {value.name: value.value for value in params}
@@ -95,7 +95,7 @@ class Search:
     def _config(self, choice: Candidate) -> Any:
         """The candidate that is the choice, or one made of it."""
         found = next((config for config in self.configs if params_of(config) == choice.params), None)
-        return found if found is not None else made_of(self.configs[0], choice.params)
+        return found if found is not None else config_with(self.configs[0], choice.params)
 
     def narrow(self, choice: Candidate) -> None:
         """Leave one candidate to compile, or the one that a compile worker has compiled."""

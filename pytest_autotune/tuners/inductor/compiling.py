@@ -33,7 +33,7 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.inductor.candidates import Params, descends, made_of, params_of
+from pytest_autotune.tuners.inductor.candidates import Params, config_with, descends, params_of
 from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.protocol import HookError
 
@@ -268,7 +268,7 @@ class Neighbours:
         """A configuration, as compiled by a child; None where this process is to compile it."""
         params = params_of(config)
         best = min(self._times_ms, key=self._times_ms.__getitem__, default=params)
-        nearest = self._tried_from(made_of(config, best))
+        nearest = self._tried_from(config_with(config, best))
         next_but_one = chain.from_iterable(map(self._tried_from, nearest))
         for number, one in enumerate(chain(nearest, next_but_one)):
             is_idle = sum(not future.done() for future in self._futures.values()) < self._workers

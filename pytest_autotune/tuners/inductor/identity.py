@@ -72,14 +72,14 @@ def versions() -> Versions:
     return versions_of("torch", "triton")
 
 
-def device_of(type: str, index: int | None) -> Device:
-    """The device that torch knows by this type and index; of a CPU, with as many threads as torch uses."""
+def device_of(kind: str, index: int | None) -> Device:
+    """The device that torch knows by this kind and index; of a CPU, with as many threads as torch uses."""
     torch: Any = sys.modules["torch"]
-    if type == "cpu":
+    if kind == "cpu":
         return device.cpu(torch.get_num_threads())
-    if type in ("cuda", "hip"):
+    if kind in ("cuda", "hip"):
         return device.gpu(torch.cuda.current_device() if index is None else index)
-    return device.current_gpu() or Device(type, "")
+    return device.current_gpu() or Device(kind, "")
 
 
 def kernel_name(autotuner: Any) -> str:
@@ -199,13 +199,13 @@ def inputs_text(inputs: str) -> str:
 
 
 def _tensor_text(tensor: Sequence[Any]) -> str:
-    type, dtype, *numbers, offset = tensor
+    kind, dtype, *numbers, offset = tensor
     half, odd = divmod(len(numbers), 2)
     if odd:
         raise ValueError("sizes and strides do not go together")
     sizes, strides = numbers[:half], numbers[half:]
-    told = "" if strides == contiguous(sizes) else f" strides {strides}"
-    return f"{type} {dtype.removeprefix('torch.')}{sizes}{told}" + (f" offset {offset}" if offset else "")
+    laid_out = "" if strides == contiguous(sizes) else f" strides {strides}"
+    return f"{kind} {dtype.removeprefix('torch.')}{sizes}{laid_out}" + (f" offset {offset}" if offset else "")
 
 
 def contiguous(sizes: Sequence[Any]) -> list[Any]:

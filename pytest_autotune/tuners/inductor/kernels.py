@@ -164,15 +164,15 @@ class Kernels(Part):
         static_triton_bundle_key: Any = None,
     ) -> Any:
         """Stand in for ``precompile``: compile the choice alone, where there is one."""
-        compile = partial(original, autotuner, warm_cache_only, reload_kernel, static_triton_bundle_key)
+        compile_it = partial(original, autotuner, warm_cache_only, reload_kernel, static_triton_bundle_key)
         if warm_cache_only or not self._acts_on(autotuner):
-            return compile()
+            return compile_it()
         if "run" in vars(autotuner) or (autotuner in self._list_digests and autotuner.launchers):
             return None  # another graph has the same kernel, and its choice is made or will be
         search = self._search(autotuner, reload_kernel)
         if search is None:
-            if not self._is_compiled_ahead(original, autotuner, compile):
-                compile()
+            if not self._is_compiled_ahead(original, autotuner, compile_it):
+                compile_it()
             return None
         if self._session.may_race(search.problem):  # its first call races all candidates
             search.compiles_all = True
@@ -182,9 +182,9 @@ class Kernels(Part):
                     choice = tuning.entry.choice
                     try:
                         search.narrow(choice)
-                        finish = partial(self._settle, search, choice, compile)
+                        finish = partial(self._settle, search, choice, compile_it)
                         if not self._is_compiled_ahead(original, autotuner, finish):
-                            compile()
+                            compile_it()
                             search.settle(choice)
                         return None
                     except Exception as error:
@@ -192,7 +192,7 @@ class Kernels(Part):
                 tuning.postpone()  # to the first launch, if there is one
         search.widen()
         began = time.perf_counter()
-        compile()
+        compile_it()
         search.compiled_s = time.perf_counter() - began
         if search.compiles_all or len(autotuner.launchers) > 1 or descends(autotuner):
             autotuner.run = partial(self._first_run, search)
@@ -222,15 +222,15 @@ class Kernels(Part):
         autotuner.run = first_run
         return True
 
-    def _settle(self, search: Search, choice: Candidate, compile: Callable[[], object]) -> None:
+    def _settle(self, search: Search, choice: Candidate, compile_it: Callable[[], object]) -> None:
         """Leave the choice that a thread has compiled; where that fails all candidates, and search in this call."""
         try:
-            compile()
+            compile_it()
             search.settle(choice)
         except Exception as error:
             search.rejected[choice.params] = does_not_compile(error_line(error))
             search.widen()
-            compile()
+            compile_it()
             search.autotuner.run = partial(self._first_run, search)
 
     @property

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.model import Candidate, Entry
-from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, settle, tie_on_gpu
+from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, preferred, settle, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.launching import Launching, Racing, Result
 from pytest_autotune.tuners.measuring.times import (
@@ -130,7 +130,7 @@ class Race:
     :param worth: the first candidate holds the choice, until another one saves this share of that one's time; None
         where none holds it.
     :param now_s: tells the time, in seconds.
-    :param told: called, while nothing is timed, with how many candidates are still in the race, and how many there are.
+    :param progress: called, while nothing is timed, with how many candidates are still in the race, and of how many.
     """
 
     def __init__(
@@ -141,13 +141,13 @@ class Race:
         seed: int = 0,
         worth: float | None = None,
         now_s: Callable[[], float] = time.perf_counter,
-        told: Callable[[int, int], object] = lambda left, of: None,
+        progress: Callable[[int, int], object] = lambda left, of: None,
     ) -> None:
         self._limits = limits or Limits()
         self._launching = Launching(clock, expected, seed)
         self._worth = worth
         self._now_s = now_s
-        self._told = told
+        self._progress = progress
         self._candidates: list[Racing] = []
         #: Who is launched for each candidate that was probed: of those with the same code, the first.
         self._launched_for: list[Racing] = []
@@ -161,7 +161,7 @@ class Race:
         """Launch new candidates a few times; returns what became of these."""
         launching, first = self._launching, len(self._launched_for)
         new = self._entered(runners)
-        self._told(len(new), len(self._candidates))
+        self._progress(len(new), len(self._candidates))
         prepared_us: list[float] = []
         for _ in range(2):
             for timed in launching.timed(self._hopeful(new), 1, 0.0):
@@ -297,7 +297,7 @@ class Race:
 
     def _stage(self, left: Sequence[Racing], launches: int) -> None:
         """Run some rounds, again where they disagree with those before, and keep their times."""
-        self._told(len(left), len(self._candidates))
+        self._progress(len(left), len(self._candidates))
         while True:
             rounds, late = self._launching.rounds(left, launches)
             running = _running(left)
@@ -363,7 +363,7 @@ class Race:
                 break
             best, found = self._behind(left)
             deciding, is_open = [best], False
-            for number in sorted(found) if self._worth is None else sorted({0, best}):
+            for number in preferred(found) if self._worth is None else sorted({0, best}):
                 behind, error, tolerated = found.get(number, (math.inf, 0.0, 0.0))
                 if number != best and behind - SURE * error <= tolerated:
                     deciding.append(number)
@@ -383,7 +383,7 @@ class Race:
         if len(self._rounds) < (LEAST_ROUNDS if self._worth is None else LEAST_ROUNDS_HELD):
             return False
         _, found = self._behind(left)
-        behind, error, tolerated = found[min(found)]
+        behind, error, tolerated = found[preferred(found)[0]]
         return behind + (SURE if self._worth is None else VERY_SURE) * error < tolerated
 
 

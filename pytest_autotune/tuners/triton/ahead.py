@@ -144,8 +144,8 @@ def _compile(kernel: Any, config: Any, text: str, arch: str) -> bool:
     :param config: the choice.
     :raises Exception: where the text is none, or does not fit the kernel; or it does not compile.
     """
-    told = parsed(text)
-    if len(kernel.params) != len(told.parts):
+    noted = parsed(text)
+    if len(kernel.params) != len(noted.parts):
         raise NoText("another number of parameters")
     signature: dict[str, Any] = {}
     constants: dict[tuple[int, ...], Any] = {}
@@ -168,6 +168,6 @@ def _compile(kernel: Any, config: Any, text: str, arch: str) -> bool:
             assumed[path] = words
         return "constexpr"
 
-    for number, (parameter, part) in enumerate(zip(kernel.params, told.parts, strict=True)):
+    for number, (parameter, part) in enumerate(zip(kernel.params, noted.parts, strict=True)):
         signature[parameter.name] = kind_of(part, (number,), parameter)
-    return apart.compile_apart(kernel, signature, constants, assumed, {**config.all_kwargs(), **told.options}, arch)
+    return apart.compile_apart(kernel, signature, constants, assumed, {**config.all_kwargs(), **noted.options}, arch)

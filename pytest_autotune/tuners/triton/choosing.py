@@ -25,8 +25,8 @@ from pytest_autotune.tuners.triton.identity import (
     Call,
     CallIdentity,
     UncacheableProblem,
+    digest_parts,
     identity_of,
-    made_of,
     versions,
 )
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
@@ -157,7 +157,7 @@ class Choices:
             versions(),
             "measured in a CUDA graph" if getattr(call.autotuner, "use_cuda_graph", False) else "",
             candidates,
-            partial(made_of, call, identity.fingerprint, configs),
+            partial(digest_parts, call, identity.fingerprint, configs),
             meanwhile,
             moves=True,
         )

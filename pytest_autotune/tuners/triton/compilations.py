@@ -175,4 +175,4 @@ class Compilations:
                 if name not in names:
                     options[name] = compiler.option_of(kernel, name)
         held = [name for name in config.kwargs if name in names]
-        self._session.was_compiled_for(entry, text_of(source, held, options))
+        self._session.specialised(entry, text_of(source, held, options))

@@ -65,10 +65,10 @@ def _compile_in_threads(
 ) -> None:
     numbers = count(1)
 
-    def submit(compile: Callable[[], Any]) -> Future[Any]:
+    def submit(compile_one: Callable[[], Any]) -> Future[Any]:
         def compile_next() -> Any:
             tries(next(numbers), len(configs))
-            return compile()
+            return compile_one()
 
         return pool.submit(compile_next)
 

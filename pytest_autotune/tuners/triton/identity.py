@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from pytest_autotune import devices
-from pytest_autotune.cache.made_of import of_candidates, of_parts
+from pytest_autotune.cache.digest_parts import of_candidates, of_parts
 from pytest_autotune.cache.model import (
     MADE_ANEW,
     PRUNED,
@@ -228,7 +228,7 @@ def target_device() -> Device:
     return devices.cpu() if target.backend == "cpu" else Device(str(target.backend), environment.arch_of(target))
 
 
-def made_of(call: Call, fingerprint: Iterable[Value], configs: Sequence[Any]) -> Iterator[Digest]:
+def digest_parts(call: Call, fingerprint: Iterable[Value], configs: Sequence[Any]) -> Iterator[Digest]:
     """What the digests of a fingerprint stand for.
 
     :param configs: the candidates that pruning left.

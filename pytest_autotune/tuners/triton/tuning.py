@@ -126,7 +126,7 @@ def _race(
     if make_clock is None:
         return None
     started = time.time()
-    running = Race(make_clock(), expected=autotuners.expected_failures(), told=tuning.races)
+    running = Race(make_clock(), expected=autotuners.expected_failures(), progress=tuning.races)
     running.probe([runner(call, config, codes.get(config)) for config in configs])
     raced = running.finish()
     if running.disturbed:

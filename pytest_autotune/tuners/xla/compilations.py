@@ -77,19 +77,19 @@ class Compilations:
             self._folder.cleanup()
             self._folder = None
 
-    def watch(self, compile: Callable[[], Any], backend: Any, devices: Any, options: Any, program: str) -> Any:
+    def watch(self, compile_it: Callable[[], Any], backend: Any, devices: Any, options: Any, program: str) -> Any:
         """Do one compilation, and report what it looked up.
 
         :param options: JAX's ``CompileOptions``; changed in place.
         :param program: what JAX calls what is compiled.
-        :returns: what ``compile`` returns.
+        :returns: what ``compile_it`` returns.
         """
         compilation: _Compilation | None = None
         with self._bypassed_on_error():
             compilation = self._prepare(backend, devices, options, program)
         # XLA does not say when it begins to measure. Where each held the GPU for a whole compilation, four workers
         # took 1.6 times as long and chose no better (tests/benchmarks/jax_suite.py).
-        compiled = compile()
+        compiled = compile_it()
         if compilation is not None:
             lookups: Sequence[Lookup] = ()
             with self._bypassed_on_error():
@@ -232,8 +232,8 @@ def _objection(options: Any) -> str:
         if overrides.get(name):
             return f"the compiler option {name} is set: remove it, or leave XLA out with --autotune-tuners"
     # XLA's flags as it will see them; only some of them have a name in Python.
-    told = messages.parsed("xla.CompileOptionsProto", options.SerializeAsString())
-    found = told.executable_build_options.debug_options
+    parsed = messages.parsed("xla.CompileOptionsProto", options.SerializeAsString())
+    found = parsed.executable_build_options.debug_options
     settings = {field.name: int(getattr(found, field.name)) for field in found.DESCRIPTOR.fields}
     settings.update((name, _number(overrides[name])) for name in settings if name in overrides)
     level = settings.pop("xla_gpu_autotune_level")

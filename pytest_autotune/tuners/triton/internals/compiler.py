@@ -25,8 +25,9 @@ def compile_of(compiler: ModuleType) -> Callable[..., Any]:
 
     :raises HookError: where there is none, or it is called otherwise.
     """
-    compile = getattr(compiler, "compile", None)
-    return known(compile, "triton.compiler.compile", "triton", _COMPILE_PARAMETERS, and_others=True)
+    return known(
+        getattr(compiler, "compile", None), "triton.compiler.compile", "triton", _COMPILE_PARAMETERS, and_others=True
+    )
 
 
 def given_to_compile(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

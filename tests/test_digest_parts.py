@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.digest_parts import MOST, difference, of_candidates, of_parts
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.made_of import MOST, difference, of_candidates, of_parts
 from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Problem, Value
 from pytest_autotune.cache.ties import Measured
