@@ -281,15 +281,6 @@ def test_a_single_candidate_after_pruning_is_neither_measured_nor_counted(sessio
     assert first.lookups == []
 
 
-def test_kernels_decorated_before_the_hook_are_covered(session) -> None:
-    kernel = copy_kernel(Bench())
-    first = session(dumping=True)
-
-    call(kernel)
-
-    assert len(first.entries) == 1
-
-
 def test_subclasses_that_end_in_super_run_are_covered(session) -> None:
     class Cached(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -736,31 +727,3 @@ class TestConformance(AdapterConformance):
 
     def searches(self) -> int:
         return self._bench.calls // len(CONFIGS)
-
-
-@pytest.mark.parametrize("order", [(100, 40, 64), (40, 64, 100), (64, 100, 40)])
-def test_each_test_gets_the_choice_that_pruning_left_for_it_in_any_order_and_alone(session, order: Any) -> None:
-    def early(configs: Any, named: Any, **options: Any) -> Any:
-        return [config for config in configs if config.kwargs["BLOCK"] <= named["n"]]
-
-    def largest(kernel_call: Any, quantiles: Any = None) -> list[float]:
-        kernel_call()
-        config = dict(zip(kernel_call.__code__.co_freevars, kernel_call.__closure__, strict=True))["config"]
-        return [1.0 / config.cell_contents.kwargs["BLOCK"]] * 3
-
-    def kernel() -> Any:
-        return copy_kernel(largest, [16, 32, 64], key=(), prune_configs_by={"early_config_prune": early})
-
-    def chosen(one: Process, kernel: Any, n: int) -> int:
-        one.run.begin_test(f"test_{n}")
-        call(kernel, n)
-        return next(iter(kernel.cache.values())).kwargs["BLOCK"]
-
-    first, kernel_of_all = session(dumping=True), kernel()
-    assert [chosen(first, kernel_of_all, n) for n in order] == [min(64, n // 32 * 32) for n in order]
-    assert len({lookup.fingerprint for lookup in first.lookups}) == 2
-
-    for n in order:
-        alone = session(first.entries)
-        assert chosen(alone, kernel(), n) == min(64, n // 32 * 32)
-        assert alone.outcomes == ["hit"]

@@ -46,12 +46,13 @@ def bench(best: int = 64) -> Bench:
 def told_apart(session: Any) -> Callable[..., bool]:  # noqa: F811
     """Whether two kernels, tuned with different results, each get their own choice from the cache, as a hit."""
 
-    def told_apart(one: Make, other: Make, *arguments: Any) -> bool:
+    def told_apart(one: Make, other: Make, *arguments: Any, **again: Any) -> bool:
+        calls = [(one, arguments), (other, again.get("arguments", arguments))]
         recorded = session(dumping=True)
-        assert [run(make(bench(best)), *arguments) for make, best in ((one, 16), (other, 64))] == [16, 64]
+        assert [run(make(bench(best)), *given) for (make, given), best in zip(calls, CONFIGS, strict=True)] == CONFIGS
         loaded = session(recorded.entries)
-        chosen = [run(make(bench(best)), *arguments) for make, best in ((one, 64), (other, 16))]
-        return chosen == [16, 64] and loaded.outcomes == ["hit", "hit"]
+        chosen = [run(make(bench(best)), *given) for (make, given), best in zip(calls, CONFIGS[::-1], strict=True)]
+        return chosen == CONFIGS and loaded.outcomes == ["hit", "hit"]
 
     return told_apart
 
@@ -80,6 +81,17 @@ def with_heuristics(functions: dict[str, Any], bench: Any, key: tuple[str, ...] 
     tuned = triton.autotune(configs(), key=list(key), do_bench=bench)
     heuristics = triton.heuristics(functions)
     return heuristics(tuned(scaled)) if over else tuned(heuristics(scaled))
+
+
+def empty(bench: Any, candidates: Any = None, **options: Any) -> Any:
+    """A kernel for what is not about its body."""
+
+    @triton.autotune(candidates or configs(), key=["n"], do_bench=bench, **options)
+    @triton.jit
+    def nothing(x, y, n, OTHER: tl.constexpr = None, BLOCK: tl.constexpr = 1):
+        pass
+
+    return nothing
 
 
 def tensors(n: int = 100) -> tuple[Any, Any, int]:
@@ -190,12 +202,7 @@ def test_what_a_performance_model_leaves_does_not_serve_a_kernel_of_the_same_sou
                 is_best = closure_cells(kernel_call)["config"].kwargs["BLOCK"] == bench.best
                 return [1.0 if is_best else 2.0] * 3
 
-            @triton.autotune(configs([16, 32, 64]), key=["n"], do_bench=prefer, prune_configs_by=pruning)
-            @triton.jit
-            def plain(x, y, n, BLOCK: tl.constexpr):
-                pass
-
-            return plain
+            return empty(prefer, configs([16, 32, 64]), prune_configs_by=pruning)
 
         return tuned
 
@@ -242,17 +249,16 @@ def make_act(scale: Any) -> Any:
 
 
 @pytest.mark.parametrize("scales", [(2.0, 3.0), (tl.constexpr(2.0), tl.constexpr(3.0))], ids=["numbers", "constexprs"])
-def test_functions_of_a_factory_are_two_values_of_a_key(session, scales) -> None:  # noqa: F811
-    recorded = session(dumping=True)
-    chosen = [
-        run(with_function(bench(best)), *tensors(), make_act(scale))
-        for scale, best in zip(scales, (16, 64), strict=True)
-    ]
-    loaded = session(recorded.entries)
-    again = [run(with_function(bench()), *tensors(), make_act(scale)) for scale in scales]
+@pytest.mark.parametrize("keys", [["n", "ACT"], ["n"]], ids=["in the key", "only passed"])
+def test_functions_of_a_factory_that_are_passed_to_a_kernel_are_told_apart(told_apart, scales, keys) -> None:
+    def make(bench: Any) -> Any:
+        kernel = with_function(bench)
+        kernel.keys = keys
+        return kernel
 
-    assert chosen == again == [16, 64]
-    assert loaded.outcomes == ["hit", "hit"]
+    one, other = ((*tensors(), make_act(scale)) for scale in scales)
+
+    assert told_apart(make, make, *one, arguments=other)
 
 
 def test_a_function_in_the_key_that_carries_something_without_a_stable_form_is_uncacheable(session) -> None:  # noqa: F811
@@ -291,21 +297,6 @@ def test_helpers_of_a_factory_do_not_share_a_choice(told_apart) -> None:
     assert told_apart(*(lambda bench, scale=scale: with_helper(bench, make_act(scale)) for scale in (2.0, 3.0)))
 
 
-def test_a_function_that_is_passed_and_not_in_the_key_is_told_apart(session) -> None:  # noqa: F811
-    def make(bench: Any) -> Any:
-        kernel = with_function(bench)
-        kernel.keys = ["n"]
-        return kernel
-
-    recorded = session(dumping=True)
-    for scale, best in ((2.0, 16), (3.0, 64)):
-        run(make(bench(best)), *tensors(), make_act(scale))
-    loaded = session(recorded.entries)
-
-    assert [run(make(bench()), *tensors(), make_act(scale)) for scale in (2.0, 3.0)] == [16, 64]
-    assert loaded.outcomes == ["hit", "hit"]
-
-
 def hook_one(arguments: dict[str, Any]) -> None:
     arguments["seen"] = 1
 
@@ -322,12 +313,7 @@ def with_hooks(*hooks: Any, best: int = 0) -> Any:
         calls.append(1)
         return [1.0 if len(calls) - 1 == best else 2.0] * 3
 
-    @triton.autotune([triton.Config({"BLOCK": 16}, pre_hook=hook) for hook in hooks], key=["n"], do_bench=prefer)
-    @triton.jit
-    def plain(x, y, n, BLOCK: tl.constexpr):
-        pass
-
-    return plain
+    return empty(prefer, [triton.Config({"BLOCK": 16}, pre_hook=hook) for hook in hooks])
 
 
 @pytest.mark.parametrize("best", [0, 1])
@@ -369,12 +355,7 @@ class Hook:
 
 def test_what_may_change_of_a_hook_that_is_an_object_is_left_out_of_the_search(outcome_after) -> None:
     def hooked(value: int) -> Any:
-        @triton.autotune(configs([16, 32], pre_hook=Hook(value)), key=["n"], do_bench=bench())
-        @triton.jit
-        def plain(x, y, n, BLOCK: tl.constexpr):
-            pass
-
-        return plain
+        return empty(bench(), configs(pre_hook=Hook(value)))
 
     assert outcome_after(hooked(1), hooked(2), *tensors()) == "hit"
 
@@ -392,33 +373,21 @@ def descriptor(dtype: Any) -> Any:
     ],
     ids=["descriptor", "tuple", "nested"],
 )
-def test_dtypes_inside_an_argument_are_in_the_key(session, argument: Any, name: str) -> None:  # noqa: F811
-    def make(bench: Any) -> Any:
-        @triton.autotune(configs(), key=["n"], do_bench=bench)
-        @triton.jit
-        def nothing(x, n, BLOCK: tl.constexpr):
-            pass
+def test_dtypes_inside_an_argument_are_in_the_key(session, told_apart, argument: Any, name: str) -> None:  # noqa: F811
+    one, other = ((argument(dtype), None, 16) for dtype in (torch.float32, torch.float16))
 
-        return nothing
+    assert told_apart(empty, empty, *one, arguments=other)
 
     recorded = session(dumping=True)
-    for dtype, best in ((torch.float32, 16), (torch.float16, 64)):
-        run(make(bench(best)), argument(dtype), 16)
-    session(recorded.entries)
-
-    assert [run(make(bench()), argument(dtype), 16) for dtype in (torch.float32, torch.float16)] == [16, 64]
+    run(empty(bench()), *one)
     assert [value for value in recorded.lookups[0].problem.key if value.name == name] == [Value(name, "fp32", "dtype")]
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: (value,)], ids=["plain", "in a tuple"])
-def test_dtypes_of_triton_and_torch_are_two_values_of_a_key_as_they_are_to_triton(session, wrap) -> None:  # noqa: F811
-    recorded = session(dumping=True)
-    for value, best in ((tl.float16, 16), (torch.float16, 64)):
-        run(with_function(bench(best)), *tensors(), wrap(value))
-    loaded = session(recorded.entries)
+def test_dtypes_of_triton_and_torch_are_two_values_of_a_key_as_they_are_to_triton(told_apart, wrap) -> None:
+    one, other = ((*tensors(), wrap(value)) for value in (tl.float16, torch.float16))
 
-    assert [run(with_function(bench()), *tensors(), wrap(value)) for value in (tl.float16, torch.float16)] == [16, 64]
-    assert loaded.outcomes == ["hit", "hit"]
+    assert told_apart(with_function, with_function, *one, arguments=other)
 
 
 def test_the_value_of_an_enum_in_the_key_belongs_to_the_source(outcome_after) -> None:
@@ -434,18 +403,8 @@ def test_the_value_of_an_enum_in_the_key_belongs_to_the_source(outcome_after) ->
 
 def test_the_value_of_an_enum_in_a_candidate_belongs_to_the_search(outcome_after) -> None:
     def make(fast: int) -> Any:
-        mode = enum.Enum("Mode", {"FAST": fast})
-
-        @triton.autotune(
-            [triton.Config({"BLOCK": block, "MODE": mode.FAST}) for block in CONFIGS],  # type: ignore[attr-defined]
-            key=["n"],
-            do_bench=bench(),
-        )
-        @triton.jit
-        def nothing(x, y, n, MODE: tl.constexpr, BLOCK: tl.constexpr):
-            pass
-
-        return nothing
+        mode = enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
+        return empty(bench(), [triton.Config({"BLOCK": block, "OTHER": mode}) for block in CONFIGS])
 
     assert outcome_after(make(1), make(1), *tensors()) == "hit"
     assert outcome_after(make(1), make(2), *tensors()) == "stale"
@@ -453,16 +412,7 @@ def test_the_value_of_an_enum_in_a_candidate_belongs_to_the_search(outcome_after
 
 def test_candidates_that_differ_in_the_library_of_a_dtype_are_told_apart(session) -> None:  # noqa: F811
     def make(bench: Any) -> Any:
-        @triton.autotune(
-            [triton.Config({"BLOCK": 16, "DTYPE": dtype}) for dtype in (tl.float16, torch.float16)],
-            key=["n"],
-            do_bench=bench,
-        )
-        @triton.jit
-        def nothing(x, y, n, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
-            pass
-
-        return nothing
+        return empty(bench, [triton.Config({"BLOCK": 16, "OTHER": dtype}) for dtype in (tl.float16, torch.float16)])
 
     recorded = session(dumping=True)
     run(make(bench(64)), *tensors())

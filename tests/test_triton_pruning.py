@@ -114,6 +114,26 @@ def test_a_test_gets_the_same_candidates_and_choice_in_any_order_though_pruning_
     assert loaded.outcomes == ["hit"] * len(order)
 
 
+@pytest.mark.parametrize("order", [(100, 40, 64), (40, 64, 100), (64, 100, 40)])
+def test_each_test_gets_the_choice_that_pruning_left_for_it_in_any_order_and_alone(session, order) -> None:
+    def early(configs: Any, named: Any, **options: Any) -> Any:
+        return [config for config in configs if config.kwargs["BLOCK"] <= named["n"]]
+
+    def chosen(one: Any, kernel: Any, n: int) -> int:
+        one.run.begin_test(f"test_{n}")
+        call(kernel, n)
+        return next(iter(kernel.cache.values())).kwargs["BLOCK"]
+
+    first, kernel_of_all = session(dumping=True), kernel(early)
+    assert [chosen(first, kernel_of_all, n) for n in order] == [min(64, n // 32 * 32) for n in order]
+    assert len({lookup.fingerprint for lookup in first.lookups}) == 2
+
+    for n in order:
+        alone = session(first.entries)
+        assert chosen(alone, kernel(early), n) == min(64, n // 32 * 32)
+        assert alone.outcomes == ["hit"]
+
+
 def test_a_choice_stays_what_it_was_when_pruning_for_another_call_changes_its_candidate(session) -> None:
     session(dumping=True)
     one = kernel(halved_if_odd, key=("n",))
