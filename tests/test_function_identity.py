@@ -21,7 +21,7 @@ from pytest_autotune.tuners.function.plan import as_strategy
 from pytest_autotune.tuners.function.space import as_space
 from pytest_autotune.tuners.function.tuner import TUNER
 from pytest_autotune.tuners.measuring.how import Measuring
-from tests.test_function_tuner import a_run
+from tests.sessions import a_run
 
 #: A clock for kernels that return their own time in microseconds.
 AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]

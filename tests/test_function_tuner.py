@@ -21,19 +21,15 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Value
-from pytest_autotune.run.lookup import Lookup, Outcome, Policy
-from pytest_autotune.run.session import Session
+from pytest_autotune.cache.model import Candidate, Device, Value
+from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
 from pytest_autotune.tuners.function.plan import Optuna, Random, processor_of
 from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, product
 from pytest_autotune.tuners.function.tuner import FunctionTuner
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.how import Measuring
-from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.locks import Locks
-from tests.in_modes import sweeping, verifying
+from tests.sessions import a_run, sweeping, verifying
 
 #: A clock for kernels that return their own time in microseconds.
 AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
@@ -57,12 +53,6 @@ QUICK = Measuring(warmup_ms=0, measure_ms=0, min_runs=1, max_runs=1)
 
 def identity(config: Any) -> Any:
     return config
-
-
-def a_run(*entries: Any, **policy: Any) -> tuple[Session, list[Lookup]]:
-    lookups: list[Lookup] = []
-    index = EntryIndex.of([Cache(entries)]) if entries else None
-    return Session(Policy(**policy), index, Coordinator(Locks(1.0)), lookups.append), lookups
 
 
 # Spaces
@@ -610,7 +600,7 @@ def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Any]:
     assert entry is not None
     entry = dataclasses.replace(entry, choice=Candidate(params=(Value("config", choice),)))
     mode = verifying()
-    run, lookups = a_run(entry, modes=(mode,))
+    run, lookups = a_run((entry,), modes=(mode,))
     layer = tuner.attach(run)
     try:
         found = tuner.tune("k", **request)

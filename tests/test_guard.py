@@ -80,7 +80,7 @@ def hooked(
 
     monkeypatch.setattr("pytest_autotune.tuners.hooks.third_party_tuners", lambda: [EntryPoint])
     assert tuners.TUNERS
-    run = Session(policy, index, Coordinator(Locks(1.0)), lambda lookup: None)
+    run = Session(policy, index, Coordinator(Locks(1.0)))
     hooks = Hooks(run, None)
     hooks.install()
     try:

@@ -16,12 +16,10 @@ import wrapt
 from pytest_autotune import tuners
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
-from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
-from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.locks import Locks
+from tests.sessions import a_run
 
 ENTRY = Entry(Problem("costly.part", "kernel", (), Device("Toy GPU", "toy")), choice=Candidate("a"))
 
@@ -56,9 +54,8 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CostlyAdapter, "hooked", 0)
 
 
-def run_of(entries: tuple[Entry, ...] | None = None, *, dumping: bool = False) -> Session:
-    index = None if entries is None else EntryIndex.of([Cache(entries)])
-    return Session(Policy(dumping=dumping), index, Coordinator(Locks(1.0)), lambda lookup: None)
+def run_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Session:
+    return a_run(entries, **policy)[0]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +164,6 @@ def test_an_adapter_says_what_can_be_done_beside_the_tests_and_may_fail_to(monke
 def test_a_tuner_is_chosen_with_those_below_it(
     tuners: tuple[str, ...] | None, ignore: tuple[str, ...], ignored: bool
 ) -> None:
-    run = Session(Policy(tuners=tuners, ignore=ignore), None, Coordinator(Locks(1.0)), lambda lookup: None)
+    run = run_of(tuners=tuners, ignore=ignore)
 
     assert run.ignores("inductor.config", "triton_poi_fused_add") is ignored

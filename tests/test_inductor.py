@@ -24,10 +24,7 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from pytest_autotune import devices as device
-from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.run.lookup import Lookup, Policy
-from pytest_autotune.run.session import Session
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.inductor import Adapter as InductorAdapter
 from pytest_autotune.tuners.inductor import identity
@@ -37,9 +34,8 @@ from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.kernels import uncovered
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _does_not_compile, _Offered
-from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.locks import Locks
 from tests import forked_torch
+from tests.sessions import a_run
 
 DUMP, LOAD = "--autotune-dump=cache.textproto", "--autotune-load=cache.textproto"
 
@@ -653,20 +649,9 @@ H200 = Device("NVIDIA H200", "sm_90", 132)
 
 
 @pytest.fixture
-def looked_up() -> list[Lookup]:
-    return []
-
-
-@pytest.fixture
 def on_h200(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("graph_shape",):
-        monkeypatch.setattr(f"pytest_autotune.tuners.inductor.{module}.device_of", lambda *args: H200)
-        monkeypatch.setattr(f"pytest_autotune.tuners.inductor.{module}.versions", lambda: Versions.of("torch 2.13.0"))
-
-
-def run_with(entries: list[Entry] | None, looked_up: list[Lookup]) -> Session:
-    index = None if entries is None else EntryIndex.of([Cache(tuple(entries))])
-    return Session(Policy(dumping=entries is None), index, Coordinator(Locks(1.0)), looked_up.append)
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.graph_shape.device_of", lambda *args: H200)
+    monkeypatch.setattr("pytest_autotune.tuners.inductor.graph_shape.versions", lambda: Versions.of("torch 2.13.0"))
 
 
 class PadModule(ModuleType):
@@ -705,12 +690,6 @@ class PadModule(ModuleType):
 MATRIX = SimpleNamespace(device=SimpleNamespace(type="cuda", index=0))
 
 
-def _hook_padding(module: PadModule, run: Session) -> Patches:
-    part, patches = Paddings(Benchmarks()), Patches(run, "inductor.pad_mm")
-    part.hook(module, run, patches)
-    return patches
-
-
 @pytest.mark.usefixtures("on_h200")
 class TestConformance(AdapterConformance):
     """What every adapter must do, seen where Inductor decides whether to pad."""
@@ -747,9 +726,10 @@ class Symbol:
 
 
 @pytest.mark.usefixtures("on_h200")
-def test_a_decision_to_pad_belongs_to_the_sizes_and_the_arithmetic_that_were_measured(looked_up: list[Lookup]) -> None:
+def test_a_decision_to_pad_belongs_to_the_sizes_and_the_arithmetic_that_were_measured() -> None:
     module = PadModule()
-    _hook_padding(module, run_with(None, looked_up))
+    run, looked_up = a_run(dumping=True)
+    Paddings(Benchmarks()).hook(module, run, Patches(run, "inductor.pad_mm"))
 
     def key(size: object) -> tuple[Value, ...]:
         module.should_pad("key", SimpleNamespace(device=MATRIX.device, shape=(size, 8)), MATRIX, "aten.mm")

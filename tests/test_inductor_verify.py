@@ -9,28 +9,24 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.lookup import Policy
+from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.compiling import CompileWorkers
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.templates import Templates
-from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.locks import Locks
-from tests.in_modes import verifying
+from tests.sessions import a_run, verifying
 from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
 
 GPU = Device("NVIDIA H200", "sm_90", 132)
 
 
-def a_run(entry: Entry) -> tuple[Session, list[Any]]:
+def a_race(entry: Entry) -> tuple[Session, list[Any]]:
     """A run in which it is this entry's turn, and the verdicts that come of it."""
     mode = verifying()
-    return Session(Policy(modes=(mode,)), EntryIndex.of([Cache((entry,))]), Coordinator(Locks(1.0))), mode.verdicts
+    return a_run((entry,), modes=(mode,))[0], mode.verdicts
 
 
 def config(block: int) -> Any:
@@ -58,7 +54,7 @@ def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that
     part = Kernels(lambda name: "", Benchmarks(lambda: Gpu()), CompileWorkers())
     found = []
     for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
-        run, verdicts = a_run(entry)
+        run, verdicts = a_race(entry)
         with run.tuning(entry.problem, (), lambda entry: True) as tuning:
             search: Any = SimpleNamespace(compiled_s=1.5, autotuner=Spilling(times_us, spills))
             tuning.race(partial(part._contest, search, Candidate(params=params(64)), ("x",), {"stream": 0}))
@@ -96,7 +92,7 @@ def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_sa
     choices = [template(name) for name in times_us]
     then = [Candidate(name, time_us=time_us) for name, time_us in zip(times_us, (10.0, 20.0, 30.0), strict=True)]
     entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=tuple(then))
-    run, verdicts = a_run(entry)
+    run, verdicts = a_race(entry)
     inductor: Any = Inductor()
     timed = Benchmarks(lambda: Gpu())
     timed.hook(inductor, run, Patches(run, "inductor"))
@@ -129,7 +125,7 @@ def test_templates_that_are_measured_in_another_process_are_not_raced_and_that_i
 ) -> None:
     choices = [template(name) for name in "ab"]
     entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=(Candidate("a", time_us=1.0),))
-    run, verdicts = a_run(entry)
+    run, verdicts = a_race(entry)
     part = Templates(Benchmarks(lambda: Gpu()))
     part._session = run
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())

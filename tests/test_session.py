@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
-from pytest_autotune.run.lookup import Lookup, Outcome, Policy
+from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.settle import settled
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.locks import Locks
+from tests import sessions
 
 GPU = Device("GPU", "arch", 1)
 FAST = Candidate(params=(Value("BLOCK", 16),), time_us=1.0)
@@ -34,11 +36,7 @@ def problem(kernel: str = "k", device: Device = GPU, **key: Any) -> Problem:
     return Problem("toy", kernel, tuple(Value(name, value) for name, value in key.items()), device)
 
 
-def a_run(entries: tuple[Entry, ...] | None = None, coordination: Any = None, **policy: Any) -> tuple[Session, list]:
-    lookups: list[Lookup] = []
-    index = None if entries is None else EntryIndex.of([Cache(entries)])
-    alone = coordination or Coordinator(Locks(1.0))
-    return Session(Policy(**policy), index, alone, lookups.append, refuse), lookups
+a_run = partial(sessions.a_run, refuse=refuse)
 
 
 def open_tuning(run: Session, asked: Problem | None = None, source: str = "s", **options: Any) -> Any:

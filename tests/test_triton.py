@@ -25,18 +25,15 @@ from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import KernelInterface
 
 from pytest_autotune import devices as device
-from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Entry, Problem
-from pytest_autotune.run.lookup import Lookup, Outcome, Policy
+from pytest_autotune.cache.model import Entry, Problem
+from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Suite
-from pytest_autotune.run.session import Session
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.internals import environment
 from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
-from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.locks import Locks
+from tests.sessions import a_run
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 CONFIGS = [16, 64]
@@ -46,9 +43,7 @@ class Process:
     """One run of a process: its lookups, and what it measured."""
 
     def __init__(self, entries: tuple[Entry, ...] | None, **policy: Any) -> None:
-        self.lookups: list[Lookup] = []
-        index = None if entries is None else EntryIndex.of([Cache(entries)])
-        self.run = Session(Policy(**policy), index, Coordinator(Locks(1.0)), self.lookups.append)
+        self.run, self.lookups = a_run(entries, **policy)
         self.adapter = Adapter()
         self.adapter.hook(autotuner_module, self.run)
 

@@ -30,16 +30,14 @@ from triton.compiler.errors import CompilationError
 from triton.runtime import autotuner as autotuner_module
 from triton.runtime import driver
 
-from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Device, Entry, Value
-from pytest_autotune.run.lookup import Lookup, OnMiss, Policy, Refusal
-from pytest_autotune.run.session import Session
+from pytest_autotune.cache.model import Device, Entry, Value
+from pytest_autotune.run.lookup import Lookup, OnMiss, Refusal
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.internals.compiler import compiles_in_pools
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import Locks
-from tests.in_modes import sweeping, verifying
+from tests.sessions import a_run, sweeping, verifying
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000
@@ -164,16 +162,11 @@ def run(absent_gpu: AbsentGpu) -> Iterator[Any]:
     ) -> list[Lookup]:
         for adapter in adapters:
             adapter.unhook()
-        lookups: list[Lookup] = []
-        index = None if entries is None else EntryIndex.of([Cache(entries)])
-        adapter = Adapter()
-        door = Session(Policy(**policy), index, coordination or Coordinator(Locks(1.0)), lookups.append)
-        adapter.hook(autotuner_module, door)
-        adapters.append(adapter)
-        begin.doors.append(door)  # type: ignore[attr-defined]
+        session, lookups = a_run(entries, coordination, **policy)
+        adapters.append(Adapter())
+        adapters[-1].hook(autotuner_module, session)
         return lookups
 
-    begin.doors = []  # type: ignore[attr-defined]
     yield begin
     for adapter in adapters:
         adapter.unhook()

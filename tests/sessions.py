@@ -1,4 +1,4 @@
-"""Modes for tests of tuners; a test is skipped where there is no such mode."""
+"""Sessions for tests of tuners, and their modes; a test is skipped where there is no such mode."""
 
 from __future__ import annotations
 
@@ -6,6 +6,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.run.lookup import Lookup, Policy
+from pytest_autotune.run.session import Session, raise_refusal
+from pytest_autotune.workers.coordinator import Coordinator
+from pytest_autotune.workers.locks import Locks
+
+
+def a_run(
+    entries: tuple[Entry, ...] | None = None, coordination: Any = None, refuse: Any = raise_refusal, **policy: Any
+) -> tuple[Session, list[Lookup]]:
+    """A run that has loaded these entries, if any, and the lookups that it is told of."""
+    lookups: list[Lookup] = []
+    index = None if entries is None else EntryIndex.of([Cache(entries)])
+    alone = coordination or Coordinator(Locks(1.0))
+    return Session(Policy(**policy), index, alone, lookups.append, refuse), lookups
 
 
 def verifying(share: str = "all", seconds: float = 100.0) -> Any:
