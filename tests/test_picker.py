@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib.util
 import subprocess
 import sys
@@ -45,6 +46,10 @@ class Config:
         return {"BLOCK": self.BLOCK, "num_warps": 4}
 
 
+class Mode(enum.IntEnum):
+    FAST = 3
+
+
 CONFIGS = [Config(block) for block in (16, 32, 64, 128)]
 
 
@@ -55,13 +60,15 @@ class Exported:
         self.folder = folder
         self.module = module
 
-    def pick(self, m: int, dtype: str = "torch.float16", **options: Any) -> tuple[list[int], list[str]]:
+    def pick(
+        self, m: object, dtype: str = "torch.float16", ACTIVATION: object = None, **options: Any
+    ) -> tuple[list[int], list[str]]:
         """The blocks that are left of a launch, and what is said."""
         prune = self.module.pick("lib.add", **options)
         a = SimpleNamespace(dtype=type("dtype", (), {"__str__": lambda self: dtype})())
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            left = prune(CONFIGS, {"a": a, "M": m}, CAUSAL=True, grid=lambda meta: (1,), warmup=False)
+            left = prune(CONFIGS, {"a": a, "M": m, "ACTIVATION": ACTIVATION}, CAUSAL=True, grid=lambda meta: (1,))
         return [config.BLOCK for config in left], [str(one.message) for one in told]
 
 
@@ -113,7 +120,7 @@ def test_all_are_left_of_an_unknown_one_and_one_warning_of_a_process_names_the_c
 
     assert left == [16, 32, 64, 128]
     assert told == [
-        "lib.add: no candidate is known as the choice for {'M': 65, 'CAUSAL': True, 'a.dtype': 'float16'}, so Triton "
+        "lib.add: no candidate is known as the choice for {'a.dtype': 'float16', 'M': 65, 'CAUSAL': True}, so Triton "
         "tunes (cover it in the tests, then: pytest-autotune export c.textproto --to=python '--kernel=lib.*' "
         "'--device=NVIDIA*' --output=_tuned.py)"
     ]
@@ -197,6 +204,25 @@ def test_what_a_key_does_not_tell_apart_is_left_out_and_told(export: Export, cap
     assert exported.pick(64)[0] == [16, 32, 64, 128]
     assert exported.pick(128)[0] == [64]
     assert "1 problem left out, with several choices each: triton:lib.add (M=64" in capsys.readouterr().out
+
+
+def test_a_text_is_no_number_and_a_function_beside_none_is_no_part_of_other_keys(export: Export) -> None:
+    def keyed(m: Any, block: int, *more: Value) -> Entry:
+        known = entry(1, block)
+        return replace(known, problem=replace(known.problem, key=(Value("M", *m), *known.problem.key[1:], *more)))
+
+    of_numbers = "[('int', '1', ''), ('str', \"'torch.float16'\", 'dtype')]", "tuple"
+    of_text = "[('str', \"'1'\", ''), ('str', \"'torch.float16'\", 'dtype')]", "tuple"
+    function = Value("ACTIVATION", f"{__name__}.check@0", "function")
+    unread = keyed(("abc", "int"), 128), keyed(("9" * 5000, "int"), 128), keyed((float("nan"),), 128)
+    exported = export(*unread, keyed(of_numbers, 16), keyed(of_text, 32), keyed((Mode.FAST + 0,), 64, function))
+    dtype = type("dtype", (), {"__str__": lambda self: "torch.float16"})()
+    constexpr = type("constexpr", (), {"__init__": lambda self, value: setattr(self, "value", value)})
+
+    assert exported.pick((1, dtype), ACTIVATION=constexpr(None))[0] == [16]
+    assert exported.pick(("1", dtype))[0] == [32]
+    assert exported.pick(Mode.FAST, ACTIVATION=constexpr(check))[0] == [64]
+    assert len(exported.pick(Mode.FAST)[0]) == 4
 
 
 def test_the_same_cache_gives_the_same_bytes_and_foreign_text_is_only_text(export: Export, capsys: Any) -> None:

@@ -143,6 +143,15 @@ def test_a_cache_that_cannot_be_read_costs_a_line_and_the_kernels_are_tuned(libr
     assert told.count("UserWarning: mylib: ") == 1
 
 
+def test_a_script_and_a_folder_without_init_have_no_resource_and_a_line_says_so(library: Library) -> None:
+    (library.ships().folder / "bare").mkdir()
+    for package in ("__main__", "bare"):
+        _, told = library.run(
+            f"mylib.pytest_autotune.use('{package}', __import__('pathlib').Path('a.textproto')).misses"
+        )
+        assert f"UserWarning: {package}: a.textproto cannot be read" in told
+
+
 def test_a_wish_that_makes_no_sense_is_refused() -> None:
     import pytest_autotune
 

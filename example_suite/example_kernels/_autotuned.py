@@ -15,7 +15,10 @@ import os
 import sys
 import types
 import warnings
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing it takes as long as all else here
+    from typing import Any
 
 
 def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool = False, also: Any = ()) -> Any:
@@ -38,12 +41,15 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
             for params, away in ranked(choices, parts, nearest):
                 live = candidates_with(params, left)
                 if live and all(one == live[0] for one in live[1:]):
-                    if away or remark:
-                        warn(f"{kernel}: the choice{remark}{away} is used for {parts}")
-                    return live[:1]
-            warn(f"{kernel}: no candidate is known as the choice for {parts}, so Triton tunes")
+                    left = live[:1]
+                    inexact = f"the choice{remark}{away} is used for {parts}" if away or remark else ""
+                    break
+            else:
+                inexact = f"no candidate is known as the choice for {parts}, so Triton tunes"
         except Exception as error:  # somebody has edited the file
-            warn(f"{kernel}: its choices cannot be read, so Triton tunes: {error!r}")
+            inexact = f"its choices cannot be read, so Triton tunes: {error!r}"
+        if inexact:
+            warn(f"{kernel}: {inexact}")
         return left
 
     # By which pytest-autotune knows that no arguments beside the key decide.
@@ -87,7 +93,9 @@ def choices_here(kernel: str, other_devices: bool = False) -> tuple[dict[Any, An
     if VERSIONS[id] and version not in VERSIONS[id]:
         warn(f"{kernel}: tuned with Triton {' and '.join(VERSIONS[id])}, and this is {version}", "version")
     by_key = {frozenset(key.items()): params for key, params in CHOICES[kernel][id]}
-    return by_key, {name for key in by_key for name, _ in key}, f" of {DEVICES[id][0]}" if all(rank(id)[:2]) else ""
+    # Functions are in keys whether or not Triton's key names them; beside one, None is in none.
+    names = {name for key in by_key for name, value in key if type(value) is not str or not value.endswith("()")}
+    return by_key, names, f" of {DEVICES[id][0]}" if all(rank(id)[:2]) else ""
 
 
 def ranked(choices: Any, parts: Any, nearest: Any) -> Any:
@@ -99,25 +107,30 @@ def ranked(choices: Any, parts: Any, nearest: Any) -> Any:
         has, names = dict(key), {name for name, _ in key ^ parts.items()}
         sizes = [one for name in names for one in (has.get(name), parts.get(name))]
         if names and names.issubset(nearest) and all(isinstance(one, (int, float)) for one in sizes):
-            away = sum(math.log2(max(has[name], 1) / max(parts[name], 1)) ** 2 for name in names)
+            away = sum((math.log2(max(has[name], 1)) - math.log2(max(parts[name], 1))) ** 2 for name in names)
             found.append((away, number, params, f" for {', '.join(f'{name}={has[name]}' for name in sorted(names))}"))
     yield from ((params, words) for _, _, params, words in sorted(found, key=lambda one: one[:2]))
 
 
 def key_parts(named: Any, names: Any) -> dict[str, Any]:
     """What selects a problem: arguments by name where keys have them, the dtypes of all, and functions."""
-    parts = {name: plain(value) for name, value in named.items() if name in names}
+    parts: dict[str, Any] = {}
     for name, value in named.items():
         if type(value) in _SCALARS:
+            if name in names:
+                parts[name] = value
             continue
+        if name in names:
+            inside = unwrapped(value)  # a member of an enum that is a number is that number to Triton
+            parts[name] = int(inside) if isinstance(inside, int) else plain(inside)
         if hasattr(value, "dtype"):
-            parts[f"{name}.dtype"] = plain(value.dtype)
+            parts[f"{name}.dtype"] = dtype_name(value.dtype)
         elif hasattr(getattr(value, "base", None), "dtype"):  # of a tensor's descriptor
-            parts[f"{name}.base.dtype"] = plain(value.base.dtype)
+            parts[f"{name}.base.dtype"] = dtype_name(value.base.dtype)
         elif isinstance(value, tuple):
             parts.update(key_parts({f"{name}.{number}": part for number, part in enumerate(value)}, ()))
-        elif callable(value) and name not in ("grid", "warmup"):
-            parts[name] = plain(value)
+        elif name != "grid" and isinstance(function := unwrapped(value), types.FunctionType):
+            parts[name] = plain(function)
     return parts
 
 
@@ -138,12 +151,26 @@ def plain(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return f"{type(value).__qualname__}.{value.name}"
     if isinstance(value, (tuple, list)):
-        return f"({', '.join(str(plain(part)) for part in value)}{',' if len(value) == 1 else ''})"
+        return tuple(plain(part) for part in value)
     if type(value).__name__.lower().endswith("dtype"):
-        return str(value).rpartition(".")[2]
+        return dtype_name(value)
+    value = unwrapped(value)
+    return f"{value.__module__}.{value.__qualname__}()" if isinstance(value, types.FunctionType) else value
+
+
+def unwrapped(value: Any) -> Any:
+    """The value in a constexpr, the Python function in a kernel."""
+    while type(value).__name__ == "constexpr":
+        value = value.value
     while not isinstance(value, types.FunctionType) and hasattr(value, "fn"):
         value = value.fn
-    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, types.FunctionType) else value
+    return value
+
+
+@functools.cache
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype without that of its library."""
+    return str(dtype).rpartition(".")[2]
 
 
 _SCALARS = {int, float, bool, str, type(None)}

@@ -88,11 +88,16 @@ def _read(path: str, where: str) -> list[Wanted]:
     for number, line in enumerate(lines, 1):
         try:
             given = json.loads(line)
-            key = frozenset((one_line(str(name)), value) for name, value in given["key"].items())
-            found.append(Wanted(one_line(str(given["tuner"])), one_line(str(given["kernel"])), key))
+            key = {one_line(str(name)): _hashable(value) for name, value in given["key"].items()}
+            found.append(Wanted(one_line(str(given["tuner"])), one_line(str(given["kernel"])), frozenset(key.items())))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise CacheError(f"{where}:{number}", "is no problem that pytest_autotune.use() reported") from None
     return found
+
+
+def _hashable(value: Any) -> Any:
+    """A value of JSON, which writes a tuple as a list."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def _finding(wanted: Wanted, times: int, tests: Mapping[frozenset[tuple[str, Any]], str]) -> Finding:
@@ -110,8 +115,10 @@ def _distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, f
     others, away = 0, 0.0
     for name in wanted.keys() | has.keys():
         one, other = wanted.get(name), has.get(name)
-        if isinstance(one, (int, float)) and isinstance(other, (int, float)) and math.isfinite(one * other):
-            away += abs(math.log2(max(one, 1) / max(other, 1)))
+        if one == other:
+            continue
+        if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+            away += abs(math.log2(max(one, 1)) - math.log2(max(other, 1)))
         else:
-            others += one != other
+            others += 1
     return others, away

@@ -18,6 +18,7 @@ from pytest_autotune.cache.model import Candidate
 from pytest_autotune.production import picker
 from pytest_autotune.production.choices import plain_key
 from pytest_autotune.production.use import Asked, MissError, loaded_for
+from pytest_autotune.tuners.shared.functions import closure_cells, qualified_name
 
 _BENCH = "do_bench"
 
@@ -43,6 +44,7 @@ def hook_triton(module: ModuleType) -> None:
         if vars(self).get(_BENCH) is _times_nothing:
             del vars(self)[_BENCH]
         left = original(self, kwargs)
+        left = left if isinstance(left, list) else list(left)  # pruners may be generators
         try:
             choice = _choice(self, kwargs, left)
         except MissError:
@@ -60,7 +62,7 @@ def hook_triton(module: ModuleType) -> None:
 
 def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
     """The candidate to launch; None where Triton is to tune."""
-    kernel = picker.plain(autotuner.base_fn)
+    kernel = qualified_name(autotuner.base_fn)
     loaded = loaded_for(kernel)
     if loaded is None or len(configs) < 2:
         return None
@@ -81,8 +83,7 @@ def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
 
 def _cells(function: Any) -> Iterator[tuple[str, Any]]:
     """What a kernel took from the function around it, as far as it is no code."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        value = cell.cell_contents
+    for name, value in closure_cells(function).items():
         if not isinstance(value, (type, ModuleType)) and not callable(value):
             yield f"closure.{name}", picker.plain(value)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 from pytest_autotune.cache.model import Cache, Entry, Scalar, Value, before_pruning
 
@@ -11,20 +15,28 @@ from pytest_autotune.cache.model import Cache, Entry, Scalar, Value, before_prun
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
 
 
-def plain(value: Value) -> Scalar:
-    """A value as ``picker.plain`` makes it of the live one."""
+#: A scalar, or a tuple of such.
+Plain: TypeAlias = "Scalar | tuple[Plain, ...]"
+
+
+def plain(value: Value) -> Plain:
+    """A value as ``picker.plain`` makes it of the live one; what a file says that nobody could mean, as its text."""
     text = str(value.value)
     if value.type == "dtype":
         text = text.rpartition(".")[2]
         return _DTYPES.get(text, text) if value.name.endswith(".dtype") else text
     if value.type == "function":
-        return text.partition("@")[0]
-    if value.type == "int":
-        return int(text)
-    return value.words if value.type == "tuple" else value.value
+        return f"{text.partition('@')[0]}()"
+    with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        if value.type == "int":
+            return int(text)
+        if value.type == "tuple":
+            parts = [(ast.literal_eval(scalar), type) for _, scalar, type in ast.literal_eval(text)]
+            return tuple(plain(Value("", scalar, type)) for scalar, type in parts)
+    return value.value
 
 
-def plain_key(values: Iterable[Value]) -> dict[str, Scalar]:
+def plain_key(values: Iterable[Value]) -> dict[str, Plain]:
     """A key, or what a candidate is called."""
     return {value.name: plain(value) for value in values}
 
@@ -33,12 +45,13 @@ def chosen(entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
     """An entry with a choice for each problem, in their order; and those of problems for which there are several.
 
     What the key does not tell, nobody can who is asked for a choice: kernels of one name with different code, and what
-    pruning left of the candidates. The choice among all candidates goes before that among a part.
+    pruning left of the candidates. The choice among all candidates goes before that among a part. One with NaN, which
+    equals nothing, is nobody's.
     """
     same: dict[object, list[Entry]] = {}
     for entry in entries:
-        if entry.choice is not None:
-            problem = entry.problem
+        problem = entry.problem
+        if entry.choice and all(one.value == one.value for one in (*problem.key, *entry.choice.params)):
             key = frozenset(plain_key(problem.key).items())
             same.setdefault((problem.tuner, problem.kernel, problem.device, key), []).append(entry)
     found: list[Entry] = []
@@ -54,7 +67,12 @@ def triton_versions(entries: Iterable[Entry]) -> list[str]:
     """The minor versions of Triton that some entries were tuned with, in order."""
     found = {entry.versions.minor for entry in entries}
     versions = [version for library, version in found if library == "triton"]
-    return sorted(versions, key=lambda version: [int(part) if part.isdecimal() else 0 for part in version.split(".")])
+    return sorted(versions, key=by_version)
+
+
+def by_version(version: str) -> tuple[list[str], str]:
+    """Orders versions by their numbers, the same way in every process."""
+    return [number.zfill(9) for number in re.findall(r"\d+", version)], version
 
 
 def selected(cache: Cache, kernels: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Entry]:

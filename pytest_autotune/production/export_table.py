@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Cache, Entry, Scalar
-from pytest_autotune.production.choices import chosen, plain_key, selected
+from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.production.choices import Plain, by_version, chosen, plain_key, selected
 
 #: A name in braces, or a part in brackets that is left out where a name in it has no value.
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
@@ -34,28 +34,28 @@ class Layout:
     file: str
     row: str
     values: tuple[str, ...] = ()
-    words: Mapping[str, Callable[[Scalar], str]] = field(default_factory=dict)
+    words: Mapping[str, Callable[[Plain], str]] = field(default_factory=dict)
     version_key: str = ""
     has_others: bool = True
 
 
-def _name(value: Scalar) -> str:
+def _name(value: Plain) -> str:
     """A device as file names spell it."""
     return re.sub(r"[ /]", "_", str(value))
 
 
-def _name_in_vllm(value: Scalar) -> str:
+def _name_in_vllm(value: Plain) -> str:
     # All of that family share tables: it is looked for under this name.
     return "NVIDIA_H200" if "H200" in _name(value).split("_") else _name(value)
 
 
-def _moe_dtype(value: Scalar) -> str:
+def _moe_dtype(value: Plain) -> str:
     """A dtype as both spell it: kinds of quantisation by name, float32, and nothing for what has 16 bits."""
     return {"fp16": "", "bf16": "", "float16": "", "bfloat16": "", "fp32": "float32"}.get(str(value), str(value or ""))
 
 
-def _block_shape(separator: str) -> Callable[[Scalar], str]:
-    def words(value: Scalar) -> str:
+def _block_shape(separator: str) -> Callable[[Plain], str]:
+    def words(value: Plain) -> str:
         sizes = re.findall(r"\d+", str(value))
         return f"[{separator.join(sizes)}]" if len(sizes) == 2 and all(map(int, sizes)) else ""
 
@@ -98,7 +98,7 @@ def tables(cache: Cache, layout: Layout, kernels: Sequence[str], devices: Sequen
         raise CacheError(
             str(ambiguous[0].problem), "has several choices", "name the kernel or device (--kernel, --device)"
         )
-    found: dict[str, dict[int, dict[str, Scalar]]] = {}
+    found: dict[str, dict[int, dict[str, Plain]]] = {}
     versions: dict[str, set[str]] = {}
     for entry in entries:
         path, row, values = _placed(entry, layout)
@@ -112,12 +112,12 @@ def tables(cache: Cache, layout: Layout, kernels: Sequence[str], devices: Sequen
     return {path: _text(rows, layout, versions[path]) for path, rows in sorted(found.items())}
 
 
-def _placed(entry: Entry, layout: Layout) -> tuple[str, int, dict[str, Scalar]]:
+def _placed(entry: Entry, layout: Layout) -> tuple[str, int, dict[str, Plain]]:
     """The path of an entry's file, its row, and what stands there."""
     assert entry.choice is not None
     key, params = plain_key(entry.problem.key), plain_key(entry.choice.params)
     row = key.get(layout.row)
-    if not isinstance(row, int):
+    if not isinstance(row, int) or isinstance(row, bool):
         raise CacheError(str(entry.problem), f"its key has no integer {layout.row}, by which rows are found")
     values = {name: params.pop(name) for name in layout.values if name in params}
     if len(values) < len(layout.values):
@@ -128,7 +128,7 @@ def _placed(entry: Entry, layout: Layout) -> tuple[str, int, dict[str, Scalar]]:
     return "".join(_path(entry, layout, named)), row, values | (rest if layout.has_others else {})
 
 
-def _path(entry: Entry, layout: Layout, named: Mapping[str, Scalar]) -> Iterator[str]:
+def _path(entry: Entry, layout: Layout, named: Mapping[str, Plain]) -> Iterator[str]:
     def words(match: re.Match[str]) -> str:
         name = match[1]
         if name == "triton" and not named[name]:
@@ -154,9 +154,9 @@ def _path(entry: Entry, layout: Layout, named: Mapping[str, Scalar]) -> Iterator
         yield _NAME.sub(words, optional or fixed)
 
 
-def _text(rows: Mapping[int, Mapping[str, Scalar]], layout: Layout, versions: set[str]) -> str:
+def _text(rows: Mapping[int, Mapping[str, Plain]], layout: Layout, versions: set[str]) -> str:
     plain: dict[str, object] = {}
-    if layout.version_key and (version := max(versions, key=lambda one: [int(n) for n in re.findall(r"\d+", one)])):
+    if layout.version_key and (version := max(versions, key=by_version)):
         plain[layout.version_key] = version
     plain.update((str(row), rows[row]) for row in sorted(rows))
     return json.dumps(plain, indent=4) + "\n"

@@ -209,7 +209,7 @@ _is_hooked = False
 
 def use(
     package: str,
-    resource: str,
+    resource: str | os.PathLike[str],
     on_miss: str = ON_MISS[0],
     *,
     nearest: Sequence[str] = (),
@@ -233,14 +233,16 @@ def use(
     """
     if on_miss not in ON_MISS:
         raise ValueError(f"use(): on_miss takes {', '.join(ON_MISS)}, not {on_miss!r}")
-    data: bytes | None = None
+    resource, data = os.fspath(resource), None
     try:
         if os.path.isabs(resource):
             with open(resource, "rb") as file:
                 data = file.read()
         else:
             data = pkgutil.get_data(package, resource)
-    except (OSError, ImportError) as error:
+            if data is None:
+                raise ImportError(f"{package} is no package with files")
+    except (OSError, ImportError, ValueError) as error:  # the last one for a script, __main__
         _warn(f"{package}: {resource} cannot be read, so its kernels are tuned (is it in package-data?): {error}")
     loaded = Loaded(package, resource, data, on_miss, nearest, other_devices, aliases, report)
     # A package that says it twice means the last one.

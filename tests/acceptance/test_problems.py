@@ -70,6 +70,12 @@ def test_a_file_that_is_none_fails_the_run_with_a_line(serial_suite: Suite) -> N
     suite = write(serial_suite)
     (suite.folder / "misses.jsonl").write_text('{"tuner": "toy"}\n')
 
+    (suite.folder / "odd.jsonl").write_text(
+        f'{{"tuner": "toy", "kernel": "lib.matmul", "key": {{"M": {"9" * 4000}, "N": [1, "##vso[x]"]}}}}\n'
+        '{"tuner": "toy", "kernel": "::error::x", "key": {"a\\n": 1, "a ": "x", "M": NaN}}\n'
+    )
+    suite.run("--autotune-problems=odd.jsonl").stdout.no_fnmatch_line("*##vso*")
+
     for file, said in (
         ("misses.jsonl", "misses.jsonl:1: is no problem that pytest_autotune.use() reported"),
         ("none.jsonl", "none.jsonl: no such file"),
