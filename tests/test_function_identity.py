@@ -37,9 +37,9 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def looked_up() -> Any:
     """The lookups of a run that sees what the process's tuner does."""
     run, lookups = a_run()
-    layer = TUNER.attach(run)
+    layer = TUNER.memories.attach(run)
     yield lookups
-    TUNER.detach(layer)
+    TUNER.memories.detach(layer)
 
 
 def chosen(run: Any, key: Any = None, **options: Any) -> Any:

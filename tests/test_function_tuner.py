@@ -153,7 +153,7 @@ def test_a_key_without_a_stable_form_still_gets_a_choice(tuner: FunctionTuner, v
 def test_no_name_that_utf8_cannot_encode_comes_into_a_cache(tuner: FunctionTuner) -> None:
     """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
     run, lookups = a_run(dumping=True)
-    tuner.attach(run)
+    tuner.memories.attach(run)
     for value in (1, (1,)):
         tuner.tune("lib.gemm", space=[1, 2], run=identity, key={"\ud800": value}, device="cpu")
     assert [lookup.outcome for lookup in lookups] == [Outcome.UNCACHEABLE] * len(lookups)
@@ -217,7 +217,7 @@ def test_a_failure_that_names_a_path_that_is_not_utf8_leaves_the_tuning_recorded
 
 def test_problems_that_cannot_be_kept_are_counted_by_what_is_stable_of_their_keys(tuner: FunctionTuner) -> None:
     run, lookups = a_run(dumping=True)
-    tuner.attach(run)
+    tuner.memories.attach(run)
     for n in (1, 2, 1):
         tuner.tune("k", space=[1, 2], run=identity, key={"n": n, "what": object()}, measuring=AS_TOLD, device="cpu")
 
@@ -377,9 +377,9 @@ def recorded(*, tuner: FunctionTuner | None = None, **request: Any) -> Lookup:
     """What a run was told of one call."""
     tuner = tuner or FunctionTuner()
     run, lookups = a_run()
-    layer = tuner.attach(run)
+    layer = tuner.memories.attach(run)
     tuner.tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, "device": "cpu", **request})
-    tuner.detach(layer)
+    tuner.memories.detach(layer)
     return lookups[-1]
 
 
@@ -497,7 +497,7 @@ def test_a_tuning_inside_a_tuning_works(tuner: FunctionTuner) -> None:
         return config + tuner.tune("inner", space=[1, 2], run=identity, measuring=AS_TOLD)
 
     run, lookups = a_run()
-    tuner.attach(run)
+    tuner.memories.attach(run)
 
     assert tuner.tune("outer", space=[5, 4], run=outer, measuring=AS_TOLD) == 4
     assert sorted(lookup.problem.kernel for lookup in lookups) == ["inner", "outer"]
@@ -567,11 +567,11 @@ assert kernel(5, scale=3) == 30 and len(seen) == before
 
 def swept(tuner: FunctionTuner, sweep: Any, **request: Any) -> tuple[Any, list[Lookup]]:
     run, lookups = a_run(modes=(sweep,))
-    layer = tuner.attach(run)
+    layer = tuner.memories.attach(run)
     try:
         return tuner.tune("k", **request), lookups
     finally:
-        tuner.detach(layer)
+        tuner.memories.detach(layer)
 
 
 def test_three_sweeps_of_three_give_every_configuration_and_none_is_measured(tuner: FunctionTuner) -> None:
@@ -593,19 +593,19 @@ def test_three_sweeps_of_three_give_every_configuration_and_none_is_measured(tun
 def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Any]:
     """What a call gets whose loaded choice is raced, and the verdict; its entry is a search's, with this choice."""
     run, lookups = a_run(dumping=True)
-    layer = tuner.attach(run)
+    layer = tuner.memories.attach(run)
     tuner.tune("k", **request)
-    tuner.detach(layer)
+    tuner.memories.detach(layer)
     entry = lookups[0].entry
     assert entry is not None
     entry = dataclasses.replace(entry, choice=Candidate(params=(Value("config", choice),)))
     mode = verifying()
     run, lookups = a_run((entry,), modes=(mode,))
-    layer = tuner.attach(run)
+    layer = tuner.memories.attach(run)
     try:
         found = tuner.tune("k", **request)
     finally:
-        tuner.detach(layer)
+        tuner.memories.detach(layer)
     [lookup] = lookups
     assert (lookup.outcome, lookup.tuned) == (Outcome.HIT, False)
     [verdict] = mode.verdicts

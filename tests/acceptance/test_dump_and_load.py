@@ -211,3 +211,22 @@ def test_runs_inside_a_test_follow_each_other_where_the_run_around_them_asks_for
     """)
 
     pytester.runpytest_subprocess("-ppytest_autotune.plugin").assert_outcomes(passed=1)
+
+
+def test_what_is_tuned_after_a_run_inside_a_test_is_seen(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeconftest("pytest_plugins = 'pytester'")
+    pytester.makepyfile("""
+        TUNES = "def test_it(autotune_cache): autotune_cache.tune('lib.k', space=[1, 2], run=str)"
+        def test_inside(pytester):
+            pytester.makepyfile(TUNES)
+            assert pytester.runpytest_inprocess("-ppytest_autotune.plugin").ret == 0
+        def test_after(autotune_cache):
+            autotune_cache.tune("lib.k", space=[1, 2], run=str)
+    """)
+
+    result = pytester.runpytest_subprocess("-ppytest_autotune.plugin", "--autotune-dump=c.pb")
+
+    result.stdout.fnmatch_lines(["1 problem tuned*"])

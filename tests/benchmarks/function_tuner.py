@@ -67,7 +67,7 @@ def cached_calls() -> list[tuple[str, str]]:
         for where in ("outside pytest", "in a run"):
             tuner = FunctionTuner()
             if where == "in a run":
-                tuner.attach(Session(Policy(), None, Coordinator(Locks(1.0)), lambda lookup: None))
+                tuner.memories.attach(Session(Policy(), None, Coordinator(Locks(1.0)), lambda lookup: None))
 
             def call(space: Any = space, tuner: Any = tuner) -> Any:
                 return tuner.tune("gemm", key=KEY, space=space(), run=run, measuring=Measuring(clock=clock))

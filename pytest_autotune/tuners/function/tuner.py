@@ -8,12 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any
 
 from pytest_autotune.cache.model import Identity, Problem, UncacheableError, check_name
-from pytest_autotune.run.session import Session
+from pytest_autotune.tuners.function import MEMORIES, Memories, Memory
 from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_uncacheable, workers_of
 from pytest_autotune.tuners.function.identity import KeyArgumentError, stable_values
 from pytest_autotune.tuners.function.plan import Callbacks, Hold, Loss, Plan, as_strategy, processor_of
@@ -25,44 +24,14 @@ from pytest_autotune.tuners.measuring.how import Measuring
 WAIT_S = 120.0
 
 
-@dataclass
-class Memory:
-    """What was chosen in this process, as long as one run lasts; ``session`` is None outside pytest."""
-
-    session: Session | None = None
-    chosen: dict[Identity, Configuration] = field(default_factory=dict)
-    #: A lock for each problem that is being tuned, so that another thread waits for it.
-    searches: dict[Identity, threading.RLock] = field(default_factory=dict)
-    #: Kernels that were tuned before the run began.
-    untracked: set[str] = field(default_factory=set)
-
-
 class FunctionTuner:
-    """Tunes on request; one for each process.
+    """Tunes on request.
 
-    Runs are attached and detached like the layers of a stack, since one pytest may run inside another.
+    :param memories: what it remembers; None where none but this one is to know.
     """
 
-    def __init__(self) -> None:
-        self._layers = [Memory()]
-
-    @property
-    def memory(self) -> Memory:
-        """What belongs to the run that is attached now."""
-        return self._layers[-1]
-
-    def attach(self, session: Session) -> Memory:
-        """Let a run see what is tuned; what was chosen before is not remembered while it lasts."""
-        before = self.memory
-        layer = Memory(
-            session, untracked={problem.kernel for problem, _ in before.chosen} if before.session is None else set()
-        )
-        self._layers.append(layer)
-        return layer
-
-    def detach(self, layer: Memory) -> None:
-        """End what :meth:`attach` began."""
-        self._layers = [other for other in self._layers if other is not layer]
+    def __init__(self, memories: Memories | None = None) -> None:
+        self.memories = memories or Memories()
 
     def tune(
         self,
@@ -126,7 +95,7 @@ class FunctionTuner:
                 request = Request.of(name, key, plan, version, source)
             except UncacheableError as error:
                 problem = Problem(NAME, name, stable_values(key), plan.processor.device)
-                return choose_uncacheable(self.memory.session, plan, problem, str(error)).config
+                return choose_uncacheable(self.memories.now.session, plan, problem, str(error)).config
             # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
             found = plan.space.find(self._chosen(request).params)
             assert found is not None
@@ -144,13 +113,13 @@ class FunctionTuner:
         :raises TuningError: when the configuration fails at this size, or its result is wrong.
         :raises ValueError: when it is not in the space.
         """
-        plan, active = _plan(**request), self.memory.session
+        plan, active = _plan(**request), self.memories.now.session
         hold: Hold = nullcontext if active is None else partial(active.measuring, plan.processor.lock)
         with random_state_kept():
             return compare(plan, config, workers_of(active), hold)
 
     def _chosen(self, request: Request) -> Configuration:
-        memory, identity = self.memory, request.identity
+        memory, identity = self.memories.now, request.identity
         chosen = memory.chosen.get(identity)
         if chosen is None:
             with _one_at_a_time(memory, identity):
@@ -218,7 +187,7 @@ def _classes(invalid: object) -> tuple[type[BaseException], ...]:
     return classes
 
 
-TUNER = FunctionTuner()
+TUNER = FunctionTuner(MEMORIES)
 tune = TUNER.tune
 loss = TUNER.loss
 
