@@ -129,6 +129,14 @@ def test_what_fits_no_table_is_said_in_a_line(export: Export, options: tuple[str
     assert not (export.folder / "configs").exists()
 
 
+def test_what_is_no_table_stays(export: Export) -> None:
+    (export.folder / "configs").mkdir()
+    for name, text, status in (("a.md", "# Mine", 4), ("b.json", '{"name": "mine"}', 4), ("c.json", '{"8": {}}', 0)):
+        (export.folder / "configs" / name).write_text(text)
+        assert export(entry(8, 16), options=(f"--file={name}", "--row=M"))[0] == status
+        assert ((export.folder / "configs" / name).read_text() == text) == (status == 4)
+
+
 def test_a_key_never_becomes_a_path(export: Export) -> None:
     options = ("--file={name}/x.json", "--row=M")
     assert "name is '..', which is no part of a file's name" in export(entry(8, 16, name=".."), options=options)[2]

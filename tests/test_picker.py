@@ -231,6 +231,10 @@ def test_the_same_cache_gives_the_same_bytes_and_foreign_text_is_only_text(expor
     exported = export(*entries)
     first = (exported.folder / "_tuned.py").read_bytes()
 
+    head, *each = (cache := exported.folder / "c.textproto").read_text().split("entries {")
+    cache.write_text("entries {".join([head, *reversed(each)]))
+    assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py"]) == 0
+    assert (exported.folder / "_tuned.py").read_bytes() == first
     assert (export(*reversed(entries)).folder / "_tuned.py").read_bytes() == first
     assert first.isascii()
     assert evil in exported.module.CHOICES
@@ -265,6 +269,9 @@ def test_check_is_red_where_a_module_is_not_what_the_cache_says(export: Export, 
         "num_warps=4",
     ]
 
+    assert cli.main(["export", "c.textproto", "--to=python", "--kernel=lib.*", "-o", "_tuned.py"]) == 0
+    module.write_text(module.read_text().replace("pytest-autotune export", "rm -rf"))
+    assert check(capsys)[1][0].startswith("_tuned.py: COMMAND is no command of pytest-autotune: rm -rf")
     module.write_text(module.read_text().replace("COMMAND = ", "COMMAND = 7 #"))
     assert check(capsys)[1][0].startswith("_tuned.py: COMMAND is no command of pytest-autotune: 7")
     module.write_text("import os\nos.abort()\n")

@@ -14,7 +14,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cli.output import PATH, print_lines, safe, whole
 from pytest_autotune.production import export_python
-from pytest_autotune.production.export_table import PRESETS, Layout, tables
+from pytest_autotune.production.export_table import PRESETS, Layout, is_table, tables
 
 #: So many choices that differ are shown one by one.
 _SHOWN = 5
@@ -65,17 +65,17 @@ def command(
     cache = whole(stores.read(file))
     if to == "table":
         layout = _layout(preset, path, row, values)
-        written = tables(cache, layout, kernels, devices)
+        written = {os.path.join(output, name): text for name, text in tables(cache, layout, kernels, devices).items()}
+        for name in filter(os.path.exists, written):
+            if (before := _text(name)).strip() and not is_table(before):
+                raise CacheError(name, "is no table, and is to stay", "name another --output or --file")
         for name, text in written.items():
-            stores.replace_file(os.path.join(output, name), text.encode())
-        print_lines(safe(os.path.join(output, name)) for name in written)
+            stores.replace_file(name, text.encode())
+        print_lines(map(safe, written))
         return
     if preset or path or row or values:
         raise CacheError("--to=python", "writes one module", "--preset, --file, --row and --values are for --to=table")
-    given = {"kernel": kernels, "device": devices, "alias": aliases}
-    typed = ["pytest-autotune", "export", file, "--to=python"]
-    typed += [f"--{name}={value}" for name, some in given.items() for value in some]
-    text, words = _module(cache, shlex.join([*typed, f"--output={output}"]))
+    text, words = _module(cache, _line(file, kernels, devices, aliases, output))
     if os.path.exists(output) and (before := _text(output)).strip():
         export_python.data_of(before, output)  # raises for what is something else, and is to stay
         if before == text:
@@ -113,6 +113,13 @@ def exported_defects(cache: Cache, path: str, file: str) -> Iterator[str]:
         yield safe(f"{file}: {len(found) - _SHOWN} more")
 
 
+def _line(file: str, kernels: Sequence[str], devices: Sequence[str], aliases: Sequence[str], output: str) -> str:
+    """The command that writes a module, as users type it."""
+    given = {"kernel": kernels, "device": devices, "alias": aliases, "output": [output]}
+    options = [f"--{name}={value}" for name, some in given.items() for value in some]
+    return shlex.join(["pytest-autotune", "export", file, "--to=python", *options])
+
+
 def _module(cache: Cache, line: str, where: str = "export") -> tuple[str, str]:
     """The module that a command writes, and what it holds in words.
 
@@ -120,6 +127,9 @@ def _module(cache: Cache, line: str, where: str = "export") -> tuple[str, str]:
     """
     try:
         given = command.make_context("export", shlex.split(line)[2:]).params
+        # It is told to users as what to run, so nothing else may stand there.
+        if line != _line(*(given[name] for name in ("file", "kernels", "devices", "aliases", "output"))):
+            raise ValueError
     except (click.ClickException, click.exceptions.Exit, ValueError):
         raise CacheError(where, f"COMMAND is no command of pytest-autotune: {line}", "export it again") from None
     return export_python.module_text(cache, line, given["kernels"], given["devices"], _pairs(given["aliases"]))

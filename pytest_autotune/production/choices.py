@@ -9,6 +9,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
+from pytest_autotune.cache.codec.schema import in_order
 from pytest_autotune.cache.model import Cache, Entry, Scalar, Value, before_pruning
 
 #: What torch calls the dtypes of arguments.
@@ -76,7 +77,7 @@ def by_version(version: str) -> tuple[list[str], str]:
 
 
 def selected(cache: Cache, kernels: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Entry]:
-    """The entries of some kernels and devices, each named by globs; of all, where none is given."""
+    """The entries of some kernels and devices, each named by globs; of all, where none is given; in order."""
 
     def is_wanted(entry: Entry) -> bool:
         problem = entry.problem
@@ -86,4 +87,4 @@ def selected(cache: Cache, kernels: Sequence[str] = (), devices: Sequence[str] =
             for of, globs in zip(names, (kernels, devices), strict=True)
         )
 
-    return list(filter(is_wanted, cache.entries))
+    return in_order(filter(is_wanted, cache.entries))

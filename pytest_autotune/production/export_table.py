@@ -112,6 +112,15 @@ def tables(cache: Cache, layout: Layout, kernels: Sequence[str], devices: Sequen
     return {path: _text(rows, layout, versions[path]) for path, rows in sorted(found.items())}
 
 
+def is_table(text: str) -> bool:
+    """Whether a text is a table as :func:`tables` writes them."""
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(rows, dict) and all(re.fullmatch(r"-?\d+|triton_version", row) for row in rows)
+
+
 def _placed(entry: Entry, layout: Layout) -> tuple[str, int, dict[str, Plain]]:
     """The path of an entry's file, its row, and what stands there."""
     assert entry.choice is not None
