@@ -48,7 +48,7 @@ def tune():
 
 
 @pytest.fixture
-def door():
+def session():
     from toytuner_autotune import Adapter
     return Adapter.session
 """

@@ -15,7 +15,7 @@ from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
 
 
-def a_run(
+def a_session(
     entries: tuple[Entry, ...] | None = None, coordination: Any = None, refuse: Any = raise_refusal, **policy: Any
 ) -> tuple[Session, list[Lookup]]:
     """A run that has loaded these entries, if any, and the lookups that it is told of."""

@@ -55,15 +55,15 @@ def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
 
     def run(calls: Sequence[Callable[[Any], object]], entries: Sequence[Entry] = (), dumping: bool = True) -> Any:
         index, log = EntryIndex.of([Cache(tuple(entries))]) if entries else None, Log(None, "main")
-        door = Session(Policy(dumping=dumping), index, Coordinator(Locks(1.0)), log=log)
+        session = Session(Policy(dumping=dumping), index, Coordinator(Locks(1.0)), log=log)
         adapter = Adapter()
-        adapter.hook(autotuner_module, door)
+        adapter.hook(autotuner_module, session)
         adapters.append(adapter)
         kernel = scale_kernel()
         for one in calls:
             one(kernel)
         adapter.unhook()
-        assert door.notes == []
+        assert session.notes == []
         return collect(events_in(log.unwritten, "main"))
 
     yield run

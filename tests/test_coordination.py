@@ -75,7 +75,7 @@ def test_a_gpu_is_free_as_soon_as_its_holder_is_killed(holder, tmp_path: Path) -
         assert undisturbed
 
 
-def test_a_claimed_problem_is_taken_over_as_soon_as_its_claimant_is_killed(holder, tmp_path: Path) -> None:
+def test_a_claimed_problem_is_recovered_as_soon_as_its_claimant_is_killed(holder, tmp_path: Path) -> None:
     process = holder("claim")
     threading.Timer(0.3, process.kill).start()
 

@@ -15,8 +15,8 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 
 from .conftest import Suite
 
-#: A forged row, colours, a window title, an 8-bit control, reordered and unseen characters, a command of a CI system,
-#: the end of a script and of a cell.
+#: A forged row, colours, a window title, an 8-bit control, reordered and invisible characters, a command of a CI
+#: system, the end of a script and of a cell.
 HOSTILE = (
     "::error::a\n::error file=x::forged\r\x1b[31m\x1b]0;title\x07\x9b1m\u202e\u2066\u200b\u2028\x85\u3164\x00"
     "</script><img src=x onerror=alert(1)><!--{{data}}|`z"
@@ -26,8 +26,8 @@ COMMANDS = ("::", "##")
 
 def check_plain(shown: str) -> None:
     """Nothing in it has an effect, and no line of it is a command."""
-    unseen = {char for char in shown if not char.isprintable() and char != "\n"} | ({"\u3164"} & set(shown))
-    assert not unseen
+    invisible = {char for char in shown if not char.isprintable() and char != "\n"} | ({"\u3164"} & set(shown))
+    assert not invisible
     assert not [line for line in shown.split("\n") if line.lstrip().startswith(COMMANDS)]
     assert "forged" not in [line[:6] for line in shown.split("\n")]
 
@@ -69,9 +69,9 @@ H = {HOSTILE!r}
 def test_hit(tune):
     tune(H + "hit", environment=H + " 1.0", **{{H: H}})
 
-def test_stale(tune, door):
+def test_stale(tune, session):
     tune(H + "stale", environment=H + " 1.0", **{{H: H}})
-    door.note(H)
+    session.note(H)
 
 def test_mismatch(tune):
     tune(H + "mismatch", environment=H + " 1.0", **{{H: H}})
@@ -79,9 +79,9 @@ def test_mismatch(tune):
 def test_miss(tune):
     tune(H + "miss", environment=H + " 1.0", **{{H: H}})
 
-def test_unseen(door):
+def test_unseen(session):
     from pytest_autotune.cache.model import Device, Problem
-    door.uncacheable(Problem("toy", H, (), Device(H, H, 1)), H)
+    session.uncacheable(Problem("toy", H, (), Device(H, H, 1)), H)
 """
 
 

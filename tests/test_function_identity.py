@@ -21,7 +21,7 @@ from pytest_autotune.tuners.function.plan import as_strategy
 from pytest_autotune.tuners.function.space import as_space
 from pytest_autotune.tuners.function.tuner import TUNER
 from pytest_autotune.tuners.measuring.how import Measuring
-from tests.sessions import a_run
+from tests.sessions import a_session
 
 #: A clock for kernels that return their own time in microseconds.
 AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def looked_up() -> Any:
     """The lookups of a run that sees what the process's tuner does."""
-    run, lookups = a_run()
+    run, lookups = a_session()
     layer = TUNER.memories.attach(run)
     yield lookups
     TUNER.memories.detach(layer)

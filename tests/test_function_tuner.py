@@ -29,7 +29,7 @@ from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningEr
 from pytest_autotune.tuners.function.tuner import FunctionTuner
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.how import Measuring
-from tests.sessions import a_run, sweeping, verifying
+from tests.sessions import a_session, sweeping, verifying
 
 #: A clock for kernels that return their own time in microseconds.
 AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def test_a_key_without_a_stable_form_still_gets_a_choice(tuner: FunctionTuner, v
 
 def test_no_name_that_utf8_cannot_encode_comes_into_a_cache(tuner: FunctionTuner) -> None:
     """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
-    run, lookups = a_run(dumping=True)
+    run, lookups = a_session(dumping=True)
     tuner.memories.attach(run)
     for value in (1, (1,)):
         tuner.tune("lib.gemm", space=[1, 2], run=identity, key={"\ud800": value}, device="cpu")
@@ -216,7 +216,7 @@ def test_a_failure_that_names_a_path_that_is_not_utf8_leaves_the_tuning_recorded
 
 
 def test_problems_that_cannot_be_kept_are_counted_by_what_is_stable_of_their_keys(tuner: FunctionTuner) -> None:
-    run, lookups = a_run(dumping=True)
+    run, lookups = a_session(dumping=True)
     tuner.memories.attach(run)
     for n in (1, 2, 1):
         tuner.tune("k", space=[1, 2], run=identity, key={"n": n, "what": object()}, measuring=AS_TOLD, device="cpu")
@@ -376,7 +376,7 @@ def test_an_unknown_strategy_is_refused(tuner: FunctionTuner) -> None:
 def recorded(*, tuner: FunctionTuner | None = None, **request: Any) -> Lookup:
     """What a run was told of one call."""
     tuner = tuner or FunctionTuner()
-    run, lookups = a_run()
+    run, lookups = a_session()
     layer = tuner.memories.attach(run)
     tuner.tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, "device": "cpu", **request})
     tuner.memories.detach(layer)
@@ -496,7 +496,7 @@ def test_a_tuning_inside_a_tuning_works(tuner: FunctionTuner) -> None:
     def outer(config: int) -> float:
         return config + tuner.tune("inner", space=[1, 2], run=identity, measuring=AS_TOLD)
 
-    run, lookups = a_run()
+    run, lookups = a_session()
     tuner.memories.attach(run)
 
     assert tuner.tune("outer", space=[5, 4], run=outer, measuring=AS_TOLD) == 4
@@ -566,7 +566,7 @@ assert kernel(5, scale=3) == 30 and len(seen) == before
 
 
 def swept(tuner: FunctionTuner, sweep: Any, **request: Any) -> tuple[Any, list[Lookup]]:
-    run, lookups = a_run(modes=(sweep,))
+    run, lookups = a_session(modes=(sweep,))
     layer = tuner.memories.attach(run)
     try:
         return tuner.tune("k", **request), lookups
@@ -592,7 +592,7 @@ def test_three_sweeps_of_three_give_every_configuration_and_none_is_measured(tun
 
 def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Any]:
     """What a call gets whose loaded choice is raced, and the verdict; its entry is a search's, with this choice."""
-    run, lookups = a_run(dumping=True)
+    run, lookups = a_session(dumping=True)
     layer = tuner.memories.attach(run)
     tuner.tune("k", **request)
     tuner.memories.detach(layer)
@@ -600,7 +600,7 @@ def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Any]:
     assert entry is not None
     entry = dataclasses.replace(entry, choice=Candidate(params=(Value("config", choice),)))
     mode = verifying()
-    run, lookups = a_run((entry,), modes=(mode,))
+    run, lookups = a_session((entry,), modes=(mode,))
     layer = tuner.memories.attach(run)
     try:
         found = tuner.tune("k", **request)

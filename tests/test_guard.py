@@ -18,7 +18,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
-from tests.test_session import Refused, a_run, problem, tune
+from tests.test_session import Refused, a_session, problem, tune
 
 PROBLEM = Problem("toy", "kernel", (), Device("Toy GPU", "toy"))
 LIBRARY = """
@@ -61,8 +61,8 @@ def hooked(
         module = "toy_library"
         acts_without_entries = True
 
-        def hook(self, module: ModuleType, run: Session) -> None:
-            hook(module, run)
+        def hook(self, module: ModuleType, session: Session) -> None:
+            hook(module, session)
 
         def unhook(self) -> None:
             unhook()
@@ -80,19 +80,19 @@ def hooked(
 
     monkeypatch.setattr("pytest_autotune.tuners.hooks.third_party_tuners", lambda: [EntryPoint])
     assert tuners.TUNERS
-    run = Session(policy, index, Coordinator(Locks(1.0)))
-    hooks = Hooks(run, None)
+    session = Session(policy, index, Coordinator(Locks(1.0)))
+    hooks = Hooks(session, None)
     hooks.install()
     try:
-        yield run
+        yield session
     finally:
         hooks.uninstall()
 
 
 def replacing_choose(choose: Callable[[Any, Session, Any], Any]) -> Callable[[Any, Session], None]:
-    def hook(module: Any, run: Session) -> None:
+    def hook(module: Any, session: Session) -> None:
         original = module.Tuner.choose
-        module.Tuner.choose = lambda self: choose(self, run, original)
+        module.Tuner.choose = lambda self: choose(self, session, original)
 
     return hook
 
@@ -104,16 +104,16 @@ def fail(message: str) -> Any:
 def test_an_error_of_another_packages_adapter_leaves_its_tuner_alone(
     library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with hooked(monkeypatch, replacing_choose(lambda self, run, original: fail("no such\nfield"))) as run:
+    with hooked(monkeypatch, replacing_choose(lambda self, session, original: fail("no such\nfield"))) as session:
         assert library.Tuner(abs).choose() == 32
 
-    assert run.notes == [
+    assert session.notes == [
         "toy: error in choose(): AttributeError: no such field; that call was left to toy, and not recorded"
     ]
 
 
 @pytest.mark.parametrize("error", [ValueError("block"), LookupError("block"), KeyboardInterrupt(), SystemExit(2)])
-@pytest.mark.parametrize("way", ["tuner's own function", "tuner's benchmark behind the door"])
+@pytest.mark.parametrize("way", ["tuner's own function", "tuner's benchmark through the session"])
 def test_an_error_of_the_users_kernel_passes_unchanged(
     library: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, way: str
 ) -> None:
@@ -123,46 +123,46 @@ def test_an_error_of_the_users_kernel_passes_unchanged(
         calls.append(block)
         raise error
 
-    def choose(self: Any, run: Session, original: Any) -> Any:
+    def choose(self: Any, session: Session, original: Any) -> Any:
         if way == "tuner's own function":
             return original(self)
-        with run.tuning(PROBLEM, (), lambda entry: True):
+        with session.tuning(PROBLEM, (), lambda entry: True):
             return self.measure()
 
-    with hooked(monkeypatch, replacing_choose(choose)) as run, pytest.raises(type(error)) as raised:
+    with hooked(monkeypatch, replacing_choose(choose)) as session, pytest.raises(type(error)) as raised:
         library.Tuner(kernel).choose()
 
     assert raised.value is error
     assert calls == [32]
-    assert run.notes == []
+    assert session.notes == []
 
 
 @pytest.mark.parametrize("refusal", [Refusal("a miss"), pytest.fail.Exception("a miss")])
 def test_a_refusal_passes_the_guard(library: Any, monkeypatch: pytest.MonkeyPatch, refusal: BaseException) -> None:
-    def choose(self: Any, run: Session, original: Any) -> Any:
+    def choose(self: Any, session: Session, original: Any) -> Any:
         raise refusal
 
     with (
-        hooked(monkeypatch, replacing_choose(choose)) as run,
+        hooked(monkeypatch, replacing_choose(choose)) as session,
         pytest.raises(type(refusal), match="a miss"),
     ):
         library.Tuner(abs).choose()
 
-    assert run.notes == []
+    assert session.notes == []
 
 
 def test_a_hook_that_fails_half_way_leaves_nothing_replaced(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.Tuner.choose, library.other
 
-    def hook(module: Any, run: Session) -> None:
+    def hook(module: Any, session: Session) -> None:
         module.Tuner.choose = lambda self: "the adapter's"
         module.other = lambda: "the adapter's"
         raise AttributeError("toy_library has no Tuner.remember")
 
-    with hooked(monkeypatch, hook, unhook=lambda: fail("never hooked")) as run:
+    with hooked(monkeypatch, hook, unhook=lambda: fail("never hooked")) as session:
         assert (library.Tuner.choose, library.other) == before
 
-    assert run.notes == [
+    assert session.notes == [
         "toy: error in unhook(): AttributeError: never hooked",
         "toy was bypassed: AttributeError: toy_library has no Tuner.remember",
     ]
@@ -176,11 +176,11 @@ class Strange(BaseException):
 def test_a_hook_that_skips_or_exits_leaves_its_tuner_alone(
     library: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    with hooked(monkeypatch, lambda module, run: raise_(error), unhook=lambda: raise_(error)) as run:
+    with hooked(monkeypatch, lambda module, session: raise_(error), unhook=lambda: raise_(error)) as session:
         assert library.Tuner(abs).choose() == 32
 
     told = f"{type(error).__name__}: {error}"
-    assert run.notes == [f"toy: error in unhook(): {told}", f"toy was bypassed: {told}"]
+    assert session.notes == [f"toy: error in unhook(): {told}", f"toy was bypassed: {told}"]
 
 
 class Broken:
@@ -204,48 +204,48 @@ class Broken:
 
 
 def test_a_claim_or_lock_that_cannot_be_had_fails_no_tuning() -> None:
-    run, lookups = a_run((), Broken())
+    session, lookups = a_session((), Broken())
 
-    with run.tuning(problem(), (), lambda entry: True) as tuning, tuning.measuring(), run.measuring():
-        with run.compiling("k", wait=True) as is_mine:
+    with session.tuning(problem(), (), lambda entry: True) as tuning, tuning.measuring(), session.measuring():
+        with session.compiling("k", wait=True) as is_mine:
             assert is_mine
         tuning.record(Candidate("a"))
 
     assert [(lookup.outcome, lookup.tuned, lookup.disturbed) for lookup in lookups] == [(Outcome.MISS, True, True)]
-    assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in run.notes)
+    assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in session.notes)
 
 
 def test_an_error_of_an_adapters_offer_is_a_miss_that_is_tuned() -> None:
-    entry = tune(a_run()[0])
-    run, lookups = a_run((entry,))
+    entry = tune(a_session()[0])
+    session, lookups = a_session((entry,))
 
-    tune(run, offered=lambda entry: fail("params"))
+    tune(session, offered=lambda entry: fail("params"))
 
     assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.MISS, True)]
-    assert run.notes == ["toy: error in the session: AttributeError: params"]
+    assert session.notes == ["toy: error in the session: AttributeError: params"]
 
 
 def test_an_error_at_the_door_is_no_silent_tuning_where_a_miss_is_an_error() -> None:
-    run, lookups = a_run((tune(a_run()[0]),), on_miss="error")
+    session, lookups = a_session((tune(a_session()[0]),), on_miss="error")
 
     with pytest.raises(Refused, match="autotune: MISS toy:k: an error of pytest-autotune"):
-        tune(run, offered=lambda entry: fail("params"))
+        tune(session, offered=lambda entry: fail("params"))
 
     assert [(lookup.outcome, lookup.tuned) for lookup in lookups] == [(Outcome.MISS, False)]
-    assert run.notes == ["toy: error in the session: AttributeError: params"]
+    assert session.notes == ["toy: error in the session: AttributeError: params"]
 
 
 def test_neither_is_an_error_before_the_door(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    hook = replacing_choose(lambda self, run, original: fail("no such field"))
+    hook = replacing_choose(lambda self, session, original: fail("no such field"))
     strict = Policy(on_miss=OnMiss.ERROR)
     told = "autotune: MISS toy: error in choose(): AttributeError: no such field"
 
     loaded = hooked(monkeypatch, hook, policy=strict, index=EntryIndex.of([]))
     with loaded, pytest.raises(Refusal, match=re.escape(told)):
         library.Tuner(abs).choose()
-    with hooked(monkeypatch, hook, policy=strict) as run:
+    with hooked(monkeypatch, hook, policy=strict) as session:
         assert library.Tuner(abs).choose() == 32, "a run that loads nothing"
-    assert run.unhooked == {"toy": "error in choose(): AttributeError: no such field"}
+    assert session.unhooked == {"toy": "error in choose(): AttributeError: no such field"}
 
 
 def raise_(error: BaseException) -> None:

@@ -19,7 +19,7 @@ from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.hooks import Hooks
-from tests.sessions import a_run
+from tests.sessions import a_session
 
 ENTRY = Entry(Problem("costly.part", "kernel", (), Device("Toy GPU", "toy")), choice=Candidate("a"))
 
@@ -29,7 +29,7 @@ class CostlyAdapter:
     acts_without_entries = False
     hooked = 0
 
-    def hook(self, module: ModuleType, run: Session) -> None:
+    def hook(self, module: ModuleType, session: Session) -> None:
         CostlyAdapter.hooked += 1
 
     def unhook(self) -> None:
@@ -54,27 +54,27 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CostlyAdapter, "hooked", 0)
 
 
-def run_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Session:
-    return a_run(entries, **policy)[0]
+def session_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Session:
+    return a_session(entries, **policy)[0]
 
 
 @pytest.mark.parametrize(
-    ("run", "wanted", "hooked"),
+    ("session", "wanted", "hooked"),
     [
-        (run_of(dumping=True), None, 1),
-        (run_of((ENTRY,)), None, 1),
-        (run_of(()), None, 0),
-        (run_of((), dumping=True), None, 1),
-        (run_of(()), ("costly",), 1),
-        (run_of(()), ("costly.part",), 1),
-        (run_of((ENTRY,)), ("triton",), 0),
+        (session_of(dumping=True), None, 1),
+        (session_of((ENTRY,)), None, 1),
+        (session_of(()), None, 0),
+        (session_of((), dumping=True), None, 1),
+        (session_of(()), ("costly",), 1),
+        (session_of(()), ("costly.part",), 1),
+        (session_of((ENTRY,)), ("triton",), 0),
     ],
     ids=["dump", "load with entries", "load without", "update", "asked for", "a part asked for", "another asked for"],
 )
 def test_a_costly_tuner_acts_where_it_has_something_to_do(
-    run: Session, wanted: tuple[str, ...] | None, hooked: int
+    session: Session, wanted: tuple[str, ...] | None, hooked: int
 ) -> None:
-    hooks = Hooks(run, wanted)
+    hooks = Hooks(session, wanted)
 
     hooks.install()
 
@@ -83,10 +83,10 @@ def test_a_costly_tuner_acts_where_it_has_something_to_do(
 
 
 def test_a_cache_that_a_test_loads_brings_its_tuner_in_once() -> None:
-    run = run_of(())
-    hooks = Hooks(run, None)
+    session = session_of(())
+    hooks = Hooks(session, None)
     hooks.install()
-    run.add_cache(EntryIndex.of([Cache((ENTRY,))]))
+    session.add_cache(EntryIndex.of([Cache((ENTRY,))]))
 
     with hooks.isolated():
         hooks.install()
@@ -115,7 +115,7 @@ def test_an_import_is_seen_whatever_finders_there_are(monkeypatch: pytest.Monkey
     wrapts = [finder for finder in sys.meta_path if "wrapt" in type(finder).__module__]
     others = [finder for finder in sys.meta_path if finder not in wrapts]
     monkeypatch.setattr(sys, "meta_path", [Rewriter(), *(wrapts if has_wrapts else []), *others])
-    hooks = Hooks(run_of((ENTRY,)), None)
+    hooks = Hooks(session_of((ENTRY,)), None)
 
     hooks.install()
     importlib.import_module("costly_library")
@@ -136,15 +136,15 @@ class PreparingAdapter(CostlyAdapter):
 
 def test_an_adapter_says_what_can_be_done_beside_the_tests_and_may_fail_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["costly_adapter"], "Adapter", PreparingAdapter)
-    run, suite = run_of((ENTRY,)), Suite((), is_part=False)
-    hooks = Hooks(run, None)
+    session, suite = session_of((ENTRY,)), Suite((), is_part=False)
+    hooks = Hooks(session, None)
     hooks.install()
 
     assert [job() for job in hooks.prepare(suite)] == [True]
     assert hooks.prepare(suite) == []
 
     assert PreparingAdapter.asked == [suite, suite]
-    assert run.notes == ["costly: error in prepare(): RuntimeError: toy"]
+    assert session.notes == ["costly: error in prepare(): RuntimeError: toy"]
     hooks.uninstall()
 
 
@@ -164,6 +164,6 @@ def test_an_adapter_says_what_can_be_done_beside_the_tests_and_may_fail_to(monke
 def test_a_tuner_is_chosen_with_those_below_it(
     tuners: tuple[str, ...] | None, ignore: tuple[str, ...], ignored: bool
 ) -> None:
-    run = run_of(tuners=tuners, ignore=ignore)
+    session = session_of(tuners=tuners, ignore=ignore)
 
-    assert run.ignores("inductor.config", "triton_poi_fused_add") is ignored
+    assert session.ignores("inductor.config", "triton_poi_fused_add") is ignored

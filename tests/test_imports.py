@@ -1,4 +1,4 @@
-"""Imports run one way, and only what faces pytest imports it."""
+"""Imports run one way, and only what pytest calls imports it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "adapters": {"tuners", "run", "workers", "cache", "devices"},
     "testing": {"tuners", "run", "workers", "cache", "devices"},
 }
-FACES_PYTEST = {"plugin", "session", "testing"}
+IMPORT_PYTEST = {"plugin", "session", "testing"}
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -56,7 +56,7 @@ def test_imports_run_one_way(room: str) -> None:
                 is_a_mode = rest.startswith("modes.") and rest.partition(".")[2] not in ("MODES", "Option")
                 assert room == "modes" or not is_a_mode, f"{file} names a mode, which may be deleted: {name}"
             elif package in ("pytest", "_pytest"):
-                assert room in FACES_PYTEST, f"{file} imports {name}"
+                assert room in IMPORT_PYTEST, f"{file} imports {name}"
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:

@@ -35,7 +35,7 @@ from pytest_autotune.tuners.inductor.kernels import uncovered
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _does_not_compile, _Offered
 from tests import forked_torch
-from tests.sessions import a_run
+from tests.sessions import a_session
 
 DUMP, LOAD = "--autotune-dump=cache.textproto", "--autotune-load=cache.textproto"
 
@@ -728,7 +728,7 @@ class Symbol:
 @pytest.mark.usefixtures("on_h200")
 def test_a_decision_to_pad_belongs_to_the_sizes_and_the_arithmetic_that_were_measured() -> None:
     module = PadModule()
-    run, looked_up = a_run(dumping=True)
+    run, looked_up = a_session(dumping=True)
     Paddings(Benchmarks()).hook(module, run, Patches(run, "inductor.pad_mm"))
 
     def key(size: object) -> tuple[Value, ...]:

@@ -43,7 +43,7 @@ class Inductor:
 
 
 class Search:
-    """An open door."""
+    """A session inside a tuning."""
 
     held = 0
     disturbed = False
@@ -61,10 +61,10 @@ class Search:
 
 
 def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
-    run = Session(Policy(), None, Coordinator(Locks(1.0)), lambda lookup: None)
+    session = Session(Policy(), None, Coordinator(Locks(1.0)), lambda lookup: None)
     part = Benchmarks(lambda: gpu)
-    part.hook(inductor, run, Patches(run, part.tuner))
-    return part, run
+    part.hook(inductor, session, Patches(session, part.tuner))
+    return part, session
 
 
 def search() -> Any:
@@ -74,11 +74,11 @@ def search() -> Any:
 def test_in_a_search_inductors_benchmark_is_timed_by_this_package_and_elsewhere_by_itself() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
-    door = search()
+    session = search()
     outside = inductor.benchmarker.benchmark(lambda: 5.0, rep=40)
-    with part.during(door):
+    with part.during(session):
         inside = inductor.benchmarker.benchmark(lambda: 5.0, rep=40, is_vetted_benchmarking=True, device_type="cuda")
-        assert door.held == 1
+        assert session.held == 1
 
     assert outside == OWN_MS
     assert inside == pytest.approx(0.005, rel=0.01)
@@ -87,7 +87,7 @@ def test_in_a_search_inductors_benchmark_is_timed_by_this_package_and_elsewhere_
 
 def test_an_error_is_met_by_inductors_own_benchmark() -> None:
     inductor = Inductor()
-    part, run = hooked(inductor, Gpu())
+    part, session = hooked(inductor, Gpu())
 
     def fails() -> float:
         raise RuntimeError("invalid configuration")
@@ -95,13 +95,15 @@ def test_an_error_is_met_by_inductors_own_benchmark() -> None:
     with part.during(search()), pytest.raises(RuntimeError, match="invalid configuration"):
         inductor.benchmarker.benchmark(fails)
     assert len(inductor.asked) == 1
-    assert not run.notes
+    assert not session.notes
 
 
 def test_a_torch_that_measures_in_another_way_measures_by_itself_and_is_told() -> None:
-    _, run = hooked(SimpleNamespace(), Gpu())
+    _, session = hooked(SimpleNamespace(), Gpu())
 
-    assert run.notes == ["inductor: this torch measures in another way than those known here; it measures by itself"]
+    assert session.notes == [
+        "inductor: this torch measures in another way than those known here; it measures by itself"
+    ]
 
 
 class Kernel:

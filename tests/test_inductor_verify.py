@@ -16,7 +16,7 @@ from pytest_autotune.tuners.inductor.compiling import CompileWorkers
 from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.templates import Templates
-from tests.sessions import a_run, verifying
+from tests.sessions import a_session, verifying
 from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
 
@@ -24,9 +24,9 @@ GPU = Device("NVIDIA H200", "sm_90", 132)
 
 
 def a_race(entry: Entry) -> tuple[Session, list[Any]]:
-    """A run in which it is this entry's turn, and the verdicts that come of it."""
+    """A session in which it is this entry's turn, and the verdicts that come of it."""
     mode = verifying()
-    return a_run((entry,), modes=(mode,))[0], mode.verdicts
+    return a_session((entry,), modes=(mode,))[0], mode.verdicts
 
 
 def config(block: int) -> Any:
@@ -54,8 +54,8 @@ def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that
     part = Kernels(lambda name: "", Benchmarks(lambda: Gpu()), CompileWorkers())
     found = []
     for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
-        run, verdicts = a_race(entry)
-        with run.tuning(entry.problem, (), lambda entry: True) as tuning:
+        session, verdicts = a_race(entry)
+        with session.tuning(entry.problem, (), lambda entry: True) as tuning:
             search: Any = SimpleNamespace(compiled_s=1.5, autotuner=Spilling(times_us, spills))
             tuning.race(partial(part._contest, search, Candidate(params=params(64)), ("x",), {"stream": 0}))
         found += verdicts
@@ -92,12 +92,12 @@ def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_sa
     choices = [template(name) for name in times_us]
     then = [Candidate(name, time_us=time_us) for name, time_us in zip(times_us, (10.0, 20.0, 30.0), strict=True)]
     entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=tuple(then))
-    run, verdicts = a_race(entry)
+    session, verdicts = a_race(entry)
     inductor: Any = Inductor()
     timed = Benchmarks(lambda: Gpu())
-    timed.hook(inductor, run, Patches(run, "inductor"))
+    timed.hook(inductor, session, Patches(session, "inductor"))
     part = Templates(timed)
-    part._session, part._torch = run, None
+    part._session, part._torch = session, None
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *asked: GPU)
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._does_not_compile", lambda *asked: "")
@@ -125,9 +125,9 @@ def test_templates_that_are_measured_in_another_process_are_not_raced_and_that_i
 ) -> None:
     choices = [template(name) for name in "ab"]
     entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=(Candidate("a", time_us=1.0),))
-    run, verdicts = a_race(entry)
+    session, verdicts = a_race(entry)
     part = Templates(Benchmarks(lambda: Gpu()))
-    part._session = run
+    part._session = session
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *asked: GPU)
     monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._does_not_compile", lambda *asked: "")

@@ -1,4 +1,4 @@
-"""The door between a tuner and the cache."""
+"""What a tuner asks of a run, and what becomes of that."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def problem(kernel: str = "k", device: Device = GPU, **key: Any) -> Problem:
     return Problem("toy", kernel, tuple(Value(name, value) for name, value in key.items()), device)
 
 
-a_run = partial(sessions.a_run, refuse=refuse)
+a_session = partial(sessions.a_session, refuse=refuse)
 
 
-def open_tuning(run: Session, asked: Problem | None = None, source: str = "s", **options: Any) -> Any:
+def open_tuning(session: Session, asked: Problem | None = None, source: str = "s", **options: Any) -> Any:
     offered = options.pop("offered", lambda entry: True)
-    return run.tuning(asked or problem(), [Value("source", source)], offered, moves=True)
+    return session.tuning(asked or problem(), [Value("source", source)], offered, moves=True)
 
 
-def tune(run: Session, asked: Problem | None = None, **options: Any) -> Entry:
-    with open_tuning(run, asked, **options) as tuning:
+def tune(session: Session, asked: Problem | None = None, **options: Any) -> Entry:
+    with open_tuning(session, asked, **options) as tuning:
         return tuning.entry or tuning.record(FAST, [FAST, SLOW])
 
 
 def test_leaving_by_an_error_reports_that_nothing_was_recorded_and_no_miss() -> None:
-    run, lookups = a_run(())
+    session, lookups = a_session(())
 
-    with pytest.raises(ZeroDivisionError), open_tuning(run):
+    with pytest.raises(ZeroDivisionError), open_tuning(session):
         1 / 0  # noqa: B018
 
     [lookup] = lookups
@@ -61,10 +61,10 @@ def test_leaving_by_an_error_reports_that_nothing_was_recorded_and_no_miss() -> 
 
 
 def test_a_rejected_entry_makes_the_problem_stale_with_the_tuners_reason() -> None:
-    recorded, _ = a_run()
-    run, lookups = a_run((tune(recorded),))
+    recorded, _ = a_session()
+    session, lookups = a_session((tune(recorded),))
 
-    with open_tuning(run) as tuning:
+    with open_tuning(session) as tuning:
         assert tuning.entry is not None
         tuning.reject("the choice does not compile")
         assert tuning.entry is None
@@ -76,31 +76,31 @@ def test_a_rejected_entry_makes_the_problem_stale_with_the_tuners_reason() -> No
 
 
 def test_an_error_on_a_stale_entry_found_out_by_the_tuner_is_told_once() -> None:
-    recorded, _ = a_run()
-    run, lookups = a_run((tune(recorded),), on_stale="error")
+    recorded, _ = a_session()
+    session, lookups = a_session((tune(recorded),), on_stale="error")
 
-    with pytest.raises(Refused, match="STALE toy:k: broken"), open_tuning(run) as tuning:
+    with pytest.raises(Refused, match="STALE toy:k: broken"), open_tuning(session) as tuning:
         tuning.reject("broken")
 
     assert [lookup.outcome for lookup in lookups] == [Outcome.STALE]
 
 
 def test_a_miss_tells_the_nearest_entry_at_once_where_it_is_an_error_or_a_test_has_its_own_cache() -> None:
-    recorded, _ = a_run()
+    recorded, _ = a_session()
     entries = (tune(recorded, problem(M=16)),)
-    run, lookups = a_run(entries, on_miss="error")
+    session, lookups = a_session(entries, on_miss="error")
 
-    with pytest.raises(Refused, match="the nearest has M 16 instead of 64"), open_tuning(run, problem(M=64)):
+    with pytest.raises(Refused, match="the nearest has M 16 instead of 64"), open_tuning(session, problem(M=64)):
         pytest.fail("the tuner was asked")
 
-    run, lookups = a_run(())
-    run.add_cache(EntryIndex.of([Cache(entries)]))
-    tune(run, problem(M=64))
+    session, lookups = a_session(())
+    session.add_cache(EntryIndex.of([Cache(entries)]))
+    tune(session, problem(M=64))
     assert lookups[0].reason == "no entry; the nearest has M 16 instead of 64"
 
 
-def fail(run: Session, *reasons: str) -> None:
-    with open_tuning(run) as tuning:
+def fail(session: Session, *reasons: str) -> None:
+    with open_tuning(session) as tuning:
         assert tuning.entry is None
         tuning.record_failure(reasons)
 
@@ -111,26 +111,26 @@ def test_a_failure_is_kept_as_its_reasons_in_any_order_without_what_differs_on_a
         ["no\x1b 0x7ffe12", "in /tmp/a/tmpk3_x9q2.ptx: bad"],
         ["in /home/b/tmpzz8_q11.ptx: bad", "no 0x1", "no 0x2"],
     ):
-        run, lookups = a_run()
-        fail(run, *reasons)
+        session, lookups = a_session()
+        fail(session, *reasons)
         entries.append(lookups[0].entry)
         assert lookups[0].tuned
 
     assert entries[0].candidates == entries[1].candidates
     assert [one.failed for one in entries[0].candidates] == ["in tmp....ptx: bad", "no 0x..."]
-    run, lookups = a_run()
-    fail(run, *[letter * 300 for letter in "mnopqrstu"])
+    session, lookups = a_session()
+    fail(session, *[letter * 300 for letter in "mnopqrstu"])
     assert [len(one.failed) for one in lookups[0].entry.candidates] == [200] * 5
 
 
 def test_an_expected_failure_is_a_hit_that_is_neither_tuned_claimed_nor_an_error() -> None:
-    recorded, first = a_run()
+    recorded, first = a_session()
     fail(recorded, "too large")
     claims = Claims()
-    run, lookups = a_run((first[0].entry,), claims, on_miss="error")
+    session, lookups = a_session((first[0].entry,), claims, on_miss="error")
 
-    fail(run, "another reason")
-    with pytest.raises(ZeroDivisionError), open_tuning(run):
+    fail(session, "another reason")
+    with pytest.raises(ZeroDivisionError), open_tuning(session):
         1 / 0  # noqa: B018
 
     assert {(lookup.outcome, lookup.tuned, lookup.entry) for lookup in lookups} == {
@@ -141,20 +141,20 @@ def test_an_expected_failure_is_a_hit_that_is_neither_tuned_claimed_nor_an_error
 
 @pytest.mark.parametrize("policy", [{"on_stale": "error"}, {"on_miss": "error"}])
 def test_a_failure_that_is_none_any_more_is_an_error_where_stale_is_one(policy: dict[str, str]) -> None:
-    recorded, first = a_run()
+    recorded, first = a_session()
     fail(recorded, "too large")
-    run, lookups = a_run((first[0].entry,), **policy)
+    session, lookups = a_session((first[0].entry,), **policy)
 
     with pytest.raises(Refused, match="STALE toy:k: every candidate failed when it was tuned"):
-        tune(run)
+        tune(session)
 
     assert [(lookup.outcome, lookup.entry.choice) for lookup in lookups] == [(Outcome.STALE, FAST)]
 
 
 def test_a_version_that_is_as_it_was_is_not_said_to_have_changed() -> None:
     def stale(version: int) -> str:
-        run, lookups = a_run((entry,))
-        with run.tuning(problem(), [Value("source", "b", "digest"), Value("version", version)], lambda entry: True):
+        session, lookups = a_session((entry,))
+        with session.tuning(problem(), [Value("source", "b", "digest"), Value("version", version)], lambda entry: True):
             pass
         return lookups[0].reason
 
@@ -166,12 +166,12 @@ def test_a_version_that_is_as_it_was_is_not_said_to_have_changed() -> None:
 
 
 def test_threads_that_ask_at_once_are_all_served_and_told_of() -> None:
-    run, lookups = a_run()
+    session, lookups = a_session()
     barrier = threading.Barrier(8)
 
     def ask(number: int) -> None:
         barrier.wait()
-        tune(run, problem(M=number % 4))
+        tune(session, problem(M=number % 4))
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -200,21 +200,21 @@ class Claims:
 
 def test_a_tuning_inside_a_tuning_never_waits_for_other_workers() -> None:
     claims = Claims()
-    run, _ = a_run(coordination=claims)
+    session, _ = a_session(coordination=claims)
 
-    with open_tuning(run, problem(M=1)) as outer:
-        tune(run, problem(M=2))
+    with open_tuning(session, problem(M=1)) as outer:
+        tune(session, problem(M=2))
         outer.record(FAST)
-    tune(run, problem(M=3))
+    tune(session, problem(M=3))
 
     assert claims.waits == [True, False, True]
 
 
 def test_a_lookup_that_a_tuner_made_inside_itself_is_told_with_the_test_that_ran() -> None:
-    run, lookups = a_run()
-    run.current_test = "test_a.py::test_a"
+    session, lookups = a_session()
+    session.current_test = "test_a.py::test_a"
 
-    run.observed(Lookup(problem(), outcome=Outcome.HIT))
+    session.observed(Lookup(problem(), outcome=Outcome.HIT))
 
     assert [(lookup.outcome, lookup.test) for lookup in lookups] == [(Outcome.HIT, "test_a.py::test_a")]
 
@@ -228,18 +228,19 @@ def test_a_lookup_that_a_tuner_made_inside_itself_is_told_with_the_test_that_ran
     ],
 )
 def test_observed_lookups_are_all_told_before_one_of_them_is_an_error(policy: dict[str, str], outcome: Outcome) -> None:
-    run, lookups = a_run((), **policy)
+    session, lookups = a_session((), **policy)
 
     with pytest.raises(Refused, match=f"autotune: {outcome.value.upper()} toy:k: gone"):
-        run.observed(Lookup(problem(), outcome=outcome, reason="gone"), Lookup(problem("other"), outcome=Outcome.HIT))
+        hit = Lookup(problem("other"), outcome=Outcome.HIT)
+        session.observed(Lookup(problem(), outcome=outcome, reason="gone"), hit)
 
     assert [lookup.outcome for lookup in lookups] == [outcome, Outcome.HIT]
 
 
 def test_an_observed_tuning_of_a_run_that_loads_nothing_is_no_error() -> None:
-    run, lookups = a_run(None, on_miss="error")
+    session, lookups = a_session(None, on_miss="error")
 
-    run.observed(Lookup(problem(), tuned=True))
+    session.observed(Lookup(problem(), tuned=True))
 
     assert len(lookups) == 1
 
@@ -253,9 +254,9 @@ def test_a_measurement_outside_of_a_tuning_names_the_processor_that_it_holds() -
             held.append(on)
             yield True
 
-    run, _ = a_run(None, Held(Locks(1.0)))
+    session, _ = a_session(None, Held(Locks(1.0)))
 
-    with run.measuring("GPU-a") as undisturbed:
+    with session.measuring("GPU-a") as undisturbed:
         assert undisturbed
     assert held == ["GPU-a"]
 
@@ -267,8 +268,8 @@ def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
             threading.Event().wait(0.3)
             yield False
 
-    run, lookups = a_run(coordination=Busy())
-    with open_tuning(run) as tuning:
+    session, lookups = a_session(coordination=Busy())
+    with open_tuning(session) as tuning:
         with tuning.measuring():
             pass
         entry = tuning.record(FAST)
@@ -277,9 +278,9 @@ def test_the_seconds_of_a_tuning_leave_out_the_wait_for_the_gpu() -> None:
     assert lookups[0].disturbed
 
 
-def moved_run(*entries: Entry) -> list[Lookup]:
-    run, lookups = a_run(entries)
-    with open_tuning(run, problem("new")) as tuning:
+def after_a_move(*entries: Entry) -> list[Lookup]:
+    session, lookups = a_session(entries)
+    with open_tuning(session, problem("new")) as tuning:
         if tuning.entry is None:
             tuning.record(FAST)
     return lookups
@@ -290,7 +291,7 @@ def an_entry(kernel: str, choice: Candidate = FAST, source: str = "s", device: D
 
 
 def test_the_entry_of_a_kernel_that_is_gone_serves_the_one_with_its_source_key_and_device() -> None:
-    (lookup,) = moved_run(an_entry("old"), an_entry("new", device=Device("Other", "arch")))
+    (lookup,) = after_a_move(an_entry("old"), an_entry("new", device=Device("Other", "arch")))
     assert (lookup.outcome, lookup.reason, lookup.tuned) == (Outcome.HIT, "moved from old", False)
 
 
@@ -303,26 +304,26 @@ def test_the_entry_of_a_kernel_that_is_gone_serves_the_one_with_its_source_key_a
     ],
 )
 def test_an_entry_with_other_source_or_device_or_one_of_several_that_differ_serves_no_other_kernel(others) -> None:
-    assert [(one.outcome, one.tuned) for one in moved_run(*others)] == [(Outcome.MISS, True)]
+    assert [(one.outcome, one.tuned) for one in after_a_move(*others)] == [(Outcome.MISS, True)]
 
 
 def test_of_several_kernels_that_are_gone_and_chose_the_same_the_first_serves() -> None:
-    (lookup,) = moved_run(an_entry("older"), an_entry("old"))
+    (lookup,) = after_a_move(an_entry("older"), an_entry("old"))
     assert lookup.reason == "moved from old"
 
 
 def test_a_kernel_that_this_process_has_asked_for_has_not_moved() -> None:
-    run, lookups = a_run((an_entry("old"),))
-    tune(run, problem("old"))
+    session, lookups = a_session((an_entry("old"),))
+    tune(session, problem("old"))
 
-    with open_tuning(run, problem("new")) as tuning:
+    with open_tuning(session, problem("new")) as tuning:
         assert tuning.entry is None
 
     assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]
 
 
 def test_a_kernel_that_another_process_asked_for_has_not_moved_and_the_lookup_is_a_miss_after_all() -> None:
-    (moved,) = moved_run(an_entry("old"))
+    (moved,) = after_a_move(an_entry("old"))
     old = Lookup(problem("old"), moved.fingerprint, Outcome.HIT, entry=an_entry("old"))
 
     lookups = settled([moved, old])

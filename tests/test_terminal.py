@@ -37,7 +37,7 @@ def test_a_dump_run_says_nothing_of_hits(verbosity: int) -> None:
     assert not [line for line in lines if "hit" in line]
 
 
-def test_q_shows_crashed_workers_and_what_was_taken_over() -> None:
+def test_q_shows_crashed_workers_and_what_was_recovered() -> None:
     summary = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), crashed=("gw1",), recovered=2)
 
     assert shown(summary, -1) == [
@@ -56,7 +56,7 @@ def test_q_shows_what_went_wrong() -> None:
     assert shown(bypassed, -1) == ["toy was bypassed: why", "1 hit"]
 
 
-def test_qq_shows_why_a_tuner_that_failed_the_gate_was_left_alone() -> None:
+def test_qq_shows_why_a_tuner_that_failed_the_gate_was_bypassed() -> None:
     failed = Gate("0", failure="requested tuner could not be hooked: toy")
     summary = result(loaded=(("cache.pb", 1),), unhooked=(("toy", "its tune() takes other arguments"),), gate=failed)
 

@@ -33,7 +33,7 @@ from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.internals import environment
 from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
-from tests.sessions import a_run
+from tests.sessions import a_session
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 CONFIGS = [16, 64]
@@ -43,7 +43,7 @@ class Process:
     """One run of a process: its lookups, and what it measured."""
 
     def __init__(self, entries: tuple[Entry, ...] | None, **policy: Any) -> None:
-        self.run, self.lookups = a_run(entries, **policy)
+        self.run, self.lookups = a_session(entries, **policy)
         self.adapter = Adapter()
         self.adapter.hook(autotuner_module, self.run)
 
@@ -683,7 +683,7 @@ def test_a_triton_without_the_hook_point_is_refused_with_the_version_that_has_it
         Adapter().hook(SimpleNamespace(Autotuner=type("Autotuner", (), {})), session().run)  # type: ignore[arg-type]
 
 
-def test_an_unknown_kind_of_benchmark_function_is_left_alone_and_told(session) -> None:
+def test_an_unknown_kind_of_benchmark_function_is_bypassed_with_a_line(session) -> None:
     first = session((), dumping=True)
     kernel = copy_kernel(Bench())
     ran: list[bool] = []

@@ -37,7 +37,7 @@ from pytest_autotune.tuners.triton.internals.compiler import compiles_in_pools
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
 from pytest_autotune.workers.locks import Locks
-from tests.sessions import a_run, sweeping, verifying
+from tests.sessions import a_session, sweeping, verifying
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
 SHARED_MEMORY = 100_000
@@ -162,7 +162,7 @@ def run(absent_gpu: AbsentGpu) -> Iterator[Any]:
     ) -> list[Lookup]:
         for adapter in adapters:
             adapter.unhook()
-        session, lookups = a_run(entries, coordination, **policy)
+        session, lookups = a_session(entries, coordination, **policy)
         adapters.append(Adapter())
         adapters[-1].hook(autotuner_module, session)
         return lookups
@@ -692,7 +692,7 @@ def test_candidates_that_are_compiled_to_the_same_code_are_launched_once_for_all
     assert {one.time_us for one in same} == {own.time_us}
     assert own.label.endswith("runs")
     assert other_hook.label.endswith("runs")
-    assert sorted(absent_gpu.launched[:3]) == [32, 64, 64], "the first lap"
+    assert sorted(absent_gpu.launched[:3]) == [32, 64, 64], "the first round"
 
 
 def test_what_heuristics_make_of_a_candidate_may_give_it_another_grid_with_the_same_code(run, absent_gpu) -> None:

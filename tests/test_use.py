@@ -114,7 +114,7 @@ def test_the_device_is_the_same_or_of_one_size_or_an_alias_and_never_of_another_
     assert found == [4, 4, 1, 1]
 
 
-def test_kernels_of_other_packages_are_left_alone(library: Library) -> None:
+def test_kernels_of_other_packages_are_bypassed(library: Library) -> None:
     shipped = library.ships(entry(64, 4, kernel="mylibrary.scale"))
     assert shipped.run("mylib.scale(64, kernel='mylibrary.scale')[1] > 1")[0] is True
 

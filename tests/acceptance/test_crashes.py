@@ -117,10 +117,10 @@ def test_the_next_run_takes_over_what_a_killed_run_had_tuned(suite: Suite, secti
     suite.pytester.makepyfile(test_other="def test_other(tune): tune('lib.other')")
     result = suite.dump()
 
-    taken_over = written(suite) - {"lib.other"}
-    assert before <= taken_over  # a worker may have been killed after a tuning, and before it could say so here
+    recovered = written(suite) - {"lib.other"}
+    assert before <= recovered  # a worker may have been killed after a tuning, and before it could say so here
     assert "lib.other" in written(suite)
-    assert any(line.startswith(f"recovered {len(taken_over)} tunings") for line in section(result))
+    assert any(line.startswith(f"recovered {len(recovered)} tunings") for line in section(result))
     assert not list((suite.folder / ".pytest_cache").rglob("*.jsonl"))
 
 

@@ -189,10 +189,10 @@ def test_no_lookup_at_all_in_a_part_of_the_suite_passes_visibly(suite: Suite, se
 UNCACHEABLE = """
 from pytest_autotune.cache.model import Device, Problem
 
-def test_uncacheable(door):
+def test_uncacheable(session):
     problem = Problem("toy", "lib.lists", (), Device("Toy GPU", "toy", 4))
     for _ in range(2):
-        door.uncacheable(problem, "M is a list, which has no stable form")
+        session.uncacheable(problem, "M is a list, which has no stable form")
 """
 
 
@@ -242,7 +242,7 @@ def test_a_call_that_an_error_of_an_adapter_left_uncounted_fails_the_gate(suite:
     result.stdout.fnmatch_lines(["toy was bypassed: error in *", "!*requested tuner could not be hooked: toy*"])
 
 
-def test_a_tuner_that_nobody_asked_for_may_be_left_alone(serial_suite: Suite, section) -> None:
+def test_a_tuner_that_nobody_asked_for_may_be_bypassed(serial_suite: Suite, section) -> None:
     serial_suite.write().dump()
     (serial_suite.folder / "elder.py").write_text(ELDER)
     (serial_suite.folder / "elder-1.dist-info").mkdir()

@@ -233,7 +233,8 @@ def test_on_miss_error_applies_to_stale_mismatch_and_uncacheable_too(suite: Suit
         test_mismatch="def test(tune): tune('lib.far')",
         test_uncacheable="""
             from pytest_autotune.cache.model import Device, Problem
-            def test(door): door.uncacheable(Problem("toy", "lib.x", (), Device("Toy GPU", "toy", 4)), "M is a list")
+            def test(session):
+                session.uncacheable(Problem("toy", "lib.x", (), Device("Toy GPU", "toy", 4)), "M is a list")
         """,
     )
 
@@ -268,7 +269,7 @@ def test_a_device_alias_uses_the_others_entries_and_says_so(suite: Suite, sectio
     assert section(result) == ["New GPU used entries of Old GPU (autotune_device_alias)", "4 hits"]
 
 
-def test_ignored_kernels_are_left_alone(suite: Suite, section) -> None:
+def test_ignored_kernels_are_bypassed(suite: Suite, section) -> None:
     suite.pytester.makeini("[pytest]\nautotune_ignore =\n    toy:lib.soft*\n    other:*\n")
 
     suite.write().dump()

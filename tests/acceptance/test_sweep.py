@@ -154,7 +154,7 @@ def test_the_command_in_a_report_runs_exactly_that_again(serial_suite: Suite) ->
 
 
 def test_what_the_last_test_ran_with_is_forgotten_as_well(serial_suite: Suite) -> None:
-    forgets = "def test(door): door.at_next_test(lambda: open('forgotten', 'w').close())"
+    forgets = "def test(session): session.at_next_test(lambda: open('forgotten', 'w').close())"
     serial_suite.write(test_lib=forgets)
 
     serial_suite.run("--autotune-sweep=7")

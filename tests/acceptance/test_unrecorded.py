@@ -40,10 +40,10 @@ import time
 def test_op(tune):
     tune("lib.op")
 
-def test_cannot(door, tune):
+def test_cannot(session, tune):
     from pytest_autotune.adapters import Device, Problem
     tune("lib.op")  # which has the toy hooked
-    with door.tuning(Problem("toy", "lib.cannot", (), Device("Toy GPU", "toy", 4)), (), bool) as tuning:
+    with session.tuning(Problem("toy", "lib.cannot", (), Device("Toy GPU", "toy", 4)), (), bool) as tuning:
         if not tuning.known_to_fail:
             tuning.record_failure([f"too large for {object()} at {time.time_ns()}"])
 """

@@ -256,7 +256,7 @@ def test_jax_that_was_used_by_a_conftest_is_told_with_what_to_do(serial: Suite) 
     assert "xla: JAX was in use before the tests ran" in result.stdout.str()
 
 
-def test_a_test_with_tuners_left_alone_neither_loads_nor_records(serial: Suite) -> None:
+def test_a_test_with_tuners_bypassed_neither_loads_nor_records(serial: Suite) -> None:
     serial.write(
         test_jax="""
 import jax, pytest
@@ -273,7 +273,7 @@ def test_tuned(): jax.compile("exponential", "tanh")
     assert len(stores.read(serial.cache).entries) == 1
 
 
-def test_an_unknown_jax_is_left_alone_with_the_reason(serial: Suite) -> None:
+def test_an_unknown_jax_is_bypassed_with_the_reason(serial: Suite) -> None:
     conftest = serial.folder / "conftest.py"
     conftest.write_text(
         conftest.read_text()

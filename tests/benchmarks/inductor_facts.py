@@ -652,7 +652,7 @@ def _made(autotuner: Any, params: Mapping[str, Any]) -> Any:
     return config
 
 
-def _truth(clock: Any, runners: Sequence[Any], laps: int = 400) -> dict[int, tuple[float, float]]:
+def _truth(clock: Any, runners: Sequence[Any], rounds: int = 400) -> dict[int, tuple[float, float]]:
     """Time launches in turn: the mean of the middle half in microseconds, and by which share two halves differ."""
     from pytest_autotune.tuners.measuring.times import interquartile_mean
 
@@ -676,7 +676,7 @@ def _truth(clock: Any, runners: Sequence[Any], laps: int = 400) -> dict[int, tup
     turns(5, 0.0, False)
     busy_us = min(2 * sorted(prepared)[int(len(prepared) * 0.9)], 2000.0)
     began = time.perf_counter()
-    while min(map(len, times.values())) < laps and time.perf_counter() - began < 3.0:
+    while min(map(len, times.values())) < rounds and time.perf_counter() - began < 3.0:
         turns(20, busy_us, True)
     found = {}
     for number, own in times.items():

@@ -276,7 +276,7 @@ def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
     times: dict[int, list[float]] = {number: [] for number in range(len(runners))}
     prepared: list[float] = [100.0]
 
-    def laps(numbers: list[int], count: int, busy_us: float) -> None:
+    def rounds(numbers: list[int], count: int, busy_us: float) -> None:
         for _ in range(count):
             shuffle(numbers)
             launched = []
@@ -291,7 +291,7 @@ def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
                 if number in times and (not busy_us or launch.prepared_us <= busy_us):
                     times[number].append(launch.time_us())
 
-    laps(list(times), 3, 0.0)
+    rounds(list(times), 3, 0.0)
     busy_us = min(2000.0, max(50.0, sorted(prepared)[int(len(prepared) * 0.8)] * 2))
     rough = {number: min(found) for number, found in times.items() if found}
     for found in times.values():
@@ -299,7 +299,7 @@ def _truth(call: Any, runners: list[Any]) -> dict[str, Any]:
     close = [number for number in rough if rough[number] <= max(min(rough.values()) * 1.5, min(rough.values()) + 100)]
     each_us = sum(rough[number] + busy_us + 100 for number in close)
     count = max(20, min(400, int(TRUTH_US / each_us)))
-    laps(close, count, busy_us)
+    rounds(close, count, busy_us)
     # Candidates of the same code take the same time.
     pooled: dict[Any, list[float]] = {}
     for number in close:
