@@ -215,7 +215,14 @@ def test_a_text_is_no_number_and_a_function_beside_none_is_no_part_of_other_keys
     of_text = "[('str', \"'1'\", ''), ('str', \"'torch.float16'\", 'dtype')]", "tuple"
     function = Value("ACTIVATION", f"{__name__}.check@0", "function")
     unread = keyed(("abc", "int"), 128), keyed(("9" * 5000, "int"), 128), keyed((float("nan"),), 128)
-    exported = export(*unread, keyed(of_numbers, 16), keyed(of_text, 32), keyed((Mode.FAST + 0,), 64, function))
+    cell = Value("closure.DTYPE", "torch.float16", "dtype")
+    exported = export(
+        *unread,
+        keyed((5,), 128, cell),
+        keyed(of_numbers, 16),
+        keyed(of_text, 32),
+        keyed((Mode.FAST + 0,), 64, function),
+    )
     dtype = type("dtype", (), {"__str__": lambda self: "torch.float16"})()
     constexpr = type("constexpr", (), {"__init__": lambda self, value: setattr(self, "value", value)})
 
@@ -223,6 +230,7 @@ def test_a_text_is_no_number_and_a_function_beside_none_is_no_part_of_other_keys
     assert exported.pick(("1", dtype))[0] == [32]
     assert exported.pick(Mode.FAST, ACTIVATION=constexpr(check))[0] == [64]
     assert len(exported.pick(Mode.FAST)[0]) == 4
+    assert exported.pick(5, also={"closure.DTYPE": dtype})[0] == [128]
 
 
 def test_the_same_cache_gives_the_same_bytes_and_foreign_text_is_only_text(export: Export, capsys: Any) -> None:

@@ -143,6 +143,39 @@ def test_a_cache_that_cannot_be_read_costs_a_line_and_the_kernels_are_tuned(libr
     assert told.count("UserWarning: mylib: ") == 1
 
 
+FACTORY = """
+import os, triton, triton.language as tl
+
+def made(ACTIVATION):
+    @triton.jit
+    def kernel(n, BLOCK: tl.constexpr):
+        tl.static_assert(ACTIVATION == ACTIVATION)
+    configs = [triton.Config({"BLOCK": block}) for block in (16, 32)]
+    return triton.autotune(configs, key=["n"])(kernel)
+
+def left(kernel):
+    os.environ["TRITON_INTERPRET"] = "1"  # says which device it is
+    kernel.nargs = {"n": 5}
+    return [config.kwargs["BLOCK"] for config in kernel.prune_configs({})]
+"""
+
+
+def test_kernels_of_a_factory_are_told_apart_by_what_they_took_from_it(library: Library) -> None:
+    pytest.importorskip("triton")
+    key = Value("n", 5), Value("closure.ACTIVATION", "relu")
+    problem = Problem("triton", "mylib.factory.made.<locals>.kernel", key, Device("Triton interpreter", "interpreter"))
+    params = {"BLOCK": 32, "num_warps": 4, "num_ctas": 1, "num_stages": 3}
+    choice = Candidate(params=tuple(Value(name, value) for name, value in params.items()))
+    shipped = library.ships(Entry(problem, choice=choice), options="on_miss='tune'")
+    (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
+
+    made = (
+        "[(f := __import__('mylib.factory').factory).left(f.made(f.tl.constexpr(name))) for name in ('relu', 'gelu')]"
+    )
+
+    assert shipped.run(made)[0] == [[32], [16, 32]]
+
+
 def test_a_script_and_a_folder_without_init_have_no_resource_and_a_line_says_so(library: Library) -> None:
     (library.ships().folder / "bare").mkdir()
     for package in ("__main__", "bare"):

@@ -84,8 +84,9 @@ def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
 def _cells(function: Any) -> Iterator[tuple[str, Any]]:
     """What a kernel took from the function around it, as far as it is no code."""
     for name, value in closure_cells(function).items():
-        if not isinstance(value, (type, ModuleType)) and not callable(value):
-            yield f"closure.{name}", picker.plain(value)
+        inside = picker.unwrapped(value)  # constexprs can be called
+        if not isinstance(inside, (type, ModuleType)) and not callable(inside):
+            yield f"closure.{name}", picker.plain(inside)
 
 
 def _fits(autotuner: Any, kwargs: Any, config: Any) -> bool:

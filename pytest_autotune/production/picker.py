@@ -31,13 +31,15 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
     :param also: parts of the key that are no arguments: ``{"closure.ACTIVATION": "relu"}``.
     """
 
+    others = {name: plain(value) for name, value in dict(also).items()}
+
     def early_config_prune(configs: Any, named_args: Any, **kwargs: Any) -> Any:
         left = configs if prune is None else list(prune(configs, named_args, **kwargs))
         if getattr(sys.modules.get("pytest_autotune.tuners.hooks"), "active_runs", 0):  # it is to see all candidates
             return left
         try:
             choices, names, remark = choices_here(kernel, other_devices)
-            parts = {**key_parts({**named_args, **kwargs}, names), **dict(also)}
+            parts = {**key_parts({**named_args, **kwargs}, names), **others}
             for params, away in ranked(choices, parts, nearest):
                 live = candidates_with(params, left)
                 if live and all(one == live[0] for one in live[1:]):
@@ -136,7 +138,8 @@ def key_parts(named: Any, names: Any) -> dict[str, Any]:
 
 def candidates_with(params: Any, configs: Any) -> list[Any]:
     """The candidates that have these params, of which there should be one."""
-    same = [one for one in configs if one.kwargs.items() <= params.items() and one.all_kwargs() == params]
+    known = params.items()
+    same = [one for one in configs if one.kwargs.items() <= known and one.all_kwargs() == params]
     return same or [
         one for one in configs if {name: plain(value) for name, value in one.all_kwargs().items()} == params
     ]
