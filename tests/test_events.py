@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,8 +36,8 @@ def recovered_in(folder: RunFolder) -> list[Lookup]:
 
 @pytest.fixture
 def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., RunFolder]:
-    def make(purpose: str = "/cache.textproto") -> RunFolder:
-        folder = RunFolder(tmp_path, purpose)
+    def make(purpose: str = "/cache.textproto", bases: Sequence[Path] = (tmp_path,)) -> RunFolder:
+        folder = RunFolder(bases, purpose)
         request.addfinalizer(lambda: folder.close(written=False))
         return folder
 
@@ -123,6 +123,24 @@ def test_a_run_that_could_not_write_is_recovered_by_the_next_with_its_dump_path(
     assert recovered_in(following) == [lookup()]
     following.close(written=True)
     assert recovered_in(run()) == []
+
+
+def test_what_was_kept_elsewhere_since_a_disk_was_full_is_recovered_when_it_is_not(
+    tmp_path: Path, run: Callable[..., RunFolder]
+) -> None:
+    bases = (tmp_path / "cache", tmp_path / "elsewhere")
+    bases[0].touch()  # no folder can be made there
+    failed = run(bases=bases)
+    failed.log("gw0").append(lookup().event)
+    failed.close(written=False)
+    bases[0].unlink()
+
+    following = run(bases=bases)
+
+    assert recovered_in(following) == [lookup()]
+    assert following.path.is_relative_to(bases[0])
+    following.close(written=True)
+    assert recovered_in(run(bases=bases)) == []
 
 
 def test_what_a_worker_writes_while_its_run_ends_is_recovered_by_the_next(run: Callable[..., RunFolder]) -> None:

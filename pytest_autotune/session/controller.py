@@ -241,8 +241,9 @@ class Controller:
         options = self._options
         events, damaged = self._folder.collect()
         recovered, damaged_before = self._folder.recovered
-        if damaged or damaged_before:
-            self._notes.append(f"{counted(damaged + damaged_before, 'line')} of this run's log cannot be read")
+        for count, whose in ((damaged, "this run's log"), (damaged_before, "the logs of earlier runs")):
+            if count:
+                self._notes.append(f"{counted(count, 'line')} of {whose} cannot be read")
         events += self._sent
         collected = collect(events, recovered)
         incomplete = self._completeness.reason(session, exitstatus, self._crashed, collected.deselected)
@@ -385,11 +386,8 @@ def _open_folder(config: pytest.Config, options: Options, shared: SharedFolder) 
     """The folder of this run, where the next run with this dump path finds what a killed one has tuned."""
     dump = options.dump
     purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else options.update])
-    for base in (_cache_folder(config), shared.path and shared.path / "runs"):
-        with suppress(OSError):
-            if base is not None:
-                return RunFolder(base, purpose)
-    return RunFolder(None)
+    bases = (_cache_folder(config), shared.path and shared.path / "runs")
+    return RunFolder(filter(None, bases), purpose)
 
 
 def _read_loaded(options: Options, held: Cache, folder: RunFolder) -> list[tuple[str, Cache]]:

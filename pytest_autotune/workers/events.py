@@ -233,40 +233,41 @@ class RunFolder:
     A folder beside it that nobody holds is that of a run which was killed, or whose dump could not be written: where
     both have the same dump path, this run holds it, too, and has its tunings.
 
-    :param base: for the runs of this project; None where there is no place for them, and nothing is kept.
+    :param bases: for the runs of this project: the first that takes a folder has this run's, as a full disk takes none;
+        what earlier runs left is looked for in all of them. Where there is no place at all, nothing is kept.
     :param purpose: what is the same for runs that belong together, such as the absolute dump path.
-    :raises OSError: when the folder cannot be made.
     """
 
-    def __init__(self, base: Path | None, purpose: str = "") -> None:
+    def __init__(self, bases: Iterable[Path], purpose: str = "") -> None:
         self.path: Path | None = None
         self._held: dict[Path, FileLock] = {}
-        self._readers: dict[Path, Reader] = {}
-        if base is not None:
-            self._open(base, purpose)
+        name = hashlib.sha256(purpose.encode()).hexdigest()[:16]
+        for runs in (base / name for base in bases):
+            if self.path is None or runs.is_dir():
+                with suppress(OSError):  # a time-out, too
+                    self._open(runs)
+        self._readers = {path: Reader(path) for path in self._held}
 
-    def _open(self, base: Path, purpose: str) -> None:
-        from filelock import FileLock, Timeout
-
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Nobody takes a folder for left that is being made.
-        self._beside = FileLock(base / _LOCK, timeout=_BESIDE_S)
-        runs = base / hashlib.sha256(purpose.encode()).hexdigest()[:16]
-        self.path = runs / f"{os.getpid()}-{os.urandom(4).hex()}"
-        try:
-            with self._beside:
+    def _open(self, runs: Path) -> None:
+        runs.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _beside(runs):  # nobody takes a folder for left that is being made
+            for path in sorted(runs.iterdir()) if runs.is_dir() else ():
+                with suppress(OSError):
+                    if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid():
+                        self._hold(path)
+            if self.path is None:
+                path = runs / f"{os.getpid()}-{os.urandom(4).hex()}"
                 runs.mkdir(mode=0o700, exist_ok=True)
-                left = [path for path in sorted(runs.iterdir()) if path.is_dir() and not path.is_symlink()]
-                self.path.mkdir(mode=0o700)
-                for path in (self.path, *left):
-                    with suppress(Timeout, OSError):
-                        if path.stat().st_uid == os.getuid():
-                            lock = FileLock(path / _LOCK, timeout=0, thread_local=False)
-                            lock.acquire()
-                            self._held[path] = lock
-        except Timeout:
-            raise TimeoutError(f"{base / _LOCK}: held by another run") from None
-        self._readers = {path: Reader(path) for path in (self.path, *self._held)}
+                path.mkdir(mode=0o700)
+                self._hold(path)
+                self.path = path
+
+    def _hold(self, path: Path) -> None:
+        from filelock import FileLock
+
+        lock = FileLock(path / _LOCK, timeout=0, thread_local=False)
+        lock.acquire()
+        self._held[path] = lock
 
     def log(self, process: str) -> Log:
         """The log of one process of this run."""
@@ -288,16 +289,21 @@ class RunFolder:
         :param written: what was read of them is in a cache now, or not wanted: they are removed, but for files that
             have grown since, as a worker may outlive its controller.
         """
-        from filelock import Timeout
-
         for path, lock in self._held.items():
             if written or not any(name.endswith(_SUFFIX) for name in _names(path)):
                 _remove(path, self._readers[path].read)
             lock.release()
-        if self._held and self.path is not None:
-            self._held.clear()
-            with suppress(OSError, Timeout), self._beside:
-                self.path.parent.rmdir()  # where no other run has a folder there
+        for runs in {path.parent for path in self._held}:
+            with suppress(OSError), _beside(runs):
+                runs.rmdir()  # where no other run has a folder there
+        self._held.clear()
+
+
+def _beside(runs: Path) -> FileLock:
+    """Held while a run that begins or ends makes or removes folders."""
+    from filelock import FileLock
+
+    return FileLock(runs.parent / _LOCK, timeout=_BESIDE_S)
 
 
 def _events(reader: Reader) -> tuple[list[tuple[str, Event]], int]:
