@@ -249,12 +249,14 @@ def test_the_same_cache_gives_the_same_bytes_and_foreign_text_is_only_text(expor
     assert "_tuned.py is up to date" in capsys.readouterr().out
 
 
-def test_what_is_no_export_is_not_overwritten(export: Export, capsys: Any) -> None:
+def test_what_is_no_export_is_not_overwritten_and_an_alias_of_nothing_is_refused(export: Export, capsys: Any) -> None:
     folder = export(entry(64, 32)).folder
     (folder / "mine.py").write_text("COMMAND = 1\n")
 
     assert cli.main(["export", "c.textproto", "--to=python", "-o", "mine.py"]) == 4
     assert "mine.py: is no export of pytest-autotune" in capsys.readouterr().err
+    assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py", "--alias=OEM = NVIDIA H20O"]) == 4
+    assert "no choice is of the device NVIDIA H20O (there are those of NVIDIA H200)" in capsys.readouterr().err
 
 
 def check(capsys: Any) -> tuple[int, list[str]]:

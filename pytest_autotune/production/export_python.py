@@ -38,6 +38,8 @@ def module_text(
     text = "".join(line + "\n" for line in [head + _DATA.strip(), *_data(entries, command, aliases)])
     names = {entry.problem.kernel for entry in entries}
     on = sorted({entry.problem.device.name for entry in entries})
+    for other in sorted(set(aliases.values()).difference(on)):
+        raise CacheError("--alias", f"no choice is of the device {other}", f"there are those of {', '.join(on)}")
     words = f"{counted(len(entries), 'choice')} of {counted(len(names), 'kernel')} for {', '.join(on)}"
     if others := sum(entry.problem.tuner != "triton" for entry in wanted):
         words += f"; {counted(others, 'entry')} of other tuners left out"

@@ -15,7 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any
@@ -198,7 +198,7 @@ class Loaded:
         if self._report is not None:
             try:
                 with open(self._report, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(asdict(miss), default=str) + "\n")
+                    file.write(json.dumps(vars(miss), default=str) + "\n")
             except OSError as error:
                 _warn(f"{self._report}: {error.strerror}")
 
