@@ -230,8 +230,8 @@ def test_a_lookup_that_a_tuner_made_inside_itself_is_told_with_the_test_that_ran
 def test_observed_lookups_are_all_told_before_one_of_them_is_an_error(policy: dict[str, str], outcome: Outcome) -> None:
     session, lookups = a_session((), **policy)
 
+    hit = Lookup(problem("other"), outcome=Outcome.HIT)
     with pytest.raises(Refused, match=f"autotune: {outcome.value.upper()} toy:k: gone"):
-        hit = Lookup(problem("other"), outcome=Outcome.HIT)
         session.observed(Lookup(problem(), outcome=outcome, reason="gone"), hit)
 
     assert [lookup.outcome for lookup in lookups] == [outcome, Outcome.HIT]

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location, is_url
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cache.stores.disk import Change, FileStore, FolderStore, PathStore, Updated, bytes_of
+from pytest_autotune.cache.stores.disk import Change, FileStore, FolderStore, Updated, bytes_of
 from pytest_autotune.cache.stores.writing import lock_of, locked, os_errors, replace
-
-if TYPE_CHECKING:
-    from pytest_autotune.cache.stores.segments import SegmentStore
 
 __all__ = [
     "MARKER",
@@ -35,11 +32,27 @@ AnyLocation: TypeAlias = "Location | str | os.PathLike[str]"
 _LOCK_TIMEOUT_S = 60.0
 
 
+class Store(Protocol):
+    """What keeps a cache, with paths or without; its methods are those of the functions below."""
+
+    def read(self, missing_ok: bool = False) -> Cache:
+        """See :func:`read`."""
+
+    def check(self) -> Cache:
+        """See :func:`check_writable`."""
+
+    def update(self, change: Change, timeout_s: float, removing: bool = False) -> Updated:
+        """See :func:`update`."""
+
+    def compact(self) -> tuple[int, int]:
+        """See :func:`compact`."""
+
+
 #: The stores at URLs that were read in this process, each with what it found: what a run adds is told from that.
-_SHARED: dict[Location, SegmentStore] = {}
+_SHARED: dict[Location, Store] = {}
 
 
-def _store_of(location: AnyLocation, *, reread: bool = True) -> PathStore | SegmentStore:
+def _store_of(location: AnyLocation, *, reread: bool = True) -> Store:
     """The store of a location.
 
     :param reread: a store at a URL is to be read now; else it may know what it read before.
@@ -88,8 +101,7 @@ def update(
     :param removing: from a store at a URL, too, what ``change`` leaves out is removed: it may be of others' runs.
     :raises CacheError: where nothing could be written.
     """
-    store = _store_of(location, reread=False)
-    return store.update(change, lock_timeout_s) if isinstance(store, PathStore) else store.update(change, removing)
+    return _store_of(location, reread=False).update(change, lock_timeout_s, removing)
 
 
 def compact(url: str) -> tuple[int, int]:
@@ -98,10 +110,7 @@ def compact(url: str) -> tuple[int, int]:
     :returns: how many there were, and how many there are.
     :raises CacheError: where that cannot be done; nothing is lost then.
     """
-    store = _store_of(url)
-    if isinstance(store, PathStore):
-        raise CacheError(url, "is no URL: only a store that many share has anything to compact")
-    return store.compact()
+    return _store_of(url).compact()
 
 
 def file_bytes(path: str) -> bytes:

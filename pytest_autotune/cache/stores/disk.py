@@ -98,9 +98,17 @@ class PathStore(ABC):
         check_creatable(self._lock, self._where)
         return cache
 
-    def update(self, change: Change, timeout_s: float) -> Updated:
+    def compact(self) -> tuple[int, int]:
+        """There is nothing to compact.
+
+        :raises CacheError: always.
+        """
+        raise CacheError(self._where, "is no URL: only a store that many share has anything to compact")
+
+    def update(self, change: Change, timeout_s: float, removing: bool = False) -> Updated:
         """Put ``change(what is there now)`` in its place, under a lock, as a whole or not at all.
 
+        :param removing: is so in any case.
         :raises CacheError: where nothing could be written.
         """
         with os_errors(self._where):

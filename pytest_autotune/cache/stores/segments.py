@@ -89,9 +89,10 @@ class SegmentStore:
         """What is there now. Whether it can be written to is found out when it is: what cannot be is kept as a file."""
         return self.read(missing_ok=True)
 
-    def update(self, change: Change, removing: bool = False) -> Updated:
+    def update(self, change: Change, timeout_s: float = 0.0, removing: bool = False) -> Updated:
         """Add what ``change`` adds to, or has replaced in, what was there when it was last read.
 
+        :param timeout_s: of a lock, which there is none of.
         :param removing: what it leaves out is removed; else it stays, for the runs of others.
         :raises CacheError: where it could not be written. What was to be is in a file then.
         """
