@@ -14,6 +14,8 @@ import threading
 import time
 import weakref
 from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.cache.model import Candidate, Device, Value
+from pytest_autotune.cache.model import Candidate, Device, Entry, Value
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
 from pytest_autotune.tuners.function.plan import Optuna, Random, processor_of
@@ -29,7 +31,7 @@ from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningEr
 from pytest_autotune.tuners.function.tuner import FunctionTuner
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.how import Measuring
-from tests.sessions import a_session, sweeping, verifying
+from tests.sessions import a_session, verifying
 
 #: A clock for kernels that return their own time in microseconds.
 AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
@@ -373,13 +375,22 @@ def test_an_unknown_strategy_is_refused(tuner: FunctionTuner) -> None:
 # Fingerprints
 
 
+@contextmanager
+def a_session_of(tuner: FunctionTuner, *entries: Entry, **policy: Any) -> Iterator[list[Lookup]]:
+    """What a run is told of this tuner meanwhile."""
+    run, lookups = a_session(entries or None, **policy)
+    layer = tuner.memories.attach(run)
+    try:
+        yield lookups
+    finally:
+        tuner.memories.detach(layer)
+
+
 def recorded(*, tuner: FunctionTuner | None = None, **request: Any) -> Lookup:
     """What a run was told of one call."""
     tuner = tuner or FunctionTuner()
-    run, lookups = a_session()
-    layer = tuner.memories.attach(run)
-    tuner.tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, "device": "cpu", **request})
-    tuner.memories.detach(layer)
+    with a_session_of(tuner) as lookups:
+        tuner.tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, "device": "cpu", **request})
     return lookups[-1]
 
 
@@ -445,11 +456,6 @@ def test_the_device_is_the_cpu_where_no_gpu_is_used_and_what_the_caller_says() -
     assert processor_of(opencl) == type(processor_of(opencl))(opencl, opencl.id)
     with pytest.raises(TypeError, match="device="):
         processor_of("tpu")
-
-
-def test_a_gpu_that_nothing_uses_cannot_be_tuned_for(monkeypatch: Any) -> None:
-    monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
-
     assert processor_of(None) == processor_of("cpu")
     with pytest.raises(TuningError, match="allocate the inputs first"):
         processor_of("cuda")
@@ -562,50 +568,19 @@ assert kernel(5, scale=3) == 30 and len(seen) == before
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-# Sweeps
-
-
-def swept(tuner: FunctionTuner, sweep: Any, **request: Any) -> tuple[Any, list[Lookup]]:
-    run, lookups = a_session(modes=(sweep,))
-    layer = tuner.memories.attach(run)
-    try:
-        return tuner.tune("k", **request), lookups
-    finally:
-        tuner.memories.detach(layer)
-
-
-def test_three_sweeps_of_three_give_every_configuration_and_none_is_measured(tuner: FunctionTuner) -> None:
-    def fail(call: Any) -> float:
-        raise AssertionError("measured")
-
-    found = [
-        swept(tuner, sweeping(part, 3), space=[1, 2, 3], run=identity, measuring=Measuring(clock=fail))
-        for part in (1, 2, 3)
-    ]
-
-    assert sorted(config for config, _ in found) == [1, 2, 3]
-    assert all(not lookup.tuned for _, lookups in found for lookup in lookups)
-
-
 # Races of loaded choices
 
 
 def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Any]:
     """What a call gets whose loaded choice is raced, and the verdict; its entry is a search's, with this choice."""
-    run, lookups = a_session(dumping=True)
-    layer = tuner.memories.attach(run)
-    tuner.tune("k", **request)
-    tuner.memories.detach(layer)
+    with a_session_of(tuner, dumping=True) as lookups:
+        tuner.tune("k", **request)
     entry = lookups[0].entry
     assert entry is not None
     entry = dataclasses.replace(entry, choice=Candidate(params=(Value("config", choice),)))
     mode = verifying()
-    run, lookups = a_session((entry,), modes=(mode,))
-    layer = tuner.memories.attach(run)
-    try:
+    with a_session_of(tuner, entry, modes=(mode,)) as lookups:
         found = tuner.tune("k", **request)
-    finally:
-        tuner.memories.detach(layer)
     [lookup] = lookups
     assert (lookup.outcome, lookup.tuned) == (Outcome.HIT, False)
     [verdict] = mode.verdicts

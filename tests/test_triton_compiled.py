@@ -195,17 +195,10 @@ def call(kernel: Any) -> None:
     kernel[(1,)](a, b, c, 64)
 
 
-def test_a_compiled_kernel_is_of_the_device_that_it_is_compiled_for(run) -> None:
-    lookups = run(dumping=True)
-
-    call(product_kernel([config(16), config(32)]))
-
-    assert lookups[0].problem.device == Device("cuda", "sm_90")
-
-
-def test_a_hit_compiles_only_the_choice_and_launches_once(run, absent_gpu) -> None:
+def test_a_hit_on_a_device_compiles_only_the_choice_and_launches_once(run, absent_gpu) -> None:
     recorded = run(dumping=True)
     call(product_kernel([config(16), config(32)]))
+    assert recorded[0].problem.device == Device("cuda", "sm_90")
     lookups = run((recorded[0].entry,))
     absent_gpu.launches = absent_gpu.loads = 0
     kernel = product_kernel([config(16), config(32)])
@@ -327,16 +320,15 @@ CONFIGS = [16, 32, 64]
 class Holder(threading.Thread):
     """Another worker of the run, which has claimed whatever the tests tune first and holds it for a while."""
 
-    def __init__(self, folder: Path, publish: Lookup | None = None) -> None:
+    def __init__(self, folder: Path, lookup: Lookup) -> None:
         super().__init__(daemon=True)
         self.worker = Coordinator(Locks(20, lambda: ""), folder)
         self.folder = folder
-        self.publish = publish
+        self.lookup = lookup
         self.claimed = threading.Event()
         self.may_end = threading.Event()
 
-    def hold(self, lookup: Lookup) -> None:
-        self.lookup = lookup
+    def hold(self) -> None:
         self.start()
         assert self.claimed.wait(10)
 
@@ -344,16 +336,15 @@ class Holder(threading.Thread):
         with self.worker.claim(self.lookup.identity, wait=True):
             self.claimed.set()
             self.may_end.wait(30)
-            if self.publish is not None:
-                Log(self.folder, "another").append(self.publish.event)
+            Log(self.folder, "another").append(self.lookup.event)
 
 
 @pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
 def test_a_worker_that_waits_for_a_tuning_compiles_candidates_of_it(run, compiled, tmp_path, threads) -> None:
     tuned = run(dumping=True)
     call(product_kernel([config(block) for block in CONFIGS]))
-    other = Holder(tmp_path / "claims", publish=tuned[0])
-    other.hold(tuned[0])
+    other = Holder(tmp_path / "claims", tuned[0])
+    other.hold()
     shutil.rmtree(tmp_path / "triton")
     compiled.clear()
     worker = Coordinator(Locks(20), tmp_path / "claims")

@@ -32,31 +32,26 @@ def legacy_entries() -> tuple[XlaEntry, ...]:
     return files.read(path.read_bytes(), True, str(path))
 
 
-# Text that XLA printed of choices that were made up for it: see tests/test_xla_deviceless.py.
-@pytest.mark.parametrize("name", ["legacy_0.10.2.textproto", "legacy_0.11.2.textproto"])
-def test_a_file_that_xla_printed_comes_back_to_the_byte_through_every_format_of_ours(name: str, tmp_path: Path) -> None:
-    for suffix in ("textproto", "pb", "yaml", "json", "folder/"):
-        ours = str(tmp_path / f"ours.{suffix}") if suffix != "folder/" else f"{tmp_path}/folder/"
-        back, binary, again = tmp_path / "back.textproto", tmp_path / "back.pb", tmp_path / "again.textproto"
-        assert cli.main(["convert", str(DATA / name), ours, "--from=xla"]) == 0
-        assert cli.main(["convert", ours, str(back), "--to=xla"]) == 0
-        assert cli.main(["convert", str(back), str(binary), "--from=xla", "--to=xla"]) == 0
-        assert cli.main(["convert", str(binary), str(again), "--from=xla", "--to=xla"]) == 0
+# What XLA of jaxlib 0.11.2 wrote on an H200 for ``jnp.tanh(a @ a).sum()``, ``a`` of bfloat16[256, 256], and text
+# that it printed of choices that were made up for it: see tests/test_xla_deviceless.py.
+WRITTEN = [f"h200_{layout}{suffix}" for layout in ("new", "legacy") for suffix in (".textproto", ".pb")]
+PRINTED = ["legacy_0.10.2.textproto", "legacy_0.11.2.textproto"]
+
+
+@pytest.mark.parametrize("name", WRITTEN + PRINTED)
+def test_a_file_of_xlas_comes_back_to_the_byte_through_every_format_of_ours_and_of_its(
+    name: str, tmp_path: Path
+) -> None:
+    suffix = Path(name).suffix
+    other = tmp_path / ("other.pb" if suffix == ".textproto" else "other.textproto")
+    back, again = tmp_path / f"back{suffix}", tmp_path / f"again{suffix}"
+    for ours in ("ours.textproto", "ours.pb", "ours.yaml", "ours.json", "folder/"):
+        cache = f"{tmp_path}/{ours}"
+        assert cli.main(["convert", str(DATA / name), cache, "--from=xla"]) == 0
+        assert cli.main(["convert", cache, str(back), "--to=xla"]) == 0
+        assert cli.main(["convert", cache, str(other), "--to=xla"]) == 0
+        assert cli.main(["convert", str(other), str(again), "--from=xla", "--to=xla"]) == 0
         assert back.read_bytes() == again.read_bytes() == (DATA / name).read_bytes()
-
-
-# What XLA of jaxlib 0.11.2 wrote on an H200 for ``jnp.tanh(a @ a).sum()``, ``a`` of bfloat16[256, 256].
-@pytest.mark.parametrize("layout", ["new", "legacy"])
-@pytest.mark.parametrize("written", [".textproto", ".pb"])
-def test_files_that_xla_wrote_on_an_h200_come_back_to_the_byte(layout: str, written: str, tmp_path: Path) -> None:
-    for suffix in ("textproto", "pb", "yaml", "json", "folder/"):
-        ours = str(tmp_path / f"ours.{suffix}") if suffix != "folder/" else f"{tmp_path}/folder/"
-        other = tmp_path / ("other.pb" if written == ".textproto" else "other.textproto")
-        back = tmp_path / f"back{written}"
-        assert cli.main(["convert", str(DATA / f"h200_{layout}{written}"), ours, "--from=xla"]) == 0
-        assert cli.main(["convert", ours, str(other), "--to=xla"]) == 0
-        assert cli.main(["convert", str(other), str(back), "--from=xla", "--to=xla"]) == 0
-        assert back.read_bytes() == (DATA / f"h200_{layout}{written}").read_bytes()
 
 
 def test_bytes_of_a_newer_xla_are_kept_in_binary_and_refused_in_text() -> None:

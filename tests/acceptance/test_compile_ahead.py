@@ -201,7 +201,9 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 Section = Callable[[pytest.RunResult], list[str]]
 
 
-def test_tests_of_a_cold_load_compile_nothing_and_the_summary_says_so(suite: Suite, section: Section) -> None:
+def test_tests_of_a_cold_load_compile_nothing_and_the_summary_says_so_and_nothing_of_a_warm_one(
+    suite: Suite, section: Section
+) -> None:
     suite.dump()
     written = suite.cache.read_bytes()
 
@@ -212,8 +214,10 @@ def test_tests_of_a_cold_load_compile_nothing_and_the_summary_says_so(suite: Sui
     assert report["compiled_ahead"]["kernels"] == 5
     assert re.fullmatch(r"5 kernels compiled ahead in \d+\.\ds", section(suite.result)[0])
 
-    suite.run("--autotune-load=cache.textproto", "--autotune-dump=cache.textproto", cold=False)
+    report = suite.run("--autotune-load=cache.textproto", "--autotune-dump=cache.textproto", cold=False)
     assert suite.cache.read_bytes() == written
+    assert report["compiled_ahead"]["kernels"] == 0
+    assert not any("ahead" in line for line in section(suite.result))
 
 
 ALL_KINDS = """
@@ -311,16 +315,6 @@ def test_what_is_compiled_ahead_is_what_a_launch_looks_for_whatever_its_argument
     assert (suite.compiled, suite.found) == (0, KINDS)
 
 
-def test_with_a_full_compile_cache_nothing_is_compiled_or_said(suite: Suite, section: Section) -> None:
-    suite.dump()
-    suite.run("--autotune-load=cache.textproto")
-
-    report = suite.run("--autotune-load=cache.textproto", cold=False)
-
-    assert report["compiled_ahead"]["kernels"] == 0
-    assert not any("ahead" in line for line in section(suite.result))
-
-
 @pytest.mark.parametrize("off", ["-oautotune_compile_ahead=off", "--collect-only"])
 def test_it_can_be_turned_off(suite: Suite, monkeypatch: pytest.MonkeyPatch, off: str) -> None:
     suite.dump()
@@ -409,11 +403,15 @@ def test_sets_it_before_its_first_launch(all_on_disk, monkeypatch):
 """
 
 
-def test_a_kernel_of_the_tests_is_as_if_nothing_was_compiled_ahead(suite: Suite) -> None:
+def dumped_with_a_global(suite: Suite) -> None:
     (suite.folder / "lib.py").unlink()
     tests = SETS_IT.replace("    monkeypatch.", "    # ").replace("    assert", "    #")
     suite.pytester.makepyfile(kinds=USES_A_GLOBAL, test_lib=tests)
     suite.run("--autotune-dump=cache.textproto")
+
+
+def test_a_kernel_of_the_tests_is_as_if_nothing_was_compiled_ahead(suite: Suite) -> None:
+    dumped_with_a_global(suite)
     suite.pytester.makepyfile(test_lib=SETS_IT)
     suite.wants(1)
 
@@ -425,10 +423,7 @@ def test_a_kernel_of_the_tests_is_as_if_nothing_was_compiled_ahead(suite: Suite)
 
 
 def test_what_a_test_changes_while_it_is_compiled_is_not_kept(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    (suite.folder / "lib.py").unlink()
-    tests = SETS_IT.replace("    monkeypatch.", "    # ").replace("    assert", "    #")
-    suite.pytester.makepyfile(kinds=USES_A_GLOBAL, test_lib=tests)
-    suite.run("--autotune-dump=cache.textproto")
+    dumped_with_a_global(suite)
     changed = suite.folder / "changed"
     (suite.folder / "test_a.py").write_text(WAITS.format(path=str(changed)))
     source, language = triton.compiler.compiler.ASTSource, triton.language

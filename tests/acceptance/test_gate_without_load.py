@@ -45,6 +45,8 @@ def test_a_suite_whose_markers_load_is_judged_by_them(suite: Suite) -> None:
 
     assert suite.run("--autotune-max-misses=0").ret == 0
     assert suite.run("--autotune-on-miss=error", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    test.write_text(test.read_text().replace("M=m", "M=2 * m"))
+    suite.run("--autotune-max-misses=0").stdout.fnmatch_lines(["!* maximum allowed * exceeded: 1 > 0 !*"])
 
 
 def test_a_fixture_that_loads_nothing_does_not_turn_the_gate_off(suite: Suite) -> None:

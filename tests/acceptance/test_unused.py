@@ -233,17 +233,10 @@ def test_a_run_from_a_folder_below_is_incomplete(serial_suite: Suite, monkeypatc
     assert entries(serial_suite) == 3
 
 
-def test_a_run_of_testpaths_is_complete(serial_suite: Suite) -> None:
-    shrunk(serial_suite).pytester.makeini("[pytest]\ntestpaths = test_op.py test_other.py\n")
-
-    serial_suite.run(*PRUNE)
-
-    assert entries(serial_suite) == 2
-
-
 @pytest.mark.parametrize(
     ("testpaths", "typed"),
     [
+        ("tests more", []),
         ("tests", ["tests/"]),
         ("tests", ["./tests"]),
         ("t*s", ["{here}/tests"]),
@@ -252,7 +245,7 @@ def test_a_run_of_testpaths_is_complete(serial_suite: Suite) -> None:
         ("nothing", ["."]),
     ],
 )
-def test_who_types_what_pytest_would_take_runs_the_whole_suite(
+def test_who_types_nothing_or_what_pytest_would_take_runs_the_whole_suite(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
