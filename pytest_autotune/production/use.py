@@ -125,7 +125,8 @@ class Loaded:
         entries, _ = chosen(entry for entry in self._cache.entries if entry.problem.tuner == tuner)
         ids = device_ids(entry.problem.device for entry in entries)
         picker = new_picker()
-        picker.COMMAND = f"pytest --autotune-load={self._resource} --autotune-update"
+        path = os.path.join(*self.package.split("."), self._resource)  # as a library's folder usually has it
+        picker.COMMAND = f"pytest --autotune-load={path} --autotune-update"
         picker.DEVICES = {id: (one.name, one.arch, one.multiprocessors) for one, id in ids.items()}
         of_devices = {id: [entry for entry in entries if entry.problem.device == one] for one, id in ids.items()}
         picker.VERSIONS = {id: triton_versions(some) for id, some in of_devices.items()}
