@@ -361,13 +361,14 @@ def test_an_autotuner_that_replaces_run_is_told_as_untracked(session) -> None:
     assert "OwnRun" in told
 
 
-def test_an_autotuner_tuned_before_the_hook_is_told_as_untracked(session) -> None:
+def test_an_autotuner_tuned_before_the_hook_is_told_as_untracked_where_it_is_not_ignored(session) -> None:
     kernel = copy_kernel(Bench())
     call(kernel)
 
     first = session(dumping=True)
 
     assert any("copy_kernel.<locals>.copy" in told for told in first.untracked)
+    assert session(dumping=True, ignore=("triton:*.copy",)).untracked == []
     assert kernel.cache
 
 
@@ -662,12 +663,6 @@ def test_the_owners_setting_of_the_disk_cache_survives_the_hook(session) -> None
     assert before.cache_results is False
     assert during.cache_results is True
     assert "cache_results" not in autotuner_module.Autotuner.__dict__
-
-
-def test_ignored_kernels_are_not_told_as_untracked(session) -> None:
-    call(copy_kernel(Bench()))
-
-    assert session(dumping=True, ignore=("triton:*.copy",)).untracked == []
 
 
 def test_another_signature_is_refused_by_name(session) -> None:

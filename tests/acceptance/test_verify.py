@@ -18,20 +18,6 @@ def test_matmul(tune, m):
 def test_softmax(tune):
     tune("lib.softmax", N=8, times={"x": 3.0, "y": 2.0})
 """
-ENTRY = """
-format_version: 1
-devices { id: "toy" name: "Toy GPU" arch: "toy" multiprocessors: 4 }
-entries {
-  tuner: "toy"
-  kernel: "lib.k"
-  key { name: "N" int: 1 }
-  device: "toy"
-  fingerprint { name: "search" text: "a,b" type: "digest" }
-  fingerprint { name: "source" text: "one" type: "digest" }
-  choice { params { name: "config" text: "a" } time_us: 10.0 }
-  environment: "toy 1.0"
-}
-"""
 #: Since the dump, candidate b has become faster than a; x and y are as they were.
 NOW = {"TOY_TIMES": "a=10.0 b=9.0 x=3.0 y=2.0"}
 ROW = "SLOWER test_lib.py::test_matmul[{m}] - toy:lib.matmul (M={m}, N=8): the choice takes 1.11 x (config=b), "
@@ -57,8 +43,7 @@ def test_a_choice_that_is_slower_now_is_told_with_both_times(serial_suite: Suite
 
 def test_each_choice_is_raced_and_replaced_once_whatever_the_number_of_workers_and_tests(suite: Suite) -> None:
     asks = 'def test(tune):\n    tune("lib.k", N=1)\n    tune("lib.k", N=1)\n'
-    suite.write(**{f"test_{number}": asks for number in range(3)})
-    suite.cache.write_text(ENTRY)
+    suite.write(**{f"test_{number}": asks for number in range(3)}).serial.dump()
 
     suite.load("--autotune-verify", "--autotune-update", **NOW)
 
