@@ -152,6 +152,10 @@ def test_the_nearest_is_by_the_named_numbers_in_log2_and_all_else_is_the_same(ex
     assert len(exported.pick(300, nearest=["CAUSAL"])[0]) == 4
     assert len(exported.pick(300, "torch.bfloat16", nearest=["M"])[0]) == 4
 
+    odd = export(entry(-8, 16), entry(0, 32), entry(1, 64), entry(float("inf"), 128))
+    assert [odd.pick(m, nearest=["M"])[0] for m in (2, 10**4000)] == [[64], [64]]
+    assert [len(odd.pick(m, nearest=["M"])[0]) for m in (-3, float("nan"))] == [4, 4]
+
     some_are_gone = export(entry(64, 999), entry(128, 998), entry(256, 64))
     assert some_are_gone.pick(65, nearest=["M"])[0] == [64]
 

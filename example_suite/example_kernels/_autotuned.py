@@ -108,8 +108,8 @@ def ranked(choices: Any, parts: Any, nearest: Any) -> Any:
     for number, (key, params) in enumerate(choices.items() if nearest else ()):
         has, names = dict(key), {name for name, _ in key ^ parts.items()}
         sizes = [one for name in names for one in (has.get(name), parts.get(name))]
-        if names and names.issubset(nearest) and all(isinstance(one, (int, float)) for one in sizes):
-            away = sum((math.log2(max(has[name], 1)) - math.log2(max(parts[name], 1))) ** 2 for name in names)
+        if names and names.issubset(nearest) and all(isinstance(one, (int, float)) and one >= 0 for one in sizes):
+            away = sum((math.log2(max(has[name], 0.5)) - math.log2(max(parts[name], 0.5))) ** 2 for name in names)
             found.append((away, number, params, f" for {', '.join(f'{name}={has[name]}' for name in sorted(names))}"))
     yield from ((params, words) for _, _, params, words in sorted(found, key=lambda one: one[:2]))
 
