@@ -22,15 +22,9 @@ from pytest_autotune.tuners.function.space import as_space
 from pytest_autotune.tuners.function.tuner import TUNER
 from pytest_autotune.tuners.measuring.how import Measuring
 from tests.sessions import a_session
+from tests.test_function_tuner import AS_TOLD, no_gpu
 
-#: A clock for kernels that return their own time in microseconds.
-AS_TOLD = Measuring(clock=lambda call: float(call()))  # type: ignore[arg-type]
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same on every machine, and after tests that used a GPU."""
-    monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
+__all__ = ["no_gpu"]
 
 
 @pytest.fixture

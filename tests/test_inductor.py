@@ -627,20 +627,18 @@ def test_a_test_with_a_cache_of_its_own_compiles_its_graphs_with_it_and_others_d
 
 
 SETTINGS = """
-import os, torch, torch._inductor.config, torch.compiler.config
+import torch, torch._inductor.config, torch.compiler.config
 
 def test_settings():
-    told = f"fx {torch._inductor.config.fx_graph_cache} tag {torch.compiler.config.cache_key_tag[:16]!r}"
-    print(told, torch._inductor.config.compile_threads)
+    assert (torch._inductor.config.fx_graph_cache, torch.compiler.config.cache_key_tag) == (True, "")
 """
 
 
 def test_a_load_without_entries_of_inductor_leaves_its_caches_on(tmp_path: Path) -> None:
     (tmp_path / "test_settings.py").write_text(SETTINGS)
     (tmp_path / "cache.textproto").write_text("format_version: 1\n")
-    run = Run(tmp_path, "-s", LOAD)
 
-    assert "fx True tag ''" in run.output
+    Run(tmp_path, LOAD)
 
 
 # Parts of it without torch's machinery.

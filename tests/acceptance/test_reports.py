@@ -97,8 +97,8 @@ def test_the_json_report_has_the_documented_keys_and_its_counts_agree(changed: S
     assert report["dump"]["added"] == 4
 
 
-def test_a_lookup_of_the_json_report_tells_all_of_it(changed: Suite) -> None:
-    report = changed.report("--autotune-load=cache.textproto")
+def test_the_json_report_tells_all_of_a_lookup_and_what_fails_the_run(changed: Suite) -> None:
+    report = changed.report("--autotune-load=cache.textproto", "--autotune-max-misses=2")
 
     (miss,) = (row for row in report["lookups"] if row["outcome"] == "miss")
     assert miss["tuner"] == "toy"
@@ -109,14 +109,9 @@ def test_a_lookup_of_the_json_report_tells_all_of_it(changed: Suite) -> None:
     assert miss["tests"][0].startswith("test_op.py::test_op[3")
     assert miss["choice"] == {"params": {"config": "a"}, "time_us": 10.0}
     assert [candidate["params"]["config"] for candidate in miss["candidates"]] == ["a", "b"]
-    assert report["dump"] is None
-
-
-def test_what_fails_a_run_is_in_its_json_report(changed: Suite) -> None:
-    report = changed.report("--autotune-load=cache.textproto", "--autotune-max-misses=2")
-
     assert report["gate"]["failed"] == "maximum allowed autotune cache misses exceeded: 3 > 2"
     assert report["gate"]["limit"] == "2"
+    assert report["dump"] is None
 
 
 def test_an_incomplete_run_says_so_in_its_json_report(serial_suite: Suite) -> None:
