@@ -48,6 +48,12 @@ class Session(Notes):
     For each problem a tuner opens a :meth:`tuning`; what became of it is written to the log once, at its record or when
     it ends, whichever comes first. An error of ours on the way is a line of the summary and bypasses the tuner.
 
+    Attributes: ``policy``, what the user wants; ``current_test``, a fact of the process and of no thread; ``paused``,
+    nothing is asked or recorded; ``versions`` of the libraries of what was asked.
+
+    Invariants: a claim lasts as long as its tuning, however that ends. Tunings may be inside each other and in several
+    threads; one inside another waits for nobody. Within one memory of the tuners a problem is reported once.
+
     :param index: the loaded caches, or None in a run that loads nothing.
     :param asked: called once for each problem that this process asked for.
     :param refuse: raises, when the policy says that a lookup is an error.

@@ -25,6 +25,11 @@ WORKS_NOW = "every candidate failed when it was tuned, and one works now"
 class Tuning:
     """One problem: an entry to use, or a search to make and record.
 
+    In this order: while there is an :attr:`entry`, the tuner uses it, and may :meth:`race` it before, or calls
+    :meth:`reject` for the next one; where there is none, it measures, each time inside :meth:`measuring`, and calls
+    :meth:`record` or :meth:`record_failure` once. :meth:`not_recorded` says why it does neither, and :meth:`postpone`
+    that it will ask again.
+
     :param versions: of the libraries that matter to the tuner, now.
     :param digests: what the digests of the fingerprint are made of.
     :param sources: asked in this order.

@@ -53,9 +53,17 @@ INTERRUPTED_S = 2
 class Controller:
     """Reads what is loaded, collects what was looked up, writes the dump, judges and reports.
 
-    In this order: caches and the folder of the run are read and made when the run is configured; workers get their task
-    and, at their end, send what is in no file; once all have ended, the run is settled, dumped, judged and reported, in
-    ``pytest_sessionfinish``; the folders go when nothing needs them any more, at the latest in ``pytest_unconfigure``.
+    Attributes: ``_folder``, the log of the run, and ``_meeting``, where the processes of this machine share what they
+    tune; ``_process``, what runs tests here (None under xdist); ``_sent``, events that stand in no file; ``_crashed``,
+    workers that ended without their message; ``_result``, from the end of the run on.
+
+    In this order: caches and the folder of the run are read and made when the run is configured; each worker gets one
+    :class:`~pytest_autotune.session.xdist.Task` and sends one message at its end; once all have ended, the run is
+    settled, dumped, judged and reported, in ``pytest_sessionfinish``; the folders go when nothing needs them any more,
+    at the latest in ``pytest_unconfigure``.
+
+    Invariants: nobody else writes the user's files. Each worker has either sent its message or crashed. The result is
+    made once, after the last event, and changes no more; a log is removed only when what it holds is written.
 
     :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
     """

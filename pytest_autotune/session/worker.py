@@ -54,7 +54,13 @@ class WorkerContext:
 
 
 class TestProcess:
-    """Hooks the tuners, knows which test runs, and hands on what is looked up."""
+    """Hooks the tuners, knows which test runs, and hands on what is looked up.
+
+    Attributes: ``session``, what the tuners ask; ``hooks``, the adapters; ``in_this_test``, lookups of the test that
+    runs. In this order: :meth:`begin`, once the process is configured; modes hear of the collected tests; for each test
+    its caches are loaded before its fixtures and dropped after them; :meth:`end` writes the last event, after which the
+    session is paused; the tuners are as they were in ``pytest_unconfigure``.
+    """
 
     __test__ = False
 

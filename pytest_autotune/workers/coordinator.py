@@ -34,6 +34,15 @@ class Claim:
 class Coordinator:
     """How this process goes together with others: with all of this user's by the GPU, with its run's by claims.
 
+    Attributes: ``waited_s``, seconds in which others tuned what this process asked for; ``notes``, for the summary.
+
+    The order of a tuning: :meth:`claim` it; unless another worker has made it meanwhile, compile, alone by name
+    (:meth:`compiling`), then measure, alone on the GPU (:meth:`measuring`), and write the event down while the claim is
+    held: whoever waits for the claim finds it then.
+
+    Invariants: who holds a lock or a claim, or is inside a tuning, waits for no claim. All waits of one tuning together
+    are bounded; after that the process goes on alone. Of ranks (``torch.distributed``) none claims or locks.
+
     :param locks: of this process; their time-out bounds the waits of one tuning together.
     :param folder: the run's own on this machine, the same for all its workers there; None where it has no others.
     :param others: what the other workers have tuned; by default they write it down in ``folder``.

@@ -106,6 +106,11 @@ def events_in(lines: Iterable[str], process: str = "") -> list[tuple[str, Event]
 class Log:
     """The events of one process; a forked child writes a file of its own.
 
+    Attributes: ``unwritten``, lines that the controller finds in no file, and ``error``, why.
+
+    Invariants: a line is in the file, whole, or in ``unwritten`` when :meth:`append` returns. The order is that of
+    the calls, and the event of :meth:`close` is the last one, whatever threads append after it.
+
     :param folder: the run's; None where this process knows none.
     :param process: its name in the run, ``gw0``.
     :param sends: the controller cannot read the folder: all lines are sent.
