@@ -299,6 +299,19 @@ def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None
     assert f"pytest-autotune: {url}: cannot be compacted: the store answers 403" in output.err
 
 
+def test_an_address_that_is_none_is_one_line_and_an_empty_store_may_be_optional(
+    serial_suite: Suite, url: str, monkeypatch
+) -> None:
+    suite = serial_suite.write()
+    assert suite.run(f"--autotune-load={url}?optional").ret == 0
+    suite.write(test_m="import pytest\n@pytest.mark.autotune_cache(load='s3://id:key@x/')\ndef test(): pass")
+    suite.run("test_m.py").stdout.fnmatch_lines(["autotune_cache: s3://x/: the URL holds credentials (*)"])
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nowhere")
+
+    assert suite.run(f"--autotune-load={url}").ret == pytest.ExitCode.USAGE_ERROR
+
+
 def test_without_the_extra_a_url_is_one_line(serial_suite: Suite, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
 
@@ -358,6 +371,16 @@ def test_a_removed_entry_stays_removed_through_a_compaction(url: str) -> None:
     assert stores.compact(url) == (2, 1)
 
     assert held(url) == {entry(2)}
+
+
+def test_what_is_only_read_is_not_compacted(url: str) -> None:
+    add(url, entry(1))
+    add(url, entry(2))
+
+    with pytest.raises(CacheError, match="is only read"):
+        stores.compact(f"{url}?readonly")
+
+    assert len(objects(url)) == 2
 
 
 @pytest.mark.parametrize("fault", ["repeated", "left out"])

@@ -16,6 +16,8 @@ SCHEMES = ("s3", "gs", "az")
 #: A store that is down is told and no error; it is never written to; credentials are those of the machine itself.
 OPTIONAL, READ_ONLY, INSTANCE = OPTIONS = ("optional", "readonly", "instance")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+#: A bucket, and folders in it, none of which leads elsewhere: ``..`` would, and what follows a ``#`` is left out.
+_BUCKET_AND_FOLDERS = re.compile(r"[\w.-]+(/(?!\.+(/|$))[\w .:=+,-]+)*/*")
 
 
 def is_url(written: str | os.PathLike[str]) -> bool:
@@ -55,13 +57,17 @@ class Location:
             return cls(base / os.path.expanduser(text), text.endswith("/"), shown or text)
         url, _, query = text.partition("?")
         scheme, _, rest = url.partition("://")
-        if scheme not in SCHEMES or rest.startswith("/") or not rest:
+        shown = f"{scheme}://{rest.rpartition('@')[2]}"  # messages hold no password and no signature
+        if "@" in rest:
+            raise CacheError(shown, "the URL holds credentials", "put them into the environment")
+        if scheme not in SCHEMES or not _BUCKET_AND_FOLDERS.fullmatch(rest):
             known = ", ".join(f"{scheme}://BUCKET/FOLDER/" for scheme in SCHEMES)
-            raise CacheError(text, "is a URL of no store that is known", f"name one of {known}, or a path")
+            raise CacheError(shown, "is a URL of no store that is known", f"name one of {known}, or a path")
         options = frozenset(filter(None, query.split("&")))
         if unknown := sorted(options.difference(OPTIONS)):
             known = ", ".join(f"?{option}" for option in OPTIONS)
-            raise CacheError(text, f"the option ?{unknown[0]} is unknown", f"known are {known}")
+            found = f"the option ?{unknown[0].partition('=')[0]} is unknown"
+            raise CacheError(shown, found, f"known are {known}")
         return cls(Path(), shown=text, url=url.rstrip("/"), options=options)
 
     @property

@@ -202,7 +202,7 @@ class TestProcess:
             argument = path_argument(path, item.path.parent, MARKER, item.config.invocation_params.dir)
             cache = stores.read(argument.location, missing_ok=self._options.writes)  # this run may create it
         except CacheError as error:
-            remedy = error.remedy.replace(f"--autotune-dump={argument.typed}", "--autotune-update")
+            remedy = error.remedy.replace(f"--autotune-dump={error.where}", "--autotune-update")
             error = CacheError(error.where, error.found, remedy)
             raise pytest.fail.Exception(f"{MARKER}: {error}", pytrace=False) from None
         dump = self._options.dump

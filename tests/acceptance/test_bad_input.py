@@ -219,7 +219,11 @@ OPTIONS = [
     ),
     (["--autotune-dump=s3:///x/"], "--autotune-dump: s3:///x/: is a URL of no store that is known (name one of s3://*"),
     (["--autotune-load=https://host/c.pb"], "--autotune-load: https://host/c.pb: is a URL of no store *, or a path)"),
-    (["--autotune-load=s3://x/?fast"], "--autotune-load: s3://x/[?]fast: the option [?]fast is unknown (known are *"),
+    (["--autotune-load=s3://x/a#b/"], "--autotune-load: s3://x/a#b/: is a URL of no store *"),
+    (["--autotune-load=s3://x/../y/"], "--autotune-load: s3://x/../y/: is a URL of no store *"),
+    (["--autotune-load=s3://id:a/b@x/y/?s=c"], "--autotune-load: s3://x/y/: the URL holds credentials (put them *"),
+    (["--autotune-load=az://x/?sig=secret"], "--autotune-load: az://x/: the option [?]sig is unknown (known are *"),
+    (["--autotune-load=s3://x/?fast"], "--autotune-load: s3://x/: the option [?]fast is unknown (known are *"),
     (["--autotune-report=s3://x/r.json"], "--autotune-report: s3://x/r.json: is a URL, and a report is a file (*"),
     (
         ["--autotune-update=prun"],

@@ -76,13 +76,13 @@ class SegmentStore:
         """
         try:
             self._known = self._segments()
+            if not (self._known or missing_ok):
+                raise CacheError(self._where, "holds no cache", f"create it with --autotune-dump={self._where}")
         except CacheError as error:
             if OPTIONAL not in self._location.options:
                 raise
             self._known = {}
             return Cache(lossy=(error.where, error.found, "?optional: the run goes on without it"))
-        if not (self._known or missing_ok):
-            raise CacheError(self._where, "holds no cache", f"create it with --autotune-dump={self._where}")
         return _without_tombstones(_merged(self._known))
 
     def check(self) -> Cache:
@@ -131,6 +131,8 @@ class SegmentStore:
         :returns: how many segments there were, and how many there are.
         :raises CacheError: where it cannot be done. Nothing is lost then.
         """
+        if self._why_read_only:
+            raise CacheError(self._where, self._why_read_only)
         segments = self._segments()
         mergeable = {name: cache for name, cache in segments.items() if not cache.lossy}
         new = self._put(_without_tombstones(_merged(mergeable)).entries, there=segments)
@@ -198,7 +200,8 @@ class SegmentStore:
         if self._mirror is not None and self._mirror.is_dir():
             for file in self._mirror.iterdir():
                 if file.name not in listed and file.suffix == ".pb":
-                    file.unlink(missing_ok=True)
+                    with suppress(OSError):  # a read-only tree
+                        file.unlink()
 
     def _put(self, entries: Iterable[Entry], there: Iterable[str] = ()) -> set[str]:
         """Write entries as segments, one for each device.
@@ -243,7 +246,11 @@ class SegmentStore:
         """
         try:
             yield
-        except (self._library.exceptions.BaseError, OSError, ValueError) as error:
+        except BaseException as error:
+            # The library panics at an address that is none, with a class that cannot be imported.
+            is_panic = type(error).__name__ == "PanicException"
+            if not (is_panic or isinstance(error, (self._library.exceptions.BaseError, OSError, ValueError))):
+                raise
             hint = "" if self._has_credentials else "no credentials in the environment, so it was asked without"
             raise CacheError(self._where, f"{what}: {_words(error)}", hint) from None
 
@@ -274,7 +281,7 @@ def open_url(location: Location) -> tuple[Any, Any, bool]:
         raise CacheError(str(location), _words(error)) from None
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     """An error of the library, which has pages of details, in short."""
     text = str(error)
     if status := re.search(r"status code: (\d{3}[ A-Za-z]*)", text):
