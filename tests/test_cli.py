@@ -330,7 +330,7 @@ def test_merge_lists_what_was_settled(run: Run) -> None:
 
     assert lines == [
         "1 entry of 2 caches written to out.textproto",
-        "1 problem with several entries, the fastest of which stays:",
+        "1 problem with several entries, of which the one stays that a run would keep:",
         "  triton:lib.add (M=64, a.dtype=fp16) on NVIDIA H200",
         "    dropped 1.textproto: BLOCK=32, 11 us",
         "    kept 2.textproto: BLOCK=64, 10 us",

@@ -80,7 +80,7 @@ def settled(combined: Combined) -> Iterator[str]:
         yield "  (a run with --autotune-update=prune, or --base=FILE, drops those of code that is gone)"
     if combined.conflicts:
         several = counted(len(combined.conflicts), "problem")
-        yield f"{several} with several entries, the fastest of which stays:"
+        yield f"{several} with several entries, of which the one stays that a run would keep:"
     for conflict in combined.conflicts:
         yield on_device(conflict.kept.problem)
         for origin, entry in conflict.rivals:

@@ -8,17 +8,15 @@ result to text, and a row in :data:`FILES`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pytest_autotune.run.result import Result
 
 
-@dataclass(frozen=True)
-class FileRenderer:
+class FileRenderer(NamedTuple):
     """A renderer that is a file.
 
     :param name: what it is called.

@@ -103,7 +103,7 @@ def test_the_same_problem_merges_by_the_rule_of_a_run_and_is_told(registered: Gi
     told = registered("merge", "other").stderr
 
     assert held() == {entry(5, 16, 8.0), *BASE[2:]}
-    assert f"{PATH}: 1 problem with several entries, the fastest of which stays:" in told
+    assert f"{PATH}: 1 problem with several entries, of which the one stays that a run would keep:" in told
     assert f"{PATH}:     kept theirs: BLOCK=16, 8 us" in told
 
 
