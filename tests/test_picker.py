@@ -196,7 +196,7 @@ def test_another_minor_version_of_triton_and_an_edited_module_are_told_once(expo
     assert exported.pick(64) == ([32], [])
 
     edited = export(entry(64, 32))
-    edited.module.DEVICES = {}
+    edited.module.VERSIONS = {}
     left, told = edited.pick(64)
     assert left == [16, 32, 64, 128]
     assert told[0].startswith("lib.add: its choices cannot be read, so Triton tunes: KeyError(")
@@ -210,31 +210,28 @@ def test_what_a_key_does_not_tell_apart_is_left_out_and_told(export: Export, cap
     assert "1 problem left out, with several choices each: triton:lib.add (M=64" in capsys.readouterr().out
 
 
-def test_a_text_is_no_number_and_a_function_beside_none_is_no_part_of_other_keys(export: Export) -> None:
+def test_what_an_export_cannot_hold_is_left_out_and_no_launch_is_taken_for_another(export: Export, capsys: Any) -> None:
     def keyed(m: Any, block: int, *more: Value) -> Entry:
         known = entry(1, block)
         return replace(known, problem=replace(known.problem, key=(Value("M", *m), *known.problem.key[1:], *more)))
 
-    of_numbers = "[('int', '1', ''), ('str', \"'torch.float16'\", 'dtype')]", "tuple"
-    of_text = "[('str', \"'1'\", ''), ('str', \"'torch.float16'\", 'dtype')]", "tuple"
-    function = Value("ACTIVATION", f"{__name__}.check@0", "function")
-    unread = keyed(("abc", "int"), 128), keyed(("9" * 5000, "int"), 128), keyed((float("nan"),), 128)
-    cell = Value("closure.DTYPE", "torch.float16", "dtype")
     exported = export(
-        *unread,
-        keyed((5,), 128, cell),
-        keyed(of_numbers, 16),
-        keyed(of_text, 32),
-        keyed((Mode.FAST + 0,), 64, function),
+        keyed(("9" * 5000, "int"), 128),
+        keyed((float("nan"),), 128),
+        keyed(("[('int', '1', '')]", "tuple"), 128),
+        keyed((5,), 128, Value("closure.ACTIVATION", "relu")),
+        keyed((3,), 16),
+        keyed(("3",), 32),
+        keyed((4,), 64, Value("ACTIVATION", f"{__name__}.check@0", "function")),
     )
-    dtype = type("dtype", (), {"__str__": lambda self: "torch.float16"})()
     constexpr = type("constexpr", (), {"__init__": lambda self, value: setattr(self, "value", value)})
 
-    assert exported.pick((1, dtype), ACTIVATION=constexpr(None))[0] == [16]
-    assert exported.pick(("1", dtype))[0] == [32]
-    assert exported.pick(Mode.FAST, ACTIVATION=constexpr(check))[0] == [64]
-    assert len(exported.pick(Mode.FAST)[0]) == 4
-    assert exported.pick(5, also={"closure.DTYPE": dtype})[0] == [128]
+    assert "; 2 entries left out, whose values an export cannot hold" in capsys.readouterr().out
+    assert exported.pick(Mode.FAST, ACTIVATION=constexpr(None))[0] == [16]
+    assert exported.pick("3")[0] == [32]
+    assert exported.pick(5, also={"closure.ACTIVATION": "relu"})[0] == [128]
+    for m, activation in [(3, constexpr(check)), (4, check), (4, None), ((1,), None), (5, None)]:
+        assert exported.pick(m, ACTIVATION=activation)[0] == [16, 32, 64, 128]
 
 
 def test_the_same_cache_gives_the_same_bytes_and_foreign_text_is_only_text(export: Export, capsys: Any) -> None:

@@ -8,12 +8,10 @@ pytest-autotune wrote it. Edit nothing here: COMMAND writes it anew.
 
 from __future__ import annotations
 
-import enum
 import functools
 import math
 import os
 import sys
-import types
 import warnings
 
 TYPE_CHECKING = False
@@ -26,12 +24,10 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
 
     :param kernel: its module and name, as they stand below.
     :param prune: the pruner that the kernel has otherwise.
-    :param nearest: numbers of the key that may differ: where no choice is exact, the nearest one is taken.
+    :param nearest: the names of numbers in the key that may differ: where no choice is exact, the nearest one is taken.
     :param other_devices: the choices of the GPU of the same architecture that is the nearest in size may be taken.
     :param also: parts of the key that are no arguments: ``{"closure.ACTIVATION": "relu"}``.
     """
-
-    others = {name: plain(value) for name, value in dict(also).items()}
 
     def early_config_prune(configs: Any, named_args: Any, **kwargs: Any) -> Any:
         left = configs if prune is None else list(prune(configs, named_args, **kwargs))
@@ -39,19 +35,16 @@ def pick(kernel: str, prune: Any = None, nearest: Any = (), other_devices: bool 
             return left
         try:
             choices, names, remark = choices_here(kernel, other_devices)
-            parts = {**key_parts({**named_args, **kwargs}, names), **others}
+            parts = key_parts({**named_args, **kwargs, **dict(also)}, names)
             for params, away in ranked(choices, parts, nearest):
-                live = candidates_with(params, left)
+                live = [one for one in left if one.kwargs.items() <= params.items() and one.all_kwargs() == params]
                 if live and all(one == live[0] for one in live[1:]):
-                    left = live[:1]
-                    inexact = f"the choice{remark}{away} is used for {parts}" if away or remark else ""
-                    break
-            else:
-                inexact = f"no candidate is known as the choice for {parts}, so Triton tunes"
-        except Exception as error:  # somebody has edited the file
-            inexact = f"its choices cannot be read, so Triton tunes: {error!r}"
-        if inexact:
-            warn(f"{kernel}: {inexact}")
+                    if away or remark:
+                        warn(f"{kernel}: the choice{remark}{away} is used for {parts}")
+                    return live[:1]
+            warn(f"{kernel}: no candidate is known as the choice for {parts}, so Triton tunes")
+        except Exception as error:  # no GPU, or somebody has edited the file
+            warn(f"{kernel}: its choices cannot be read, so Triton tunes: {error!r}")
         return left
 
     # By which pytest-autotune knows that no arguments beside the key decide.
@@ -72,8 +65,7 @@ def device() -> tuple[str, str, int]:
     """This process's GPU: name, architecture, multiprocessors."""
     if os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y"):
         return "Triton interpreter", "interpreter", 0
-    cuda = sys.modules["torch"].cuda
-    found = cuda.get_device_properties(cuda.current_device())
+    found = sys.modules["torch"].cuda.get_device_properties(None)
     arch = getattr(found, "gcnArchName", "").split(":")[0]
     return found.name, arch if arch.startswith("gfx") else f"sm_{found.major}{found.minor}", found.multi_processor_count
 
@@ -82,22 +74,18 @@ def device() -> tuple[str, str, int]:
 def choices_here(kernel: str, other_devices: bool = False) -> tuple[dict[Any, Any], set[str], str]:
     """The choices of a kernel for this GPU by key, the names in the keys, and of which other GPU they are."""
     now = device()
-
-    def rank(id: str) -> Any:
-        then = DEVICES[id]
-        return then != now, then[0] != ALIASES.get(now[0]), then[2] != now[2], abs(then[2] - now[2]), id
-
-    same_arch = [id for id in CHOICES.get(kernel, ()) if DEVICES[id][1] == now[1]]
-    id = min(same_arch, key=rank, default="")
-    if not id or (all(rank(id)[:3]) and not other_devices):
+    same_arch = {id: then for id, then in DEVICES.items() if then[1] == now[1] and id in CHOICES.get(kernel, ())}
+    exact = [id for id, then in same_arch.items() if then == now or then[0] == ALIASES.get(now[0])]
+    similar = [id for id, then in same_arch.items() if then[2] == now[2] or other_devices]
+    if not (exact or similar):
         return {}, set(), ""
+    id = min(exact or similar, key=lambda id: (same_arch[id] != now, abs(same_arch[id][2] - now[2])))
     version = ".".join(getattr(sys.modules.get("triton"), "__version__", "").split(".")[:2])
     if VERSIONS[id] and version not in VERSIONS[id]:
         warn(f"{kernel}: tuned with Triton {' and '.join(VERSIONS[id])}, and this is {version}", "version")
     by_key = {frozenset(key.items()): params for key, params in CHOICES[kernel][id]}
-    # Functions are in keys whether or not Triton's key names them; beside one, None is in none.
-    names = {name for key in by_key for name, value in key if type(value) is not str or not value.endswith("()")}
-    return by_key, names, f" of {DEVICES[id][0]}" if all(rank(id)[:2]) else ""
+    names = {name for key in by_key for name, _ in key}
+    return by_key, names, "" if exact else f" of {same_arch[id][0]}"
 
 
 def ranked(choices: Any, parts: Any, nearest: Any) -> Any:
@@ -105,78 +93,29 @@ def ranked(choices: Any, parts: Any, nearest: Any) -> Any:
     if (key := frozenset(parts.items())) in choices:
         yield choices[key], ""
     found = []
-    for number, (key, params) in enumerate(choices.items() if nearest else ()):
-        has, names = dict(key), {name for name, _ in key ^ parts.items()}
-        sizes = [one for name in names for one in (has.get(name), parts.get(name))]
-        if names and names.issubset(nearest) and all(isinstance(one, (int, float)) and one >= 0 for one in sizes):
-            away = sum((math.log2(max(has[name], 0.5)) - math.log2(max(parts[name], 0.5))) ** 2 for name in names)
-            found.append((away, number, params, f" for {', '.join(f'{name}={has[name]}' for name in sorted(names))}"))
+    for number, (other, params) in enumerate(choices.items() if nearest else ()):
+        differing = {name: (value, parts.get(name)) for name, value in other - key}
+        sizes = [size for pair in differing.values() for size in pair if isinstance(size, (int, float)) and size >= 0]
+        if len(other) == len(key) and len(sizes) == 2 * len(differing) and differing.keys() <= set(nearest):
+            away = sum((math.log2(max(a, 0.5)) - math.log2(max(b, 0.5))) ** 2 for a, b in differing.values())
+            words = ", ".join(f"{name}={differing[name][0]}" for name in sorted(differing))
+            found.append((away, number, params, f" for {words}"))
     yield from ((params, words) for _, _, params, words in sorted(found, key=lambda one: one[:2]))
 
 
 def key_parts(named: Any, names: Any) -> dict[str, Any]:
-    """What selects a problem: arguments by name where keys have them, the dtypes of all, and functions."""
+    """What selects a problem: arguments by name where keys have them, and the dtypes of all."""
     parts: dict[str, Any] = {}
     for name, value in named.items():
-        if type(value) in _SCALARS:
-            if name in names:
-                parts[name] = value
-            continue
-        if name in names:
-            inside = unwrapped(value)  # a member of an enum that is a number is that number to Triton
-            parts[name] = int(inside) if isinstance(inside, int) else plain(inside)
-        if hasattr(value, "dtype"):
-            parts[f"{name}.dtype"] = dtype_name(value.dtype)
-        elif hasattr(getattr(value, "base", None), "dtype"):  # of a tensor's descriptor
-            parts[f"{name}.base.dtype"] = dtype_name(value.base.dtype)
-        elif isinstance(value, tuple):
-            parts.update(key_parts({f"{name}.{number}": part for number, part in enumerate(value)}, ()))
-        elif name != "grid" and isinstance(function := unwrapped(value), types.FunctionType):
-            parts[name] = plain(function)
+        value = getattr(value, "value", value)  # of a constexpr
+        typed: Any = value if hasattr(value, "dtype") else getattr(value, "base", None)  # of a tensor's descriptor
+        if hasattr(typed, "dtype"):
+            parts[f"{name}.dtype" if typed is value else f"{name}.base.dtype"] = str(typed.dtype).rpartition(".")[2]
+        elif name in names or (name != "grid" and (callable(value) or type(value) is tuple)):
+            parts[name] = value  # functions and tuples are in no key of an export, so nothing is known with them
     return parts
 
 
-def candidates_with(params: Any, configs: Any) -> list[Any]:
-    """The candidates that have these params, of which there should be one."""
-    known = params.items()
-    same = [one for one in configs if one.kwargs.items() <= known and one.all_kwargs() == params]
-    return same or [
-        one for one in configs if {name: plain(value) for name, value in one.all_kwargs().items()} == params
-    ]
-
-
-def plain(value: Any) -> Any:
-    """A value as keys and candidates hold it here."""
-    if type(value) in _SCALARS:
-        return value
-    if type(value).__name__ == "constexpr":
-        return plain(value.value)
-    if isinstance(value, enum.Enum):
-        return f"{type(value).__qualname__}.{value.name}"
-    if isinstance(value, (tuple, list)):
-        return tuple(plain(part) for part in value)
-    if type(value).__name__.lower().endswith("dtype"):
-        return dtype_name(value)
-    value = unwrapped(value)
-    return f"{value.__module__}.{value.__qualname__}()" if isinstance(value, types.FunctionType) else value
-
-
-def unwrapped(value: Any) -> Any:
-    """The value in a constexpr, the Python function in a kernel."""
-    while type(value).__name__ == "constexpr":
-        value = value.value
-    while not isinstance(value, types.FunctionType) and hasattr(value, "fn"):
-        value = value.fn
-    return value
-
-
-@functools.cache
-def dtype_name(dtype: Any) -> str:
-    """The name of a dtype without that of its library."""
-    return str(dtype).rpartition(".")[2]
-
-
-_SCALARS = {int, float, bool, str, type(None)}
 _warned: set[str] = set()
 # What follows is data.
 # ruff: noqa: E501

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
 from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.model import Candidate
+from pytest_autotune.cache.model import Value
 from pytest_autotune.production import picker
-from pytest_autotune.production.choices import plain_key
+from pytest_autotune.production.choices import Plain, plain, plain_key
 from pytest_autotune.production.use import Asked, MissError, loaded_for
-from pytest_autotune.tuners.shared.functions import closure_cells, qualified_name
+from pytest_autotune.tuners.shared.functions import python_function, qualified_name
+from pytest_autotune.tuners.shared.source_digest import unwrapped
 
 _BENCH = "do_bench"
 
@@ -62,44 +62,43 @@ def hook_triton(module: ModuleType) -> None:
 
 def _choice(autotuner: Any, kwargs: Any, configs: Any) -> Any:
     """The candidate to launch; None where Triton is to tune."""
+    from pytest_autotune.tuners.triton.identity import Call, distinct_params, key_values
+    from pytest_autotune.tuners.triton.internals.autotuners import heuristics_under
+
     kernel = qualified_name(autotuner.base_fn)
     loaded = loaded_for(kernel)
     if loaded is None or len(configs) < 2:
         return None
-    named = {**autotuner.nargs, **kwargs}
-    named = {name: value for name, value in named.items() if name in autotuner.arg_names}
-    key = picker.key_parts(named, autotuner.keys) | dict(_cells(autotuner.base_fn))
-
-    def live(choice: Candidate) -> Any:
-        return next(iter(picker.candidates_with(plain_key(choice.params), configs)), None)
-
+    heuristics = [pair for one in heuristics_under(autotuner) for pair in one.values.items()]
+    call = Call(autotuner, None, tuple(autotuner.nargs.values()), kwargs, heuristics)
+    key = dict(_part(name, value) for name, value in key_values(call, autotuner.base_fn))
     return loaded.choice(
         Asked("triton", kernel, key, picker.device()),
-        live,
+        lambda choice: dict(zip(distinct_params(configs), configs, strict=True)).get(choice.params),
         configs,
-        partial(_fits, autotuner, kwargs),
+        partial(_fits, call),
     )
 
 
-def _cells(function: Any) -> Iterator[tuple[str, Any]]:
-    """What a kernel took from the function around it, as far as it is no code."""
-    for name, value in closure_cells(function).items():
-        inside = picker.unwrapped(value)  # constexprs can be called
-        if not isinstance(inside, (type, ModuleType)) and not callable(inside):
-            yield f"closure.{name}", picker.plain(inside)
+def _part(name: str, value: object) -> tuple[str, Plain]:
+    """A part of a key as exports have it: a function by its name, whose source is for the tests."""
+    from pytest_autotune.tuners.triton.identity import key_value
+
+    if (function := python_function(unwrapped(value))) is not None:
+        return name, plain(Value(name, qualified_name(function), "function"))
+    return name, plain(key_value(name, value))
 
 
-def _fits(autotuner: Any, kwargs: Any, config: Any) -> bool:
+def _fits(call: Any, config: Any) -> bool:
     """Whether a candidate that was tuned for something else compiles here, and finds room."""
     from pytest_autotune.devices import stream_is_capturing
     from pytest_autotune.tuners.triton.compiling import compile_and_load
-    from pytest_autotune.tuners.triton.identity import Call
     from pytest_autotune.tuners.triton.internals.autotuners import interprets
 
-    if interprets(autotuner) or stream_is_capturing():
+    if interprets(call.autotuner) or stream_is_capturing():
         return True
     try:
-        compile_and_load(Call(autotuner, None, tuple(autotuner.nargs.values()), kwargs, []), config)
+        compile_and_load(call, config)
     except Exception:  # the next one may
         return False
     return True

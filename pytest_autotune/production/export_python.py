@@ -31,7 +31,8 @@ def module_text(
     :raises CacheError: where there is nothing to ship.
     """
     wanted = selected(cache, kernels, devices)
-    entries, ambiguous = chosen(entry for entry in wanted if entry.problem.tuner == "triton")
+    of_triton = [entry for entry in wanted if entry.problem.tuner == "triton"]
+    entries, ambiguous = chosen(filter(_is_plain, of_triton))
     if not entries:
         raise CacheError("--to=python", "no choice of a Triton kernel is to be written", "is it the right cache?")
     head = _PICKER.read_text(encoding="utf-8").partition(_DATA)[0]
@@ -41,11 +42,19 @@ def module_text(
     for other in sorted(set(aliases.values()).difference(on)):
         raise CacheError("--alias", f"no choice is of the device {other}", f"there are those of {', '.join(on)}")
     words = f"{counted(len(entries), 'choice')} of {counted(len(names), 'kernel')} for {', '.join(on)}"
-    if others := sum(entry.problem.tuner != "triton" for entry in wanted):
+    if others := len(wanted) - len(of_triton):
         words += f"; {counted(others, 'entry')} of other tuners left out"
+    if others := sum(not _is_plain(entry) for entry in of_triton):
+        words += f"; {counted(others, 'entry')} left out, whose values an export cannot hold"
     if ambiguous:
         words += f"; {counted(len(ambiguous), 'problem')} left out, with several choices each: {ambiguous[0].problem} …"
     return text, words
+
+
+def _is_plain(entry: Entry) -> bool:
+    """Whether the picker can tell it: functions, tuples, enums and dtypes as values only a launch's tuner can."""
+    values = (*entry.problem.key, *(entry.choice.params if entry.choice else ()))
+    return all(value.type in ("", "int") or value.name.endswith(".dtype") for value in values)
 
 
 def _data(entries: Sequence[Entry], command: str, aliases: Mapping[str, str]) -> Iterator[str]:

@@ -51,19 +51,22 @@ CONFIGS = [triton.Config({{"BLOCK": block}}) for block in (16, 32, 64, 128)]
 @triton.autotune(CONFIGS, key=["n", "FLAG", "KIND", "MODE"], do_bench=bench, prune_configs_by=PRUNE)
 @triton.jit
 def copy_kernel(
-    x, pair, n, FLAG: tl.constexpr, KIND: tl.constexpr, MODE: tl.constexpr, FN: tl.constexpr, BLOCK: tl.constexpr
+    x, {y}, n, FLAG: tl.constexpr, KIND: tl.constexpr, MODE: tl.constexpr, FN: tl.constexpr, BLOCK: tl.constexpr
 ):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(pair[1] + at, FN(tl.load(x + at, mask=at < n)), mask=at < n)
+    tl.store({result} + at, double(tl.load(x + at, mask=at < n)), mask=at < n)
 
 def copy(n):
     x = torch.arange(128.0)
     y = torch.zeros_like(x)
     grid = lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
-    copy_kernel[grid](x, (x, y), n, True, KIND=tl.float16, MODE="fast", FN=double)
+    copy_kernel[grid](x, {argument}, n, True, KIND={kind}, MODE="fast", FN={function})
     assert torch.equal(y[:n], 2 * x[:n])
     return copy_kernel.best_config.kwargs["BLOCK"]
 """
+#: What every form takes, and what only the tuner itself can tell.
+PLAIN = {"y": "y", "result": "y", "argument": "y", "kind": "1.5", "function": "None"}
+ANY = {"y": "pair", "result": "pair[1]", "argument": "(x, y)", "kind": "tl.float16", "function": "double"}
 TESTS = """
 import pytest, lib
 
@@ -80,12 +83,11 @@ print(lib.BENCHED, sorted({"pytest", "pytest_autotune"} & set(sys.modules)))
 """
 
 
-def write(suite: Suite, prune: str) -> None:
-    suite.pytester.makepyfile(lib=LIBRARY.format(prune=prune), test_lib=TESTS)
+def write(suite: Suite, prune: str, arguments: dict[str, str] = PLAIN) -> None:
+    suite.pytester.makepyfile(lib=LIBRARY.format(prune=prune, **arguments), test_lib=TESTS)
 
 
-def in_production(suite: Suite, prune: str, script: str = IN_PRODUCTION) -> str:
-    write(suite, prune)
+def in_production(suite: Suite, script: str = IN_PRODUCTION) -> str:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=suite.folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -97,15 +99,15 @@ def test_a_library_that_uses_its_cache_measures_nothing_and_a_run_of_its_suite_d
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(Autotuner, "prune_configs", Autotuner.prune_configs)  # undoes what use() puts there
     suite = serial_suite
-    write(suite, OWN)
+    write(suite, OWN, ANY)
     suite.dump()
     use = f"__import__('pytest_autotune').use('lib', {str(suite.cache)!r}, report='misses.jsonl')"
 
     script = "print(lib.copy(100), lib.copy(50), lib.copy(77), lib.copy(77), lib.BENCHED, len(loaded.misses))"
-    told = in_production(suite, OWN, f"import lib; loaded = {use}; {script}")
+    told = in_production(suite, f"import lib; loaded = {use}; {script}")
     assert told == "64 64 32 32 [] 1"
 
-    write(suite, f"{use} and {OWN}")
+    write(suite, f"{use} and {OWN}", ANY)
     report = suite.report("--autotune-dump=anew.textproto", "--autotune-problems=misses.jsonl")
     assert [len(row["candidates"]) for row in report["lookups"]] == [3, 3]
     assert digests(suite.folder / "anew.textproto") == digests(suite.cache)
@@ -141,7 +143,8 @@ def test_an_export_picks_in_production_and_a_run_of_the_suite_does_not_see_it(
     assert cli.main(["export", "cache.textproto", "--to=python", "-o", "_tuned.py"]) == 0
 
     once = [int(part) for part in triton.__version__.split(".")[:2]] < [3, 8]
-    assert in_production(suite, with_pick) == ("[64] []" if once else "[] []")
+    write(suite, with_pick)
+    assert in_production(suite) == ("[64] []" if once else "[] []")
 
     suite.load("--autotune-dump=again.textproto", "--autotune-on-miss=error", *n2).assert_outcomes(passed=3)
     assert (suite.folder / "again.textproto").read_text() == suite.cache.read_text()
