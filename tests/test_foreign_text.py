@@ -138,7 +138,7 @@ def check_html(text: str) -> None:
     assert text.count("<!--") == 0
     assert text.count("<script") == text.count("</script>") == 2
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', text)[1])
-    assert any("<img src=x onerror" in one for one in data["texts"])
+    assert any("<img src=x onerror" in one["kernel"] for one in data["lookups"])
 
 
 def test_github_gets_commands_of_ours_alone(suite: Suite):

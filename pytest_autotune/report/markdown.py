@@ -18,7 +18,7 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import NOT_COVERED, Cost, by_kernel, by_test, findings
 from pytest_autotune.report.hints import hints
 from pytest_autotune.report.naming import described
-from pytest_autotune.report.terminal import notes
+from pytest_autotune.report.terminal import facts, notes
 from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Result
 
@@ -72,7 +72,7 @@ def _lines(result: Result, shown: int) -> Iterator[str]:
     yield "# Autotune cache"
     yield from _head(result)
     yield from _tables(result, shown)
-    yield from _part("Notes", [""], [*_notes(result)], lambda note: [code(note)], shown)
+    yield from _part("Notes", [""], notes(result), lambda note: [code(note)], shown)
 
 
 def _head(result: Result) -> Iterator[str]:
@@ -87,14 +87,7 @@ def _head(result: Result) -> Iterator[str]:
     names = [*_OUTCOMES, "untracked", "tuned", "unused"]
     known = [name for name in names if result.is_judged or result.counts[name] or name not in _OUTCOMES]
     yield from _table(names, [[str(result.counts[name]) if name in known else "" for name in names]])
-    for path, entries in result.loaded:
-        yield f"\nLoaded: {code(path)}, {counted(entries, 'entry')}."
-    if result.dump is not None and result.dump.written:
-        dump, merged = result.dump, result.merged
-        numbers = ", ".join(f"{number} {word}" for word, number in merged.counts.items())
-        yield f"\nWritten: {code(dump.written_to)}, {counted(len(merged.cache.entries), 'entry')}: {numbers}."
-    for device in result.devices:
-        yield f"\nDevice: {code(str(device))}."
+    yield from (f"\n{word}: {code(text, _LONGEST_LINE)}" for word, text in facts(result))
     if result.saved_seconds >= 0.1:
         yield f"\nAbout {seconds(result.saved_seconds)} of tuning saved."
 
@@ -111,11 +104,6 @@ def _tables(result: Result, shown: int) -> Iterator[str]:
     head = ["", "problems", "time"]
     yield from _part("Time of tuning by kernel", head, by_kernel(result), _cost, shown)
     yield from _part("Time of tuning by test", head, by_test(result), _cost, shown)
-
-
-def _notes(result: Result) -> Iterator[str]:
-    yield from notes(result)
-    yield from (line for section in result.sections for line in section.lines)
 
 
 def _found(one: Finding) -> list[str]:

@@ -162,6 +162,23 @@ def notes(result: Result) -> list[str]:
     return list(dict.fromkeys(line.word + line.text for line in lines))
 
 
+def facts(result: Result) -> Iterator[tuple[str, str]]:
+    """What the run was, as (word, text), for other forms of the result."""
+    yield from (("Device", str(device)) for device in result.devices)
+    yield from (("Loaded", f"{path} ({counted(entries, 'entry')})") for path, entries in result.loaded)
+    dump, merged = result.dump, result.merged
+    if dump is not None and dump.written:
+        changed = f": {merged.counts_in_words}" if merged.counts_in_words else ""
+        yield "Written", f"{dump.written_to} ({counted(len(merged.cache.entries), 'entry')}{changed})"
+    yield from (("Versions", str(one)) for one in sorted(set(result.collected.versions.values()), key=str) if one)
+    for mode in result.sections:
+        if mode.lines:
+            name = mode.name.replace("_", " ").capitalize()
+            yield name, "; ".join(filter(None, [mode.about, *mode.lines]))
+    if result.incomplete:
+        yield "Not complete", result.incomplete
+
+
 def _left_out(entries: Sequence[Entry], dump: Dump) -> Line:
     of = Counter(str(entry.problem.device) for entry in entries)
     devices = "; ".join(f"{number} for {device}" for device, number in sorted(of.items()))

@@ -1,7 +1,8 @@
 """A result as HTML: one file that needs nothing else, to be read by people.
 
-``page.html`` is put together with its style, its script and the data. Foreign text is only in the data, and the script
-shows it as text. The page may load nothing and run no other script: its policy names the digests of these two.
+``page.html`` is put together with its style, its script and the data: the JSON report with what else people want to
+know. Foreign text is only in the data, and the script shows it as text. The page may load nothing and run no other
+script: its policy names the digests of these two.
 """
 
 from __future__ import annotations
@@ -10,20 +11,31 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
+from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.resources import files
+from typing import Any
 
+from pytest_autotune.cache.counted import significant
 from pytest_autotune.cache.foreign_text import one_line, plain_json
-from pytest_autotune.report import terminal
-from pytest_autotune.report.html.data import page_data
+from pytest_autotune.cache.ties import tied_within
+from pytest_autotune.report.findings import by_kernel, by_test, findings
+from pytest_autotune.report.hints import hints
+from pytest_autotune.report.json_report import to_mapping
+from pytest_autotune.report.naming import readable
+from pytest_autotune.report.terminal import NO_LOOKUPS, facts, notes, settled
 from pytest_autotune.run.result import Result
+from pytest_autotune.run.rows import Row
 
 
 def to_html(result: Result) -> str:
     """The result as an HTML document."""
     here = files(__name__)
     page, style, script = ((here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js"))
-    state, why = _state(result)
+    state, why = _verdict(result)
+    data = json.dumps(page_data(result), ensure_ascii=False, separators=(",", ":"))
     parts = {
         "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'",
         "style": style,
@@ -31,32 +43,69 @@ def to_html(result: Result) -> str:
         "state": state,
         "verdict": html.escape(one_line(why)),
         "counts": html.escape(", ".join(f"{count} {name}" for name, count in result.counts.items() if count)),
-        "data": _embedded(page_data(result)),
+        # Nothing in it ends the script element or begins a comment.
+        "data": plain_json(data).replace("<", "\\u003c"),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
 
 
-def _state(result: Result) -> tuple[str, str]:
+def _verdict(result: Result) -> tuple[str, str]:
     """A word for the page's style, and what is to be read first."""
-    dump, settled = result.dump, "; ".join(line.text for line in terminal.settled(result))
     if result.failures:
         return "failed", "; ".join(result.failures)
-    if dump is not None and dump.written and not result.to_update:
-        return "passed", settled
-    if result.gate.skipped:
+    if result.gate.skipped and not (result.dump is not None and result.dump.written):
         return "unjudged", result.gate.skipped
-    if result.gate.limit:
+    if result.gate.limit and not result.gate.skipped:
         return "passed", f"within the limit of {result.gate.limit} misses"
-    if result.misses:
-        return "unjudged", f"{result.misses} of {result.problems} problems are not covered; no limit was set"
-    if result.loaded and result.rows:
-        return "passed", "every problem was a hit"
-    return "unjudged", settled or "nothing was asked for"
+    came_to = "; ".join(line.text for line in settled(result)) or NO_LOOKUPS
+    return "passed" if result.rows and not result.to_update else "unjudged", came_to
 
 
-def _embedded(data: object) -> str:
-    """JSON that a script element may hold: nothing in it ends the element or begins a comment."""
-    return plain_json(json.dumps(data, ensure_ascii=False, separators=(",", ":"))).replace("<", "\\u003c")
+def page_data(result: Result) -> dict[str, Any]:
+    """All that the page shows, as plain values: the JSON report, and what the other renderers show in words."""
+    report = to_mapping(result)
+    for lookup, row in zip(report["lookups"], result.rows, strict=True):
+        lookup |= _of_row(result, row)
+    for mapping, change in zip(report["changes"], result.changes.changes, strict=True):
+        mapping["key"] = readable(change.entry.problem.key)
+    report |= {
+        "judged": result.is_judged,
+        "facts": [*result.about, *facts(result)],
+        "hints": [*hints(result)],
+        "findings": [*map(asdict, findings(result))],
+        "by_kernel": [*map(asdict, by_kernel(result))],
+        "by_test": [*map(asdict, by_test(result))],
+        "changed": f"{result.changes}, {result.changes.unchanged} unchanged",
+        "notes": notes(result),
+    }
+    shown: dict[str, Any] = _shown(report)
+    return shown
+
+
+def _of_row(result: Result, row: Row) -> dict[str, Any]:
+    """What the page knows of a problem beside the JSON report; its key in words."""
+    of_modes = {one.name: said for one in result.sections if (said := one.of_problems.get(row.problem)) is not None}
+    timed = [one for one in row.candidates if one.time_us and not one.failed]
+    best_us = min((one.time_us or 0.0 for one in timed), default=0.0)
+    chosen = (one.time_us for one in timed if row.choice is not None and one.same_configuration(row.choice))
+    return {
+        "key": readable(row.problem.key),
+        "versions": str(row.versions),
+        "found": next((said.word for said in of_modes.values() if said.word), ""),
+        "said": "; ".join(f"{name}: {said.text}" for name, said in of_modes.items() if said.text),
+        "tie": tied_within(row.problem.device, best_us, next(chosen, None) or best_us) if best_us else 0,
+    }
+
+
+def _shown(plain: Any) -> Any:
+    """Plain values with texts fit to be shown, and numbers to five digits; None for those that JSON cannot hold."""
+    if isinstance(plain, str):
+        return one_line(plain)
+    if isinstance(plain, float):
+        return significant(plain, 5) if math.isfinite(plain) else None
+    if isinstance(plain, Mapping):
+        return {one_line(name): _shown(value) for name, value in plain.items()}
+    return [*map(_shown, plain)] if isinstance(plain, (list, tuple)) else plain
 
 
 def _digest(text: str) -> str:

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const report = JSON.parse(document.getElementById("data").textContent);
-  const { texts, configurations } = report;
+  const devices = Object.fromEntries(report.devices.map((one) => [one.id, one]));
   const OUTCOMES = ["hit", "miss", "stale", "mismatch", "uncacheable"];
   const URGENT = ["stale", "miss", "mismatch", "uncacheable", "", "hit"];  // what is to be looked at comes first
   const PAGE = 25;
@@ -53,31 +53,34 @@
     return s && s < 1 ? `${Number((1000 * s).toPrecision(3))} ms` : `${Number(s.toPrecision(3))} s`;
   }
 
-  const parameters = (number) => (number < 0 ? [] : configurations[number].map((part) => texts[part]));
-  const configuration = (number) => parameters(number).join(", ");
+  // As Python writes them.
+  const plain = (value) => (value === null ? "None" : value === true ? "True" : value === false ? "False" : value);
 
-  // The names of what page_data writes as lists.
-  function problem(list, at) {
-    const [tuner, kernel, key, device] = list.slice(at, at + 4).map((number) => texts[number]);
-    return { tuner, kernel, key, device, name: `${tuner}:${kernel}` };
+  function candidate(one) {
+    if (!one) return null;
+    const { id = "", params, time_us: took = null, failed = "", label = "" } = one;
+    const parts = Object.entries(params).map(([name, value]) => `${name}=${plain(value)}`);
+    const spread = /^\+-([\d.e+-]+) us, /.exec(label);
+    return { id, parts: parts.length ? parts : [label || id || "default"], time: took, failed,
+      spread: spread ? Number(spread[1]) : 0, label: spread || !parts.length ? "" : label };
   }
 
-  const rows = report.rows.map((list, index) => {
-    const [tests, tuned, choice, chosenTime, chosen, candidates, about] = list.slice(5);
-    const row = { index, outcome: texts[list[0]], ...problem(list, 1), choice, time: chosenTime, chosen };
-    row.tuned = tuned < 0 ? null : tuned;
-    row.tests = tests.map((number) => texts[number]);
-    row.candidates = candidates.map(([what, took = null, spread = 0, failed = 0, label = 0]) => ({
-      what, time: took, spread, failed: texts[failed], label: texts[label],
-    }));
-    for (const name of ["label", "reason", "moved", "alias", "versions", "said", "found", "became"]) {
-      row[name] = texts[about[name] || 0];
-    }
-    row.tie = about.tie || 0;
-    row.disturbed = Boolean(about.disturbed);
-    const { outcome, name, key, device, label, reason, said } = row;
-    const words = [outcome, name, key, device, label, reason, said, configuration(choice), ...row.tests];
-    row.words = words.join("\n").toLowerCase();
+  const configuration = (one) => (one ? one.parts.join(", ") : "");
+  const isSame = (one, other) => one.id === other.id && configuration(one) === configuration(other);
+
+  const rows = report.lookups.map((lookup) => {
+    const row = { ...lookup, outcome: lookup.outcome || "", name: `${lookup.tuner}:${lookup.kernel}` };
+    row.choice = candidate(lookup.choice);
+    row.time = row.choice && row.choice.time;
+    row.tuned = lookup.tuned ? lookup.tuning_seconds : null;
+    row.candidates = lookup.candidates.map(candidate);
+    row.chosen = row.choice ? row.candidates.findIndex((one) => isSame(one, row.choice)) : -1;
+    row.became = lookup.failed ? "failed" : lookup.unrecorded ? "unrecorded" : "";
+    const { name, arch } = devices[lookup.device];
+    row.device = `${name} (${arch})`;
+    row.isInterpreted = arch === "interpreter";
+    const words = [row.outcome, row.name, row.key, row.device, row.label, row.reason, row.said];
+    row.words = [...words, configuration(row.choice), ...row.tests].join("\n").toLowerCase();
     return row;
   });
 
@@ -213,7 +216,7 @@
     if (!row.candidates.length) return [];
     const timed = row.candidates.filter((one) => one.time !== null && !one.failed);
     const [best, limit] = timed.length ? scale(timed) : [0, 1];
-    const all = row.candidates.map((one) => parameters(one.what));
+    const all = row.candidates.map((one) => one.parts);
     const common = new Set(all[0].filter((part) => all.length > 1 && all.every((parts) => parts.includes(part))));
     const order = (one) => (one.failed || one.time === null ? Infinity : one.time);
     const isShown = (one, at) => at < SHOWN || one === row.candidates[row.chosen];
@@ -224,7 +227,7 @@
     const hasSpread = timed.some((one) => one.spread || one.label);
     const lines = sorted.map((one) => {
       const isChosen = one === row.candidates[row.chosen];
-      const name = parameters(one.what).filter((part) => !common.has(part)).join(", ") || configuration(one.what);
+      const name = one.parts.filter((part) => !common.has(part)).join(", ") || configuration(one);
       const head = el("th", { scope: "row", class: "code" }, name, isChosen ? " ★ chosen" : "");
       if (one.failed || one.time === null) {
         const why = one.failed ? `failed: ${one.failed}` : "not measured";
@@ -251,7 +254,7 @@
     const alike = common.size ? el("p", {}, quiet("All candidates: "), code([...common].join(", "))) : null;
     const hidden = row.candidates.length - sorted.length;
     const more = hidden > 0 ? el("p", {}, quiet(`${count(hidden, "slower candidate is", "slower candidates are")} not shown.`)) : null;
-    const means = report.interpreted.includes(row.device)
+    const means = row.isInterpreted
       ? el("p", {}, quiet("These are times of Python under Triton's interpreter: they say nothing of a GPU.")) : null;
     return [means, alike, el("div", { class: "scroll fit" }, table), more];
   }
@@ -262,8 +265,8 @@
   function details(row) {
     const facts = [
       ["Key", row.key], ["Device", row.device], ["Why", row.reason], ["Known as", row.label],
-      ["Asked by", row.tests.join(", ")], ["Choice", configuration(row.choice)], ["Moved from", row.moved],
-      ["Entries of", row.alias], ["Tuned with", row.versions], ["Found", row.said],
+      ["Asked by", row.tests.join(", ")], ["Choice", configuration(row.choice)], ["Moved from", row.moved_from],
+      ["Tuned with", row.versions], ["Found", row.said],
       ["Measured", row.disturbed ? "disturbed: something else may have run on the device" : ""],
     ].filter(([, text]) => text);
     const list = facts.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { class: "code" }, text)]);
@@ -282,7 +285,7 @@
   const select = el("select", { "aria-label": "Kernel", change: () => { filter.kernel = select.value; refresh(); } },
     el("option", { value: "" }, "All kernels"), kernels.map((name) => el("option", { value: name }, name)));
   const clear = link("Clear", reset);
-  const found = el("output", { for: "filter" });
+  const shownOf = el("output", { for: "filter" });
 
   const problems = sortedTable({
     label: "Problems",
@@ -301,7 +304,8 @@
   });
 
   const isOf = { tuned: (row) => row.tuned !== null && !row.became };
-  for (const name of Object.keys(report.found)) isOf[name] = (row) => row.found === name;
+  const found = [...new Set(rows.map((row) => row.found).filter(Boolean))];
+  for (const name of found) isOf[name] = (row) => row.found === name;
   for (const outcome of OUTCOMES) isOf[outcome] = (row) => row.outcome === outcome;
 
   function refresh() {
@@ -310,7 +314,7 @@
       (!filter.outcome || isOf[filter.outcome](row)) &&
       (!filter.kernel || row.name === filter.kernel) && words.every((one) => row.words.includes(one)));
     problems.show(shown);
-    found.textContent = shown.length === rows.length ? count(rows.length, "problem")
+    shownOf.textContent = shown.length === rows.length ? count(rows.length, "problem")
       : `${number(shown.length)} of ${count(rows.length, "problem")}`;
     clear.hidden = !(filter.words || filter.outcome || filter.kernel);
     for (const tile of document.querySelectorAll("button.tile")) {
@@ -349,11 +353,11 @@
     const { counts } = report;
     const known = OUTCOMES.filter((name) => counts[name] || (report.judged && name === "hit"));
     const tiles = [...known.map((name) => tile(name, counts[name])), tile("tuned", counts.tuned)];
-    tiles.push(...Object.entries(report.found).map(([name, many]) => tile(name, many)));
+    tiles.push(...found.map((name) => tile(name, rows.filter(isOf[name]).length)));
     const others = ["failed", "unrecorded", "fallback", "unused", "untracked"].filter((name) => counts[name]);
     tiles.push(...others.map((name) => fact(number(counts[name]), name)));
-    if (counts.tuned) tiles.push(fact(seconds(report.seconds), "of tuning"));
-    if (report.saved >= 0.1) tiles.push(fact(seconds(report.saved), "of tuning saved"));
+    if (counts.tuned) tiles.push(fact(seconds(report.tuning_seconds), "of tuning"));
+    if (report.saved_seconds >= 0.1) tiles.push(fact(seconds(report.saved_seconds), "of tuning saved"));
     const shares = known.filter((name) => counts[name]);
     const bar = shares.map((name) => el("i", { class: name, "--share": counts[name] }));
     return [el("div", { class: "tiles" }, tiles), el("div", { class: "shares", "aria-hidden": "true" }, bar)];
@@ -362,12 +366,12 @@
   // The longest first, ten at once.
   function costs(title, list, find) {
     if (!list.length) return "";
-    const total = list.reduce((sum, [, , took]) => sum + took, 0);
-    const entry = ([name, problems, took]) => el("li", {},
-      texts[name] === "outside of tests" ? texts[name] : link(texts[name], () => find(texts[name]), "link code"),
-      el("span", { class: "number" }, `${seconds(took)} `,
-        quiet(`${percent(took / (total || 1))} · ${count(problems, "problem")}`)),
-      el("div", { class: "share" }, el("i", { "--share": percentOf(took / (list[0][2] || 1)) })));
+    const total = list.reduce((sum, one) => sum + one.seconds, 0);
+    const entry = (one) => el("li", {},
+      one.name === "outside of tests" ? one.name : link(one.name, () => find(one.name), "link code"),
+      el("span", { class: "number" }, `${seconds(one.seconds)} `,
+        quiet(`${percent(one.seconds / (total || 1))} · ${count(one.problems, "problem")}`)),
+      el("div", { class: "share" }, el("i", { "--share": percentOf(one.seconds / (list[0].seconds || 1)) })));
     return el("section", {}, el("h3", {}, title), longList(el("ol", { class: "costs" }), list, entry));
   }
 
@@ -387,58 +391,32 @@
   // As the terminal has them: many problems of one kernel are one row.
   function findings() {
     const tested = (one) => (one.test ? [link(one.test, () => look({ words: one.test }), "link code"),
-      one.more ? quiet(` and ${count(one.more, "more test")}`) : ""] : "");
+      one.more_tests ? quiet(` and ${count(one.more_tests, "more test")}`) : ""] : "");
     const table = sortedTable({
       label: "To look at",
       columns: [
-        { title: "", value: (one) => one.at, cell: (one) => word(one.outcome) },
+        { title: "", value: (one) => one.at, cell: (one) => word(one.word.toLowerCase()) },
         { title: "Problem", value: (one) => one.problem, cell: (one) => code(one.problem) },
-        { title: "Problems", number: true, value: (one) => one.problems, cell: (one) => number(one.problems) },
-        { title: "Why", value: (one) => one.why, cell: (one) => one.why },
+        { title: "Problems", number: true, value: (one) => one.count, cell: (one) => number(one.count) },
+        { title: "Why", value: (one) => one.what, cell: (one) => one.what },
         { title: "Test", value: (one) => one.test, cell: tested },
       ],
     });
-    table.show(report.findings.map(([outcome, problem, problems, why, test, more], at) => ({
-      outcome: texts[outcome], problem: texts[problem], problems, why: texts[why], test: texts[test], more, at,
-    })));
-    return table.node;
-  }
-
-  function missedByTest() {
-    const testLink = (one) => link(one.test, () => look({ words: one.test }), "link code");
-    const table = sortedTable({
-      label: "Misses by test",
-      columns: [
-        { title: "Test", value: (one) => one.test, cell: testLink },
-        { title: "Misses", number: true, value: (one) => one.missed, cell: (one) => number(one.missed) },
-        { title: "Kernels", value: (one) => one.kernels, cell: (one) => code(one.kernels) },
-        { title: "Why", value: (one) => one.why, cell: (one) => clamped(one.why, "") },
-      ],
-    });
-    const several = (some) => {
-      const all = [...new Set(some)];
-      return all.length > 2 ? `${all.slice(0, 2).join("; ")}; and ${all.length - 2} more` : all.join("; ");
-    };
-    table.show(report.missed.map(([test, numbers]) => {
-      const missed = numbers.map((at) => rows[at]);
-      const reasons = missed.map((row) => `${row.outcome}: ${row.reason}`);
-      const kernels = several(missed.map((row) => row.kernel));
-      return { test: texts[test], missed: missed.length, kernels, why: several(reasons) };
-    }));
+    table.show(report.findings.map((one, at) => ({ ...one, at })));
     return table.node;
   }
 
   function changes() {
     const list = report.changes.map((one) => {
-      const [oldChoice, oldTime, newChoice, newTime] = one.slice(5);
-      return { kind: texts[one[0]], ...problem(one, 1), oldChoice, oldTime, newChoice, newTime,
-        ratio: oldTime && newTime ? newTime / oldTime : null };
+      const [before, now] = [candidate(one.old), candidate(one.new)];
+      const [oldTime, newTime] = [before && before.time, now && now.time];
+      return { ...one, before, now, oldTime, newTime, ratio: oldTime && newTime ? newTime / oldTime : null };
     });
     const fromTo = (before, now) =>
       (before && before !== now ? [el("span", { class: "from" }, before), " → ", now || "nothing"] : [now]);
     // Of two configurations with the same parameters only those that differ.
     function moves(one) {
-      const [before, now] = [parameters(one.oldChoice), parameters(one.newChoice)];
+      const [before, now] = [one.before, one.now].map((side) => (side ? side.parts : []));
       const nameOf = (part) => part.split("=", 1)[0];
       const areAlike = before.length === now.length && before.every((part, at) => nameOf(part) === nameOf(now[at]));
       if (!areAlike) return fromTo(before.join(", "), now.join(", "));
@@ -465,7 +443,7 @@
         { title: "What", value: (one) => one.kind, cell: (one) => one.kind },
         { title: "Kernel", value: (one) => one.kernel, cell: kernelCell },
         { title: "Key", value: (one) => one.key, cell: keyCell },
-        { title: "Choice", value: (one) => configuration(one.newChoice), cell: (one) => code(moves(one)) },
+        { title: "Choice", value: (one) => configuration(one.now), cell: (one) => code(moves(one)) },
         { title: "Time", number: true, value: (one) => one.newTime, cell: times },
         { title: "Change", number: true, value: (one) => one.ratio, cell: ratio },
       ],
@@ -482,17 +460,16 @@
   report.hints.forEach((hint, at) => facts.append(el("dt", {}, at ? "" : "To do"), el("dd", {}, el("code", {}, hint))));
 
   const main = document.getElementById("main");
-  const tools = el("div", { class: "tools", role: "search" }, input, select, found, clear);
+  const tools = el("div", { class: "tools", role: "search" }, input, select, shownOf, clear);
   main.append(...overview(), contents);
   if (report.findings.length) main.append(heading("findings", "To look at"), findings());
   main.append(heading("problems", "Problems"), tools, problems.node);
-  if (report.kernels.length) {
-    const pair = [costs("By kernel", report.kernels, byName), costs("By test", report.tests, byName)];
-    const title = heading("costs", "Where the tuning time went", seconds(report.seconds));
+  if (report.by_kernel.length) {
+    const pair = [costs("By kernel", report.by_kernel, byName), costs("By test", report.by_test, byName)];
+    const title = heading("costs", "Where the tuning time went", seconds(report.tuning_seconds));
     main.append(title, el("div", { class: "pair" }, pair));
   }
-  if (report.missed.length) main.append(heading("missed", "Misses by test"), missedByTest());
-  if (report.changes.length) main.append(heading("changes", `Different from ${report.compared}`), ...changes());
+  if (report.changes.length) main.append(heading("changes", `Different from ${report.loaded.length ? "the loaded cache" : "what the file held"}`), ...changes());
   if (report.notes.length) {
     const notes = report.notes.map((note) => el("li", {}, note));
     main.append(heading("notes", "Notes"), el("ul", { class: "notes" }, notes));
