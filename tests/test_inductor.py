@@ -219,9 +219,8 @@ def test_bmm():
     options = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
     result = torch.compile(lambda a, b: torch.relu(torch.bmm(a, b)), options=options)(a, b)
     torch.testing.assert_close(result, torch.relu(torch.bmm(a, b)))
-    found = torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"]
     with open(os.environ["FACTS"], "w") as file:
-        json.dump({"measured": measured, "graphs_found": found}, file)
+        json.dump({"measured": measured}, file)
 """
 
 
@@ -470,14 +469,14 @@ def test_a_run_that_only_loads_compiles_its_choices_in_threads(gpu_runs: Runs) -
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
-def test_a_dump_compiles_lists_and_what_a_descent_tries_in_forked_children(gpu_runs: Runs, tmp_path: Path) -> None:
+def test_a_dump_compiles_lists_in_forked_children(gpu_runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "test_compiled.py").write_text(GPU_SUITE)
     options = (DUMP, "-k", "test_softmax and not test_softmax_")
 
     run = Run(tmp_path, *options, imports=True, TORCHINDUCTOR_COMPILE_THREADS="2")
 
     alone = gpu_runs.dump.of("test_softmax")
-    assert run.of("test_softmax")["compiled here"] == 0 < alone["compiled here"]
+    assert run.of("test_softmax")["compiled here"] < alone["compiled here"]
     assert run.of("test_softmax")["chosen"] == alone["chosen"]
     assert list((tmp_path / "triton").rglob("*.cubin"))
 
@@ -553,26 +552,6 @@ def test_caches_of_graphs_and_of_choices_stay_as_they_were(cpu_runs: Runs) -> No
     kept = list((cpu_runs.folder / "inductor of the dump" / "cache").iterdir())
     assert [file.name for file in kept] == ["own"]
     assert kept[0].read_text() == "what was there"
-
-
-def test_loads_of_one_cache_share_graphs_where_the_user_keeps_their_cache(cpu_runs: Runs, tmp_path: Path) -> None:
-    # The variable is read when torch is imported.
-    as_wanted = "import torch._inductor.config\ntorch._inductor.config.fx_graph_cache = True\n"
-    (tmp_path / "test_compiled.py").write_text(as_wanted + CPU_SUITE)
-    cache = tmp_path / "cache.textproto"
-    cache.write_text(cpu_runs.dump.cache)
-
-    def facts(*args: str) -> dict[str, Any]:
-        told: dict[str, Any] = Run(tmp_path, *args, TORCHINDUCTOR_FX_GRAPH_CACHE="1").facts[""]
-        return told
-
-    first, second = facts(LOAD), facts(LOAD)
-    cache.write_text(cpu_runs.dump.cache.replace("tuning_seconds: ", "tuning_seconds: 1"))
-    with_another_cache, without = facts(LOAD), facts()
-
-    assert first == with_another_cache == {"measured": [], "graphs_found": 0}
-    assert second == {"measured": [], "graphs_found": 1}
-    assert without == {"measured": [2], "graphs_found": 0}
 
 
 MARKED_SUITE = """
@@ -671,14 +650,10 @@ class PadModule(ModuleType):
             if self.get_cached_base_mm_benchmark_time("base") is None:
                 self.set_cached_base_mm_benchmark_time("base", 2.0)
             self.measured += 1
-            return self.is_padded_faster(match, 2.0, 1.0)
-
-        def is_padded_faster(key: Any, ori_time: Any, pad_time: Any) -> Any:
-            self.set_cached_should_pad(key, ori_time > pad_time)
-            return ori_time > pad_time
+            self.set_cached_should_pad(match, True)
+            return True
 
         self.should_pad: Any = should_pad
-        self.is_padded_faster: Any = is_padded_faster
         self.get_cached_should_pad: Any = lambda key: self.kept.get(key)
         self.set_cached_should_pad: Any = lambda key, value: self.kept.update({key: value})
         self.get_cached_base_mm_benchmark_time: Any = lambda key: self.kept.get(key)

@@ -39,7 +39,7 @@ class Adapter:
         self._caches = GraphCaches()
         self._workers = CompileWorkers()
         describe, timed = Descriptions(), Benchmarks()
-        self._kernels = Kernels(describe, timed, self._workers)
+        self._kernels = Kernels(describe, timed)
         self._parts: list[Part] = [
             describe,
             timed,

@@ -98,9 +98,10 @@ class Search:
         return found if found is not None else config_with(self.configs[0], choice.params)
 
     def narrow(self, choice: Candidate) -> None:
-        """Leave one candidate to compile, or the one that a compile worker has compiled."""
+        """Leave one candidate to compile, or the one that a compile worker or a thread has compiled."""
         self.narrowed = True
-        compiled = [result for result in self.results if params_of(result.config) == choice.params]
+        results = *self.results, *self.autotuner.compile_results
+        compiled = [result for result in results if params_of(result.config) == choice.params][:1]
         self.autotuner.launchers, self.autotuner.compile_results = [], compiled
         if not compiled:
             self.autotuner.configs = [self._config(choice)]

@@ -9,7 +9,6 @@ process. The user's own cache folder keeps what was in it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import uuid
@@ -18,7 +17,6 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
-from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.session import Session
 
 _OFF = (
@@ -39,20 +37,13 @@ class GraphCaches:
     def keep_apart(self, config: ModuleType, session: Session) -> None:
         """Switch the caches of graphs off, and choose how many processes compile.
 
-        Who sets ``TORCHINDUCTOR_FX_GRAPH_CACHE=1`` keeps the cache of graphs: in runs that
-        only load, under a tag of what is loaded, so that later runs of the kind share it.
-
         :param config: ``torch._inductor.config``.
         """
         import torch.compiler.config
 
-        keeps_graphs = os.environ.get("TORCHINDUCTOR_FX_GRAPH_CACHE") == "1"
         for name in _OFF:
             self._set(config, name, False)
-        shares = keeps_graphs and not session.policy.dumping and not session.policy.picks
-        tag = f"pytest-autotune-{_loaded_digest(session) if shares else uuid.uuid4().hex}"
-        own = torch.compiler.config.cache_key_tag
-        self._set(torch.compiler.config, "cache_key_tag", f"{own}{tag}")
+        self._set(torch.compiler.config, "cache_key_tag", _own_tag())
         if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
             # On a hit there is one candidate to compile: starting other processes for it takes longer.
             only_loads = session.policy.picks or (bool(session.indexes) and not session.policy.dumping)
@@ -65,8 +56,7 @@ class GraphCaches:
         forget_compiled()
         before = len(self._changed)
         if before:
-            tag = f"pytest-autotune-{uuid.uuid4().hex}"
-            self._set(sys.modules["torch.compiler.config"], "cache_key_tag", tag)
+            self._set(sys.modules["torch.compiler.config"], "cache_key_tag", _own_tag())
         try:
             yield
         finally:
@@ -102,10 +92,5 @@ def forget_compiled() -> None:
             owner.cache_clear()  # type: ignore[union-attr]
 
 
-def _loaded_digest(session: Session) -> str:
-    text = hashlib.sha256()
-    for index in session.indexes:
-        for tuner, kernel, data in index.groups():
-            if library_of(tuner) == "inductor":
-                text.update(f"{tuner}\0{kernel}\0".encode() + data)
-    return text.hexdigest()[:16]
+def _own_tag() -> str:
+    return f"pytest-autotune-{uuid.uuid4().hex}"

@@ -12,7 +12,7 @@ import math
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -125,7 +125,6 @@ class _Decision:
     sizes: str
     held: ExitStack
     tuning: Tuning | None = None
-    times_ms: dict[bool, float] = field(default_factory=dict)
 
 
 class Paddings(Part):
@@ -145,13 +144,11 @@ class Paddings(Part):
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
         self._session = session
         self._torch = module.torch
-        times = ["key", "ori_time", "pad_time"]
         patches.replace(module, "should_pad", ["match", "mat1", "mat2", "op", "input"], self._should_pad)
         patches.replace(module, "get_cached_should_pad", ["key"], self._get)
         patches.replace(module, "set_cached_should_pad", ["key", "value"], self._set)
         patches.replace(module, "get_cached_base_mm_benchmark_time", ["key"], self._get_base)
         patches.replace(module, "set_cached_base_mm_benchmark_time", ["key", "value"], self._set_base)
-        patches.replace(module, "is_padded_faster", times, self._is_padded_faster)
 
     def _should_pad(self, original: Any, match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
         session = self._session
@@ -174,11 +171,6 @@ class Paddings(Part):
     def _set_base(self, original: Any, key: str, value: float) -> Any:
         return self._base_times_ms.update({key: value}) if self._open else original(key, value)
 
-    def _is_padded_faster(self, original: Any, key: str, ori_time: float, pad_time: float) -> Any:
-        if self._open:
-            self._open[-1].times_ms = {False: ori_time, True: pad_time}
-        return original(key, ori_time, pad_time)
-
     def _look_up(self, decision: _Decision, key: str) -> bool | None:
         session = self._session
         if self._torch._inductor.config.deterministic:  # Inductor does not measure then
@@ -197,10 +189,8 @@ class Paddings(Part):
 
     def _record(self, decision: _Decision, padded: bool) -> None:
         if decision.tuning is not None:
-            time_ms = decision.times_ms.get(padded)
-            time_us = None if time_ms is None else rounded_us(time_ms * 1000)
             # It shapes the rest of the graph, so it is kept like the times: always as measured last.
-            decision.tuning.record(None, [Candidate(params=(Value("pad", bool(padded)),), time_us=time_us)])
+            decision.tuning.record(None, [Candidate(params=(Value("pad", bool(padded)),))])
 
 
 def _measured_sizes(*operands: Any) -> str:

@@ -4,7 +4,7 @@
 hit only the choice is compiled. A kernel for which a search is still to be made gets its
 ``run`` wrapped, in the instance, for one call: Inductor tunes inside the first one. Later
 launches are its own. In a search its list of candidates races; what else it measures, as in
-a descent by coordinates, is only noted, and compiled ahead where there are children.
+a descent by coordinates, is only noted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from pytest_autotune.tuners.inductor.candidates import (
     may_win,
     params_of,
 )
-from pytest_autotune.tuners.inductor.compiling import CompileWorkers, Neighbours
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.inductor.identity import (
@@ -111,16 +110,14 @@ class Kernels(Part):
     """The part of the adapter for configurations of kernels.
 
     :param describe: what a kernel fuses.
-    :param workers: compile what a descent is about to try.
     """
 
     tuner = "inductor.config"
     module = "torch._inductor.runtime.triton_heuristics"
 
-    def __init__(self, describe: Callable[[Any], str], timed: Benchmarks, workers: CompileWorkers) -> None:
+    def __init__(self, describe: Callable[[Any], str], timed: Benchmarks) -> None:
         self._describe = describe
         self._timed = timed
-        self._workers = workers
         self._hash_configs: Callable[[Sequence[Any]], str] = str
         self._config: Any = None
         self._threads: CompilePool | None = None
@@ -128,8 +125,6 @@ class Kernels(Part):
         self._list_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         #: What is measured now of each autotuner that is searched for, in milliseconds.
         self._times_ms: dict[int, dict[Params, float]] = {}
-        #: What children compile for the descents that go on now.
-        self._neighbours: dict[int, Neighbours] = {}
         #: What a race has found of the launchers that Inductor asks for now, in milliseconds.
         self._raced_ms: dict[Any, float] = {}
         #: Kernels that were measured without asking the session.
@@ -146,8 +141,6 @@ class Kernels(Part):
         patches.replace(owner, "bench", ["self", "launcher", "args", "with_profiler", "kwargs"], self._bench)
         with suppress(HookError):  # then each is measured alone
             patches.replace(owner, "benchmark_all_configs", ["self", "args", "kwargs"], self._benchmark_all)
-        with suppress(HookError):  # then each that a descent tries is compiled at its turn
-            patches.replace(owner, "_precompile_config", ["self", "cfg"], self._compile_one)
 
     def _acts_on(self, autotuner: Any) -> bool:
         session = self._session
@@ -170,10 +163,24 @@ class Kernels(Part):
         if "run" in vars(autotuner) or (autotuner in self._list_digests and autotuner.launchers):
             return None  # another graph has the same kernel, and its choice is made or will be
         search = self._search(autotuner, reload_kernel)
-        if search is None:
-            if not self._is_compiled_ahead(original, autotuner, compile_it):
-                compile_it()
-            return None
+        ahead = partial(self._is_compiled_ahead, original, autotuner)
+        if search is not None:
+            self._prepare(search, compile_it, ahead)
+        elif not ahead(compile_it):
+            compile_it()
+        return None
+
+    def _prepare(
+        self,
+        search: Search,
+        compile_it: Callable[[], object],
+        ahead: Callable[[Callable[[], object]], bool] = lambda finish: False,
+    ) -> None:
+        """Compile the choice; all candidates, and search in the first call, where there is none that can be.
+
+        :param ahead: has the choice compiled by a thread, after which this is done again.
+        """
+        autotuner = search.autotuner
         if self._session.may_race(search.problem):  # its first call races all candidates
             search.compiles_all = True
         elif len(search.configs) > 1 or descends(autotuner):
@@ -182,11 +189,10 @@ class Kernels(Part):
                     choice = tuning.entry.choice
                     try:
                         search.narrow(choice)
-                        finish = partial(self._settle, search, choice, compile_it)
-                        if not self._is_compiled_ahead(original, autotuner, finish):
+                        if not ahead(partial(self._prepare, search, compile_it)):
                             compile_it()
                             search.settle(choice)
-                        return None
+                        return
                     except Exception as error:
                         self._reject(search, tuning, choice, error)
                 tuning.postpone()  # to the first launch, if there is one
@@ -196,7 +202,6 @@ class Kernels(Part):
         search.compiled_s = time.perf_counter() - began
         if search.compiles_all or len(autotuner.launchers) > 1 or descends(autotuner):
             autotuner.run = partial(self._first_run, search)
-        return None
 
     def _is_compiled_ahead(self, original: Any, autotuner: Any, finish: Callable[[], object]) -> bool:
         """Whether a thread compiles now what is left; if so, the first ``run`` begins with ``finish``.
@@ -221,17 +226,6 @@ class Kernels(Part):
 
         autotuner.run = first_run
         return True
-
-    def _settle(self, search: Search, choice: Candidate, compile_it: Callable[[], object]) -> None:
-        """Leave the choice that a thread has compiled; where that fails all candidates, and search in this call."""
-        try:
-            compile_it()
-            search.settle(choice)
-        except Exception as error:
-            search.rejected[choice.params] = does_not_compile(error_line(error))
-            search.widen()
-            compile_it()
-            search.autotuner.run = partial(self._first_run, search)
 
     @property
     def _uses_threads(self) -> bool:
@@ -344,8 +338,6 @@ class Kernels(Part):
     def _tune(self, search: Search, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         autotuner = search.autotuner
         times_ms = self._times_ms[id(autotuner)] = {}
-        if neighbours := self._workers.neighbours(autotuner, times_ms):
-            self._neighbours[id(autotuner)] = neighbours
         try:
             with self._timed.searching(tuning):
                 result = autotuner.run(*args, **kwargs)
@@ -354,8 +346,6 @@ class Kernels(Part):
             raise
         finally:
             del self._times_ms[id(autotuner)]
-            if neighbours is not None:
-                self._neighbours.pop(id(autotuner)).end()
         if not times_ms:  # one launcher was left, and Inductor had nothing to measure
             return result
         chosen = params_of(autotuner.launchers[0].config)
@@ -378,11 +368,6 @@ class Kernels(Part):
             return original(autotuner, *args, **kwargs)
         finally:
             self._raced_ms.clear()
-
-    def _compile_one(self, original: Any, autotuner: Any, cfg: Any) -> Any:
-        """Stand in for the compilation of one configuration: in a descent, a child may have done it."""
-        neighbours = self._neighbours.get(id(autotuner))
-        return (neighbours.compiled(cfg) if neighbours is not None else None) or original(autotuner, cfg)
 
     def _bench(
         self, original: Any, autotuner: Any, launcher: Any, *args: Any, with_profiler: bool = False, **kwargs: Any
