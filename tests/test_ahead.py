@@ -88,12 +88,12 @@ def endless() -> None:
 
 
 def test_kernels_are_reached_by_name_in_the_order_of_the_tests() -> None:
-    def is_kernel(value: object) -> bool:
-        return type(value) is Kernel
+    def kernels(*tests: tuple[object, ...]) -> list[object]:
+        return [one for one in reached(tests) if type(one) is Kernel]
 
-    assert reached([(uses_a_registry,), (calls_second,), (uses_a_layer,)], is_kernel) == [third, second, first]
-    assert reached([(endless, partial(print, fourth), (first,), None, "x")], is_kernel) == [fourth, first]
-    assert reached([], is_kernel) == []
+    assert kernels((uses_a_registry,), (calls_second,), (uses_a_layer,)) == [third, second, first]
+    assert kernels((endless, partial(print, fourth)), ((first,), None, "x")) == [fourth, first]
+    assert kernels() == []
 
 
 def test_an_object_that_answers_for_another_one_is_asked_nothing() -> None:
@@ -107,7 +107,7 @@ def test_an_object_that_answers_for_another_one_is_asked_nothing() -> None:
             pytest.fail("asked for its attributes")
 
     # From Python 3.12 the last has attributes, but no dictionary of them.
-    assert reached([(Proxy(), Other(), TypeVar("T"))], lambda value: False) == []
+    assert list(reached([(Proxy(), Other(), TypeVar("T"))]))
 
 
 def test_what_several_processes_compiled_is_added_up() -> None:

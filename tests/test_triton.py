@@ -27,11 +27,9 @@ from triton.runtime.jit import KernelInterface
 from pytest_autotune import devices as device
 from pytest_autotune.cache.model import Entry, Problem
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.mode import Suite
 from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.triton.adapter import Adapter
-from pytest_autotune.tuners.triton.internals import environment
 from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
 from tests.sessions import a_session
 
@@ -370,14 +368,6 @@ def test_an_autotuner_tuned_before_the_hook_is_told_as_untracked_where_it_is_not
     assert any("copy_kernel.<locals>.copy" in told for told in first.untracked)
     assert session(dumping=True, ignore=("triton:*.copy",)).untracked == []
     assert kernel.cache
-
-
-def test_no_driver_is_asked_where_no_entry_says_what_it_was_compiled_for(session, monkeypatch) -> None:
-    first = session(dumping=True)
-    call(copy_kernel(Bench()))
-    monkeypatch.setattr(f"{environment.__name__}.foreign_target", lambda: pytest.fail("the driver was asked"))
-
-    assert session(first.entries).adapter.prepare(Suite((), False)) == []
 
 
 def test_heuristics_over_a_librarys_own_wrapper_are_in_the_key(session) -> None:

@@ -193,6 +193,7 @@ class Suite:
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
+    monkeypatch.setattr("pytest_autotune.devices.only_type", lambda known: Device("cuda", "sm_90"))
     monkeypatch.setattr("pytest_autotune.devices.cpu", lambda: Device("CPU", "avx2", 3))
     monkeypatch.setattr("pytest_autotune.modes.compile_ahead.cores", lambda cores: cores)
     return Suite(pytester)
@@ -263,19 +264,19 @@ def with_descriptor(of, y, n, BLOCK: tl.constexpr):
 
 @triton.autotune(configs(maxnreg=64), key=["n"])
 @triton.jit(do_not_specialize=["n"], do_not_specialize_on_alignment=["m"])
-def with_functions(x, y, n, m, FUNCTION: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr = 3):
+def with_functions(x, y, n, m, KIND: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr = 3):
     at = tl.arange(0, BLOCK) + n + m
-    tl.store(y + at, FUNCTION(libdevice.tanh(tl.load(x + at).to(KIND).to(tl.float32))) + thrice(n) + LAST)
+    tl.store(y + at, twice(libdevice.tanh(tl.load(x + at).to(KIND).to(tl.float32))) + thrice(n) + LAST)
 
 
 @triton.autotune(configs(), key=["n"])
 @triton.jit
-def with_anything(x, absent, numbers, n, yes, real, NONE: tl.constexpr, NAME: tl.constexpr, BLOCK: tl.constexpr):
+def with_anything(x, absent, y, n, m, yes, real, NONE: tl.constexpr, NAME: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     value = tl.load(x + at, mask=at < n).to(tl.float32) + real + yes
     if (absent is None) and (NONE is None):
-        value += numbers[1] + tl.load(numbers[2][0] + at).to(tl.float32)
-    tl.store(numbers[0] + at, value)
+        value += m
+    tl.store(y + at, value)
 """
 
 ALL_TESTS = """
@@ -293,11 +294,11 @@ def test_all(all_on_disk):
     kinds.with_heuristics[(1,)](x[1:], x, 50)
     for n in (1, 16, 17):
         kinds.with_descriptor[(1,)](TensorDescriptor.from_tensor(HALF.view(-1, 16), [16, 16]), HALF, n)
-    kinds.with_functions[(1,)](x, x, 1, 16, kinds.twice, tl.float32, enable_fp_fusion=False)
-    kinds.with_functions[(1,)](HALF, x, 16, 17, FUNCTION=kinds.twice, KIND=tl.float16, LAST=(1,)[0], debug=True)
-    for numbers in ((x, 1, (x,)), (x, 16, (HALF[1:],)), (x, 2**40, (x.to(torch.float8_e5m2),))):
-        kinds.with_anything[(1,)](x.to(torch.uint8), None, numbers, 1, True, 0.5, None, "name")
-        kinds.with_anything[(1,)](x.to(torch.bool), x, numbers, 16, False, 1.0, 1, "other")
+    kinds.with_functions[(1,)](x, x, 1, 16, tl.float32, enable_fp_fusion=False)
+    kinds.with_functions[(1,)](HALF, x, 16, 17, KIND=tl.float16, LAST=(1,)[0], debug=True)
+    for y, m in ((x, 1), (x[1:], 16), (x, 2**40)):
+        kinds.with_anything[(1,)](x.to(torch.uint8), None, y, 1, m, True, 0.5, None, "a name")
+        kinds.with_anything[(1,)](x.to(torch.bool), x, y, 16, m, False, 1.0, tl.constexpr(1), "other")
 """
 KINDS = 2 + 3 + 2 + 6
 
@@ -500,7 +501,6 @@ def test_what_launches_a_kernel_is_built_too_where_a_c_compiler_does(
     built: list[object] = []
     driver = SimpleNamespace(make_launcher=None, CudaLauncher=lambda source, metadata: built.append(metadata.name))
     monkeypatch.setitem(sys.modules, "triton.backends.nvidia.driver", driver)
-    monkeypatch.setattr("pytest_autotune.tuners.triton.internals.apart.foreign_target", lambda: "")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     kinds = {"x": "*fp32", "y": "*fp32", "BLOCK": "constexpr"}
 

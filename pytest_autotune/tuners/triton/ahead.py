@@ -22,16 +22,7 @@ from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, leave_
 from pytest_autotune.tuners.triton.identity import NAME, distinct_params, holds
 from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
-from pytest_autotune.tuners.triton.specialisation_text import (
-    Constant,
-    Held,
-    NoText,
-    Part,
-    Typed,
-    constant_of,
-    jit_function_of,
-    parsed,
-)
+from pytest_autotune.tuners.triton.specialisation_text import CONSTANT, NoText, parsed
 
 #: So many texts of one entry are compiled for.
 MOST_OF_ENTRY = 64
@@ -74,7 +65,7 @@ class Ahead:
 
     def _ordered(self, suite: Suite) -> list[Any]:
         live = {id(one): one for one in autotuners.live_objects(self._class)}
-        ordered = reached(suite.tests, lambda value: id(value) in live)
+        ordered = [one for one in reached(suite.tests) if id(one) in live]
         if not suite.is_part:
             met = set(map(id, ordered))
             ordered += [one for one in live.values() if id(one) not in met]
@@ -99,7 +90,7 @@ class Ahead:
         around = (*autotuners.heuristics_under(autotuner), *self._heuristics.over(autotuner))
         heuristics = [pair for layer in around for pair in layer.values.items()]
         offered = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
-        kernel = jit_function_of(autotuner)
+        kernel = autotuners.jit_function(autotuner)
         distinct = {entry.fingerprint: entry for entry in entries}
         trusted = {mark for mark, entry in distinct.items() if holds(entry, autotuner, function, heuristics)}
         for entry in entries:
@@ -132,8 +123,6 @@ def _known_device(index: EntryIndex) -> Device | None:
     """What the tests run on, where that can be seen without initialising anything."""
     if devices.cuda_is_initialised():
         return devices.current_gpu()
-    if arch := environment.foreign_target():
-        return devices.current_gpu() or Device("cuda" if arch.startswith("sm_") else "hip", arch)
     return devices.only_type(index.devices(NAME))
 
 
@@ -144,30 +133,19 @@ def _compile(kernel: Any, config: Any, text: str, arch: str) -> bool:
     :param config: the choice.
     :raises Exception: where the text is none, or does not fit the kernel; or it does not compile.
     """
-    noted = parsed(text)
-    if len(kernel.params) != len(noted.parts):
+    parameters, options = parsed(text)
+    if len(kernel.params) != len(parameters):
         raise NoText("another number of parameters")
     signature: dict[str, Any] = {}
-    constants: dict[tuple[int, ...], Any] = {}
-    assumed: dict[tuple[int, ...], str] = {}
-
-    def kind_of(part: Part, path: tuple[int, ...], parameter: Any) -> Any:
-        if isinstance(part, tuple):
-            return tuple(kind_of(one, (*path, number), parameter) for number, one in enumerate(part))
-        if isinstance(part, Typed):
-            words = apart.assumptions(part.kind, parameter, divisible=part.divisible, small=part.small)
-            if words is not None:
-                assumed[path] = words
-            return part.kind.replace(",", ", ")
-        if isinstance(part, Held) and not parameter.is_constexpr:
-            raise NoText("the choice holds what is no constant")
-        value = constant_of(part.value) if isinstance(part, Constant) else config.kwargs[parameter.name]
-        constants[path] = value
-        words = apart.assumptions_of_constant(value, is_parameter=len(path) == 1)
+    constants: dict[tuple[int], Any] = {}
+    assumed: dict[tuple[int], str] = {}
+    for number, (own, noted) in enumerate(zip(kernel.params, parameters, strict=True)):
+        signature[own.name] = noted.kind
+        if noted.kind == CONSTANT:
+            constants[number,] = config.kwargs[own.name] if noted.is_held else noted.constant
+            words = apart.assumptions_of_constant(constants[number,])
+        else:
+            words = apart.assumptions(noted.kind, own, divisible=noted.divisible, small=noted.small)
         if words is not None:
-            assumed[path] = words
-        return "constexpr"
-
-    for number, (parameter, part) in enumerate(zip(kernel.params, noted.parts, strict=True)):
-        signature[parameter.name] = kind_of(part, (number,), parameter)
-    return apart.compile_apart(kernel, signature, constants, assumed, {**config.all_kwargs(), **noted.options}, arch)
+            assumed[number,] = words
+    return apart.compile_apart(kernel, signature, constants, assumed, {**config.all_kwargs(), **options}, arch)

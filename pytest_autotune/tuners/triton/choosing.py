@@ -93,7 +93,7 @@ class Choices:
         identity = None if is_refused else self._identity(call, function, configs)
         if identity is None:
             return None
-        self._compiled.forget(autotuner, call.tuning_key)
+        self._compiled.looks_for_choice(autotuner)
         with self._tuning(call, function, configs, identity) as tuning:
             if self._take(call, identity, tuning):
                 self._forget_before_the_next_test(call, tuning.lookup)

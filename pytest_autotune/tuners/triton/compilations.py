@@ -12,16 +12,16 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import wraps
+from operator import eq
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_autotune.cache.model import Entry
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.triton.identity import Call
 from pytest_autotune.tuners.triton.internals import autotuners, compiler, environment
-from pytest_autotune.tuners.triton.specialisation_text import NoText, text_of, words_of
+from pytest_autotune.tuners.triton.specialisation_text import NoText, text_of
 
 _OF_THREAD = threading.local()
 _OF_TRITON = ("grid", "warmup")
@@ -47,19 +47,18 @@ def name_of(source: Any, target: Any, options: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True)
-class _Chosen:
+class _Chosen(NamedTuple):
     """What was chosen for one key of an autotuner.
 
     :param options: arguments of its first call that are none of the kernel's.
-    :param words: of what that was compiled for.
+    :param text: what that was compiled for.
     """
 
     autotuner: weakref.ref[Any]
     entry: Entry
     config: Any
     options: Mapping[str, Any]
-    words: Mapping[str, str]
+    text: str = ""
 
 
 class Compilations:
@@ -99,7 +98,7 @@ class Compilations:
                     raise CompiledElsewhere
                 kernel = original(*args, **kwargs)
             with self._noting():
-                self._compiled(source, kernel)
+                self._compiled(kernel)
             return kernel
 
         self._module, self._original = module, original
@@ -116,9 +115,8 @@ class Compilations:
             self._module.compile = self._original
             self._module = None
 
-    def forget(self, autotuner: Any, tuning_key: Any) -> None:
-        """A choice is looked for."""
-        self._chosen.pop((id(autotuner), tuning_key), None)
+    def looks_for_choice(self, autotuner: Any) -> None:
+        """A choice is looked for, until one is :meth:`chosen`."""
         self._choosing.add(id(autotuner))
 
     def chosen(self, call: Call, entry: Entry, config: Any, kernel: Any) -> None:
@@ -131,12 +129,11 @@ class Compilations:
         if kernel is None:
             return
         with self._noting():
-            source = compiler.source_of(kernel)
-            names = {*compiler.kinds_of(source), *_OF_TRITON}
+            names = {*kernel.src.signature, *_OF_TRITON}
             options = {name: value for name, value in call.kwargs.items() if name not in names}
-            known = _Chosen(weakref.ref(autotuner), entry, config, options, words_of(source, ()))
-            self._chosen[id(autotuner), call.tuning_key] = known
-            self._note(known, autotuner, source, kernel)
+            known = _Chosen(weakref.ref(autotuner), entry, config, options)
+            known = self._chosen[id(autotuner), call.tuning_key] = known._replace(text=_text(known, kernel))
+            self._session.specialised(entry, known.text)
 
     def _turn(self, given: Mapping[str, Any], wait: bool) -> AbstractContextManager[bool]:
         """What is entered around a compilation: gives whether it is this one's, and nobody else's now."""
@@ -151,28 +148,23 @@ class Compilations:
         with self._session.guard("triton", "what a choice was compiled for"), suppress(NoText):
             yield
 
-    def _compiled(self, source: Any, kernel: Any) -> None:
-        """Something was compiled in this process."""
-        launched = [known for known in list(self._chosen.values()) if self._may_launch(known, source)]
+    def _compiled(self, kernel: Any) -> None:
+        """Something was compiled in this process; where that is launched, by the choice for the most similar call."""
+        launched = [(_text(known, kernel), known) for known in self._chosen.values() if self._may_launch(known, kernel)]
         if launched:
-            words = words_of(source, ()).items()
-            nearest = max(launched, key=lambda known: len(words & known.words.items()))
-            self._note(nearest, nearest.autotuner(), source, kernel)
+            text, nearest = max(launched, key=lambda one: sum(map(eq, one[0].split(), one[1].text.split())))
+            self._session.specialised(nearest.entry, text)
 
-    def _may_launch(self, known: _Chosen, source: Any) -> bool:
+    def _may_launch(self, known: _Chosen, kernel: Any) -> bool:
         """Whether a choice is launched now, as far as its autotuner shows: the key of the call is not among that."""
         autotuner = known.autotuner()
         if autotuner is None or id(autotuner) in self._choosing or autotuner.nargs is None:
             return False
-        return autotuner.best_config is known.config and autotuners.jit_function(autotuner) is source.fn
+        return autotuner.best_config is known.config and autotuners.jit_function(autotuner) is kernel.src.fn
 
-    def _note(self, known: _Chosen, autotuner: Any, source: Any, kernel: Any) -> None:
-        entry, config = known.entry, known.config
-        names = list(compiler.kinds_of(source))
-        options = dict(known.options)
-        for layer in autotuners.heuristics_under(autotuner):  # they may set options, too
-            for name in layer.values:
-                if name not in names:
-                    options[name] = compiler.option_of(kernel, name)
-        held = [name for name in config.kwargs if name in names]
-        self._session.specialised(entry, text_of(source, held, options))
+
+def _text(known: _Chosen, kernel: Any) -> str:
+    options = dict(known.options)
+    for layer in autotuners.heuristics_under(known.autotuner()):  # they may set options, too
+        options |= {name: getattr(kernel.metadata, name) for name in layer.values if name not in kernel.src.signature}
+    return text_of(kernel.src, known.config.kwargs, options)

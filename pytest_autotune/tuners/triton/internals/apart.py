@@ -17,7 +17,7 @@ from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.library import version_of
-from pytest_autotune.tuners.triton.internals.environment import JIT_MODULE, foreign_target, module, target_of
+from pytest_autotune.tuners.triton.internals.environment import module, target_of
 
 _SOURCE_PARAMETERS = ["self", "fn", "signature", "constexprs", "attrs"]
 #: How Triton's kernels say that they assume something of an argument.
@@ -59,10 +59,9 @@ def assumptions(kind: str, parameter: Any, *, divisible: bool, small: bool) -> s
     return _DIVISIBLE * divisible + _SMALL * small
 
 
-def assumptions_of_constant(value: Any, *, is_parameter: bool) -> str | None:
-    """The same of what is compiled in; Triton before 3.7 takes a text for such words, and all do in a tuple."""
-    major, minor = map(int, version_of("triton").split(".")[:2])
-    if is_parameter and (major, minor) >= (3, 7):
+def assumptions_of_constant(value: Any) -> str | None:
+    """The same of what is compiled in; Triton before 3.7 takes a text for such words."""
+    if tuple(map(int, version_of("triton").split(".")[:2])) >= (3, 7):
         return ""
     return value if isinstance(value, str) else None
 
@@ -70,8 +69,8 @@ def assumptions_of_constant(value: Any, *, is_parameter: bool) -> str | None:
 def compile_apart(
     function: Any,
     signature: Mapping[str, Any],
-    constants: Mapping[tuple[int, ...], Any],
-    assumed: Mapping[tuple[int, ...], str],
+    constants: Mapping[tuple[int], Any],
+    assumed: Mapping[tuple[int], str],
     options: Mapping[str, Any],
     arch: str,
 ) -> bool:
@@ -95,7 +94,7 @@ def compile_apart(
     source = _source_class()(
         copies.of(function),
         dict(signature),
-        {path: _Copies(value).of(value) if _is_function(value) else value for path, value in constants.items()},
+        dict(constants),
         {path: backend.parse_attr(words) for path, words in assumed.items()},
     )
     source.copies = copies
@@ -110,7 +109,7 @@ def _build_launcher(kernel: Any, target: Any) -> None:
     """Build what launches a kernel into Triton's cache: before 3.7 a C compiler makes one for each signature."""
     folder, launcher = {"cuda": ("nvidia", "CudaLauncher"), "hip": ("amd", "HIPLauncher")}[target.backend]
     driver = module(f"backends.{folder}.driver")
-    if hasattr(driver, "make_launcher") and not foreign_target():
+    if hasattr(driver, "make_launcher"):
         getattr(driver, launcher)(kernel.src, kernel.metadata)
 
 
@@ -141,10 +140,6 @@ def _leaving_unhashed(functions: Iterable[Any]) -> Iterator[None]:
         for one in unhashed:
             with getattr(one, "_hash_lock", _MAKES_CODE):
                 one.hash, one.used_global_vals = None, {}
-
-
-def _is_function(value: Any) -> bool:
-    return type(value).__name__ == "JITFunction" and type(value).__module__ == JIT_MODULE
 
 
 class _Copies:

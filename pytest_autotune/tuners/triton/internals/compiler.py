@@ -53,33 +53,14 @@ def description_of(source: Any) -> tuple[str, ...]:
     return f"{function.__module__}.{function.__qualname__}", function.src, *map(str, arguments)
 
 
-def source_of(kernel: Any) -> Any:
-    """The ``ASTSource`` that a compiled kernel was made of."""
-    return kernel.src
-
-
-def kinds_of(source: Any) -> Mapping[str, Any]:
-    """The type of each parameter of what was compiled, by name, in order; a tuple has one for each of its parts.
+def parameters_of(source: Any) -> Iterator[tuple[str, object, object, dict[str, object]]]:
+    """The parameters of what was compiled: name, type, what is compiled in, what was assumed (``tt.divisibility``).
 
     :param source: Triton's ``ASTSource``.
     """
-    kinds: Mapping[str, Any] = source.signature
-    return kinds
-
-
-def constant_at(source: Any, path: tuple[int, ...]) -> Any:
-    """What was compiled in for a parameter, or a part of one, whose type is ``constexpr``."""
-    return source.constants[path]
-
-
-def attributes_at(source: Any, path: tuple[int, ...]) -> dict[str, Any]:
-    """What was assumed of a parameter, or a part of one: ``tt.divisibility``, ``tt.pointer_range``."""
-    return dict(source.attrs.get(path) or ())
-
-
-def option_of(kernel: Any, name: str) -> Any:
-    """An option that a kernel was compiled with: ``num_warps``."""
-    return getattr(kernel.metadata, name)
+    for number, (name, kind) in enumerate(source.signature.items()):
+        path = (number,)
+        yield name, kind, source.constants.get(path), dict(source.attrs.get(path) or ())
 
 
 def load(kernel: Any) -> None:

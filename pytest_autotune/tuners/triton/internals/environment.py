@@ -50,19 +50,6 @@ def arch_of(target: Any) -> str:
     return f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).split(":")[0]
 
 
-def foreign_target() -> str:
-    """The architecture that a driver compiles for which is not Triton's own; empty where there is none such.
-
-    Triton's own is not asked: it would initialise CUDA.
-    """
-    driver = triton_driver()
-    held = vars(driver) if driver is not None else {}
-    active = held.get("_active", held.get("active"))  # Triton 3.4 has it under the latter
-    if active is None or type(active).__module__.startswith("triton."):
-        return ""
-    return arch_of(active.get_current_target())
-
-
 def target_of(arch: str) -> Any:
     """What a driver would compile for on a GPU of this architecture.
 
