@@ -81,6 +81,22 @@ def test_the_committed_choice_stays_while_it_is_not_slower_by_more_than_noise(sl
     assert (merged.unchanged, merged.changed) == ((1, 0) if stays else (0, 1))
 
 
+def test_what_replaces_an_entry_is_of_the_next_generation_and_what_stays_of_the_same() -> None:
+    committed = replace(kept(entry(times={"a": 9.0, "b": 20.0})), generation=2)
+    other = entry(times={"a": 20.0, "b": 9.0})
+
+    def generations(*measured: Entry, used: tuple[Entry, ...] = ()) -> list[int]:
+        merged = merge(Cache((committed,)), map(Measured, measured), used)
+        return [one.generation for one in merged.cache.entries]
+
+    assert generations(other) == generations(used=(kept(other),)) == [3]
+    assert (
+        generations(entry(times={"a": 9.1, "b": 9.0})) == generations(used=(replace(committed, generation=0),)) == [2]
+    )
+    assert generations(entry(kernel="new")) == [2, 0]
+    assert generations(entry(source="changed")) == [0], "another fingerprint is another entry"
+
+
 def test_a_committed_choice_that_failed_this_time_is_replaced() -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = replace(entry(times={"b": 30.0}), candidates=(candidate("a"), candidate("b", 30.0)))

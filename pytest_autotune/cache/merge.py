@@ -18,6 +18,7 @@ from pytest_autotune.cache.ties import Measured, keeps, ranked
 
 #: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
 MOST_COMPILED = 64
+_LAST_GENERATION = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ def merge(
     for identity, measurements in rivals.items():
         known = [*([learned[identity]] if identity in learned else []), *(one.entry for one in measurements)]
         learned[identity] = _of_tuned(measurements[0].entry, known, before.get(identity), rules)
+    learned = {identity: _replacing(entry, before.get(identity)) for identity, entry in learned.items()}
     after = _staying(before, learned, {problem for problem, _ in rivals}, drop, rules) | learned
     measured_now = [one.entry for each in rivals.values() for one in each]
     digests = known_digests([*measured_now, *after.values()]) | known_digests(base.entries)
@@ -161,6 +163,20 @@ def _of_tuned(best: Entry, known: Sequence[Entry], old: Entry | None, rules: Rul
         is_of_another = best.versions and old.versions.minor != best.versions.minor
         return _with_compiled(replace(old, versions=best.versions) if is_of_another else old, known, old, rules)
     return _with_compiled(best if rules.keep_candidates else without_candidates(best), known, old, rules)
+
+
+def _replacing(entry: Entry, old: Entry | None) -> Entry:
+    """An entry in the place of another: of the next generation where its result is another one."""
+    if old is None:
+        return entry
+    is_same = (entry.choice, entry.candidates, entry.native) == (old.choice, old.candidates, old.native)
+    generation = max(entry.generation, old.generation if is_same else next_generation(old))
+    return entry if generation == entry.generation else replace(entry, generation=generation)
+
+
+def next_generation(old: Entry) -> int:
+    """Of what takes the place of an entry."""
+    return min(old.generation + 1, _LAST_GENERATION)
 
 
 def _staying(

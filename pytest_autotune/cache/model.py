@@ -378,8 +378,8 @@ class Entry:
         a part of what makes entries equal.
     :param digests: what digests of the fingerprint are made of, where it is known; told, and not a part of what makes
         entries equal either. In a file they stand once for all entries.
-    :param generation: how often the entry was replaced or removed in a store that many share; of two there, the higher
-        one stays, whatever their times. Not a part of what makes entries equal.
+    :param generation: how often the entry was replaced, or removed in a store that many share; where caches meet, the
+        higher one stays, whatever the times. Not a part of what makes entries equal.
     """
 
     problem: Problem

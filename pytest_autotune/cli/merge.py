@@ -35,7 +35,7 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     """Write all entries of all FILEs into one cache, those of every device.
 
     Where they have different entries of one problem and fingerprint, the one stays that a run would keep:
-    that of the highest generation (a store at a URL counts them), then that with the lowest time. These are listed.
+    that of the highest generation (how often it was replaced), then that with the lowest time. These are listed.
     """
     if len(set(files)) < len(files):
         raise CacheError(next(path for path in files if files.count(path) > 1), "is named twice")

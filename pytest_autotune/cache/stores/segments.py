@@ -30,7 +30,7 @@ from typing import Any
 from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import INSTANCE, OPTIONAL, READ_ONLY, Location
-from pytest_autotune.cache.merge import combine
+from pytest_autotune.cache.merge import combine, next_generation
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.cache.stores.disk import MAX_BYTES, Change, Updated
 
@@ -44,7 +44,6 @@ _REQUESTS_AT_ONCE = 8
 #: What is gone when it is asked for was merged into another segment by a compaction: the names are read again.
 _TRIES = 4
 _SEGMENT = re.compile(r"v1/[^/]+/([0-9a-f]{64})\.pb")
-_LAST_GENERATION = 2**32 - 1
 
 #: The variables that hold credentials, or say where they are. A machine may have some of its own, but asking one that
 #: has none takes seconds.
@@ -72,12 +71,16 @@ class SegmentStore:
         """The cache that is kept there.
 
         :param missing_ok: where there is nothing, it is an empty cache.
-        :raises CacheError: where there is none, or none that can be read. With ``?optional`` the latter is told.
+        :raises CacheError: where there is none, or nothing that can be read. With ``?optional`` the latter is told, and
+            a segment that cannot be read is told in any case: the others are what they were.
         """
         try:
             self._known = self._segments()
             if not (self._known or missing_ok):
                 raise CacheError(self._where, "holds no cache", f"create it with --autotune-dump={self._where}")
+            unread = [cache.lossy for cache in self._known.values() if cache.lossy]
+            if unread and len(unread) == len(self._known):
+                raise CacheError(*unread[0])
         except CacheError as error:
             if OPTIONAL not in self._location.options:
                 raise
@@ -135,7 +138,7 @@ class SegmentStore:
             raise CacheError(self._where, self._why_read_only)
         segments = self._segments()
         mergeable = {name: cache for name, cache in segments.items() if not cache.lossy}
-        new = self._put(_without_tombstones(_merged(mergeable)).entries, there=segments)
+        new = self._put(_without_tombstones(_merged(mergeable)).entries, there=mergeable)
         old = [name for name in mergeable if name not in new]
         with_tombstones = [name for name in old if any(map(_is_tombstone, mergeable[name].entries))]
         for names in ([name for name in old if name not in with_tombstones], with_tombstones):
@@ -157,7 +160,17 @@ class SegmentStore:
                 if len(found) == len(names):
                     break
         self._tidy_mirror(found)
-        return {name: decode(data, Format.BINARY, f"{self._where}: {name}") for name, data in found.items()}
+        return {name: self._decoded(name, data) for name, data in found.items()}
+
+    def _decoded(self, name: str, data: bytes) -> Cache:
+        """What a segment holds; where that cannot be read, nothing but why."""
+        where = f"{self._where}: {name}"
+        if _name_of(data) not in name:
+            return Cache(lossy=(where, "holds other bytes than its name says, and is left out", "remove that object"))
+        try:
+            return decode(data, Format.BINARY, where)
+        except CacheError as error:
+            return Cache(lossy=(where, f"{error.found}; it is left out", error.remedy))
 
     def _names(self) -> list[str]:
         pages = self._library.list(self._objects, prefix="v1/")
@@ -165,7 +178,7 @@ class SegmentStore:
         return sorted(name for name, size in found.items() if _SEGMENT.fullmatch(name) and size <= MAX_BYTES)
 
     def _bytes(self, name: str) -> bytes:
-        """What a segment holds; nothing where it is gone."""
+        """The bytes of a segment; nothing where it is gone."""
         if self._mirror is not None:
             with suppress(OSError):
                 data = (self._mirror / name.replace("/", "-")).read_bytes()
@@ -175,9 +188,8 @@ class SegmentStore:
             data = bytes(self._library.get(self._objects, name).bytes())
         except FileNotFoundError:
             return b""
-        if _name_of(data) not in name:
-            raise CacheError(f"{self._where}: {name}", "holds other bytes than its name says", "remove that object")
-        self._copy(name, data)
+        if _name_of(data) in name:
+            self._copy(name, data)
         return data
 
     def _copy(self, name: str, data: bytes) -> None:
@@ -309,15 +321,11 @@ def _is_tombstone(entry: Entry) -> bool:
 
 
 def _tombstone(entry: Entry) -> Entry:
-    return Entry(entry.problem, entry.fingerprint, generation=_next(entry))
+    return Entry(entry.problem, entry.fingerprint, generation=next_generation(entry))
 
 
 def _without_tombstones(cache: Cache) -> Cache:
     return replace(cache, entries=tuple(entry for entry in cache.entries if not _is_tombstone(entry)))
-
-
-def _next(entry: Entry) -> int:
-    return min(entry.generation + 1, _LAST_GENERATION)
 
 
 def _difference(held: Cache, after: Cache) -> Iterator[Entry]:
@@ -328,7 +336,7 @@ def _difference(held: Cache, after: Cache) -> Iterator[Entry]:
         if old is None:
             yield entry
         elif entry != old:
-            yield replace(entry, generation=max(entry.generation, _next(old)))
+            yield replace(entry, generation=max(entry.generation, next_generation(old)))
         elif entry.compiled != old.compiled:
             yield replace(entry, generation=max(entry.generation, old.generation))
 
