@@ -232,6 +232,31 @@ def test_a_store_that_is_down_is_one_line_within_ten_seconds_and_with_optional_n
     assert max(seconds) < 10
 
 
+def test_several_stores_that_hang_cost_ten_seconds_together(serial_suite: Suite, section, url: str, proxy) -> None:
+    loads = [f"--autotune-load={url}{name}/?optional" for name in "abc"]
+    suite = serial_suite.write(
+        test_a=f"""
+        import pytest
+
+        @pytest.mark.autotune_cache(load="{url}d/?optional")
+        @pytest.mark.parametrize("m", range(4))
+        def test(tune, m): tune("k", M=m)
+        """
+    )
+    proxy.faults |= dict.fromkeys(("LIST", "PUT"), "hang")
+    started = time.monotonic()
+
+    result = suite.run(*loads)
+    marked = time.monotonic() - started
+    suite.write(test_a="def test(tune): tune('k')")
+    started = time.monotonic()
+    dumped = suite.run(*loads, f"--autotune-dump={url}e/?optional")
+
+    assert (result.ret, dumped.ret) == (0, 0)
+    assert len([line for line in section(dumped) if "no answer within" in line]) == 5
+    assert max(marked, time.monotonic() - started) < 10
+
+
 @pytest.mark.parametrize("fault", [*DOWN, "hang"])
 def test_a_write_that_fails_keeps_what_was_tuned_and_says_how_to_send_it(
     serial_suite: Suite, section, url: str, proxy, fault: str

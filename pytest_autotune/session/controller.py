@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
@@ -90,7 +90,8 @@ class Controller:
         #: Where the processes of this run write down what they do.
         self._folder: RunFolder
         self._beginning, self._folder = _begin(config, options, self._shared)
-        self._notes = [str(CacheError(*cache.lossy)) for _, cache in self._beginning.loaded if cache.lossy]
+        caches = [*(cache for _, cache in self._beginning.loaded), self._beginning.held]
+        self._notes = list(dict.fromkeys(str(CacheError(*cache.lossy)) for cache in caches if cache.lossy))
         self._unwritten = self._folder.log("controller")
         #: Where they meet each other.
         self._meeting = self._shared.run(self._run_id) if self._shared.path is not None else None
@@ -352,9 +353,10 @@ def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tup
     :returns: what there was, and the folder where the processes of this run write down what they do.
     :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
     """
-    held = _read_dump(options.dump)
+    reading = _reading_at_once(options)
+    held = _read_dump(options.dump, reading)
     folder = _open_folder(config, options, shared)
-    loaded = tuple(_read_loaded(options, held, folder))
+    loaded = tuple(_read_loaded(options, held, folder, reading))
     # Without any cache, too, the first candidate may stand in for a tuning: then every lookup is a miss.
     is_judged = bool(loaded) or (options.on_miss == "first" and options.dump is None)
     return Beginning(loaded, held, EntryIndex.of([cache for _, cache in loaded]) if is_judged else None), folder
@@ -381,11 +383,25 @@ def _cache_folder(config: pytest.Config) -> Path | None:
     return None
 
 
-def _read_dump(dump: CacheArgument | None) -> Cache:
+def _reading_at_once(options: Options) -> dict[Location, Callable[[], Cache]]:
+    """What waits for each of several stores at URLs: one that is down takes seconds to say nothing."""
+    dump = options.dump
+    urls = {one.location: False for one in options.load if one.location.url and not (dump and one.is_same_as(dump))}
+    if dump is not None and dump.location.url:
+        urls[dump.location] = True
+    if len(urls) < 2:
+        return {}
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(len(urls))
+    return {url: pool.submit(stores.read, url, missing_ok).result for url, missing_ok in urls.items()}
+
+
+def _read_dump(dump: CacheArgument | None, reading: Mapping[Location, Callable[[], Cache]]) -> Cache:
     if dump is None:
         return Cache()
     try:
-        return stores.check_writable(dump.location)
+        return reading.get(dump.location, partial(stores.check_writable, dump.location))()
     except CacheError as error:
         raise pytest.UsageError(f"{dump.given}: {error}") from None
 
@@ -398,14 +414,16 @@ def _open_folder(config: pytest.Config, options: Options, shared: SharedFolder) 
     return RunFolder(filter(None, bases), purpose)
 
 
-def _read_loaded(options: Options, held: Cache, folder: RunFolder) -> list[tuple[str, Cache]]:
+def _read_loaded(
+    options: Options, held: Cache, folder: RunFolder, reading: Mapping[Location, Callable[[], Cache]]
+) -> list[tuple[str, Cache]]:
     caches = []
     ranks = _ranks_of_this_job() if options.load else None
     # Whatever the order: a file was reviewed, and a store that many share fills in what it lacks. The last one wins.
     for argument in sorted(options.load, key=lambda argument: not argument.location.url):
         is_dump = options.dump is not None and argument.is_same_as(options.dump)
         try:
-            read: Callable[[], Cache] = partial(stores.read, argument.location)
+            read = reading.get(argument.location, partial(stores.read, argument.location))
             if is_dump:
                 read = partial(Cache, held.entries, held.lossy)
             # From a store that others write to meanwhile, one rank of a job reads for all.

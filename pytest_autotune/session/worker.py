@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shlex
@@ -19,6 +20,8 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.locations import Location
+from pytest_autotune.cache.model import Cache
 from pytest_autotune.run.collected import ProcessFacts
 from pytest_autotune.run.lookup import Lookup, OnMiss, OnStale, Policy
 from pytest_autotune.run.mode import Beside, Job, Suite
@@ -93,6 +96,7 @@ class TestProcess:
         self._run_ends = ExitStack()
         self._test_ends = ExitStack()
         self._is_isolated = False
+        self._read_url = functools.cache(_read)
 
     def begin(self) -> None:
         """Hook the tuners; until this run ends, they remember nothing of sessions before it."""
@@ -200,7 +204,11 @@ class TestProcess:
         self._isolate()
         try:
             argument = path_argument(path, item.path.parent, MARKER, item.config.invocation_params.dir)
-            cache = stores.read(argument.location, missing_ok=self._options.writes)  # this run may create it
+            # This run may create it. A store at a URL is asked once: one that is down takes seconds to say nothing.
+            read = self._read_url if argument.location.url else _read
+            cache = read(argument.location, self._options.writes)
+            if isinstance(cache, CacheError):
+                raise cache
         except CacheError as error:
             remedy = error.remedy.replace(f"--autotune-dump={error.where}", "--autotune-update")
             error = CacheError(error.where, error.found, remedy)
@@ -242,6 +250,13 @@ class TestProcess:
         self.session.begin_test("")  # a run may follow in this process: what the last test ran with is forgotten
         self._run_ends.close()
         self.hooks.uninstall()
+
+
+def _read(location: Location, missing_ok: bool) -> Cache | CacheError:
+    try:
+        return stores.read(location, missing_ok)
+    except CacheError as error:
+        return error
 
 
 def _rerun_command(item: pytest.Item, options: Options, flag: str) -> str:

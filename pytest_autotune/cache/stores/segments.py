@@ -153,12 +153,16 @@ class SegmentStore:
         :raises CacheError: where they cannot be read.
         """
         found: dict[str, bytes] = {}
-        with self._errors("cannot be read"), ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
-            for _ in range(_TRIES):
-                names = self._names()
-                found = {name: data for name, data in zip(names, pool.map(self._bytes, names), strict=True) if data}
-                if len(found) == len(names):
-                    break
+        pool = ThreadPoolExecutor(_REQUESTS_AT_ONCE)
+        try:
+            with self._errors("cannot be read"):
+                for _ in range(_TRIES):
+                    names = self._names()
+                    found = {name: data for name, data in zip(names, pool.map(self._bytes, names), strict=True) if data}
+                    if len(found) == len(names):
+                        break
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # where one request hangs, the others do
         self._tidy_mirror(found)
         return {name: self._decoded(name, data) for name, data in found.items()}
 
