@@ -297,4 +297,4 @@ def test_the_example_ships_what_its_cache_says_and_needs_no_pytest(capsys: Any) 
     assert done.stdout == "6 set()\n"
 
     cache, module = str(example / "autotune.textproto"), str(example / "example_kernels" / "_autotuned.py")
-    assert cli.main(["check", cache, f"--exported={module}", f"--root={example}"]) == 0, capsys.readouterr().out
+    assert cli.main(["check", cache, f"--exported={module}"]) == 0, capsys.readouterr().out

@@ -152,7 +152,7 @@ def test_markdown_has_the_verdict_the_misses_the_changes_and_where_the_time_went
     assert "❌ **`maximum allowed autotune cache misses exceeded: 2 > 0`**" in text
     assert "| 1 | 0 | 1 | 0 | 0 | 0 | 1 | 0 |" in text
     assert "| STALE | `test_a.py::test_x` | `toy:lib.op (M=1)` | `source changed` |" in text
-    assert "| choice changed | `toy:lib.op (M=1)` | `BLOCK=64` → `BLOCK=128` | 12 us → 10 us |" in text
+    assert "| choice changed | `toy:lib.op (M=1)` | `BLOCK 64 -> 128` | 12 us -> 10 us |" in text
     assert "| `toy:lib.op` | 1 | 2 s |" in text
     assert "| `test_a.py::test_x` | 1 | 2 s |" in text
     assert "`Re-run with --autotune-load=c to update the cache.`" in text

@@ -313,7 +313,7 @@ def test_the_commands_take_urls(url: str, tmp_path: Path, capsys, proxy) -> None
     stores.update(file, lambda now: Cache((entry(1), entry(2))))
 
     assert cli.main(["convert", file, url]) == 0
-    assert cli.main(["check", "--tuner=triton", url]) == 0
+    assert cli.main(["check", url]) == 0
     assert cli.main(["diff", "--exit-code", url, file]) == 0
     assert cli.main(["merge", url, "-o", str(tmp_path / "m.textproto")]) == 0
     assert (tmp_path / "m.textproto").read_bytes() == Path(file).read_bytes()

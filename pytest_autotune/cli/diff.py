@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.diff import SAME_CHOICE, Change, ChangeKind, Diff, diff, winner
+from pytest_autotune.cache.diff import SAME_CHOICE, Change, ChangeKind, Diff, diff
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Cache, Device, Entry
-from pytest_autotune.cli.output import (
-    FOUND,
-    OK,
-    PATH,
-    choice_text,
-    keys_of,
-    print_lines,
-    problem_text,
-    safe,
-    table,
-    time_text,
-)
+from pytest_autotune.cache.model import Cache, Device
+from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, print_lines, safe, table
+from pytest_autotune.report.naming import arrow, changed
 
 #: A line of Markdown has at most these: the words for the kind of change, key, choice and time.
 _CELLS = (24, 30, 36, 20)
@@ -55,8 +45,9 @@ def _lines(found: Diff, shown: Sequence[Change]) -> Iterator[str]:
     yield str(found)
     for device, changes in _by_device(found, shown):
         yield ""
-        rows = [_row(change) for change in changes if change.kind is not ChangeKind.VERSIONS]
-        rows += [[ChangeKind.VERSIONS.value, *words, "", ""] for words in _versions(changes)]
+        others = [change for change in changes if change.kind is not ChangeKind.VERSIONS]
+        rows = [(change.kind.value, str(change.entry.problem), *changed(change)) for change in others]
+        rows += [(ChangeKind.VERSIONS.value, *words, "") for words in _versions(changes)]
         yield from table(str(device), rows, right=[3])
 
 
@@ -66,21 +57,11 @@ def _by_device(found: Diff, shown: Sequence[Change]) -> Iterator[tuple[Device, l
         yield device, [change for change in shown if change.entry.problem.device == device]
 
 
-def _row(change: Change) -> list[str]:
-    return [
-        change.kind.value,
-        problem_text(change.entry.problem),
-        _arrow(change, choice_text),
-        _arrow(change, time_text),
-        _fingerprint(change.old, change.new),
-    ]
-
-
 def _versions(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
     """How many entries went from which versions to which."""
     others = (change for change in changes if change.kind is ChangeKind.VERSIONS)
-    words = Counter(_arrow(change, lambda entry: str(entry.versions)) for change in others)
-    yield from ((counted(number, "entry"), safe(which)) for which, number in words.items())
+    words = Counter(arrow(str(one.versions) for one in (change.old, change.new) if one) for change in others)
+    yield from ((counted(number, "entry"), which) for which, number in words.items())
 
 
 def _markdown(found: Diff, shown: Sequence[Change]) -> Iterator[str]:
@@ -101,32 +82,6 @@ def _markdown(found: Diff, shown: Sequence[Change]) -> Iterator[str]:
             yield "| | problem | choice | time |\n| --- | --- | --- | --- |"
             for change, key in zip(of_kernel, keys, strict=True):
                 problem = " ".join(f"{part}={key[part].words}" for part in own if part in key)
-                what = _changed_params(change) or _fingerprint(change.old, change.new)
-                cells = [change.kind.value, problem, what, _arrow(change, time_text)]
+                cells = [change.kind.value, problem, *changed(change)]
                 cut = (one_line(cell, longest) for cell, longest in zip(cells, _CELLS, strict=True))
                 yield f"| {' | '.join(code(cell) if cell else '' for cell in cut)} |"
-
-
-def _changed_params(change: Change) -> str:
-    """The params of a choice that are others; all, where nothing stood there or nothing does now."""
-    sides = [winner(entry) for entry in (change.old, change.new) if entry is not None]
-    params = [{value.name: value.words for value in side.params} for side in sides if side is not None]
-    if len(params) < 2 or not all(params):
-        return _arrow(change, choice_text)
-    before, now = params
-    names = [name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)]
-    return ", ".join(f"{name} {before.get(name, '-')} -> {now.get(name, '-')}" for name in names)
-
-
-def _arrow(change: Change, text: Callable[[Entry], str]) -> str:
-    """What was, and what is where that is something else."""
-    words = [text(entry) for entry in (change.old, change.new) if entry is not None]
-    return " -> ".join(dict.fromkeys(filter(None, words)))
-
-
-def _fingerprint(old: Entry | None, new: Entry | None) -> str:
-    """Which digests differ."""
-    if old is None or new is None or old.fingerprint == new.fingerprint:
-        return ""
-    names = sorted({value.name for value in set(old.fingerprint) ^ set(new.fingerprint)})
-    return f"{safe(', '.join(names))} changed"

@@ -9,12 +9,12 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.codec import Format, decode, encode, format_of
+from pytest_autotune.cache.codec import decode, encode, format_of
 from pytest_autotune.cache.counted import seconds
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
@@ -24,7 +24,6 @@ from pytest_autotune.cli.merge import settled
 from pytest_autotune.cli.output import FOUND, OK, PATH, choice_and_time, print_lines, problem_text, safe, whole
 
 NAME = "pytest-autotune"
-_WANTED = {"merge": NAME, "diff": NAME}
 _ATTRIBUTES = f"merge={NAME} diff={NAME}"
 _PLAIN = re.compile(r"[\w./*\\-]+", re.ASCII)
 
@@ -35,17 +34,11 @@ _PLAIN = re.compile(r"[\w./*\\-]+", re.ASCII)
 def setup(files: tuple[str, ...], globally: bool) -> None:
     """Write .gitattributes for the caches FILE... and register what it names in git's configuration.
 
-    Without FILE, the caches that git knows of in this repository are meant. The attributes are to be committed; the
-    configuration belongs to this clone, so that each clone runs this once. Where it is not registered, git merges and
-    shows the lines, as it always does.
+    The attributes are to be committed; the configuration belongs to this clone, so that each other clone runs this
+    once, without FILE. Where it is not registered, git merges and shows the lines, as it always does.
     """
     root = Path(_git("rev-parse", "--show-toplevel").removesuffix("\n"))
-    targets = [_in_repository(file, root) for file in files] or _tracked_caches(root)
-    if not targets:
-        raise CacheError(str(root), "holds no cache that git knows of", "name one: pytest-autotune git-setup FILE")
-    lines = [f"{_pattern(target)} {_ATTRIBUTES}" for target in targets if not _has_attributes(root, target)]
-    if lines:
-        _append(root / ".gitattributes", lines)
+    lines = _append(root / ".gitattributes", [f"{_pattern(file, root)} {_ATTRIBUTES}" for file in files])
     program, scope = shlex.quote(_program()), ["--global"] if globally else []
     # Both fall back on what git does by itself, for when this installation is gone or cannot read a file.
     driver = f"{program} git-merge %O %A %B %P || git merge-file -q %A %O %B || exit 1"
@@ -53,18 +46,18 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
     _git("config", *scope, f"merge.{NAME}.name", "autotuning caches, entry by entry")
     _git("config", *scope, f"merge.{NAME}.driver", driver)
     _git("config", *scope, f"diff.{NAME}.textconv", textconv)
-    done = [f"{NAME}: {safe(line)}" for line in lines] or [f"{NAME}: .gitattributes has it all"]
+    done = [f"{NAME}: {safe(line)}" for line in lines] or [f"{NAME}: .gitattributes stays as it is"]
     where = "user" if globally else "clone"
     print_lines([*done, f"{NAME}: registered in the configuration of this {where}; commit .gitattributes"])
 
 
-def _git(*arguments: str, cwd: Path | None = None) -> str:
+def _git(*arguments: str) -> str:
     """What git prints.
 
     :raises CacheError: where it fails.
     """
     try:
-        done = subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, errors="surrogateescape")
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, errors="surrogateescape")
     except OSError as error:
         raise CacheError("git", f"cannot be run: {error.strerror}") from None
     if done.returncode:
@@ -73,8 +66,13 @@ def _git(*arguments: str, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def _in_repository(file: str, root: Path) -> PurePosixPath:
-    """The path of a cache in its repository; of a folder, all files in it."""
+def _pattern(file: str, root: Path) -> str:
+    """The line of .gitattributes begins with it: the path of a cache from the root on, of a folder all files in it.
+
+    It is meant literally but for its last star.
+
+    :raises CacheError: for a name that a line cannot hold, and that would be more than one.
+    """
     path = Path(os.path.realpath(file))
     folder = Location.of(file, Path()).is_folder
     if not folder:
@@ -83,47 +81,9 @@ def _in_repository(file: str, root: Path) -> PurePosixPath:
         inside = path.relative_to(os.path.realpath(root))
     except ValueError:
         raise CacheError(file, f"is not in the repository {root}") from None
-    return PurePosixPath(inside, "*.textproto") if folder else PurePosixPath(inside)
-
-
-def _tracked_caches(root: Path) -> list[PurePosixPath]:
-    """The caches among the files that git has or would add."""
-    listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=root)
-    paths = [PurePosixPath(name) for name in listed.split("\0") if name]
-    folders = {path.parent for path in paths if path.name == stores.MARKER}
-    found = {folder / "*.textproto" for folder in folders}
-    found |= {path for path in paths if path.parent not in folders and _is_cache(root / path)}
-    return sorted(found)
-
-
-def _is_cache(path: Path) -> bool:
-    try:
-        is_binary = format_of(path) is Format.BINARY  # it spells no names
-        with path.open("rb") as stream:
-            if not is_binary and b"format_version" not in stream.read(4096):
-                return False
-        return bool(stores.read(path).entries)
-    except (CacheError, OSError):
-        return False
-
-
-def _has_attributes(root: Path, target: PurePosixPath) -> bool:
-    """Whether git takes the attributes for this path as they shall be, whichever line says so."""
-    asked = str(target).replace("*", "any")
-    # path, attribute, value; each ended by a zero
-    words = _git("check-attr", "-z", *_WANTED, "--", asked, cwd=root).split("\0")
-    return dict(zip(words[1::3], words[2::3], strict=False)) == _WANTED
-
-
-def _pattern(target: PurePosixPath) -> str:
-    """The line of .gitattributes begins with it: a path from the root on, literally but for its last star.
-
-    :raises CacheError: for a name that a line cannot hold, and that would be more than one.
-    """
-    if re.search(r"[\x00-\x1f\x7f]", str(target)):
-        raise CacheError(str(target), "has a line break or another control character in its name", "name it otherwise")
-    name = target.name if target.name == "*.textproto" else _literal(target.name)
-    pattern = "/" + "/".join([*map(_literal, target.parent.parts), name])
+    if re.search(r"[\x00-\x1f\x7f]", str(inside)):
+        raise CacheError(file, "has a line break or another control character in its name", "name it otherwise")
+    pattern = "/" + "/".join([*map(_literal, inside.parts), *(["*.textproto"] if folder else [])])
     if _PLAIN.fullmatch(pattern):
         return pattern
     return '"' + pattern.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -133,16 +93,20 @@ def _literal(text: str) -> str:
     return re.sub(r"([*?\[\\])", r"\\\1", text)
 
 
-def _append(file: Path, lines: Sequence[str]) -> None:
+def _append(file: Path, wanted: Sequence[str]) -> list[str]:
     """Add lines to a file.
 
+    :returns: those that it did not have.
     :raises CacheError: where it is a link: git does not follow it, and whoever committed it chose where it leads.
     """
     if file.is_symlink():
         raise CacheError(str(file), "is a link, which git does not follow", "put a file in its place")
     before = file.read_text(errors="surrogateescape") if file.exists() else ""
-    text = (f"{before}\n" if before and not before.endswith("\n") else before) + "".join(f"{line}\n" for line in lines)
-    stores.replace_file(str(file), text.encode(errors="surrogateescape"))
+    if lines := [line for line in wanted if line not in before.splitlines()]:
+        text = before if before.endswith("\n") or not before else f"{before}\n"
+        text += "".join(f"{line}\n" for line in lines)
+        stores.replace_file(str(file), text.encode(errors="surrogateescape"))
+    return lines
 
 
 def _program() -> str:

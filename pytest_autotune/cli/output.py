@@ -8,11 +8,10 @@ from functools import lru_cache
 
 import click
 
-from pytest_autotune.cache.counted import duration
-from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Cache, Entry, Problem, Value
+from pytest_autotune.report.naming import choice_text, time_text
 
 #: Nothing is wrong.
 OK = 0
@@ -46,11 +45,12 @@ def print_lines(lines: Iterable[str], err: bool = False) -> None:
 
 
 def table(title: str, rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
-    """A title with lines of aligned columns below it, indented.
+    """A title with lines of aligned columns below it, indented; foreign text in them is made safe.
 
     :param right: the numbers of the columns that are aligned to the right.
     """
     yield click.style(safe(title), bold=True)
+    rows = [[*map(safe, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = [f"{{:{'>' if number in right else '<'}{width}}}" for number, width in enumerate(widths)]
     line = "  ".join(["", *aligned])
@@ -67,16 +67,6 @@ def on_device(problem: Problem) -> str:
     return f"  {problem_text(problem)} on {safe(problem.device.name)}"
 
 
-def choice_text(entry: Entry) -> str:
-    """What an entry makes its tuner do."""
-    best = winner(entry)
-    if best is not None:
-        return safe(best.words or "-") + (f" (failed: {safe(best.failed)})" if best.failed else "")
-    if entry.candidates:
-        return "every candidate failed"
-    return f"{len(entry.native)} bytes of the tuner" if entry.native else "nothing"
-
-
 def keys_of(problems: Sequence[Problem]) -> tuple[list[dict[str, Value]], list[str], list[Value]]:
     """The keys of some problems by name, the names in which they differ, and the values that all of several share."""
     keys = [{value.name: value for value in problem.key} for problem in problems]
@@ -85,17 +75,9 @@ def keys_of(problems: Sequence[Problem]) -> tuple[list[dict[str, Value]], list[s
     return keys, [name for name in names if name not in shared], [keys[0][name] for name in shared]
 
 
-def time_text(entry: Entry) -> str:
-    """The measured time of what an entry chooses, as people say it; empty where none is known."""
-    best = winner(entry)
-    if best is None or best.time_us is None:
-        return ""
-    return duration(best.time_us)
-
-
 def choice_and_time(entry: Entry) -> str:
     """Both, as a part of a line."""
-    return ", ".join(filter(None, [choice_text(entry), time_text(entry)]))
+    return safe(", ".join(filter(None, [choice_text(entry), time_text(entry)])))
 
 
 def whole(cache: Cache) -> Cache:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -87,25 +87,21 @@ def command(
             return reported[:3] in kernels or bool(unused_in)
         return bool(saw) and len(unused_in) == len(saw)
 
-    dropped: list[Entry] = []
-    kept: list[Entry] = []
-
-    def change(now: Cache) -> Cache:
-        for entry in now.entries:
-            (dropped if is_unused(entry) else kept).append(entry)
-        return replace(now, entries=tuple(kept)) if dropped else now
-
     cache, elsewhere = stores.read(file), ""
-    if any(map(is_unused, cache.entries)) and not dry_run:
+    dropped = [entry for entry in cache.entries if is_unused(entry)]
+    if dropped and not dry_run:
         stores.check_writable(file)
-        updated = stores.update(file, change, removing=True)
+        updated = stores.update(file, lambda now: _without(now, is_unused), removing=True)
         elsewhere = f", written to {safe(updated.written_to)}" if updated.beside else ""
-    else:
-        change(cache)
     would = "would be dropped" if dry_run else "dropped"
-    counts = f"{counted(len(dropped), 'entry')} {would}, {len(kept)} kept{elsewhere}"
+    kept = len(cache.entries) - len(dropped)
+    counts = f"{counted(len(dropped), 'entry')} {would}, {kept} kept{elsewhere}"
     print_lines([counts, *(on_device(entry.problem) for entry in dropped)])
     return FOUND if exit_code and dropped else OK
+
+
+def _without(cache: Cache, is_unused: Callable[[Entry], bool]) -> Cache:
+    return replace(cache, entries=tuple(entry for entry in cache.entries if not is_unused(entry)))
 
 
 def _reported(row: Mapping[str, Any]) -> _Reported:

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import click
 
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.counted import counted, seconds
-from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import plain_json
 from pytest_autotune.cache.model import Device, Entry, Value
-from pytest_autotune.cli.output import (
-    FOUND,
-    OK,
-    PATH,
-    choice_text,
-    keys_of,
-    matches,
-    print_lines,
-    safe,
-    table,
-    time_text,
-)
-from pytest_autotune.report.json_report import device_mapping, plain_values, problem_mapping
+from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, matches, print_lines, safe, table
+from pytest_autotune.report.naming import choice_text, time_text
 
 _Groups: TypeAlias = "Mapping[tuple[str, Device], list[Entry]]"
 #: So many kernels are named where the one that was asked for is not there.
@@ -40,7 +29,7 @@ _NEAREST = 5
 @click.option("--kernel", metavar="NAME", help="Only kernels with this in TUNER:KERNEL; a glob where it has * or ?.")
 @click.option("--device", metavar="NAME", help="Only devices with this in id or name; a glob as above.")
 @click.option("--summary", is_flag=True, help="A row for each kernel and device instead of their tables.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, with a line for each entry.")
+@click.option("--json", "as_json", is_flag=True, help="The cache as a file of JSON has it.")
 def command(file: str, kernel: str | None, device: str | None, summary: bool, as_json: bool) -> int:
     """Tables of what the cache FILE holds: one for each kernel and device, with a row for each problem."""
     cache = stores.read(file)
@@ -53,7 +42,8 @@ def command(file: str, kernel: str | None, device: str | None, summary: bool, as
     for entry in sorted(entries, key=lambda entry: entry.sort_key):
         groups[entry.problem.name, entry.problem.device].append(entry)
     if as_json:
-        print_lines(_json_lines(entries))
+        shown = encode(replace(cache, entries=tuple(entries)), Format.JSON)
+        print_lines([plain_json(shown.decode().rstrip())])
     else:
         print_lines([*(_summary if summary else _tables)(groups), "", _totals(groups, len(cache.entries))])
     if cache.lossy:
@@ -96,7 +86,7 @@ def _tuned_in(entries: Sequence[Entry]) -> str:
 def _summary(groups: _Groups) -> Iterator[str]:
     rows = [["kernel", "device", "entries", "tuned in"]]
     for (name, device), members in groups.items():
-        rows.append([safe(name), safe(device.id), str(len(members)), _tuned_in(members)])
+        rows.append([name, device.id, str(len(members)), _tuned_in(members)])
     yield from table("kernels", rows, right=[2, 3])
 
 
@@ -114,34 +104,8 @@ def _tables(groups: _Groups) -> Iterator[str]:
         numeric = [at for at, name in enumerate(own) if all(_is_number(key.get(name)) for key in keys)]
         yield from [""] if number else []
         title = ", ".join([f"{name} on {device}", *map(str, shared)])
-        yield from table(title, [[safe(cell) for cell in row] for row in rows], [*numeric, len(own) + 1, len(own) + 2])
+        yield from table(title, rows, [*numeric, len(own) + 1, len(own) + 2])
 
 
 def _is_number(value: Value | None) -> bool:
     return value is not None and isinstance(value.value, (int, float)) and not isinstance(value.value, bool)
-
-
-def _json_lines(entries: Sequence[Entry]) -> Iterator[str]:
-    devices = sorted({entry.problem.device for entry in entries}, key=lambda device: device.sort_key)
-    yield f'{{"format_version": 1, "devices": {_json([*map(device_mapping, devices)])}, "entries": ['
-    yield ",\n".join(_json(_mapping(entry)) for entry in entries)
-    yield "]}"
-
-
-def _json(plain: object) -> str:
-    return plain_json(json.dumps(plain))
-
-
-def _mapping(entry: Entry) -> dict[str, Any]:
-    best = winner(entry)
-    return {
-        **problem_mapping(entry.problem),
-        "fingerprint": plain_values(entry.fingerprint),
-        "winner": choice_text(entry),
-        "params": plain_values(best.params) if best else {},
-        "time_us": best.time_us if best else None,
-        "candidates": len(entry.candidates),
-        "label": entry.label,
-        "tuning_seconds": entry.tuning_seconds,
-        "environment": str(entry.versions),
-    }

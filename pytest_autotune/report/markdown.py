@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from pytest_autotune.cache.counted import counted, duration, seconds
-from pytest_autotune.cache.diff import Change, winner
+from pytest_autotune.cache.counted import counted, seconds
+from pytest_autotune.cache.diff import Change
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import NOT_COVERED, Cost, by_kernel, by_test, findings
 from pytest_autotune.report.hints import hints
-from pytest_autotune.report.naming import described
+from pytest_autotune.report.naming import changed, described
 from pytest_autotune.report.terminal import facts, notes
 from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Result
@@ -112,14 +112,8 @@ def _found(one: Finding) -> list[str]:
 
 
 def _change(change: Change) -> list[str]:
-    sides = [winner(entry) if entry is not None else None for entry in (change.old, change.new)]
-    choices = [code(str(one)) if one is not None else "" for one in sides]
-    times = [duration(one.time_us) if one is not None and one.time_us is not None else "" for one in sides]
-    return [change.kind.value, code(described(change.entry.problem)), _arrow(*choices), _arrow(*times)]
-
-
-def _arrow(old: str, new: str) -> str:
-    return f"{old} → {new}" if old and new and old != new else new or old
+    what, times = changed(change)
+    return [change.kind.value, code(described(change.entry.problem)), code(what), times]
 
 
 def _cost(cost: Cost) -> list[str]:

@@ -23,8 +23,6 @@ class Adapter(Protocol):
     What it may have besides, none of which has to be there; an error in a call costs a line of the summary:
 
     - ``names_candidates``: true where it is to act in a sweep although it does not act without entries.
-    - ``kernels_are_functions``: true where a kernel's name is that of a function in the suite's source, by which
-      ``pytest-autotune check`` finds out whether it is still there.
     - ``prepare(suite)``: what can be done beside the tests, such as compiling what they will launch: functions without
       arguments, what the tests need first in front. Each is called in a thread and returns whether there was anything
       to do. Called once in a process, before its first test, in a run that loads something, where cores are left.

@@ -195,16 +195,14 @@ def test_git_shows_a_line_for_each_entry_that_differs(registered: Git) -> None:
     assert re.fullmatch(r".*; source=s, triton 3.7.1, and more: [0-9a-f]{8}", changed[-1])
 
 
-def test_setup_finds_the_caches_of_the_repository_and_says_nothing_twice(git: Git) -> None:
-    for path in (PATH, "tests/folder/", "a b.pb"):
-        stores.update(path, lambda now: Cache(tuple(BASE)))
-    Path("package.json").write_text('{"format_version": 1}')
-    Path("model.textproto").write_text("layer: 1\n")
+def test_setup_writes_the_lines_of_what_it_is_given_once_and_registers_alone_without(git: Git) -> None:
+    paths = ["a b.pb", PATH, "tests/folder/"]
     Path(".gitattributes").write_text("*.bin binary")
 
-    assert cli.main(["git-setup"]) == 0
+    assert cli.main(["git-setup", *paths]) == 0
     once = Path(".gitattributes").read_text()
-    assert cli.main(["git-setup"]) == 0
+    git("config", "--remove-section", "merge.pytest-autotune")
+    assert cli.main(["git-setup", PATH]) == cli.main(["git-setup"]) == 0
 
     attributes = "merge=pytest-autotune diff=pytest-autotune"
     assert (
@@ -212,6 +210,7 @@ def test_setup_finds_the_caches_of_the_repository_and_says_nothing_twice(git: Gi
         == once
         == (f'*.bin binary\n"/a b.pb" {attributes}\n/{PATH} {attributes}\n/tests/folder/*.textproto {attributes}\n')
     )
+    assert "git-merge" in git("config", "merge.pytest-autotune.driver").stdout
 
 
 def test_setup_works_from_a_folder_of_the_repository_and_for_all_repositories(
@@ -230,7 +229,6 @@ def test_setup_works_from_a_folder_of_the_repository_and_for_all_repositories(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "holds no cache that git knows of"),
         (["/x.pb"], "/x.pb: is not in the repository"),
         (["x"], "has no suffix"),
     ],
@@ -249,19 +247,18 @@ def test_setup_writes_no_name_through_a_link_nor_one_that_is_several_lines(
     elsewhere = tmp_path / "bashrc"
     elsewhere.write_text("mine\n")
     Path(".gitattributes").symlink_to(elsewhere)
-    stores.update("$(touch X).textproto", lambda now: Cache(tuple(BASE)))
+    name = "$(touch X).textproto"
 
-    assert cli.main(["git-setup"]) == 4
+    assert cli.main(["git-setup", name]) == 4
     assert ".gitattributes: is a link" in capsys.readouterr().err
     assert elsewhere.read_text() == "mine\n"
 
     Path(".gitattributes").unlink()
-    assert cli.main(["git-setup"]) == 0
+    assert cli.main(["git-setup", name]) == 0
     assert Path(".gitattributes").read_text().startswith('"/$(touch X).textproto" merge=')
 
-    stores.update("a\n* merge=x\n.textproto", lambda now: Cache(tuple(BASE)))
     before = Path(".gitattributes").read_text()
-    assert cli.main(["git-setup"]) == 4
+    assert cli.main(["git-setup", "a\n* merge=x\n.textproto"]) == 4
     assert "has a line break" in capsys.readouterr().err
     assert Path(".gitattributes").read_text() == before
 

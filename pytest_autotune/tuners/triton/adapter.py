@@ -68,7 +68,6 @@ class Adapter:
 
     module = environment.AUTOTUNER_MODULE
     acts_without_entries = True
-    kernels_are_functions = True
 
     def __init__(self) -> None:
         self._session: Session | None = None
