@@ -454,8 +454,8 @@ def test_fusion_measurements_are_kept_each_with_its_time(gpu_runs: Runs) -> None
     assert [row["kernel"] for row in rows] == ["triton_poi_fused_add_relu", "triton_tem_fused_add_mm_relu"]
     assert all(len(row["candidates"]) == 1 and row["candidates"][0]["time_us"] > 0 for row in rows)
     assert [row["label"] for row in rows] == [
-        "float32[512, 512]; aten.add, aten.relu; whether to fuse",
-        "float32[512, 512]; aten.mm, aten.add, aten.relu; whether to fuse",
+        "float32[512, 512]; whether to fuse",
+        "float32[512, 512]; whether to fuse",
     ]
 
 
@@ -845,7 +845,6 @@ def key_of_call(call: Any, op: str = "mm") -> dict[str, Any]:
 def test_a_call_of_a_library_is_told_by_its_arguments_where_they_are_not_the_usual_ones() -> None:
     assert key_of_call(ExternKernelCaller(alpha=1, beta=1, out_dtype=None, use_fast_accum=False)) == {}
     assert key_of_call(ExternKernelCaller(alpha=2, use_fast_accum=True)) == {"alpha": 2, "use_fast_accum": True}
-    assert key_of_call(ExternKernelCaller(inputs=3)) == {"argument inputs": 3}
     assert key_of_call(ExternKernelCaller("float32")) == {"output": "float32"}
     assert key_of_call(ExternKernelCaller(strides=(1, 8))) == {"output": "[8, 4] strides [1, 8]"}
 

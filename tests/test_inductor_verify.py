@@ -117,20 +117,3 @@ def test_a_loaded_decision_among_templates_is_measured_again_and_used_all_the_sa
     if verdict.is_slower:
         fastest = min(verdict.entry.candidates, key=lambda one: one.time_us or 0.0)
         assert fastest.id == "b"
-
-
-def test_templates_that_are_measured_in_another_process_are_not_raced_and_that_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    choices = [template(name) for name in "ab"]
-    entry = Entry(Problem("inductor.template", "mm", (), GPU), candidates=(Candidate("a", time_us=1.0),))
-    session, verdicts = a_race(entry)
-    part = Templates(Benchmarks(lambda: Gpu()))
-    part._session = session
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.template_key", lambda *asked: ())
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates.device_of", lambda *asked: GPU)
-    monkeypatch.setattr("pytest_autotune.tuners.inductor.templates._does_not_compile", lambda *asked: "")
-
-    part._lookup(dict, None, choices, "mm", "inputs", lambda some: dict.fromkeys(some, 1.0), None)
-
-    assert verdicts[0].reason == "it was not measured in this process"

@@ -7,7 +7,7 @@ only while one of the parts measures; a benchmarker that somebody else has put i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
@@ -17,14 +17,11 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits, Race, time_alone
-from pytest_autotune.tuners.measuring.times import Measurement
 from pytest_autotune.tuners.protocol import HookError
 
 #: What one call is timed for, at most, where there is nothing that it could take turns with. As Inductor's own:
 #: 25 ms; fewer launches than its 100 since the GPU is kept busy.
 ALONE = Limits(each_us=25_000, least=2, most=30)
-#: The same where a loaded decision is measured again.
-AGAIN = Limits(each_us=6_000, least=3, most=30)
 _OWNER = "torch._inductor.runtime.benchmarking"
 #: Arguments of Inductor's benchmark that only say for how long.
 _HOW_LONG = {"warmup", "rep", "estimation_iters", "memory_warmup_iters", "benchmark_iters", "max_benchmark_duration"}
@@ -45,8 +42,6 @@ class Benchmarks(Part):
         self._make_clock = make_clock
         self._module: Any = None
         self._clock: Clock | None = None
-        #: What is measured again now, in order.
-        self._taken: list[Measurement] | None = None
         #: The searches that measure now, each inside the one before it.
         self._searches: list[Tuning] = []
 
@@ -84,18 +79,6 @@ class Benchmarks(Part):
         """Have the device to oneself for a measurement of the search that goes on."""
         return self._searches[-1].measuring()
 
-    def measured(
-        self, benchmark: Callable[[Sequence[Any]], Mapping[Any, float]], choices: Sequence[Any]
-    ) -> dict[Any, Measurement]:
-        """What Inductor's benchmark of some candidates measures here; without those that fail."""
-        self._taken = []
-        try:
-            times_ms = benchmark(choices)
-        finally:
-            taken, self._taken = self._taken, None
-        by_time = {one.median_us / 1000: one for one in taken}
-        return {choice: by_time[time_ms] for choice, time_ms in times_ms.items() if time_ms in by_time}
-
     def clock(self) -> Clock:
         """A clock for a race outside of a search."""
         return self._make_clock()
@@ -117,12 +100,9 @@ class Benchmarks(Part):
         if not (self._searches and vetted and on_gpu and known):
             return None
         try:
-            found = time_alone(self._clock_now(), Runner(call), ALONE if self._taken is None else AGAIN)
+            return time_alone(self._clock_now(), Runner(call), ALONE).median_us / 1000
         except Exception:
             return None
-        if self._taken is not None:
-            self._taken.append(found)
-        return found.median_us / 1000
 
     def raced_ms(
         self, autotuner: Any, launchers: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Entry, Problem, Value, plain_value
@@ -67,7 +67,6 @@ class Search:
     :param configs: the candidates of the list, as Inductor had them.
     :param results: what a compile worker has made of them; empty if nothing.
     :param autotuner: whose search it is.
-    :param rejected: the choice that could not be used, and why.
     """
 
     autotuner: Any
@@ -79,7 +78,6 @@ class Search:
     #: All candidates are compiled though there may be a choice: it is raced again.
     compiles_all: bool = False
     compiled_s: float = 0.0
-    rejected: dict[Params, str] = field(default_factory=dict)
 
     def offers(self, entry: Entry) -> bool:
         """Whether an entry's choice sets what a candidate of the list does; the search goes on from those to others."""

@@ -38,7 +38,7 @@ class Fusions(Part):
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
         self._module: Any = None
-        #: Digest of a generated module's text -> the name that the kernel would have in a graph, and what it computes.
+        #: Digest of a generated module's text -> the name that the kernel would have in a graph, and its result.
         self._said: dict[str, tuple[str, str]] = {}
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
@@ -107,13 +107,9 @@ def _name(module: Any, nodes: Any) -> str:
 
 
 def _computed(nodes: Any) -> str:
-    """The last of a kernel's results, and what it fuses: ``"float16[2048, 512]; aten.mm, aten.add"``."""
+    """The last of a kernel's results: ``"float16[2048, 512]"``."""
     layout = nodes[-1].node.get_layout()
-    result = f"{str(layout.dtype).removeprefix('torch.')}{[int(size) for size in layout.size]}"
-    origins = [origin for node in nodes for origin in sorted(node.node.origins)]
-    operations = [origin.meta["original_aten"] for origin in origins if "original_aten" in origin.meta]
-    names = dict.fromkeys(str(getattr(operation, "overloadpacket", operation)) for operation in operations)
-    return "; ".join([result, ", ".join(names)])
+    return f"{str(layout.dtype).removeprefix('torch.')}{[int(size) for size in layout.size]}"
 
 
 @dataclass
@@ -159,20 +155,17 @@ class Paddings(Part):
             held.callback(self._open.pop)
             return original(match, mat1, mat2, op, input)
 
-    def _get(self, original: Any, key: str) -> Any:
-        return self._look_up(self._open[-1], key) if self._open else original(key)
-
-    def _set(self, original: Any, key: str, value: bool) -> Any:
-        return self._record(self._open[-1], value) if self._open else original(key, value)
-
     def _get_base(self, original: Any, key: str) -> Any:
         return self._base_times_ms.get(key) if self._open else original(key)
 
     def _set_base(self, original: Any, key: str, value: float) -> Any:
         return self._base_times_ms.update({key: value}) if self._open else original(key, value)
 
-    def _look_up(self, decision: _Decision, key: str) -> bool | None:
-        session = self._session
+    def _get(self, original: Any, key: str) -> Any:
+        """Stand in for Inductor's cache of decisions."""
+        if not self._open:
+            return original(key)
+        session, decision = self._session, self._open[-1]
         if self._torch._inductor.config.deterministic:  # Inductor does not measure then
             return None
         on = device_of(decision.device.type, decision.device.index)
@@ -187,10 +180,13 @@ class Paddings(Part):
         decision.held.enter_context(self._timed.during(tuning))
         return None
 
-    def _record(self, decision: _Decision, padded: bool) -> None:
-        if decision.tuning is not None:
+    def _set(self, original: Any, key: str, value: bool) -> Any:
+        if not self._open:
+            return original(key, value)
+        if (tuning := self._open[-1].tuning) is not None:
             # It shapes the rest of the graph, so it is kept like the times: always as measured last.
-            decision.tuning.record(None, [Candidate(params=(Value("pad", bool(padded)),))])
+            tuning.record(None, [Candidate(params=(Value("pad", bool(value)),))])
+        return None
 
 
 def _measured_sizes(*operands: Any) -> str:

@@ -194,7 +194,7 @@ class Kernels(Part):
                             search.settle(choice)
                         return
                     except Exception as error:
-                        self._reject(search, tuning, choice, error)
+                        tuning.reject(does_not_compile(error_line(error)))
                 tuning.postpone()  # to the first launch, if there is one
         search.widen()
         began = time.perf_counter()
@@ -215,12 +215,10 @@ class Kernels(Part):
         self._threads = self._threads or CompilePool(self._session.policy.compile_threads)
         # Inductor's settings hold in the context of the thread that asks.
         future = self._threads.submit(copy_context().run, original, autotuner, True)
-        process = os.getpid()
 
         def first_run(*args: Any, **kwargs: Any) -> Any:
             vars(autotuner).pop("run", None)
-            if os.getpid() == process:  # a forked child has no such thread
-                futures.wait([future])
+            futures.wait([future])
             finish()
             return autotuner.run(*args, **kwargs)
 
@@ -283,10 +281,6 @@ class Kernels(Part):
             self._session.at_next_test(forget_compiled)
         return self._session.tuning(search.problem, (), search.offers, versions(), search.label, search.candidates)
 
-    def _reject(self, search: Search, tuning: Tuning, choice: Candidate, error: Exception) -> None:
-        reason = search.rejected[choice.params] = does_not_compile(error_line(error))
-        tuning.reject(reason)
-
     # The first call.
 
     def _first_run(self, search: Search, *args: Any, **kwargs: Any) -> Any:
@@ -301,16 +295,13 @@ class Kernels(Part):
         with self._tuning(search) as tuning:
             while tuning.entry is not None and tuning.entry.choice is not None:
                 choice = tuning.entry.choice
-                if choice.params in search.rejected:
-                    tuning.reject(search.rejected[choice.params])
-                    continue
                 try:
                     search.compile_too(choice)
                     tuning.race(partial(self._contest, search, choice, args, kwargs))
                     search.settle(choice)
                     break
                 except Exception as error:
-                    self._reject(search, tuning, choice, error)
+                    tuning.reject(does_not_compile(error_line(error)))
             else:
                 return self._tune(search, tuning, args, kwargs)
         return autotuner.run(*args, **kwargs)

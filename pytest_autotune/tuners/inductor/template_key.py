@@ -60,9 +60,7 @@ def template_key(torch: Any, choices: Sequence[Any], op: str, inputs: str, hint:
     calls = [inner(choice) for choice in choices if is_library_call(choice)]
     on_gpu = choices[0].layout.device.type != "cpu"
     sizes = _symbolic_sizes(choices[0])
-    taken = {value.name for value in key} | {"code", "output", "settings", "sizes", "unaligned"}
-    for name, value in _arguments(calls):
-        key.append(Value(f"argument {name}" if name in taken else name, value))
+    key += [Value(name, value) for name, value in _arguments(calls)]
     key += [Value(name, text) for name, text in (("sizes", sizes), *_unusual_tensors(torch, choices[0])) if text]
     if not calls or (sizes and on_gpu):  # how sizes divide is known to the code alone
         key.append(Value("code", digest("\0".join(sorted(map(_code, choices)))), "digest"))

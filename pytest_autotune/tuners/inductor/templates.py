@@ -27,8 +27,8 @@ from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
 from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
-from pytest_autotune.tuners.measuring.race import OwnRace, Raced
-from pytest_autotune.tuners.measuring.times import Comparison, Measurement
+from pytest_autotune.tuners.measuring.race import Raced
+from pytest_autotune.tuners.measuring.times import ALLOWANCE, Comparison
 from pytest_autotune.tuners.shared.candidates import (
     EVERY_CANDIDATE_FAILED,
     does_not_compile,
@@ -95,51 +95,45 @@ class Templates(Part):
                 if reason := _does_not_compile(offered, tuning.entry):
                     tuning.reject(reason)
                 else:
-                    tuning.race(partial(self._contest, choices, benchmark, offered, tuning))
+                    tuning.race(lambda: partial(self._raced, choices, benchmark, offered, tuning))
                     return offered.times_ms(tuning.entry)
             if benchmark is None:  # asks whether the candidates have to be compiled
                 tuning.postpone()
                 return {}
             return self._measure(choices, benchmark, offered, tuning)
 
-    def _contest(
-        self, choices: Sequence[Any], benchmark: _Benchmark | None, offered: _Offered, tuning: Tuning
-    ) -> OwnRace | str:
-        """How a loaded decision is raced."""
-        if benchmark is None:
-            return "its candidates were not compiled"
-        if choices[0].layout.device.type != "cuda":
-            return "it is not on a GPU"
-        return partial(self._raced, choices, benchmark, offered, tuning)
-
     def _raced(
-        self, choices: Sequence[Any], benchmark: _Benchmark, offered: _Offered, tuning: Tuning, worth: float
+        self, choices: Sequence[Any], benchmark: _Benchmark | None, offered: _Offered, tuning: Tuning, worth: float
     ) -> Raced | str:
         """Whether the winner of a loaded decision is still the fastest.
 
         Inductor measures one after the other, on inputs that it makes for each time, so they cannot take turns. The two
-        that matter are measured twice, and the winner is slower where it is both times.
+        that matter are measured twice, and the winner is slower where it is so by far more than the two times differ.
         """
+        if benchmark is None:
+            return "its candidates were not compiled"
+        if choices[0].layout.device.type != "cuda":
+            return "it is not on a GPU"
         entry = tuning.entry
         assert entry is not None
         winner = offered.winner(entry)
         with self._timed.during(tuning):
             began = time.perf_counter()
-            first = self._timed.measured(benchmark, choices)
-            best = min(first, key=lambda choice: first[choice].median_us, default=None)
-            seems_slower = winner in first and _compared(first[winner], first[best]).is_slower(worth)
-            again = self._timed.measured(benchmark, [best, winner]) if seems_slower else {}
-            raced = Raced(len(first), measured_s=time.perf_counter() - began)
-        if winner not in first:
-            return "it was not measured in this process"
-        found = _compared(again[winner], again[best]) if len(again) == 2 else None
-        if found is None or not found.is_slower(worth):
+            first = benchmark(choices)
+            if not math.isfinite(first[winner]):
+                return "it did not run"
+            best = min(first, key=first.__getitem__)
+            found = first[winner] / first[best] - 1
+            again = benchmark([best, winner]) if found >= worth - ALLOWANCE else first
+            raced = Raced(len(choices), measured_s=time.perf_counter() - began)
+        once_more = again[winner] / again[best] - 1
+        slower = Comparison((found + once_more) / 2, abs(found - once_more) / 2)
+        if not slower.is_slower(worth):
             return raced
-        times_ms = {choice: one.median_us / 1000 for choice, one in first.items()}
-        candidates = tuple(offered.candidate(choice, times_ms.get(choice, math.inf)) for choice in choices)
+        candidates = tuple(offered.candidate(choice, first.get(choice, math.inf)) for choice in choices)
         problem, fingerprint = tuning.lookup.identity
         new = replace(entry, problem=problem, fingerprint=fingerprint, versions=versions(), candidates=candidates)
-        return replace(raced, slower=found, best_us=again[best].median_us, entry=new)
+        return replace(raced, slower=slower, best_us=again[best] * 1000, entry=new)
 
     def _measure(
         self,
@@ -209,11 +203,6 @@ class _Offered:
         if self._number_of[self._labels[choice]] > 1 or kind(choice) == "SubgraphChoice":
             return False
         return kind(choice) != "ExternKernel" or entry.versions != versions()
-
-
-def _compared(own: Measurement, other: Measurement) -> Comparison:
-    ratio = own.median_us / other.median_us
-    return Comparison(ratio - 1, ratio * math.hypot(own.error_us / own.median_us, other.error_us / other.median_us))
 
 
 def _label(choice: Any) -> str:
