@@ -64,7 +64,7 @@ caches = st.lists(entries, max_size=4, unique_by=lambda entry: (entry.problem, e
 )
 
 
-@pytest.mark.parametrize("format", Format, ids=lambda format: format.value)
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
 @examples(60)
 @given(cache=caches, order=st.randoms())
 def test_any_cache_comes_back_and_its_bytes_do_not_tell_the_order(format, cache, order):
@@ -114,7 +114,7 @@ def mutants(draw, format):
     """The bytes of a cache with some edits; half of them move whole lines."""
     data = encode(draw(caches.filter(lambda cache: cache.entries)), format)
     for _ in range(draw(st.integers(1, 3))):
-        if format is not Format.BINARY and draw(st.booleans()):
+        if format.value.is_text and draw(st.booleans()):
             lines = data.splitlines(keepends=True)
             start, stop = sorted(draw(st.integers(0, len(lines))) for _ in range(2))
             target = draw(st.integers(0, len(lines)))
@@ -123,7 +123,7 @@ def mutants(draw, format):
         else:
             start = draw(st.integers(0, len(data)))
             stop = min(len(data), start + draw(st.sampled_from([0, 0, 1, 1, 2, 5])))
-            piece = draw(tokens).encode() if format is not Format.BINARY else draw(st.binary(max_size=3))
+            piece = draw(tokens).encode() if format.value.is_text else draw(st.binary(max_size=3))
             data = data[:start] + piece + data[stop:]
     return data
 
@@ -139,7 +139,7 @@ def decoded(data: bytes, format: Format) -> Cache | None:
     return None
 
 
-@pytest.mark.parametrize("format", Format, ids=lambda format: format.value)
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
 @examples(100)
 @given(data=st.data())
 def test_a_damaged_file_comes_to_a_cache_that_can_be_written_or_to_one_line(format, data):
@@ -165,13 +165,8 @@ def mutant(chance: random.Random) -> str:
     return "".join(parts)
 
 
-# What protobuf's parser for Python takes and that for C++ does not: numbers and escapes as Python writes them, an
-# empty field before another of its name, a comma after nothing.
-ODD = re.compile(r'escape|"\+|[0-9]_|value too many|not ","|binary data')
-
-
-@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
-def test_our_reader_and_protobuf_take_the_same_texts_for_the_same_caches():
+@pytest.mark.filterwarnings("ignore:invalid .*escape sequence:DeprecationWarning")
+def test_whatever_protobuf_takes_for_a_cache_is_one_and_nothing_else():
     chance = random.Random(1)
     accepted = 0
     for _ in range(5000 * MORE):
@@ -186,14 +181,14 @@ def test_our_reader_and_protobuf_take_the_same_texts_for_the_same_caches():
         except CacheError as refusal:
             ours, error = None, str(refusal)
         if ours is None:
-            assert theirs is None or ODD.search(error), f"{error}: {written}"
-        elif not ours.lossy:  # of those, protobuf's parser takes none
+            assert theirs is None or "binary data" in error, f"{error}: {written}"
+        elif not ours.lossy:  # of those, it takes none unless it is told to
             accepted += 1
             assert repr(ours) == repr(theirs), f"{refused}: {written}"
     assert accepted > 100 * MORE
 
 
-@pytest.mark.parametrize("format", Format, ids=lambda format: format.value)
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
 @examples(100)
 @given(data=st.binary(max_size=200) | st.lists(tokens, max_size=30).map(lambda words: "".join(words).encode()))
 def test_any_bytes_come_to_a_cache_or_to_one_line(format, data):

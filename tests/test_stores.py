@@ -45,7 +45,7 @@ def litter(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if name.endswith((".lock", ".tmp"))]
 
 
-every_store = pytest.mark.parametrize("name", ["c.textproto", "c.pb", "c.yaml", "c.json", "c/"])
+every_store = pytest.mark.parametrize("name", [*(f"c{form.value.suffixes[0]}" for form in Format), "c/"])
 
 
 # Reading

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_autotune.cache.codec.schema import device_ids
+from pytest_autotune.cache.codec import device_ids
 from pytest_autotune.cache.counted import counted, duration
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line

@@ -68,7 +68,7 @@ def measure_files(count: int, limit_s: float) -> None:
     cache = Cache(some_entries(count))
     for format in Format:
         data = encode(cache, format)
-        what = f"{count:,} entries, {format.value} ({len(data) / 1e6:.1f} MB)"
+        what = f"{count:,} entries, {format.value.name} ({len(data) / 1e6:.1f} MB)"
         limit = limit_s / 2 if format is Format.BINARY else limit_s if format is Format.TEXT else math.inf
         tell(f"{what}: read", seconds(partial(decode, data, format, "cache")), "s", limit)
         tell(f"{what}: write", seconds(partial(encode, cache, format)), "s", math.inf)

@@ -4,65 +4,40 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from enum import Enum
 from pathlib import PurePath
 
 from pytest_autotune.cache.codec import binary, json_text, text, yaml_text
-from pytest_autotune.cache.codec.mapping import entry_from_mapping, entry_to_mapping
-from pytest_autotune.cache.codec.schema import FORMAT_VERSION, Format, in_order, one_of_each
+from pytest_autotune.cache.codec.mapping import device_ids, entry_from_mapping, entry_to_mapping, in_order, one_of_each
 from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
-from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.model import Cache
 
 __all__ = [
-    "FORMAT_VERSION",
     "Format",
     "decode",
+    "device_ids",
     "encode",
     "entry_from_mapping",
     "entry_to_mapping",
     "format_of",
+    "in_order",
+    "one_of_each",
 ]
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A format.
+class Format(Enum):
+    """How a cache is written: to add a format, a module that ends with its row, and a line here."""
 
-    :param suffixes: those of its files; the first is the one that is recommended.
-    :param read: text or bytes, and where they are from, to a cache; raises CacheError.
-    :param write: entries in order to text or bytes; raises CacheError.
-    :param start: how a file of it starts, or starts its first device or entry; None where it cannot be seen.
-    :param is_text: a file of it is text in UTF-8.
-    """
-
-    suffixes: tuple[str, ...]
-    read: Callable[..., Cache]
-    write: Callable[[Sequence[Entry]], str | bytes]
-    start: re.Pattern[str] | None
-    is_text: bool = True
+    TEXT = text.ROW
+    BINARY = binary.ROW
+    YAML = yaml_text.ROW
+    JSON = json_text.ROW
 
 
-# To add a format: a member of Format, and a row here. JSON stands first: how it starts is the most distinctive.
-_FORMATS = {
-    Format.JSON: _Row((".json",), json_text.decode, json_text.encode, re.compile(r"\s*[{\[]")),
-    Format.TEXT: _Row(
-        (".textproto", ".txtpb", ".pbtxt", ".txt"),
-        text.decode,
-        text.encode,
-        re.compile(r"(?:.*\n){0,99}?[ \t]*(?:entries|devices)[ \t]*:?[ \t]*[{<]"),
-    ),
-    Format.BINARY: _Row((".pb", ".binpb"), binary.decode, binary.encode, None, is_text=False),
-    Format.YAML: _Row(
-        (".yaml", ".yml"),
-        yaml_text.decode,
-        yaml_text.encode,
-        re.compile(r"---|(?:.*\n){0,99}?(?:entries|devices):[ \t]*(?:\[.*)?$", re.MULTILINE),
-    ),
-}
 #: What stands behind the suffix of what was written beside a cache that was locked.
 _BESIDE = re.compile(r"\.new\d*$")
-_SUFFIXES = {suffix: form for form in Format for suffix in _FORMATS[form].suffixes}
+_SUFFIXES = {suffix: form for form in Format for suffix in form.value.suffixes}
 
 
 def format_of(path: PurePath, where: str = "") -> Format:
@@ -82,7 +57,7 @@ def format_of(path: PurePath, where: str = "") -> Format:
 
 def encode(cache: Cache, form: Format) -> bytes:
     """The cache in a format: the same bytes for the same entries in any order."""
-    written = _FORMATS[form].write(in_order(cache.entries))
+    written = form.value.write(in_order(cache.entries))
     return written if isinstance(written, bytes) else written.encode()
 
 
@@ -96,29 +71,18 @@ def decode(data: bytes, form: Format, where: str) -> Cache:
         raise CacheError(where, "is a pointer of Git LFS, not the file itself", "git lfs pull")
     if not data or data.isspace():
         raise CacheError(where, "is empty", "remove it, or restore it from version control")
-    words, row = "", _FORMATS[form]
+    row = form.value
+    words = _words(data, row.name, where) if row.is_text else ""
     try:
-        if row.is_text:
-            words = _words(data, form, where)
-        elif _may_be_text(data):
-            words = data.decode(errors="replace")
         cache = row.read(words if row.is_text else data, where)
     except CacheError as error:
-        _check_what_it_is(words, form, where)
-        if words and not row.is_text:
-            raise CacheError(
-                where, f"holds text, not {form.value} data", "name it .textproto, .yaml or .json"
-            ) from None
+        _check_what_it_is(words or data.decode(errors="replace"), form, where)
         remedy = error.remedy or "mend it, or restore it from version control"
         raise CacheError(error.where, error.found, remedy) from None
     return replace(cache, entries=one_of_each(cache.entries))
 
 
-def _may_be_text(data: bytes) -> bool:
-    return all(byte >= 32 or byte in b"\t\n\r" for byte in data[:200])
-
-
-def _words(data: bytes, form: Format, where: str) -> str:
+def _words(data: bytes, name: str, where: str) -> str:
     """The data as text.
 
     :raises CacheError: where it is none.
@@ -127,10 +91,9 @@ def _words(data: bytes, form: Format, where: str) -> str:
         words = data.decode("utf-8-sig")  # some editors begin a file with a mark of its encoding
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        found = f"is not {form.value}: not encoded in UTF-8"
-        raise CacheError(f"{where}:{line}", found, "is it a .pb file?") from None
+        raise CacheError(f"{where}:{line}", f"is not {name}: not encoded in UTF-8", "is it a .pb file?") from None
     if "\0" in words or data[0] < 9:
-        raise CacheError(where, f"holds binary data, not {form.value}", "is it a .pb file?")
+        raise CacheError(where, f"holds binary data, not {name}", "is it a .pb file?")
     return words
 
 
@@ -139,17 +102,18 @@ _CONFLICT = re.compile(r"^<{7}(?: |$)", re.MULTILINE)
 
 
 def _check_what_it_is(words: str, form: Format, where: str) -> None:
-    """Say what a text that cannot be read is, where that can be seen.
+    """Say what a file that cannot be read is, where that can be seen.
 
     :raises CacheError: then.
     """
-    conflict = _CONFLICT.search(words)
-    if conflict is not None:
+    if conflict := _CONFLICT.search(words):
         line = words.count("\n", 0, conflict.start()) + 1
         file = shlex.quote(where)
         remedy = f"in git: pytest-autotune git-setup {file} && git checkout --merge -- {file} && git add {file}"
         raise UnresolvedConflictError(f"{where}:{line}", "an unresolved merge conflict", remedy)
-    found = next((other for other, row in _FORMATS.items() if row.start and row.start.match(words)), form)
-    if found is not form and (found, form) != (Format.JSON, Format.YAML):  # JSON is YAML
-        remedy = f"name it {_FORMATS[found].suffixes[0]}"
-        raise CacheError(where, f"holds {found.value}, not {form.value}", remedy)
+    # How JSON starts is the most distinctive; and it is YAML.
+    starts = ((other, other.value.start) for other in reversed(Format))
+    found = next((other for other, start in starts if start and start.match(words)), form)
+    if found is not form and (found, form) != (Format.JSON, Format.YAML):
+        remedy = f"name it {found.value.suffixes[0]}"
+        raise CacheError(where, f"holds {found.value.name}, not {form.value.name}", remedy)

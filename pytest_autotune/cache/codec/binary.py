@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_autotune.cache.codec.mapping import Plain, from_mapping, to_mapping
-from pytest_autotune.cache.codec.schema import MESSAGES
+from pytest_autotune.cache.codec.mapping import MESSAGES, Plain, Row, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 
@@ -16,10 +15,7 @@ MOST_ENTRIES, MOST_CANDIDATES = 100_000, 300_000
 
 def encode(entries: Sequence[Entry]) -> bytes:
     """A cache of these entries as bytes, in the order given."""
-    from pytest_autotune.cache import autotune_cache_pb2
-
-    generated: Any = autotune_cache_pb2
-    data: bytes = generated.AutotuneCache(**to_mapping(entries)).SerializeToString(deterministic=True)
+    data: bytes = new_message(**to_mapping(entries)).SerializeToString(deterministic=True)
     return data
 
 
@@ -30,21 +26,26 @@ def decode(data: bytes, where: str) -> Cache:
     """
     from google.protobuf.message import DecodeError
 
-    from pytest_autotune.cache import autotune_cache_pb2
-
-    generated: Any = autotune_cache_pb2
     try:
-        message = generated.AutotuneCache.FromString(data)
+        message = new_message().FromString(data)
     except (DecodeError, ValueError) as error:  # protobuf without its library in C says so of text that is none
         raise CacheError(where, f"is not a cache: {str(error) or 'damaged'}") from None
     if max(map(len, (message.entries, message.devices, message.digests))) > MOST_ENTRIES:
         raise CacheError(where, f"holds more than {MOST_ENTRIES} entries, devices or digests: not a cache")
     if sum(len(entry.candidates) for entry in message.entries) > MOST_CANDIDATES:
         raise CacheError(where, f"holds more than {MOST_CANDIDATES} candidates: not a cache")
-    return from_mapping(_plain(message, "cache", {}), where)
+    return from_mapping(plain_of(message, "cache", {}), where)
 
 
-def _plain(message: Any, kind: str, values: dict[bytes, Plain]) -> Plain:
+def new_message(**fields: Any) -> Any:
+    """A generated message of a cache; protobuf is imported now."""
+    from pytest_autotune.cache import autotune_cache_pb2
+
+    generated: Any = autotune_cache_pb2
+    return generated.AutotuneCache(**fields)
+
+
+def plain_of(message: Any, kind: str, values: dict[bytes, Plain]) -> Plain:
     """The set fields of a message, unknown ones by their number; of equal values, which are many, one object."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -54,17 +55,16 @@ def _plain(message: Any, kind: str, values: dict[bytes, Plain]) -> Plain:
         name = descriptor.name
         of, repeated = MESSAGES[kind][name]
         if of == "value":
-            plain[name] = [_value(one, values) for one in found]
+            encoded = [(one, one.SerializeToString()) for one in found]
+            plain[name] = [
+                values[data] if data in values else values.setdefault(data, plain_of(one, of, values))
+                for one, data in encoded
+            ]
         elif of in MESSAGES:
-            plain[name] = [_plain(one, of, values) for one in found] if repeated else _plain(found, of, values)
+            plain[name] = [plain_of(one, of, values) for one in found] if repeated else plain_of(found, of, values)
         else:
             plain[name] = list(found) if repeated else found
     return plain
 
 
-def _value(message: Any, values: dict[bytes, Plain]) -> Plain:
-    encoded = message.SerializeToString()
-    plain = values.get(encoded)
-    if plain is None:
-        plain = values[encoded] = _plain(message, "value", values)
-    return plain
+ROW = Row("binary", (".pb", ".binpb"), decode, encode, is_text=False)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NoReturn
 
-from pytest_autotune.cache.codec.mapping import Plain, for_json, from_mapping, to_mapping
+from pytest_autotune.cache.codec.mapping import Plain, Row, for_json, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 
@@ -48,3 +48,6 @@ def decode(text: str, where: str) -> Cache:
     except ValueError as error:  # an integer of thousands of digits
         raise CacheError(where, f"is not a cache: {error}") from None
     return from_mapping(plain, where, text)
+
+
+ROW = Row("JSON", (".json",), decode, encode, re.compile(r"\s*[{\[]"))

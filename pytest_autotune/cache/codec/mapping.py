@@ -1,6 +1,7 @@
 """A cache as a plain mapping that mirrors the protocol buffer, field by field, and back: what every format turns into.
 
-Of dicts, lists, text, bytes, integers, floats and booleans. What is told of a fault is told here, whatever the format.
+Of dicts, lists, text, bytes, integers, floats and booleans. What holds in every format stands here: its fields, its
+version, its order, and what is told of a fault.
 """
 
 from __future__ import annotations
@@ -8,20 +9,12 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from operator import attrgetter
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
-from pytest_autotune.cache.codec.schema import (
-    FORMAT_VERSION,
-    MESSAGES,
-    UPGRADE,
-    check_version,
-    device_ids,
-    unknown_field,
-)
 from pytest_autotune.cache.digest_parts import digests_of, known_digests
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import (
@@ -32,38 +25,151 @@ from pytest_autotune.cache.model import (
     Device,
     Digest,
     Entry,
+    Identity,
     Problem,
     UncacheableError,
     Value,
     Versions,
 )
 
+FORMAT_VERSION = 1
+_UPGRADE = "upgrade pytest-autotune"
+
 Plain = dict[str, Any]
 
-_KINDS = {bool: "bool", int: "int", float: "float", str: "text"}
+
+@dataclass(frozen=True)
+class Row:
+    """A format.
+
+    :param name: the word for it in messages.
+    :param suffixes: those of its files; the first is the one that is recommended.
+    :param read: text or bytes, and where they are from, to a cache; raises CacheError.
+    :param write: entries in order to text or bytes; raises CacheError.
+    :param start: how a file of it starts, or starts its first device or entry; None where it cannot be seen.
+    :param is_text: a file of it is text in UTF-8.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    read: Callable[..., Cache]
+    write: Callable[[Sequence[Entry]], str | bytes]
+    start: re.Pattern[str] | None = None
+    is_text: bool = True
+
+
+class Field(NamedTuple):
+    """What stands under a name: a scalar or a message of this kind, or a list of them."""
+
+    kind: str
+    repeated: bool = False
+
+
+def _fields(words: str) -> Mapping[str, Field]:
+    pairs = (pair.split(" ") for pair in words.split(", "))
+    return {name: Field(kind.removesuffix("*"), kind.endswith("*")) for name, kind in pairs}
+
+
+#: The fields of each message, by name, in the order in which they are written; the same as in the .proto.
+MESSAGES: Mapping[str, Mapping[str, Field]] = {
+    "cache": _fields("format_version uint32, devices device*, digests digest*, entries entry*"),
+    "device": _fields("id text, name text, arch text, multiprocessors uint32"),
+    "digest": _fields("id text, parts text*"),
+    "value": _fields("name text, bool bool, int int64, float float, text text, type text"),
+    "candidate": _fields("id text, params value*, time_us float, failed text, label text"),
+    "entry": _fields(
+        "tuner text, kernel text, key value*, device text, fingerprint value*, choice candidate, "
+        "candidates candidate*, native bytes, label text, tuning_seconds float, environment text, compiled text*, "
+        "generation uint32"
+    ),
+}
+_SCALARS = {bool: "bool", int: "int", float: "float", str: "text"}
+
+
+def one_of_each(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The entries, one for each problem and fingerprint.
+
+    Two sides of a version-control merge may both have added one. Of those the
+    higher generation stays, then the faster one, then the one that is encoded lower: whatever the order of the
+    lines, the same.
+    """
+    found: dict[Identity, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.identity, []).append(entry)
+    return tuple([min(same, key=_preference) if len(same) > 1 else same[0] for same in found.values()])
+
+
+def _preference(entry: Entry) -> tuple[int, float, str]:
+    time_us = entry.choice.time_us if entry.choice else None
+    return -entry.generation, math.inf if time_us is None or math.isnan(time_us) else time_us, repr(entry)
+
+
+def in_order(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries as a file holds them: sorted, one for each problem and fingerprint."""
+    return sorted(one_of_each(entries), key=attrgetter("sort_key"))
+
+
+def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
+    """An id for each device, unique inside one file and the same in any order of the devices."""
+    ids: dict[Device, str] = {}
+    for device in sorted(set(devices), key=attrgetter("sort_key")):
+        base = id = device.id or "device"
+        number = 2
+        while id in ids.values():
+            id = f"{base}-{number}"
+            number += 1
+        ids[device] = id
+    return ids
+
+
+# To a mapping
 
 
 def to_mapping(entries: Sequence[Entry]) -> Plain:
     """A cache of these entries as files hold it, in the order given."""
     ids = device_ids(entry.problem.device for entry in entries)
+    digests = known_digests(entries)
     plain: Plain = {
         "format_version": FORMAT_VERSION,
-        "devices": [_fields_of("device", device, id=id) for device, id in ids.items()],
+        "devices": [_plain("device", device, id=id) for device, id in ids.items()],
     }
-    if digests := known_digests(entries):
-        plain["digests"] = [_digest_to(digests[id]) for id in sorted(digests)]
+    if digests:
+        plain["digests"] = [_plain("digest", digests[id]) for id in sorted(digests)]
     plain["entries"] = [_entry_to(entry, ids[entry.problem.device]) for entry in entries]
     return plain
 
 
-def entry_to_mapping(entry: Entry) -> Plain:
-    """The entry as JSON holds it outside a file, with its device and digests inside."""
-    plain = _entry_to(entry, "")
-    plain["device"] = _fields_of("device", entry.problem.device, id="")
-    if entry.digests:
-        plain["digests"] = list(map(_digest_to, entry.digests))
-    jsonable: Plain = for_json(plain)
-    return jsonable
+def _plain(kind: str, message: object, **given: Any) -> Plain:
+    """The fields of a message that are set, in the order in which they are written.
+
+    :param given: those that are no attributes of it.
+    """
+    plain: Plain = {}
+    for name, (of, repeated) in MESSAGES[kind].items():
+        found = given[name] if name in given else getattr(message, name)
+        if not found and (found is None or name != "time_us"):  # a time of 0 is one that was measured
+            continue
+        if of == "value":
+            found = list(map(_value_to, found))
+        elif of == "candidate":
+            found = [_plain(of, one) for one in found] if repeated else _plain(of, found)
+        plain[name] = list(found) if repeated else found
+    return plain
+
+
+def _value_to(value: Value) -> Plain:
+    plain: Plain = {"name": value.name} if value.name else {}
+    if value.value is not None:
+        plain[_SCALARS[type(value.value)]] = value.value
+    if value.type:
+        plain["type"] = value.type
+    return plain
+
+
+def _entry_to(entry: Entry, device: str) -> Plain:
+    of_problem = {name: getattr(entry.problem, name) for name in ("tuner", "kernel", "key")}
+    told = {"tuning_seconds": float(entry.tuning_seconds), "environment": str(entry.versions)}
+    return _plain("entry", entry, device=device, **of_problem, **told)
 
 
 def for_json(plain: Any) -> Any:
@@ -77,62 +183,24 @@ def for_json(plain: Any) -> Any:
     return str(plain) if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-def _fields_of(kind: str, message: object, **given: Any) -> Plain:
-    """The fields of a message that are set, in the order in which they are written.
-
-    :param given: those that are no attributes of it.
-    """
-    plain: Plain = {}
-    for name, (of, repeated) in MESSAGES[kind].items():
-        found = given[name] if name in given else getattr(message, name)
-        if not found and (found is None or name != "time_us"):  # a time of 0 is one that was measured
-            continue
-        if of in MESSAGES:
-            found = list(map(_WRITERS[of], found)) if repeated else _WRITERS[of](found)
-        plain[name] = list(found) if repeated else found
-    return plain
+def entry_to_mapping(entry: Entry) -> Plain:
+    """The entry as JSON holds it outside a file: a cache of that alone."""
+    jsonable: Plain = for_json(to_mapping((entry,)))
+    return jsonable
 
 
-def _value_to(value: Value) -> Plain:
-    plain: Plain = {"name": value.name} if value.name else {}
-    if value.value is not None:
-        plain[_KINDS[type(value.value)]] = value.value
-    if value.type:
-        plain["type"] = value.type
-    return plain
-
-
-def _digest_to(digest: Digest) -> Plain:
-    return {"id": digest.id, "parts": list(digest.parts)}
-
-
-def _entry_to(entry: Entry, device: str) -> Plain:
-    problem = entry.problem
-    return _fields_of(
-        "entry",
-        entry,
-        tuner=problem.tuner,
-        kernel=problem.kernel,
-        key=problem.key,
-        device=device,
-        tuning_seconds=float(entry.tuning_seconds),
-        environment=str(entry.versions),
-    )
-
-
-_WRITERS: dict[str, Callable[[Any], Plain]] = {"value": _value_to, "candidate": partial(_fields_of, "candidate")}
+# From a mapping
 
 
 class _WrongError(Exception):
-    """Something is not what belongs there; what it stands in is added on the way out."""
+    """Something is not what belongs there; ``path`` is what it stands in, from the inside outwards."""
 
     def __init__(self, found: str, *path: str) -> None:
         super().__init__(found)
-        self.found = found
         self.path = list(path)
 
     def __str__(self) -> str:
-        return f"{'.'.join(reversed(self.path)) or 'the file'}{self.found}"
+        return f"{'.'.join(reversed(self.path)) or 'the file'}{self.args[0]}"
 
 
 _SHOWN = {dict: "a mapping", list: "a list", str: "text", bytes: "bytes", type(None): "null"}
@@ -145,32 +213,27 @@ _WANTED = {
     "float": 'a number, "inf", "-inf" or "nan"',
     "uint32": "an integer of 32 bits",
     "int64": "an integer of 64 bits",
-    "bytes": "text in base64",
 }
 
 
-def _refuse(found: object, wanted: str) -> NoReturn:
-    raise _WrongError(f": {_SHOWN.get(type(found)) or str(found)[:40]} where {wanted} belongs")
+def _check(found: object, type_: type, wanted: str) -> None:
+    if type(found) is not type_:
+        raise _WrongError(f": {_SHOWN.get(type(found)) or str(found)[:40]} where {wanted} belongs")
 
 
 def _scalar(kind: str, found: Any) -> Any:
-    if kind == "float":
-        if type(found) is str:
-            found = _NON_FINITE.get(found, found)
-        elif type(found) is int and abs(found) <= 2**53:
-            found = float(found)
+    if kind == "float" and type(found) is str:
+        found = _NON_FINITE.get(found, found)
+    elif kind == "float" and type(found) is int and abs(found) <= 2**53:
+        found = float(found)
     elif kind == "bytes" and type(found) is str:
         try:
             found = base64.b64decode(found, validate=True)
         except ValueError:
             raise _WrongError(" is not base64") from None
-    if type(found) is not _TYPES[kind] or (kind in _RANGES and found not in _RANGES[kind]):
-        _refuse(found, _WANTED[kind])
+    is_in_range = kind not in _RANGES or type(found) is not int or found in _RANGES[kind]
+    _check(found, _TYPES[kind] if is_in_range else type(None), _WANTED.get(kind, "text in base64"))
     return found
-
-
-#: What entries refer to comes before them, wherever it stands in the file.
-_IN_ORDER = ("devices", "digests", "entries")
 
 
 class _Reader:
@@ -182,35 +245,18 @@ class _Reader:
         self._digests: dict[str, Digest] = {}
         # A parser may give one object for equal values, which are many.
         self._values: dict[int, Value] = {}
-        self._make: dict[str, Callable[[Plain], Any]] = {
-            "device": self._device_of,
-            "digest": self._digest_of,
-            "value": _value_of,
-            "candidate": lambda fields: Candidate(**fields),
-            "entry": self._entry_of,
-        }
 
     def cache(self, plain: Any, where: str) -> Cache:
-        rest = {name: plain[name] for name in plain if name not in _IN_ORDER} if type(plain) is dict else plain
-        check_version(self._fields("cache", rest).get("format_version", 0), where)
-        lists = {name: plain[name] for name in _IN_ORDER if name in plain}
-        return Cache(self._fields("cache", lists).get("entries", ()))
-
-    def lone_entry(self, plain: Any) -> Entry:
-        """An entry with its device and digests inside."""
-        if type(plain) is not dict:
-            _refuse(plain, "a mapping")
-        inside = dict(plain)
-        if "device" in inside:
-            self._devices[""] = _device_of(self._fields("device", inside.pop("device")))
-        self._fields("cache", {"digests": inside.pop("digests", [])})
-        entry: Entry = self._one("entry", inside)
-        return entry
+        _check(plain, dict, "a mapping")
+        # What entries refer to is read before them, wherever it stands in the file.
+        plain = {name: plain[name] for name in sorted(plain, key=lambda name: name == "entries")}
+        version = {"format_version": plain.get("format_version", 0)}
+        check_version(self._fields("cache", version)["format_version"], where)
+        return Cache(self._fields("cache", plain).get("entries", ()))
 
     def _fields(self, kind: str, plain: Any) -> Plain:
         """The fields of a message, each as what the model has for it."""
-        if type(plain) is not dict:
-            _refuse(plain, "a mapping")
+        _check(plain, dict, "a mapping")
         found: Plain = {}
         part = ""
         try:
@@ -220,9 +266,8 @@ class _Reader:
                     self.unknown = self.unknown or (name, kind)
                 elif not field.repeated:
                     found[name] = self._one(field.kind, item)
-                elif type(item) is not list:
-                    _refuse(item, "a list")
                 else:
+                    _check(item, list, "a list")
                     items = []
                     for index, one in enumerate(item):
                         part = f"{name}[{index}]"
@@ -234,56 +279,93 @@ class _Reader:
         return found
 
     def _one(self, kind: str, plain: Any) -> Any:
-        make = self._make.get(kind)
-        if make is None:
+        if kind not in MESSAGES:
             return _scalar(kind, plain)
         value = self._values.get(id(plain)) if kind == "value" else None
         if value is None:
             fields = self._fields(kind, plain)
             try:
-                value = make(fields)
+                value = getattr(self, f"_{kind}")(fields)
             except UncacheableError as error:
                 raise _WrongError(f": {error}") from None
             if kind == "value":
                 self._values[id(plain)] = value
         return value
 
-    def _device_of(self, fields: Plain) -> None:
-        id, device = fields.get("id", ""), _device_of(fields)
-        if not id:
-            raise _WrongError(" has no id")
-        if id in self._devices:
-            raise _WrongError(f': the id "{id}" is used twice')
-        self._devices[id] = device
+    # What is made of the fields of each message
 
-    def _digest_of(self, fields: Plain) -> None:
+    @staticmethod
+    def _candidate(fields: Plain) -> Candidate:
+        return Candidate(**fields)
+
+    def _device(self, fields: Plain) -> None:
+        name = fields.get("id", "")
+        if not name:
+            raise _WrongError(" has no id")
+        if name in self._devices:
+            raise _WrongError(f': the id "{name}" is used twice')
+        self._devices[name] = Device(fields.get("name", ""), fields.get("arch", ""), fields.get("multiprocessors", 0))
+
+    def _digest(self, fields: Plain) -> None:
         digest = Digest(fields.get("id", ""), fields.get("parts", ()))
         # Both sides of a merge may have the same digest: whatever the order of the lines, the same one stays.
         self._digests[digest.id] = min(digest, self._digests.get(digest.id, digest), key=attrgetter("parts"))
 
-    def _entry_of(self, fields: Plain) -> Entry:
-        id, fingerprint = fields.pop("device", ""), fields.pop("fingerprint", ())
-        device = self._devices.get(id)
-        if device is None:
-            raise _WrongError(f': no device has the id "{id}"', "device")
-        return Entry(
-            Problem(fields.pop("tuner", ""), fields.pop("kernel", ""), fields.pop("key", ()), device),
-            fingerprint,
-            versions=Versions.of(fields.pop("environment", "")),
-            digests=digests_of(fingerprint, self._digests),
-            **fields,
-        )
+    @staticmethod
+    def _value(fields: Plain) -> Value:
+        name, of_type = fields.pop("name", ""), fields.pop("type", "")
+        if len(fields) > 1:
+            raise _WrongError(f" has {' and '.join(fields)}, one of which belongs there")
+        return Value(name, next(iter(fields.values()), None), of_type)
+
+    def _entry(self, fields: Plain) -> Entry:
+        name = fields.pop("device", "")
+        if name not in self._devices:
+            raise _WrongError(f': no device has the id "{name}"', "device")
+        parts = fields.pop("tuner", ""), fields.pop("kernel", ""), fields.pop("key", ())
+        versions = Versions.of(fields.pop("environment", ""))
+        digests = digests_of(fields.get("fingerprint", ()), self._digests)
+        return Entry(Problem(*parts, self._devices[name]), versions=versions, digests=digests, **fields)
 
 
-def _device_of(fields: Plain) -> Device:
-    return Device(fields.get("name", ""), fields.get("arch", ""), fields.get("multiprocessors", 0))
+def check_version(version: int, where: str) -> None:
+    """Refuse a file without a version, or of a version that is not known yet.
+
+    :raises CacheError: in both cases.
+    """
+    if version <= 0:
+        raise CacheError(where, "has no format_version", "is it a cache of pytest-autotune?")
+    if version > FORMAT_VERSION:
+        found = f"format_version {version} is newer than this pytest-autotune reads ({FORMAT_VERSION})"
+        raise CacheError(where, found, _UPGRADE)
 
 
-def _value_of(fields: Plain) -> Value:
-    scalars = [kind for kind in _KINDS.values() if kind in fields]
-    if len(scalars) > 1:
-        raise _WrongError(f" has {' and '.join(scalars)}, one of which belongs there")
-    return Value(fields.get("name", ""), fields[scalars[0]] if scalars else None, fields.get("type", ""))
+def from_mapping(plain: object, where: str, text: str = "", unknown: tuple[str, str] | None = None) -> Cache:
+    """The cache in what a parser made of a file, with all its entries, in their order.
+
+    :param text: of the file, in which an unknown field is looked for; empty for a binary one.
+    :param unknown: a field that the parser left out, and the message that it stands in.
+    :raises CacheError: where it is none.
+    """
+    reader = _Reader()
+    reader.unknown = unknown
+    try:
+        cache, wrong = reader.cache(plain, where), None
+    except _WrongError as error:
+        cache, wrong = Cache(), CacheError(where, str(error))
+    if reader.unknown is not None:
+        name, message = reader.unknown
+        there = re.search(rf"""["']?\b{re.escape(name)}["']?\s*[:{{<]""", text)
+        line = f":{text.count(chr(10), 0, there.start()) + 1}" if there else ""
+        meant = get_close_matches(name[:40], list(MESSAGES[message]), 1, 0.7)
+        remedy = f'is it "{meant[0]}"?' if meant else _UPGRADE
+        lossy = CacheError(f"{where}{line}", f'the field "{name}" is unknown', remedy)
+        if wrong is not None and meant:
+            raise lossy
+        cache = replace(cache, lossy=lossy.args)
+    if wrong is not None:
+        raise wrong
+    return cache
 
 
 def entry_from_mapping(mapping: object) -> Entry:
@@ -291,33 +373,6 @@ def entry_from_mapping(mapping: object) -> Entry:
 
     :raises CacheError: for anything that is not an entry.
     """
-    try:
-        return _Reader().lone_entry(mapping)
-    except _WrongError as error:
-        error.path.append("entry")
-        raise CacheError("entry", str(error)) from None
-
-
-def from_mapping(plain: object, where: str, text: str = "") -> Cache:
-    """The cache in what a parser made of a file, with all its entries, in their order.
-
-    :param text: of the file, in which an unknown field is looked for; empty for a binary one.
-    :raises CacheError: where it is none.
-    """
-    reader = _Reader()
-    try:
-        cache = reader.cache(plain, where)
-        wrong = None
-    except _WrongError as error:
-        cache, wrong = Cache(), CacheError(where, str(error))
-    if reader.unknown is not None:
-        name, message = reader.unknown
-        there = re.search(rf"""["']?\b{re.escape(name)}["']?\s*[:{{<]""", text)
-        line = f":{text.count(chr(10), 0, there.start()) + 1}" if there else ""
-        unknown = unknown_field(name, message, f"{where}{line}")
-        if wrong is not None and unknown.remedy != UPGRADE:
-            raise unknown
-        cache = replace(cache, lossy=unknown.args)
-    if wrong is not None:
-        raise wrong
-    return cache
+    for entry in from_mapping(mapping, "entry").entries:
+        return entry
+    raise CacheError("entry", "there is none")

@@ -1,20 +1,20 @@
-"""The text format: our own printer, and a reader of protobuf's text format however it is laid out.
+"""The text format: our own printer, whose bytes are the same under every version of protobuf, and two readers.
 
-A file has the same bytes under every version of protobuf. Reading is one pass, errors have their line and column;
-protobuf's own parser takes ten times as long, and warns about what it then refuses.
+What our printer writes is read in one pass. For whatever is laid out otherwise there is protobuf's own parser, which
+takes five times as long, and says what is wrong, with line and column.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from pytest_autotune.cache.codec.mapping import Plain, from_mapping, to_mapping
-from pytest_autotune.cache.codec.schema import MESSAGES
+from pytest_autotune.cache.codec.mapping import MESSAGES, Plain, Row, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import INT64, UINT32, Cache, Entry, Problem
+from pytest_autotune.cache.model import Cache, Entry, Problem
 
 _HEADER = "# proto-file: pytest_autotune/cache/autotune_cache.proto\n# proto-message: pytest_autotune.AutotuneCache\n"
 # Of a comment that names a problem.
@@ -31,7 +31,7 @@ def encode(entries: Sequence[Entry]) -> str:
     plain = to_mapping(entries)
     lines = [_HEADER, f"format_version: {plain['format_version']}\n"]
     for name in ("devices", "digests"):
-        lines += [f"{name} {_message(one, name[:-1])}\n" for one in plain.get(name, ())]
+        lines += [f"{_field(name, one)}\n" for one in plain.get(name, ())]
     for entry, fields in zip(entries, plain["entries"], strict=True):
         lines += _entry(entry.problem, fields)
     return "".join(lines)
@@ -41,9 +41,8 @@ def _entry(problem: Problem, fields: Plain) -> Iterator[str]:
     """An entry, a line for each value; that of the choice names the problem, for who reads a part of a difference."""
     yield "entries {\n"
     for name, found in fields.items():
-        kind, repeated = MESSAGES["entry"][name]
-        for one in found if repeated else (found,):
-            yield f"  {name} {_message(one, kind)}" if kind in MESSAGES else f"  {name}: {_scalar(one)}"
+        for one in found if isinstance(found, list) else (found,):
+            yield f"  {_field(name, one)}"
             if name == "choice":
                 words = " ".join([problem.kernel.rpartition(".")[2], *map(str, problem.key)])
                 yield f"  # {one_line(words, _LONGEST)}"
@@ -51,16 +50,14 @@ def _entry(problem: Problem, fields: Plain) -> Iterator[str]:
     yield "}\n"
 
 
-def _message(fields: Plain, kind: str) -> str:
-    """A message in one line."""
-    parts = []
-    for name, found in fields.items():
-        of, repeated = MESSAGES[kind][name]
-        if of in MESSAGES:
-            parts += [f"{name} {_message(one, of)}" for one in found]
-        else:
-            parts.append(f"{name}: [{', '.join(map(_scalar, found))}]" if repeated else f"{name}: {_scalar(found)}")
-    return f"{{ {' '.join(parts)} }}" if parts else "{ }"
+def _field(name: str, found: Any) -> str:
+    """A field in one line."""
+    if isinstance(found, dict):
+        parts = [_field(*field) for field in found.items()]
+        return f"{name} {{ {' '.join(parts)} }}" if parts else f"{name} {{ }}"
+    if isinstance(found, list) and isinstance(found[0], dict):
+        return " ".join([_field(name, one) for one in found])
+    return f"{name}: [{', '.join(map(_scalar, found))}]" if isinstance(found, list) else f"{name}: {_scalar(found)}"
 
 
 def _scalar(scalar: Any) -> str:
@@ -76,35 +73,18 @@ def _escape(match: re.Match[str]) -> str:
     return _SHORT.get(special) or "".join(f"\\{byte:03o}" for byte in special.encode())
 
 
-_DEEPEST = 20
-_UNKNOWN = "field"
-# What a token is: the number of its group.
-_SIMPLE, _WORD, _STRING, _ATOM, _CHAR, _END = range(1, 7)
-# The first is what our printer writes, and most files hold: a short message without others in it.
+# A short message without others in it; text; a name, a number or a word; any other character; the end.
 _TOKEN = re.compile(
-    r"""\s*(?:\#[^\n]*\s*)*(?:
-      (\{ [^{}<>"'\#\\\n]{,200} (?:"[^"\\\n]{,200}"[^{}<>"'\#\\\n]{,200}){,3} \})
-    | ([A-Za-z_][A-Za-z0-9_]*(?::|(?![A-Za-z0-9_.+\-])))
-    | ("[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*')
-    | (-?[A-Za-z0-9_.][A-Za-z0-9_.+\-]*)
-    | (.)
-    | (\Z))""",
-    re.VERBOSE | re.DOTALL,
+    r"""\s*(?:\#[^\n]*\s*)*(
+      \{ [^{}<>"'\#\\\n]{,200} (?:"[^"\\\n]{,200}"[^{}<>"'\#\\\n]{,200}){,3} \}
+    | "[^"\\\n]*(?:\\(?:[\\"nrt]|[0-3][0-7][0-7])[^"\\\n]*)*"
+    | [\w.+-]+:?
+    | .
+    | \Z)""",
+    re.VERBOSE | re.DOTALL | re.ASCII,
 )
-
-_INT = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,19})")
-_FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fF]?")
-_NON_FINITE = re.compile(r"(-?(?:inf(?:inity)?|nan))f?", re.IGNORECASE)
-_BOOLS = {**dict.fromkeys(("true", "True", "t", "1"), True), **dict.fromkeys(("false", "False", "f", "0"), False)}
-
-_ESCAPE = re.compile(
-    r"\\(?:([abfnrtv\\'\"])|([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})"
-    r"|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|.?)",
-    re.DOTALL,
-)
-_CHARS = dict(zip("abfnrtv\\'\"", "\a\b\f\n\r\t\v\\'\"", strict=True))
-# A byte as surrogateescape spells it.
-_AS_BYTE = [chr(byte) if byte < 0x80 else chr(0xDC00 + byte) for byte in range(256)]
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?|-?inf|nan")
+_BOOLS = {"true": True, "false": False}
 
 
 def decode(text: str, where: str) -> Cache:
@@ -112,213 +92,124 @@ def decode(text: str, where: str) -> Cache:
 
     :raises CacheError: where it holds none, with line and column where it is no text of protobuf's.
     """
-    return from_mapping(_Parser(text, where).message("cache", 0, ""), where, text)
+    try:
+        plain = _Written().read(text)
+    except (LookupError, ValueError, StopIteration):
+        return _read_by_protobuf(text, where)
+    return from_mapping(plain, where, text)
 
 
-class _Parser:
-    """Makes a plain mapping of a text, token by token.
+class _Written:
+    """Makes a plain mapping of text as our printer writes it; lines, blanks and comments may be others."""
 
-    :param where: the path, for errors.
-    """
+    def __init__(self) -> None:
+        # Of equal messages, which are many, one object.
+        self._simple: dict[tuple[str, str], Plain] = {}
 
-    _token: re.Match[str]
-    #: What kind of token is next, and the token.
-    _kind: int
-    _word: str
+    def read(self, text: str) -> Plain:
+        """The whole text.
 
-    def __init__(self, text: str, where: str) -> None:
-        self._text = text
-        self._where = where
-        # Of equal values, which are many, one object.
-        self._values: dict[str, Plain] = {}
-        self._depth = 0
+        :raises LookupError, ValueError, StopIteration: where it is laid out otherwise, or wrong.
+        """
+        return self._message("cache", iter(_TOKEN.findall(text)), "")
 
-    def _next(self) -> None:
-        self._token = token = next(self._tokens)
-        self._kind = kind = token.lastindex or _END
-        self._word = token[kind]
-
-    def message(self, kind: str, start: int, close: str) -> Plain:
-        """The fields of a message from behind its bracket on; that of the whole text has none."""
-        self._tokens = _TOKEN.finditer(self._text, start)
-        self._next()
+    def _message(self, kind: str, tokens: Iterator[str], end: str) -> Plain:
         found: Plain = {}
-        while self._word != close:
-            self._field(kind, found)
-            if self._word in (",", ";"):
-                self._next()
-        if close:
-            self._next()
+        fields = MESSAGES[kind]
+        while (token := next(tokens)) != end:
+            name = token.removesuffix(":")
+            of, repeated = fields[name]
+            if (of in MESSAGES) is (name is not token):
+                raise ValueError(token)
+            one = self._one(of, next(tokens), tokens)
+            if repeated:
+                items = found.setdefault(name, [])
+                items += one if isinstance(one, list) else [one]
+            elif name in found:
+                raise ValueError(name)
+            else:
+                found[name] = one
         return found
 
-    def _field(self, kind: str, found: Plain) -> None:
-        if self._kind != _WORD:
-            self._fail(f"a field of {_article(kind)} belongs here, not {self._shown()}")
-        token, word = self._token, self._word
-        name = word.removesuffix(":")
-        field = MESSAGES[kind].get(name) if kind != _UNKNOWN else None
-        self._next()
-        if name is word and self._word == ":":
-            word = f"{word}:"
-            self._next()
-        if not word.endswith(":") and not (field.kind in MESSAGES if field else self._opens()):
-            self._fail(f'a ":" belongs after "{name}", not {self._shown()}')
-        if field is None:
-            found[name] = None
-            self._unknown(name)
-        elif field.repeated:
-            items = found.setdefault(name, [])
-            items += self._list(field.kind, name) if self._word == "[" else [self._one(field.kind, name)]
-        elif name in found:
-            self._fail(f'"{name}" is one value too many in {_article(kind)}', token)
-        else:
-            found[name] = self._one(field.kind, name)
+    def _one(self, kind: str, token: str, tokens: Iterator[str]) -> Any:
+        if token == "[":
+            return self._list(kind, tokens)
+        if kind not in MESSAGES:
+            return _scalar_of(kind, token)
+        if token == "{":
+            return self._message(kind, tokens, "}")
+        if token[0] != "{":
+            raise ValueError(token)
+        if (kind, token) not in self._simple:
+            self._simple[kind, token] = self._message(kind, iter(_TOKEN.findall(token, 1)), "}")
+        return self._simple[kind, token]
 
-    def _list(self, kind: str, name: str) -> list[Any]:
-        items = []
-        self._next()
-        while self._word != "]":
-            items.append(self._one(kind, name))
-            if self._word == ",":
-                self._next()
-                if self._word == "]":
-                    self._fail("a list ends with a comma")
-            elif self._word != "]":
-                self._fail(f'"," or "]" belongs here, not {self._shown()}')
-        self._next()
+    def _list(self, kind: str, tokens: Iterator[str]) -> list[Any]:
+        items, token = [], ","
+        while token == ",":
+            items.append(self._one(kind, next(tokens), tokens))
+            token = next(tokens)
+        if token != "]":
+            raise ValueError(token)
         return items
 
-    def _one(self, kind: str, name: str) -> Any:
-        """One message or scalar."""
-        if kind == "text" or kind == "bytes":
-            return self._string(kind == "text", name)
-        if kind == _UNKNOWN:
-            return self._unknown(name)
-        if kind not in MESSAGES:
-            return self._number(kind, name)
-        if not self._opens():
-            self._fail(f'{_article(kind)} in "{{ }}" belongs here, not {self._shown()}')
-        if kind != "value" or self._kind != _SIMPLE:
-            return self._inside(kind)
-        simple = self._word
-        value = self._values.get(simple)
-        if value is None:
-            value = self._values[simple] = self._inside(kind)
-        else:
-            self._next()
-        return value
 
-    def _opens(self) -> bool:
-        return self._kind == _SIMPLE or self._word in ("{", "<")
-
-    def _inside(self, kind: str) -> Plain:
-        return self.message(kind, self._token.start(self._kind) + 1, ">" if self._word == "<" else "}")
-
-    def _number(self, kind: str, name: str) -> Any:
-        word = self._word if self._kind in (_WORD, _ATOM) and len(self._word) <= 400 else ""
-        read = _NUMBERS[kind](word)
-        if read is None:
-            wanted = {"bool": "true or false", "float": "a number"}.get(kind, f"an integer of {kind[-2:]} bits")
-            self._fail(f'{wanted} belongs after "{name}:", not {self._shown()}')
-        self._next()
-        return read
-
-    def _string(self, is_text: bool, name: str) -> str | bytes:
-        first, parts = self._token, []
-        while self._kind == _STRING:
-            parts.append(self._word[1:-1])
-            self._next()
-        if self._word in ('"', "'"):
-            self._fail("a text without an end")
-        if not parts:
-            self._fail(f'text in quotes belongs after "{name}:", not {self._shown()}')
-        if is_text and len(parts) == 1 and "\\" not in parts[0]:
-            return parts[0]
-        try:
-            data = b"".join(_ESCAPE.sub(_unescaped, part).encode("utf-8", "surrogateescape") for part in parts)
-            return data.decode() if is_text else data
-        except UnicodeDecodeError:
-            self._fail(f'"{name}" is not encoded in UTF-8', first)
-        except ValueError as error:
-            self._fail(f'"{name}" has the escape {str(error)!r}, which there is none of', first)
-
-    def _unknown(self, name: str) -> None:
-        """Past the value of a field that this version does not know, or one in a list of it."""
-        if self._depth == _DEEPEST:
-            raise CacheError(self._where, "is nested too deeply for a cache")
-        self._depth += 1
-        if self._word == "[":
-            self._list(_UNKNOWN, name)
-        elif self._opens():
-            self._inside(_UNKNOWN)
-        elif self._kind in (_WORD, _ATOM) and not self._word.endswith(":"):
-            self._next()
-        elif self._kind == _STRING:
-            self._string(False, name)
-        else:
-            self._fail(f"a value belongs here, not {self._shown()}")
-        self._depth -= 1
-
-    def _shown(self) -> str:
-        if self._kind == _END:
-            return "the end of the file"
-        return f'"{self._word.removesuffix(":")[:40] if self._kind in (_WORD, _ATOM) else self._word[0]}"'
-
-    def _fail(self, found: str, token: re.Match[str] | None = None) -> NoReturn:
-        """Refuse the text at a token, or at the next one.
-
-        :raises CacheError: with line and column.
-        """
-        token = token or self._token
-        position = token.start(token.lastindex or _END)
-        line = self._text.count("\n", 0, position) + 1
-        column = position - self._text.rfind("\n", 0, position)
-        raise CacheError(f"{self._where}:{line}:{column}", found)
+def _scalar_of(kind: str, token: str) -> Any:
+    if kind in ("text", "bytes"):
+        if token[0] != '"' or len(token) < 2:
+            raise ValueError(token)
+        if "\\" not in token:
+            return token[1:-1] if kind == "text" else token[1:-1].encode()
+        data = token[1:-1].encode().decode("unicode_escape").encode("latin-1")
+        return data.decode() if kind == "text" else data
+    if kind == "bool":
+        return _BOOLS[token]
+    if not _NUMBER.fullmatch(token):
+        raise ValueError(token)
+    return float(token) if kind == "float" else int(token)
 
 
-def _article(kind: str) -> str:
-    return f"{'an' if kind == 'entry' else 'a'} {kind}"
+# What protobuf says of a field that a message does not have.
+_NO_FIELD = re.compile(r'type "[\w.]*\.(\w+)" has no field named "(\w+)"')
 
 
-def _integer(allowed: range) -> Callable[[str], int | None]:
-    def read(word: str) -> int | None:
-        if not _INT.fullmatch(word):
-            return None
-        digits = word.lstrip("-")
-        number = int(word, 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10)
-        return number if number in allowed else None
+def _read_by_protobuf(text: str, where: str) -> Cache:
+    """The cache that a text holds which is laid out otherwise.
 
-    return read
-
-
-def _float(word: str) -> float | None:
-    if _FLOAT.fullmatch(word):
-        return float(word.rstrip("fF"))
-    non_finite = _NON_FINITE.fullmatch(word)
-    return float(non_finite[1]) if non_finite else None
-
-
-_NUMBERS: dict[str, Callable[[str], Any]] = {
-    "uint32": _integer(UINT32),
-    "int64": _integer(INT64),
-    "float": _float,
-    "bool": _BOOLS.get,
-}
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    """What an escape stands for.
-
-    :raises ValueError: for one that there is none of, which is the message.
+    :raises CacheError: where it holds none, with line and column.
     """
-    simple, octal, byte, *codes = match.groups()
-    if simple:
-        return _CHARS[simple]
-    if octal and int(octal, 8) < 256:
-        return _AS_BYTE[int(octal, 8)]
-    if byte:
-        return _AS_BYTE[int(byte, 16)]
-    code = int(codes[0] or codes[1] or "d800", 16)
-    if 0xD800 <= code < 0xE000:
-        raise ValueError(match[0])
-    return chr(code)
+    from google.protobuf import text_format
+
+    from pytest_autotune.cache.codec.binary import new_message, plain_of
+
+    unknown = None
+    message = new_message()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is refused
+            try:
+                text_format.Parse(text, message)
+            except text_format.ParseError as error:
+                found = _NO_FIELD.search(str(error))
+                if not found:
+                    raise
+                unknown = found[2], found[1].lower().replace("autotunecache", "cache")
+                message = text_format.Parse(text, new_message(), allow_unknown_field=True)
+    except text_format.ParseError as error:
+        line, column = error.GetLine() or 1, error.GetColumn() or 1
+        shown = "'" + text.split("\n")[line - 1] + "': "
+        raise CacheError(f"{where}:{line}:{column}", str(error).partition(" : ")[2].removeprefix(shown)) from None
+    except RecursionError:
+        raise CacheError(where, "is nested too deeply for a cache") from None
+    except ValueError as error:  # text that is not encoded in UTF-8
+        raise CacheError(where, f"is not a cache: {error}") from None
+    return from_mapping(plain_of(message, "cache", {}), where, text, unknown)
+
+
+ROW = Row(
+    "text",
+    (".textproto", ".txtpb", ".pbtxt", ".txt"),
+    decode,
+    encode,
+    re.compile(r"(?:.*\n){0,99}?[ \t]*(?:entries|devices)[ \t]*:?[ \t]*[{<]"),
+)

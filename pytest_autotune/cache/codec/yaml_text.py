@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from pytest_autotune.cache.codec.mapping import Plain, for_json, from_mapping, to_mapping
+from pytest_autotune.cache.codec.mapping import Plain, Row, for_json, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry, Scalar
 
@@ -138,3 +138,12 @@ def _plain_scalar(word: str) -> Scalar:
     if _PLAIN_INT.fullmatch(word):
         return int(word)
     return float(word) if _PLAIN_FLOAT.fullmatch(word) else word
+
+
+ROW = Row(
+    "YAML",
+    (".yaml", ".yml"),
+    decode,
+    encode,
+    re.compile(r"---|(?:.*\n){0,99}?(?:entries|devices):[ \t]*(?:\[.*)?$", re.MULTILINE),
+)

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_autotune.cache.codec import Format, decode, encode, format_of
-from pytest_autotune.cache.codec.schema import one_of_each
+from pytest_autotune.cache.codec import Format, decode, encode, format_of, one_of_each
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location
