@@ -56,11 +56,13 @@ class Proxy:
 
     ``faults`` is by operation (LIST, GET, PUT, DELETE): what happens to it, or a list with that for the next ones: a
     status, ``reset``, ``hang``, ``truncated``, ``lost`` (it is done, and the answer does not come), ``repeated`` and
-    ``left out`` (of a LIST, its first object), or a function that is called when it is done.
+    ``left out`` (of a LIST, its first object), or a function that is called when it is done. ``faults_below`` is the
+    same for the requests that name what its key is a part of.
     """
 
     def __init__(self, server: int) -> None:
         self.faults: dict[str, str | list[str] | Callable[[], object]] = {}
+        self.faults_below: dict[str, dict[str, str]] = {}
         self.requests: list[str] = []
         self.heads: list[str] = []
         self._server = server
@@ -92,7 +94,8 @@ class Proxy:
             operation = "LIST" if "list-type" in head else "DELETE" if method == "POST" else method
             self.requests.append(operation)
             self.heads.append(head)
-            fault = self.faults.get(operation, "")
+            below = [faults for part, faults in list(self.faults_below.items()) if part.encode() in request]
+            fault = (below[0] if below else self.faults).get(operation, "")
             if isinstance(fault, list):
                 fault = fault.pop(0) if fault else ""
             if fault == "reset":
