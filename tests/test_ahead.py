@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,9 +10,10 @@ import pytest
 
 from pytest_autotune.cache.model import Device
 from pytest_autotune.devices import only_type
-from pytest_autotune.modes.compile_ahead import COMPILED, Compiled, cores
+from pytest_autotune.modes.compile_ahead import COMPILED, CompileAhead, cores
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.workers.events import Event
+from tests.results import result
 
 H200, H100 = Device("NVIDIA H200", "sm_90", 132), Device("NVIDIA H100 80GB HBM3", "sm_90", 132)
 
@@ -111,9 +111,15 @@ def test_an_object_that_answers_for_another_one_is_asked_nothing() -> None:
 
 
 def test_what_several_processes_compiled_is_added_up() -> None:
-    events = [Event(COMPILED, data=asdict(one)) for one in (Compiled(2, 1.25, 1, "ValueError: no"), Compiled(1, 0.5))]
+    told = [
+        {"kernels": 2, "seconds": 1.25, "failed": 1, "reason": "ValueError: no"},
+        {"kernels": 1, "seconds": 0.5, "failed": 0, "reason": ""},
+        {"a damaged": "line"},
+    ]
 
-    assert Compiled.of([*events, Event(COMPILED, data={"a damaged": "line"})]) == Compiled(3, 1.75, 1, "ValueError: no")
+    section = CompileAhead().section(result(others=tuple(Event(COMPILED, data=one) for one in told)))
+
+    assert section.data["compiled_ahead"] == {"kernels": 3, "seconds": 1.75, "failed": 1, "reason": "ValueError: no"}
 
 
 @pytest.mark.parametrize(

@@ -605,8 +605,8 @@ def test_a_loaded_choice_is_raced_by_the_clock_of_the_host_and_used_all_the_same
 
     assert (slow, fast) == (1.0, 0.5)
     assert slower.slower == 1.0
-    assert slower.best == "config=0.5"
-    assert (good.reason, good.is_slower) == ("", False)
+    assert slower.faster == "config=0.5"
+    assert (good.not_raced, good.is_slower) == ("", False)
 
 
 # What is held

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.modes.sweep import Sweep
+from pytest_autotune.modes.sweep import Sweep, parse
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.notes import Notes
 
@@ -24,15 +24,13 @@ def candidates(number: int) -> list[Candidate]:
 
 def test_a_seed_picks_the_same_candidate_whatever_the_order_of_the_list() -> None:
     for seed in ("7", "nightly-3"):
-        picks = {
-            tuple(Sweep.parse(seed).ordered(problem(M=8), order)) for order in itertools.permutations(candidates(4))
-        }
+        picks = {tuple(parse(seed).ordered(problem(M=8), order)) for order in itertools.permutations(candidates(4))}
         assert len(picks) == 1
 
 
 def test_other_seeds_and_other_problems_get_other_candidates() -> None:
-    of_seeds = {Sweep.parse(str(seed)).ordered(problem(M=8), candidates(8))[0] for seed in range(100)}
-    of_problems = {Sweep.parse("7").ordered(problem(M=m), candidates(8))[0] for m in range(100)}
+    of_seeds = {parse(str(seed)).ordered(problem(M=8), candidates(8))[0] for seed in range(100)}
+    of_problems = {parse("7").ordered(problem(M=m), candidates(8))[0] for m in range(100)}
 
     assert len(of_seeds) == len(of_problems) == 8
 
@@ -53,7 +51,7 @@ def test_of_more_candidates_than_sweeps_each_sweep_has_another_one_first() -> No
 @pytest.mark.parametrize("text", ["", "0/3", "4/3", "1/0", "all/3", "a/3", "1/2/3", "/"])
 def test_what_is_no_seed_and_no_part_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a seed such as 7, or a part such as 2/5, not"):
-        Sweep.parse(text)
+        parse(text)
 
 
 def test_a_candidate_that_cannot_be_used_is_noted_and_the_next_ones_turn_comes() -> None:

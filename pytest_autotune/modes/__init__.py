@@ -7,6 +7,7 @@ what it judges and what it says in the end. It is imported where a run asks for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -89,6 +90,12 @@ class Registered(NamedTuple):
             return None
         mode: Mode | None = import_module(f"{__name__}.{self.name}").make(**values)
         return mode
+
+
+def part_of(text: str) -> tuple[int, int] | None:
+    """The part that ``"2/7"`` names, and of how many; None for anything else."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    return (int(match[1]), int(match[2])) if match and 0 < int(match[1]) <= int(match[2]) else None
 
 
 MODES = (

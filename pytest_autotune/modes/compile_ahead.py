@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pytest_autotune import devices
@@ -26,37 +25,6 @@ from pytest_autotune.workers.locks import Membership, in_distributed_run
 COMPILED = "compiled ahead"
 #: More threads would only wait for Python's lock, of which Triton's compiler holds 15 %, and keep the tests from it.
 MOST_THREADS = 8
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """What was compiled beside the tests, by one process or by all.
-
-    :param kernels: how many compilations.
-    :param seconds: that they took in all, on several cores.
-    :param failed: how many could not be done, and were left to the tests.
-    :param reason: why the first of them could not.
-    """
-
-    kernels: int = 0
-    seconds: float = 0.0
-    failed: int = 0
-    reason: str = ""
-
-    @staticmethod
-    def of(events: Iterable[Event]) -> Compiled:
-        """What all processes have compiled: none of them what another one does."""
-        every = []
-        for event in events:
-            if event.kind == COMPILED:
-                with suppress(TypeError):  # it only looks like one, as in a damaged file
-                    every.append(Compiled(**event.data))
-        return Compiled(
-            sum(one.kernels for one in every),
-            round(sum(one.seconds for one in every), 3),
-            sum(one.failed for one in every),
-            next((one.reason for one in every if one.reason), ""),
-        )
 
 
 class CompileAhead(Mode):
@@ -110,20 +78,20 @@ class CompileAhead(Mode):
         if self._membership is not None:
             self._membership.end()
             self._membership = None
-        done = Compiled(
-            len(self._seconds), round(sum(self._seconds), 3), len(self._failures), next(iter(self._failures), "")
-        )
-        yield Event(COMPILED, data=asdict(done))
+        done = {"kernels": len(self._seconds), "seconds": sum(self._seconds), "failed": len(self._failures)}
+        yield Event(COMPILED, data={**done, "reason": next(iter(self._failures), "")})
 
     def section(self, result: Result) -> Section:
-        done = Compiled.of(result.collected.others)
-        kernels, failed = counted(done.kernels, "kernel"), counted(done.failed, "kernel")
+        told = [event.data for event in result.collected.others if event.kind == COMPILED]
+        done = {name: sum(one.get(name, 0) for one in told) for name in ("kernels", "seconds", "failed")}
+        reason = next(filter(None, (one.get("reason") for one in told)), "")
+        kernels, failed = counted(done["kernels"], "kernel"), counted(done["failed"], "kernel")
         return Section(
             self.name,
             str(self),
-            notes=(f"{kernels} compiled ahead in {done.seconds:.1f}s",) if done.kernels else (),
-            details=(f"{failed} not compiled ahead: {done.reason}",) if done.failed else (),
-            data={"compiled_ahead": asdict(done)},
+            notes=(f"{kernels} compiled ahead in {done['seconds']:.1f}s",) if done["kernels"] else (),
+            details=(f"{failed} not compiled ahead: {reason}",) if reason else (),
+            data={"compiled_ahead": {**done, "seconds": round(done["seconds"], 3), "reason": reason}},
         )
 
 

@@ -6,14 +6,13 @@ So a failure comes back with the same seed, in any order of the tests, with any 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
+from pytest_autotune.modes import part_of
 from pytest_autotune.report.json_report import candidate_mapping, problem_mapping
 from pytest_autotune.report.naming import described
 from pytest_autotune.report.terminal import NO_LOOKUPS
@@ -26,7 +25,6 @@ from pytest_autotune.workers.events import Event
 
 #: The kind of event that tells what a test that failed ran with.
 FAILED_WITH = "failed with"
-_PART = re.compile(r"(\d+)/(\d+)")
 
 
 @dataclass(frozen=True)
@@ -47,19 +45,6 @@ class Sweep(Mode):
     name = "sweep"
     without_caches = "a sweep loads and dumps nothing"
     picks = True
-
-    @classmethod
-    def parse(cls, text: str) -> Sweep:
-        """Parse a seed such as ``"7"``, ``"2/5"`` for the second of five sweeps.
-
-        :raises ValueError: for anything else.
-        """
-        if match := _PART.fullmatch(text):
-            if 0 < int(match[1]) <= int(match[2]):
-                return cls(part=int(match[1]), parts=int(match[2]))
-        elif text and "/" not in text:
-            return cls(text)
-        raise ValueError(f"expected a seed such as 7, or a part such as 2/5, not {text!r}")
 
     def __str__(self) -> str:
         return f"{self.part}/{self.parts}" if self.parts else self.seed
@@ -106,31 +91,49 @@ class Sweep(Mode):
         return lines or ["no candidate of a sweep was asked for"], events
 
     def section(self, result: Result) -> Section:
-        problems = _problems(result)
-        failed = sum(any(tests for _, tests in one.ran_with) for one in problems)
-        what = f"{counted(len(problems), 'problem')} ran with candidates of --autotune-sweep={self}"
+        entries = [lookup.entry for _, lookup in result.collected.lookups if lookup.entry and not lookup.searched]
+        entries = [entry for entry in entries if entry.choice is not None]  # what a tuner chose by itself is left out
+        sizes = {entry.problem: len(entry.candidates) for entry in entries}
+        labels = {row.problem: row.label for row in result.rows}
+        order = list(labels)
+        # What could not be used, and what ran in tests that failed.
+        met = {(entry.problem, one, "") for entry in entries for one in entry.candidates if one.failed}
+        for event in result.collected.others:
+            if event.kind == FAILED_WITH and event.entry and event.entry.choice and event.entry.problem in labels:
+                met.add((event.entry.problem, event.entry.choice, event.test))
+        rows = sorted(met, key=lambda one: (not one[2], order.index(one[0]), str(one[1]), one[2]))
+        what = f"{counted(len(sizes), 'problem')} ran with candidates of --autotune-sweep={self}"
+        failed = len({problem for problem, _, test in rows if test})
         lines = [what + (f"; {failed} of them in tests that failed" if failed else "")]
-        most = max((len(one.candidates) for one in problems), default=0)
-        if self.parts and most > self.parts:
-            more = sum(len(one.candidates) > self.parts for one in problems)
+        if more := sum(size > self.parts > 0 for size in sizes.values()):
             lines.append(
-                f"{counted(more, 'problem has', 'problems have')} more than {self.parts} candidates, {most} at most: "
-                "in so many sweeps all of them run"
+                f"{counted(more, 'problem has', 'problems have')} more than {self.parts} candidates, "
+                f"{max(sizes.values())} at most: in so many sweeps all of them run"
             )
-        data = {"seed": str(self), "problems": [one.mapping for one in problems]}
+        data = [
+            {**problem_mapping(problem), "candidate": candidate_mapping(candidate), "failed_test": test}
+            for problem, candidate, test in rows
+        ]
         return Section(
             self.name,
             str(self),
-            tuple(lines) if problems else (NO_LOOKUPS,),
-            (*_failed(problems), *_refused(problems)),
+            tuple(lines) if sizes else (NO_LOOKUPS,),
+            tuple(_finding(described(one, labels[one]), candidate, test) for one, candidate, test in rows),
             stands_for_counts=True,
-            data={"modes": {self.name: data}},
+            data={"modes": {self.name: {"seed": str(self), "rows": data}}},
         )
 
 
 def parse(text: str) -> Sweep:
-    """See :class:`Sweep`."""
-    return Sweep.parse(text)
+    """Parse a seed such as ``"7"``, ``"2/5"`` for the second of five sweeps.
+
+    :raises ValueError: for anything else.
+    """
+    if part := part_of(text):
+        return Sweep("", *part)
+    if not text or "/" in text:
+        raise ValueError(f"expected a seed such as 7, or a part such as 2/5, not {text!r}")
+    return Sweep(text)
 
 
 def make(sweep: Sweep) -> Sweep:
@@ -164,72 +167,10 @@ class Swept(Source):
         return lookup
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """A problem in a sweep, from all processes that met it.
-
-    :param ran_with: (candidate, the tests that ran with it and failed): one, or one for each list that pruning left.
-    :param candidates: all of them, with why they could not be used.
-    """
-
-    problem: Problem
-    label: str
-    ran_with: tuple[tuple[Candidate, tuple[str, ...]], ...]
-    candidates: tuple[Candidate, ...]
-
-    @property
-    def mapping(self) -> dict[str, object]:
-        return {
-            **problem_mapping(self.problem),
-            "ran_with": [
-                {"candidate": candidate_mapping(one), "failed_tests": list(tests)} for one, tests in self.ran_with
-            ],
-            "candidates": [*map(candidate_mapping, self.candidates)],
-        }
-
-
-def _problems(result: Result) -> list[_Problem]:
-    """What ran with candidates of the sweep; what a tuner chose by itself is not among it."""
-    met: defaultdict[Problem, list[Lookup]] = defaultdict(list)
-    for _, lookup in result.collected.lookups:
-        if lookup.entry is not None and lookup.entry.choice is not None and not lookup.searched:
-            met[lookup.problem].append(lookup)
-    tests: defaultdict[tuple[Problem, Candidate], set[str]] = defaultdict(set)
-    for event in result.collected.others:
-        if event.kind == FAILED_WITH and event.entry is not None and event.entry.choice is not None:
-            tests[event.entry.problem, event.entry.choice].add(event.test)
-    labels = {row.problem: row.label for row in result.rows}
-    return [_problem(row, met[row], labels[row], tests) for row in (one.problem for one in result.rows) if row in met]
-
-
-def _problem(
-    problem: Problem, met: Iterable[Lookup], label: str, tests: dict[tuple[Problem, Candidate], set[str]]
-) -> _Problem:
-    entries = [lookup.entry for lookup in met if lookup.entry is not None]
-    choices = sorted({entry.choice for entry in entries if entry.choice is not None}, key=repr)
-    known: dict[Candidate, Candidate] = {}
-    for candidate in (candidate for entry in entries for candidate in entry.candidates):
-        # Of two processes, one may have refused what the other did not come to.
-        plain = replace(candidate, failed="")
-        known[plain] = max(candidate, known.get(plain, plain), key=lambda one: one.failed)
-    ran_with = tuple((choice, tuple(sorted(tests.get((problem, choice), ())))) for choice in choices)
-    return _Problem(problem, label, ran_with, tuple(known[plain] for plain in sorted(known, key=repr)))
-
-
-def _failed(problems: Iterable[_Problem]) -> Iterator[Finding]:
-    """What ran in tests that failed."""
-    for one in problems:
-        for candidate, tests in one.ran_with:
-            for test in tests:
-                yield Finding("FAILED", described(one.problem, one.label), f"ran with {candidate}", test, fails=True)
-
-
-def _refused(problems: Iterable[_Problem]) -> Iterator[Finding]:
-    """What could not be used."""
-    for one in problems:
-        for candidate in one.candidates:
-            if candidate.failed:
-                yield Finding("REFUSED", described(one.problem, one.label), f"{candidate}: {candidate.failed}")
+def _finding(problem: str, candidate: Candidate, test: str) -> Finding:
+    if test:
+        return Finding("FAILED", problem, f"ran with {candidate}", test, fails=True)
+    return Finding("REFUSED", problem, f"{candidate}: {candidate.failed}")
 
 
 def _encoded(candidate: Candidate) -> bytes:

@@ -7,20 +7,18 @@ one race; times in a file are never compared with new ones.
 
 from __future__ import annotations
 
-import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_autotune.cache.counted import counted, duration, significant
 from pytest_autotune.cache.diff import winner
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.ties import noise_of
+from pytest_autotune.modes import part_of
 from pytest_autotune.report.gate import Limit, asked_nothing
 from pytest_autotune.report.naming import described
 from pytest_autotune.run.lookup import Lookup, Outcome
@@ -48,13 +46,9 @@ TIME_OVER = "the time for it was over"
 DISTURBED = "something else may have run on the device"
 #: What one race may cost. Long kernels differ less from launch to launch.
 LIMITS = Limits(each_us=50_000.0, all_us=300_000.0)
-#: So many candidates are made ready before it is asked again whether there is time.
-AT_A_TIME = 16
-_PART = re.compile(r"(\d+)/(\d+)")
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """The problems whose turn it is: one of several parts that together are all of them.
 
     :param part: the number of this part, from 1.
@@ -62,19 +56,6 @@ class Share:
 
     part: int = 1
     parts: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> Share:
-        """Parse ``"all"``, or ``"2/7"`` for the second of seven parts.
-
-        :raises ValueError: for anything else.
-        """
-        if text == ALL:
-            return cls()
-        match = _PART.fullmatch(text)
-        if match is None or not 0 < int(match[1]) <= int(match[2]):
-            raise ValueError(f"expected {ALL}, or a part such as 2/7, not {text!r}")
-        return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
         return ALL if self.parts == 1 else f"{self.part}/{self.parts}"
@@ -90,30 +71,35 @@ class Verdict:
 
     Times are in microseconds and seconds.
 
-    :param reason: why it was not raced; empty where it was.
+    :param not_raced: why it was not raced; empty where it was.
     :param raced: how many candidates raced, the choice among them.
     :param slower: by which share of the fastest one's time the choice is slower; 0 where it is not.
     :param error_us: by how much the difference of the two may be wrong: two standard errors.
     :param seconds: what it took, with compiling and waiting.
-    :param measured_seconds: how long the device was held.
+    :param device_seconds: how long the device was held.
     :param entry: what a dump keeps instead of the entry that was loaded; None where the choice is good.
     """
 
-    reason: str = ""
+    not_raced: str = ""
     raced: int = 0
     slower: float = 0.0
     choice_us: float = 0.0
-    best_us: float = 0.0
+    faster_us: float = 0.0
     error_us: float = 0.0
     seconds: float = 0.0
-    measured_seconds: float = 0.0
+    device_seconds: float = 0.0
     entry: Entry | None = None
 
     def event(self, lookup: Lookup) -> Event:
         """The verdict on the choice of a lookup, as it is written down."""
-        kind = NOT_RACED if self.reason else RACED
-        data = {name: value for name, value in asdict(replace(self, entry=None)).items() if value}
+        kind = NOT_RACED if self.not_raced else RACED
+        data = {name: value for name, value in self.data.items() if value}
         return Event(kind, race_of(lookup.identity), self.entry, lookup.test, data)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """All but the entry."""
+        return {name: value for name, value in asdict(replace(self, entry=None)).items() if name != "entry"}
 
     @property
     def is_slower(self) -> bool:
@@ -121,33 +107,17 @@ class Verdict:
         return self.entry is not None
 
     @property
-    def best(self) -> str:
+    def faster(self) -> str:
         """The candidate that is faster, in words."""
-        best = winner(self.entry) if self.entry is not None else None
-        return "" if best is None else str(best)
+        return "" if self.entry is None else str(winner(self.entry) or "")
 
     def __str__(self) -> str:
-        if self.reason:
-            return f"not verified: {self.reason}"
+        if self.not_raced:
+            return f"not verified: {self.not_raced}"
         if not self.is_slower:
             return "as fast as any"
-        times = f"{duration(self.choice_us)} -> {duration(self.best_us)}, +-{duration(float(f'{self.error_us:.2g}'))}"
-        return f"the choice takes {1 + self.slower:.2f} x ({self.best}), {times}"
-
-    @property
-    def mapping(self) -> dict[str, Any]:
-        """For the JSON report."""
-        return {
-            "slower": self.slower,
-            "faster": self.best,
-            "choice_us": self.choice_us,
-            "faster_us": self.best_us,
-            "error_us": self.error_us,
-            "raced": self.raced,
-            "not_raced": self.reason,
-            "seconds": self.seconds,
-            "device_seconds": self.measured_seconds,
-        }
+        times = f"{duration(self.choice_us)} -> {duration(self.faster_us)}, +-{duration(float(f'{self.error_us:.2g}'))}"
+        return f"the choice takes {1 + self.slower:.2f} x ({self.faster}), {times}"
 
 
 class Verify(Mode):
@@ -202,11 +172,11 @@ class Verify(Mode):
 
     def _verdict(self, tuning: Tuning, brought: Contest | OwnRace) -> Verdict:
         device = tuning.lookup.problem.device
-        over_s, worth = time.perf_counter() + self._left_s, max(WORTH, noise_of(device))
+        worth = max(WORTH, noise_of(device))
         try:
             if isinstance(brought, Contest):
                 with brought.around():
-                    raced = _race(brought, tuning, worth, lambda: time.perf_counter() > over_s)
+                    raced = _race(brought, tuning, worth)
             else:
                 raced = brought(worth)
         except Exception as error:  # a candidate's own, which must not fail a test that does not launch it
@@ -218,19 +188,18 @@ class Verify(Mode):
     def replacing(self, events: Sequence[Event], lookups: Sequence[Lookup]) -> Iterable[Entry]:
         """What is faster than the loaded choice; of several for one problem, the one that is so by most."""
         asked = {(race_of(lookup.identity), lookup.test) for lookup in lookups}
-        found: dict[Identity, Verdict] = {}
-        for event, verdict in verdicts(events):
+        found: dict[Identity, Entry] = {}
+        for event, verdict in sorted(verdicts(events), key=lambda one: (one[1].slower, repr(one[1].entry))):
             if verdict.entry is not None and (event.asked, event.test) in asked:
-                best = found.get(verdict.entry.identity, verdict)
-                found[verdict.entry.identity] = max(best, verdict, key=lambda one: (one.slower, repr(one.entry)))
-        return [verdict.entry for verdict in found.values() if verdict.entry is not None]
+                found[verdict.entry.identity] = verdict.entry
+        return list(found.values())
 
     def section(self, result: Result) -> Section:
         found = self._by_problem(result)
-        raced = sum(not verdict.reason for verdict in found.values())
+        raced = sum(not verdict.not_raced for verdict in found.values())
         slower = [row for row in result.rows if row.problem in found and found[row.problem].is_slower]
         slower.sort(key=lambda row: -found[row.problem].slower)
-        why_not = Counter((problem.tuner, one.reason) for problem, one in found.items() if one.reason)
+        why_not = Counter((problem.tuner, one.not_raced) for problem, one in found.items() if one.not_raced)
         not_raced = sorted(why_not.items())
         gate = self._judged(result, len(slower), raced, why_not)
         seconds = round(sum(one.seconds for one in found.values()), 3)
@@ -240,7 +209,7 @@ class Verify(Mode):
             "slower": len(slower),
             "not_raced": [{"tuner": tuner, "reason": why, "problems": of} for (tuner, why), of in not_raced],
             "seconds": seconds,
-            "device_seconds": round(sum(one.measured_seconds for one in found.values()), 3),
+            "device_seconds": round(sum(one.device_seconds for one in found.values()), 3),
             "gate": {"limit": gate.limit, "failed": gate.failure, "skipped": gate.skipped},
         }
         took = f" in {seconds:.1f}s" if seconds >= 0.1 else ""
@@ -262,12 +231,11 @@ class Verify(Mode):
 
     def _by_problem(self, result: Result) -> dict[Problem, Verdict]:
         """The verdict on each problem whose turn it was."""
-        found: dict[Problem, Verdict] = {}
-        for event, verdict in verdicts(result.collected.others):
-            assert event.asked is not None
-            # Of several races, such as those of workers on two machines, the one that found most.
-            best = found.get(event.asked.problem, verdict)
-            found[event.asked.problem] = max(best, verdict, key=lambda one: (one.slower, not one.reason, one.seconds))
+        # Of several races, such as those of workers on two machines, the one that found most.
+        told = sorted(
+            verdicts(result.collected.others), key=lambda one: (one[1].slower, not one[1].not_raced, one[1].seconds)
+        )
+        found = {event.asked.problem: verdict for event, verdict in told if event.asked is not None}
         for row in result.rows:
             is_used = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.every_failed
             if is_used and self._share.has_turn(row.problem):
@@ -281,26 +249,31 @@ class Verify(Mode):
             return gate
         gate = replace(gate, limit=limit.text)
         late = sum(number for (_, why), number in why_not.items() if why == TIME_OVER)
+        failure = skipped = ""
         if limit.exceeded_by(slower, raced):
-            compared = limit.compared(slower, raced)
-            return replace(gate, failure=f"maximum allowed drift of autotune choices exceeded: {compared}")
-        if raced:
-            return gate
-        if nothing := asked_nothing(result):
-            return replace(gate, failure=nothing)
-        if late:
-            why = f"not one of {counted(late, 'choice')} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
-            return replace(gate, failure=why)
-        if result.is_empty:
-            why = "no entry is loaded, so no choice was raced (add some with --autotune-update)"
-            return replace(gate, failure=why)
-        why = "not one was raced" if result.is_judged else "nothing was loaded"
-        return replace(gate, skipped=f"drift of autotune choices not judged: {why}")
+            failure = f"maximum allowed drift of autotune choices exceeded: {limit.compared(slower, raced)}"
+        elif not raced and not (failure := asked_nothing(result)):
+            if late:
+                late_choices = counted(late, "choice")
+                failure = f"not one of {late_choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
+            elif result.is_empty:
+                failure = "no entry is loaded, so no choice was raced (add some with --autotune-update)"
+            else:
+                why = "not one was raced" if result.is_judged else "nothing was loaded"
+                skipped = f"drift of autotune choices not judged: {why}"
+        return replace(gate, failure=failure, skipped=skipped)
 
 
 def parse(text: str) -> Share:
-    """See :class:`Share`."""
-    return Share.parse(text)
+    """Parse ``"all"``, or ``"2/7"`` for the second of seven parts.
+
+    :raises ValueError: for anything else.
+    """
+    if text == ALL:
+        return Share()
+    if (part := part_of(text)) is None:
+        raise ValueError(f"expected {ALL}, or a part such as 2/7, not {text!r}")
+    return Share(*part)
 
 
 def make(verify: Share, max_drift: Limit | None, verify_seconds: float) -> Verify:
@@ -324,49 +297,47 @@ def _finding(row: Row, verdict: Verdict, *, fails: bool) -> Finding:
 def _of_problem(verdict: Verdict | None) -> OfProblem:
     if verdict is None:
         return OfProblem("", {"verdict": None})
-    return OfProblem(str(verdict), {"verdict": verdict.mapping}, "slower" if verdict.is_slower else "")
+    data = {**verdict.data, "faster": verdict.faster}
+    return OfProblem(str(verdict), {"verdict": data}, "slower" if verdict.is_slower else "")
 
 
 # A race.
 
 
 def _result(raced: Raced, is_disturbed: bool) -> Verdict:
-    verdict = Verdict(raced=raced.number, measured_seconds=significant(raced.measured_s))
+    verdict = Verdict(raced=raced.number, device_seconds=significant(raced.measured_s))
     if raced.disturbed or is_disturbed:
-        return replace(verdict, reason=DISTURBED)
+        return replace(verdict, not_raced=DISTURBED)
     if raced.slower is None:
         return verdict
     return replace(
         verdict,
         slower=significant(raced.slower.slower),
         choice_us=rounded_us(raced.best_us * (1 + raced.slower.slower)),
-        best_us=rounded_us(raced.best_us),
+        faster_us=rounded_us(raced.best_us),
         error_us=significant(2 * raced.slower.error * raced.best_us, 2),
         entry=raced.entry,
     )
 
 
-def _race(contest: Contest, tuning: Tuning, worth: float, is_over: Callable[[], bool]) -> Raced | str:
+def _race(contest: Contest, tuning: Tuning, worth: float) -> Raced | str:
     """Race what a tuner brings; or why that cannot be."""
     entry = tuning.entry
     assert entry is not None
-    ordered = _likeliest_first(contest, entry)
-    if len(ordered) < 2 or not _is_choice(ordered[0], entry):
+    choice = entry.choice
+    assert choice is not None
+    ordered = sorted(dict.fromkeys(contest.candidates), key=lambda one: not one.same_configuration(choice))
+    if len(ordered) < 2 or not ordered[0].same_configuration(choice):
         return "there is nothing to race it against"
-    runners: dict[Candidate, Runner] = {}
-    rest = iter(ordered)
-    while batch := list(islice(rest, AT_A_TIME)):
-        runners.update(contest.ready(batch))
-        if is_over():
-            break
-    racing = list(runners)
-    if ordered[0] not in runners:
+    runners = contest.ready(ordered)
+    racing = [candidate for candidate in ordered if candidate in runners]
+    if ordered[0] not in racing:
         return "it cannot be launched"
     if len(racing) < 2:
         return "no other candidate can be launched"
     with tuning.measuring(contest.on):
         began = time.perf_counter()
-        winner, results, raced = races(contest.make_clock(), list(runners.values()), worth, contest.expected)
+        winner, results, raced = races(contest.make_clock(), [runners[one] for one in racing], worth, contest.expected)
         raced = replace(raced, measured_s=time.perf_counter() - began)
     if winner is None:
         return raced
@@ -382,20 +353,6 @@ def _timed(candidate: Candidate, result: Launched) -> Candidate:
     if result.measured is not None:
         return replace(candidate, time_us=rounded_us(result.time_us))
     return replace(candidate, failed=error_line(result.failed) if result.failed is not None else "failed")
-
-
-def _is_choice(candidate: Candidate, entry: Entry) -> bool:
-    return entry.choice is not None and candidate.same_configuration(entry.choice)
-
-
-def _likeliest_first(contest: Contest, entry: Entry) -> list[Candidate]:
-    """The choice, then those that the file has the lowest times of, then the others in their order."""
-    kept = {(one.id, one.params): one.time_us for one in entry.candidates if one.time_us is not None}
-
-    def place(candidate: Candidate) -> tuple[bool, float]:
-        return not _is_choice(candidate, entry), kept.get((candidate.id, candidate.params), math.inf)
-
-    return sorted(dict.fromkeys(contest.candidates), key=place)
 
 
 def races(

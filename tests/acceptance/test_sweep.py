@@ -8,7 +8,7 @@ import shlex
 from typing import Any
 
 from pytest_autotune.cache.model import Candidate, Device, Problem, Value
-from pytest_autotune.modes.sweep import Sweep
+from pytest_autotune.modes.sweep import parse
 from tests.conftest import Suite
 
 SUITE = """
@@ -30,7 +30,7 @@ def pick(seed: str, kernel: str, names: str, **key: int) -> str:
     """The candidate that a seed gives a problem of the toy tuner."""
     problem = Problem("toy", kernel, tuple(Value(*pair) for pair in key.items()), Device("Toy GPU", "toy", 4))
     candidates = [Candidate(params=(Value("config", name),)) for name in names.split()]
-    return str(Sweep.parse(seed).ordered(problem, candidates)[0].params[0].value)
+    return str(parse(seed).ordered(problem, candidates)[0].params[0].value)
 
 
 def test_a_seed_gives_the_same_candidates_with_any_workers_measures_nothing_and_is_named_where_a_test_fails(
@@ -108,8 +108,7 @@ def test_what_does_not_compile_is_told_and_the_next_one_runs(serial_suite: Suite
     report = serial_suite.report("--autotune-sweep=1")
     lines = section(serial_suite.run("--autotune-sweep=1"))
 
-    problems = report["modes"]["sweep"]["problems"]
-    refused = [one for row in problems for one in row["candidates"] if "failed" in one]
+    refused = [row["candidate"] for row in report["modes"]["sweep"]["rows"]]
     assert 1 <= len(refused) < 8
     assert all(one == {"params": {"config": "a"}, "failed": "a does not compile"} for one in refused)
     assert sum(line.startswith("REFUSED toy:lib.k") for line in lines) == len(refused)
