@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     has_task = INPUT_KEY in getattr(config, "workerinput", ())
     if has_task or anything_set(config):
         options = _read_options(config)
-        if has_task or options.active or _is_gate_without_load(config, options):
+        if has_task or options.active:
             _start(config, options)
 
 
@@ -67,12 +67,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _start(config, _read_options(config))
 
 
-def _is_gate_without_load(config: pytest.Config, options: Options) -> bool:
-    from pytest_autotune.session.completeness import unloaded_gate
-
-    return bool(unloaded_gate(config, options))
-
-
 def _read_options(config: pytest.Config) -> Options:
     forget_removed_modules()
     from pytest_autotune.session.values import read_options
@@ -83,8 +77,7 @@ def _read_options(config: pytest.Config) -> Options:
 def _start(config: pytest.Config, options: Options) -> None:
     """Begin a run in this process."""
     from pytest_autotune.session.controller import Controller
-    from pytest_autotune.session.worker import TestProcess
-    from pytest_autotune.session.xdist import context_of_worker
+    from pytest_autotune.session.worker import TestProcess, context_of_worker
 
     process: TestProcess | None
     if (workerinput := getattr(config, "workerinput", None)) is not None:

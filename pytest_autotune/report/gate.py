@@ -52,23 +52,15 @@ class Limit:
         return f"{number} > {self.text}" if self.percent is None else f"{number} of {of} > {self.text}"
 
 
-def judge(
-    result: Result, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "", empty: str = ""
-) -> Gate:
+def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "") -> Gate:
     """Whether a run has more misses than its user allows, or unused entries where there are to be none.
 
     :param limit: None where the user has set none.
     :param unloaded: what is wrong with judging a run that loads nothing; nothing is where a test has loaded something.
-    :param empty: what is wrong with judging a run by caches without entries; nothing is where misses were judged.
     """
     gate = _judged(result, limit, fail_on_unused)
-    if gate.failure:
-        return gate
-    if unloaded and not result.is_judged:
+    if unloaded and not gate.failure and not result.is_judged:
         return replace(gate, failure=unloaded, skipped="", is_usage_error=True)
-    has_judged = result.problems and (limit is not None or Outcome.MISS in result.request.refused)
-    if empty and result.is_empty and not has_judged and not result.collected.interrupted:
-        return replace(gate, failure=empty, skipped="")
     return gate
 
 
@@ -106,7 +98,7 @@ def asked_nothing(result: Result) -> str:
 
     Skipped tests are no excuse: where a GPU is lost, every test of it is skipped, and the gate would be green for ever.
     """
-    if not result.unasked or (result.incomplete and not result.collected.only_skipped):
+    if result.problems or not result.loaded or (result.incomplete and not result.collected.only_skipped):
         return ""
     left_out = sorted(name for name in result.covered if not is_named(name, result.request.tuners))
     leaves = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,15 +28,14 @@ from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge
 from pytest_autotune.run.collected import ALONE, collect
 from pytest_autotune.run.dumping import dump, dump_for_tests
-from pytest_autotune.run.lookup import OnMiss, OnStale, Outcome, Policy
+from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Place, Request, Result
 from pytest_autotune.run.settle import Beginning, measurements, settle
 from pytest_autotune.session import INPUT_KEY, MARKER, asks_for_cache, reports
-from pytest_autotune.session.completeness import Completeness, empty_gate, unloaded_gate
+from pytest_autotune.session.completeness import Completeness, unloaded_gate, was_interrupted
 from pytest_autotune.session.progress import file_of_worker, progress_line, progress_of_process, stages_in
-from pytest_autotune.session.values import CacheArgument, Options, path_argument
-from pytest_autotune.session.worker import TestProcess, WorkerContext
-from pytest_autotune.session.xdist import Task
+from pytest_autotune.session.values import CacheArgument, Options, is_distributed, path_argument
+from pytest_autotune.session.worker import Task, TestProcess, WorkerContext
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
@@ -58,7 +57,7 @@ class Controller:
     workers that ended without their message; ``_result``, from the end of the run on.
 
     In this order: caches and the folder of the run are read and made when the run is configured; each worker gets one
-    :class:`~pytest_autotune.session.xdist.Task` and sends one message at its end; once all have ended, the run is
+    :class:`~pytest_autotune.session.worker.Task` and sends one message at its end; once all have ended, the run is
     settled, dumped, judged and reported, in ``pytest_sessionfinish``; the folders go when nothing needs them any more,
     at the latest in ``pytest_unconfigure``.
 
@@ -77,8 +76,8 @@ class Controller:
         #: Of that, the lines that the next run is to have where the dump cannot be written.
         self._unwritten: Log
         self._crashed: list[str] = []
-        self._completeness = Completeness(config)
-        self._has_begun = self._is_shown = self._is_written = False
+        self._completeness = Completeness()
+        self._has_begun = self._is_written = False
         self._places: dict[str, Place] = {}
         self._is_on_github = options.ci != "off" and os.environ.get("GITHUB_ACTIONS") == "true"
         self._locate = reports.Places(config.rootpath)
@@ -107,7 +106,7 @@ class Controller:
     def begin(self) -> TestProcess | None:
         """What runs the tests in this process; None where xdist's workers do: what they tune is shown here."""
         config, options = self._config, self._options
-        if config.getoption("dist", "no") != "no":
+        if is_distributed(config):
             line = progress_line(config, partial(stages_in, self._meeting)) if self._meeting is not None else None
             if line is not None:
                 config.pluginmanager.register(line, "autotune-progress")
@@ -198,7 +197,7 @@ class Controller:
             self._places[report.nodeid] = self._locate.of(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self._completeness.saw_collection(report)
+        self._completeness.saw(report)
 
     # The innermost wrapper: before reports such as JUnit's are written. After a Ctrl-C, the test that it struck is torn
     # down by pytest in this hook, and workers may still be tuning.
@@ -241,8 +240,6 @@ class Controller:
             # What pytest says between exclamation marks is one text: -x must not hide why the run fails.
             why = [str(session.shouldfail)] if session.shouldfail else []
             session.shouldfail = "; ".join([*why, one_line(result.failures[0])])
-            if self._config.getoption("no_summary", False):  # else the rows that fail the run would be nowhere
-                self._show(after="\n")
         self._folder.close(written=self._is_written)
 
     def _end(self, session: pytest.Session, exitstatus: int) -> Result:
@@ -261,7 +258,7 @@ class Controller:
             crashed=tuple(sorted(self._crashed)),
             incomplete=incomplete,
             only_skipped=self._completeness.is_only_skipped(incomplete),
-            interrupted=self._completeness.was_interrupted(exitstatus),
+            interrupted=was_interrupted(session, exitstatus),
             own_notes=tuple(self._notes),
         )
         update = options.update_arguments
@@ -286,9 +283,7 @@ class Controller:
         self._is_written = not any(one.dump is not None and one.dump.error for one in (result, *of_tests))
         result = replace(result, places=dict(sorted(self._places.items())))
         # Workers cannot refuse the run, and a test that may load a cache need not: by now it is clear whether one did.
-        unloaded = unloaded_gate(self._config, options)
-        empty = empty_gate(self._config, options, self._beginning.loaded)
-        gate = judge(result, options.max_misses, options.fail_on_unused, unloaded, empty)
+        gate = judge(result, options.max_misses, options.fail_on_unused, unloaded_gate(self._config, options))
         result = replace(result, gate=gate)
         return replace(result, sections=tuple(mode.section(result) for mode in options.modes))
 
@@ -302,7 +297,6 @@ class Controller:
         :param update: what to type to bring the caches up to date.
         """
         options, names = self._options, self._config.getoption("autotune_tuners")
-        policy = Policy(on_miss=OnMiss(options.on_miss), on_stale=OnStale(options.on_stale))
         return Request(
             dumps=options.dump is not None,
             prune=options.update == "prune",
@@ -314,29 +308,17 @@ class Controller:
             tuners_named_by=f"--autotune-tuners={names}" if names is not None else "autotune_tuners (ini)",
             adapters=(*TUNERS, *(entry_point.name for entry_point in third_party_tuners())),
             ignore=options.ignore,
-            aliases=dict(options.device_alias),
-            refused=tuple(filter(policy.is_error, Outcome)),
+            aliases=options.policy.aliases,
+            refused=tuple(filter(options.policy.is_error, Outcome)),
             modes=options.modes,
             tells=tuple(f"--autotune-{mode.name} tells {mode.tells}" for mode in MODES if mode.tells),
         )
 
-    def pytest_terminal_summary(self) -> None:
-        self._show()
-
-    def _show(self, after: str = "") -> None:
-        """Write the section of the terminal, once."""
-        terminalreporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if self._result is not None and terminalreporter is not None and not self._is_shown:
-            self._is_shown = True
-            terminalreporter.write(after)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._result is not None:
             reports.show(terminal.section(self._result, self._config.get_verbosity()), terminalreporter)
             for line in ci_log.github_annotations(self._result) if self._is_on_github else ():
                 terminalreporter.write_line(line)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_html_results_summary(self, postfix: list[str]) -> None:
-        if self._result is not None:
-            postfix.append(reports.pytest_html_section(self._result))
 
     def pytest_unconfigure(self) -> None:
         self._folder.close(written=False)
@@ -350,16 +332,59 @@ def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tup
     """Read the caches of a run.
 
     :param shared: where the processes of this user meet.
-    :returns: what there was, and the folder where the processes of this run write down what they do.
+    :returns: what there was, and the folder where the processes of this run write down what they do. There the next run
+        with this dump path finds what a killed one has tuned.
     :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
     """
-    reading = _reading_at_once(options)
-    held = _read_dump(options.dump, reading)
-    folder = _open_folder(config, options, shared)
-    loaded = tuple(_read_loaded(options, held, folder, reading))
+    dump, held, reading = options.dump, Cache(), _reading_at_once(options)
+    if dump is not None:
+        with _refusing(f"{dump.given}: "):
+            held = reading.get(dump.location, partial(stores.check_writable, dump.location))()
+    purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else options.update])
+    bases = (_cache_folder(config), shared.path and shared.path / "runs")
+    folder = RunFolder(filter(None, bases), purpose)
+    ranks = _ranks_of_this_job() if options.load else None
+    loaded = []
+    # Whatever the order: a file was reviewed, and a store that many share fills in what it lacks. The last one wins.
+    for argument in sorted(options.load, key=lambda argument: not argument.location.url):
+        is_dump = dump is not None and argument.is_same_as(dump)
+        read = reading.get(argument.location, partial(stores.read, argument.location))
+        if is_dump:
+            read = partial(Cache, held.entries, held.lossy)
+        with _refusing(f"{argument.given}: "):
+            # From a store that others write to meanwhile, one rank of a job reads for all.
+            cache = ranks.read(argument.typed, read) if ranks is not None and argument.location.url else read()
+        if is_dump and ranks is None:
+            cache = merge(cache, measurements(("", one) for one in collect((), folder.recovered[0]).recovered)).cache
+        loaded.append((argument.typed, cache))
+    if ranks is not None:
+        with _refusing():
+            ranks.check_same(loaded)
     # Without any cache, too, the first candidate may stand in for a tuning: then every lookup is a miss.
-    is_judged = bool(loaded) or (options.on_miss == "first" and options.dump is None)
-    return Beginning(loaded, held, EntryIndex.of([cache for _, cache in loaded]) if is_judged else None), folder
+    is_judged = bool(loaded) or (options.on_miss == "first" and dump is None)
+    index = EntryIndex.of([cache for _, cache in loaded]) if is_judged else None
+    return Beginning(tuple(loaded), held, index), folder
+
+
+def _reading_at_once(options: Options) -> dict[Location, Callable[[], Cache]]:
+    """What waits for each of several stores at URLs: one that is down takes seconds to say nothing."""
+    dump = options.dump
+    urls = {one.location: False for one in options.load if one.location.url}
+    urls |= {dump.location: True} if dump is not None and dump.location.url else {}
+    if len(urls) < 2:
+        return {}
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(len(urls))
+    return {url: pool.submit(stores.read, url, missing_ok).result for url, missing_ok in urls.items()}
+
+
+@contextmanager
+def _refusing(where: str = "") -> Iterator[None]:
+    try:
+        yield
+    except CacheError as error:
+        raise pytest.UsageError(f"{where}{error}") from None
 
 
 def _keeping(options: Options, config: pytest.Config) -> Options:
@@ -381,64 +406,6 @@ def _cache_folder(config: pytest.Config) -> Path | None:
         if cache is not None:
             return Path(cache.mkdir("autotune"))
     return None
-
-
-def _reading_at_once(options: Options) -> dict[Location, Callable[[], Cache]]:
-    """What waits for each of several stores at URLs: one that is down takes seconds to say nothing."""
-    dump = options.dump
-    urls = {one.location: False for one in options.load if one.location.url and not (dump and one.is_same_as(dump))}
-    if dump is not None and dump.location.url:
-        urls[dump.location] = True
-    if len(urls) < 2:
-        return {}
-    from concurrent.futures import ThreadPoolExecutor
-
-    pool = ThreadPoolExecutor(len(urls))
-    return {url: pool.submit(stores.read, url, missing_ok).result for url, missing_ok in urls.items()}
-
-
-def _read_dump(dump: CacheArgument | None, reading: Mapping[Location, Callable[[], Cache]]) -> Cache:
-    if dump is None:
-        return Cache()
-    try:
-        return reading.get(dump.location, partial(stores.check_writable, dump.location))()
-    except CacheError as error:
-        raise pytest.UsageError(f"{dump.given}: {error}") from None
-
-
-def _open_folder(config: pytest.Config, options: Options, shared: SharedFolder) -> RunFolder:
-    """The folder of this run, where the next run with this dump path finds what a killed one has tuned."""
-    dump = options.dump
-    purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else options.update])
-    bases = (_cache_folder(config), shared.path and shared.path / "runs")
-    return RunFolder(filter(None, bases), purpose)
-
-
-def _read_loaded(
-    options: Options, held: Cache, folder: RunFolder, reading: Mapping[Location, Callable[[], Cache]]
-) -> list[tuple[str, Cache]]:
-    caches = []
-    ranks = _ranks_of_this_job() if options.load else None
-    # Whatever the order: a file was reviewed, and a store that many share fills in what it lacks. The last one wins.
-    for argument in sorted(options.load, key=lambda argument: not argument.location.url):
-        is_dump = options.dump is not None and argument.is_same_as(options.dump)
-        try:
-            read = reading.get(argument.location, partial(stores.read, argument.location))
-            if is_dump:
-                read = partial(Cache, held.entries, held.lossy)
-            # From a store that others write to meanwhile, one rank of a job reads for all.
-            cache = ranks.read(argument.typed, read) if ranks is not None and argument.location.url else read()
-        except CacheError as error:
-            raise pytest.UsageError(f"{argument.given}: {error}") from None
-        if is_dump and ranks is None:
-            cache = merge(cache, measurements(("", one) for one in collect((), folder.recovered[0]).recovered)).cache
-        caches.append((argument.typed, cache))
-    if ranks is not None:
-        try:
-            ranks.check_same(caches)
-        except CacheError as error:
-            raise pytest.UsageError(str(error)) from None
-    return caches
 
 
 def _ranks_of_this_job() -> Ranks | None:

@@ -31,16 +31,15 @@ def caches(item: pytest.Item) -> Iterator[str]:
     A marker that makes no sense fails the test with one line.
     """
     for mark in reversed(list(item.iter_markers(MARKER))):
-        unknown = set(mark.kwargs) - {"load", "enabled"}
-        if mark.args or unknown:
-            found = ", ".join([*map(repr, mark.args), *sorted(unknown)])
-            pytest.fail(f"marker {MARKER}: expected load=PATH or enabled=False, not {found}", pytrace=False)
-        enabled, load = mark.kwargs.get("enabled", True), mark.kwargs.get("load", [])
-        if not isinstance(enabled, bool):
-            pytest.fail(f"marker {MARKER}: enabled= takes True or False, not {enabled!r}", pytrace=False)
+        load, enabled = mark.kwargs.get("load", []), mark.kwargs.get("enabled", True)
         paths = load if isinstance(load, (list, tuple)) else [load]
-        if not all(isinstance(path, (str, Path)) for path in paths):
-            pytest.fail(f"marker {MARKER}: load= takes a path or several, not {load!r}", pytrace=False)
+        is_known = not mark.args and mark.kwargs.keys() <= {"load", "enabled"} and isinstance(enabled, bool)
+        if not is_known or not all(isinstance(path, (str, Path)) for path in paths):
+            named = [f"{name}={value!r}" for name, value in mark.kwargs.items()]
+            found = ", ".join([*map(repr, mark.args), *named])
+            pytest.fail(
+                f"marker {MARKER}: expected load=PATH, or several, or enabled=False, not {found}", pytrace=False
+            )
         yield from map(str, paths)
 
 

@@ -14,17 +14,17 @@ from pytest_autotune.modes import MODES, Option
 from pytest_autotune.report.renderers import SUFFIXES
 from pytest_autotune.tuners import TUNERS
 
-#: Of values that may also be a number in TOML.
-NUMBER = "number"
+#: Of a value that may also be a number in TOML.
+_NUMBER: Any = str | int | float if pytest.version_tuple >= (9, 2) else None
 #: Pytest's type of an ini value, by its kind; others are text.
-INI_TYPES: dict[str, Any] = {
+_INI_TYPES = {
+    "seconds": _NUMBER,
+    "limit": _NUMBER,
     "paths": "args",
     "names": "args",
     "switch": "bool",
     "lines": "linelist",
     "pairs": "linelist",
-    "seconds": NUMBER,
-    "limit": NUMBER,
 }
 _ACTIONS = {"paths": "append", "switch": "store_true"}
 
@@ -153,19 +153,14 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group = parser.getgroup("autotune", about)
     for option in OPTIONS:
-        action, ini_type = _ACTIONS.get(option.kind, "store"), INI_TYPES.get(option.kind)
+        action = _ACTIONS.get(option.kind, "store")
         if option.is_flag:
             # The default is None, also of a switch: what the ini file says is then another thing than "off".
             more = {} if action == "store_true" else {"metavar": option.metavar}
             more |= {"nargs": "?", "const": option.alone} if option.alone else {}
             group.addoption(option.flag, action=action, default=None, help=option.meaning.replace("%", "%%"), **more)
-        if option.is_ini and ini_type != NUMBER:
-            parser.addini(option.ini, option.meaning, type=ini_type)
-        elif option.is_ini:
-            try:
-                parser.addini(option.ini, option.meaning, type=str | int | float, default=None)
-            except (AssertionError, TypeError, ValueError):  # pytest before 9.2 knows no unions
-                parser.addini(option.ini, option.meaning)
+        if option.is_ini:
+            parser.addini(option.ini, option.meaning, type=_INI_TYPES.get(option.kind), default=None)
     for flag in OLD_FLAGS:
         group.addoption(flag, action=_OldFlag, nargs="?", help=argparse.SUPPRESS)
 

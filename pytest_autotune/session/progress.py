@@ -12,11 +12,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 
@@ -36,25 +36,18 @@ _NARROW = 20
 _SAVE, _RESTORE, _CLEAR = "\x1b7", "\x1b8", "\x1b[K"
 
 
-def is_live(config: pytest.Config, stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether progress is shown in the rest of pytest's own line and cleared again, not in lines that stay."""
-    is_captured = config.getoption("capture", "fd") != "no"  # else tests move the cursor
-    is_terminal = stream.isatty() and environ.get("TERM", "") not in ("", "dumb") and not environ.get("CI")
-    return is_terminal and is_captured
-
-
 @dataclass(eq=False)
 class ProgressLine:
     """Shows stages on a terminal, by a thread; as a plugin of xdist's controller, for the whole session.
 
     :param config: has the writer that says how much of its line pytest has used.
-    :param write: to the terminal, whatever is captured.
+    :param terminal: a descriptor, written to whatever is captured.
     :param stages: what is tuned now, by this process or by others.
-    :param is_live: as :func:`is_live` says.
+    :param is_live: it is shown in the rest of pytest's own line and cleared again, not in lines that stay.
     """
 
     config: pytest.Config
-    write: Callable[[str], object]
+    terminal: int
     stages: Callable[[], Sequence[Stage]]
     is_live: bool
     now: Callable[[], float] = time.time
@@ -85,10 +78,14 @@ class ProgressLine:
         """Leave pytest's line as it was."""
         if self._drawn:
             self._drawn = ""
-            self.write(_CLEAR)
+            self._write(_CLEAR)
 
     pytest_sessionstart, pytest_sessionfinish = start, stop
     pytest_runtest_logstart = pytest_runtest_logreport = pytest_runtest_logfinish = clear
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # a terminal that is gone
+            os.write(self.terminal, text.encode(errors="replace"))
 
     def _keep_drawing(self) -> None:
         while not self._stop.wait(EVERY_S):
@@ -108,12 +105,12 @@ class ProgressLine:
         left = writer.fullwidth - used - 2
         if not self.is_live and now - self._last_plain >= PLAIN_EVERY_S:
             self._last_plain = now
-            self.write(f"{chr(10) if used else ''}autotune: tuning {text}\n")
+            self._write(f"{chr(10) if used else ''}autotune: tuning {text}\n")
         elif self.is_live and left > _NARROW and text != self._drawn:
             self._drawn = text
             shown = text if len(text) < left else f"{text[: left - 2]}…"
             # One write, so that what pytest writes meanwhile comes before or after it.
-            self.write(f"{_SAVE}{_CLEAR} {shown}{_RESTORE}")
+            self._write(f"{_SAVE}{_CLEAR} {shown}{_RESTORE}")
 
 
 def progress_line(config: pytest.Config, stages: Callable[[], Sequence[Stage]]) -> ProgressLine | None:
@@ -123,16 +120,13 @@ def progress_line(config: pytest.Config, stages: Callable[[], Sequence[Stage]]) 
     if config.get_verbosity() < 0 or not config.pluginmanager.hasplugin("terminal"):
         return None
     try:
-        descriptor = os.dup(stream.fileno())
+        terminal = os.dup(stream.fileno())
     except (OSError, ValueError, AttributeError):  # pytest's output goes to a buffer
         return None
-    config.add_cleanup(lambda: os.close(descriptor))
-
-    def write(text: str) -> None:
-        with suppress(OSError):  # a terminal that is gone
-            os.write(descriptor, text.encode(stream.encoding or "utf-8", "replace"))
-
-    return ProgressLine(config, write, stages, is_live(config, stream, os.environ))
+    config.add_cleanup(partial(os.close, terminal))
+    is_captured = config.getoption("capture", "fd") != "no"  # else tests move the cursor
+    is_dumb = os.environ.get("TERM", "") in ("", "dumb") or os.environ.get("CI")
+    return ProgressLine(config, terminal, stages, is_captured and stream.isatty() and not is_dumb)
 
 
 def progress_of_process(config: pytest.Config) -> Progress:

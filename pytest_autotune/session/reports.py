@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import html
 import os
 import posixpath
 import shlex
-import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report import ci_log, markdown, terminal
-from pytest_autotune.report.renderers import renderer_of
+from pytest_autotune.report.renderers import FileRenderer, renderer_of
 from pytest_autotune.run.result import Place, Result
 from pytest_autotune.session.values import CacheArgument, Options
 
-#: Variables with the folder of the checkout: GitHub's, GitLab's.
-_CHECKOUT = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
-#: Those with the commit, and with a page of the job: GitHub's, GitLab's, Azure's, Jenkins's.
+#: Variables with the commit, and with a page of the job: GitHub's, GitLab's, Azure's, Jenkins's.
 _COMMIT = ("GITHUB_SHA", "CI_COMMIT_SHA", "BUILD_SOURCEVERSION", "GIT_COMMIT")
 _GITHUB = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY")
 _JOB = ("CI_JOB_URL", "BUILD_URL", "BUILD_BUILDURI")
@@ -39,40 +37,36 @@ def check(options: Options) -> None:
 
     :raises pytest.UsageError: for the first one that cannot.
     """
+    caches = [*options.load, *([options.dump] if options.dump is not None else [])]
     for report in options.report:
-        if problem := _problem(report, options):
+        problem = ""
+        if any(report.is_same_as(cache) for cache in caches):
+            problem = "is a cache of this run (name another file)"
+        else:
+            try:
+                report.location.path.parent.mkdir(parents=True, exist_ok=True)
+                problem = _in_the_way(report.location.path)
+            except OSError as error:
+                problem = f"cannot be written: {error.strerror}"
+        if problem:
             raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
 
 
-def _problem(report: CacheArgument, options: Options) -> str:
-    """Why a report is not to be written; empty where it may be."""
-    caches = [*options.load, *([options.dump] if options.dump is not None else [])]
-    if any(report.is_same_as(cache) for cache in caches):
-        return "is a cache of this run (name another file)"
-    path = report.location.path
-    try:
-        found = path.stat().st_mode
-        if stat.S_ISDIR(found):
-            return "is a directory (name a file)"
-        if not stat.S_ISREG(found):  # a pipe without a reader would keep the run from ending
-            return "is not a file"
-        if not _may_be_replaced(path):
+def _in_the_way(path: Path) -> str:
+    """What is where a report is to be, other than an earlier one; empty where nothing is."""
+    if path.exists() and not path.is_file():  # a pipe without a reader would keep the run from ending
+        return "is not a file"
+    with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
+        beginning = file.read(_BEGINNING)
+        if beginning.strip() and not _renderer(path).begins(beginning):
             return "is there and is no report of pytest-autotune (name another file, or remove it)"
-    except (FileNotFoundError, NotADirectoryError):
-        folder = next(folder for folder in path.parents if os.path.lexists(folder))
-        return "" if folder.is_dir() else f"cannot be written: {folder} is not a folder"
-    except OSError as error:
-        return f"cannot be written: {error.strerror}"
     return ""
 
 
-def _may_be_replaced(path: Path) -> bool:
-    """Whether a file is a report that an earlier run wrote, or is empty."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        beginning = file.read(_BEGINNING)
+def _renderer(path: Path) -> FileRenderer:
     renderer = renderer_of(path)
     assert renderer is not None, "the options refuse other suffixes"
-    return not beginning.strip() or renderer.begins(beginning)
+    return renderer
 
 
 def write(reports: Sequence[CacheArgument], result: Result) -> Result:
@@ -82,11 +76,8 @@ def write(reports: Sequence[CacheArgument], result: Result) -> Result:
     """
     for report in reports:
         path = report.location.path
-        renderer = renderer_of(path)
-        assert renderer is not None, "the options refuse other suffixes"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(renderer.text(result), encoding="utf-8")
+            path.write_text(_renderer(path).text(result), encoding="utf-8")
         except OSError as error:
             problem = f"{report.given}: {report.typed}: cannot be written: {error.strerror or error}"
             result = replace(result, errors=(*result.errors, problem))
@@ -119,58 +110,25 @@ def add_to_junit(result: Result, config: pytest.Config) -> None:
         return
     for name, count in result.counts.items():
         log.add_global_property(f"autotune_{name}", count)
-    for name, failed, skipped in _junit_cases(result):
-        for report in _as_reports(name, _Failure(one_line(failed), text_of(result)), one_line(skipped)):
-            log.pytest_runtest_logreport(report)
-
-
-def _junit_cases(result: Result) -> Iterator[tuple[str, str, str]]:
-    """(name, why it failed, why it says nothing) of the gates where there are any, and of what could not be done."""
-    gate = result.gate
-    if gate.limit or gate.fail_on_unused or gate.failure:
-        yield gate.name, gate.failure, gate.skipped
-    yield from ((one.name, one.failure, one.skipped) for one in result.gates_of_modes if one.limit)
+    gates = [one for one in (result.gate, *result.gates_of_modes) if one.limit or one.fail_on_unused or one.failure]
+    cases = [(one.name, one.failure, one.skipped) for one in gates]
     # Named by their order: the words of an error would be another test case in each run.
-    yield from ((f"error_{number}", error, "") for number, error in enumerate(result.errors, 1))
+    cases += [(f"error_{number}", error, "") for number, error in enumerate(result.errors, 1)]
+    text = "\n".join(line.word + line.text for line in terminal.section(result, 1))
+    for name, failed, skipped in cases:
+        # What pytest would report of a test; only JUnit's report is told of it.
+        report = partial(pytest.TestReport, f"{_JUNIT_CLASS}::{name}", (_JUNIT_CLASS, None, name), {})
+        why: Any = _Failure(text) if failed else (_JUNIT_CLASS, 0, one_line(skipped)) if skipped else None
+        if failed:
+            why.reprcrash = SimpleNamespace(message=one_line(failed))
+        log.pytest_runtest_logreport(report("failed" if failed else "skipped" if skipped else "passed", why, "call"))
+        log.pytest_runtest_logreport(report("passed", None, "teardown"))
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Why a case failed, as JUnit's report takes it: a message, and a text below."""
+class _Failure(str):
+    """Why a case failed: a text, with the message as JUnit's report looks for it."""
 
-    message: str
-    text: str
-
-    @property
-    def reprcrash(self) -> _Failure:
-        return self
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def _as_reports(name: str, failed: _Failure, skipped: str) -> Iterator[pytest.TestReport]:
-    """What pytest would report of a test; only JUnit's report is told of it."""
-    nodeid, place = f"{_JUNIT_CLASS}::{name}", (_JUNIT_CLASS, None, name)
-    why: Any = None
-    outcome: Literal["passed", "failed", "skipped"] = "passed"
-    if failed.message:
-        outcome, why = "failed", failed
-    elif skipped:
-        outcome, why = "skipped", (_JUNIT_CLASS, 0, skipped)
-    yield pytest.TestReport(nodeid, place, {}, outcome, why, "call")
-    yield pytest.TestReport(nodeid, place, {}, "passed", None, "teardown")
-
-
-def text_of(result: Result) -> str:
-    """The section of the terminal as text, with all rows."""
-    return "\n".join(line.word + line.text for line in terminal.section(result, 1))
-
-
-def pytest_html_section(result: Result) -> str:
-    """The section for the report of pytest-html: that of the terminal, with all rows."""
-    style = "white-space: pre-wrap; overflow-wrap: anywhere"
-    return f'<h2>autotune cache</h2><pre id="autotune-cache" style="{style}">{html.escape(text_of(result))}</pre>'
+    reprcrash: SimpleNamespace
 
 
 def show(lines: Sequence[terminal.Line], terminalreporter: pytest.TerminalReporter) -> None:
@@ -211,9 +169,9 @@ class Places:
     """
 
     def __init__(self, root: Path) -> None:
-        root = root.resolve()
-        named = [Path(path).resolve() for name in _CHECKOUT if (path := os.environ.get(name))]
+        root, checkout = root.resolve(), os.environ.get("GITHUB_WORKSPACE")
         found = [folder for folder in (root, *root.parents) if (folder / ".git").exists()]
+        named = [Path(checkout).resolve()] if checkout else []
         repository = next((folder for folder in [*named, *found] if root.is_relative_to(folder)), root)
         self._folder = root.relative_to(repository).as_posix()
 

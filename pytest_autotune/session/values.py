@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,13 @@ from pytest_autotune.cache.model import library_of
 from pytest_autotune.modes import MODES, Option
 from pytest_autotune.report.gate import Limit
 from pytest_autotune.report.renderers import SUFFIXES, renderer_of
+from pytest_autotune.run.lookup import OnMiss, OnStale, Policy
 from pytest_autotune.run.mode import Mode
-from pytest_autotune.session.options import INI_TYPES, NUMBER, OPTIONS
+from pytest_autotune.session.options import OPTIONS
 from pytest_autotune.tuners import TUNERS, third_party_tuners
+
+_GATES = ("max_misses", "fail_on_unused")
+_AGAINST_UPDATE = ("dump", "on_miss", "on_stale")
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,8 @@ class Options:
         """Whether the user asked for anything to happen in this run."""
         # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
         asks = self.load or self.dump or self.update or self.report or self.max_misses or self.fail_on_unused
-        return bool(asks or self.spread_gpus or self.on_miss == "first" or any(map(str, self.modes)))
+        asks = asks or self.on_miss != "tune" or self.on_stale == "error"
+        return bool(asks or self.spread_gpus or any(map(str, self.modes)))
 
     @property
     def updates(self) -> bool:
@@ -95,6 +101,25 @@ class Options:
     def writes(self) -> bool:
         """Whether what is chosen is written down: into the dump path, or by an update into the caches of tests."""
         return self.dump is not None or bool(self.update)
+
+    @property
+    def update_flag(self) -> str:
+        """The flag of an update, as it is typed."""
+        return "--autotune-update" if self.update == "all" else f"--autotune-update={self.update}"
+
+    @property
+    def policy(self) -> Policy:
+        """What a process that runs tests is to do, as far as options say it."""
+        return Policy(
+            dumping=self.writes,
+            on_miss=OnMiss(self.on_miss),
+            on_stale=OnStale(self.on_stale),
+            tuners=self.tuners,
+            ignore=self.ignore,
+            aliases=dict(self.device_alias),
+            modes=self.modes,
+            debug=self.debug,
+        )
 
     @property
     def update_arguments(self) -> str:
@@ -118,7 +143,7 @@ def read_options(config: pytest.Config) -> Options:
 
     :raises pytest.UsageError: for a value that makes no sense, in one line.
     """
-    found = {option.name: READERS[option.kind](_Given(config, option)) for option in OPTIONS}
+    found = {option.name: _read(config, option) for option in OPTIONS}
     of_modes = [(mode, {option.name: found.pop(option.name) for option in mode.options}) for mode in MODES]
     made = (mode.make(given) for mode, given in of_modes)
     modes = tuple(mode for mode in made if mode is not None and (found["load"] or not mode.needs_loaded))
@@ -134,164 +159,121 @@ def read_options(config: pytest.Config) -> Options:
         for option in () if given[asks.name] else others:
             if config.getoption(option.ini, None):
                 raise pytest.UsageError(f"{option.flag}: {mode.without} (add {asks.flag})")
-    asked_now = any(given.startswith("autotune_spread_gpus=") for given in config.getoption("override_ini", None) or ())
-    is_distributed = hasattr(config, "workerinput") or config.getoption("dist", "no") != "no"
-    if options.spread_gpus and asked_now and not is_distributed:
+    is_typed = any(given.startswith("autotune_spread_gpus=") for given in config.getoption("override_ini", None) or ())
+    if options.spread_gpus and is_typed and not is_distributed(config):
         raise pytest.UsageError("autotune_spread_gpus: there are no workers to spread (add -n=NUM)")
-    alone = next((mode for mode in modes if mode.without_caches), None)
-    if alone is not None:
-        return _without_caches(config, options, alone)
-    return _updating(config, options) if options.update else options
+    for alone in modes:
+        if alone.without_caches:  # what the ini file loads is left out
+            others_of_loads = [other.name for other in modes if other.without_loaded]
+            _refuse_beside(config, alone.without_caches, "load", "dump", "update", *_GATES, *others_of_loads)
+            without = replace(options, load=(), dump=None, max_misses=None, fail_on_unused=False, modes=(alone,))
+            return replace(without, on_miss="tune", on_stale="tune")
+    if options.update:
+        _refuse_beside(config, f"{options.update_flag} tunes, and writes into what is loaded", *_AGAINST_UPDATE)
+        # Without one that is loaded for all tests, the caches that tests load for themselves are updated.
+        dump = options.load[-1] if options.load else None
+        return replace(options, dump=dump, on_miss="tune", on_stale="tune")
+    return options
 
 
-def _updating(config: pytest.Config, options: Options) -> Options:
-    """The options of a run that writes into what it loads."""
-    flag = "--autotune-update" if options.update == "all" else f"--autotune-update={options.update}"
-    dump = options.dump if config.getoption("autotune_dump") else None
-    if not options.load and dump is not None:
-        instead = f"write --autotune-load={dump.typed} for the dump"
-        raise pytest.UsageError(f"{flag}: nothing is loaded, so there is nothing to update ({instead})")
-    for name in ("on_miss", "on_stale"):
-        word = config.getoption(f"autotune_{name}")
-        if word not in (None, "", "tune"):
-            option = f"--autotune-{name.replace('_', '-')}={word}"
-            raise pytest.UsageError(f"{flag}: {option} would leave nothing to update (leave one of them out)")
-    if dump is not None and not options.updates:
-        raise pytest.UsageError(
-            f"{flag}: writes into {options.load[-1].typed}, which is loaded, and --autotune-dump={dump.typed} names "
-            "another cache (leave one of them out)"
-        )
-    # Without one that is loaded for all tests, the caches that tests load for themselves are updated.
-    return replace(options, dump=options.load[-1] if options.load else None, on_miss="tune", on_stale="tune")
+def is_distributed(config: pytest.Config) -> bool:
+    """Whether xdist's workers run the tests: this process is one, or their controller."""
+    return hasattr(config, "workerinput") or config.getoption("dist", "no") != "no"
 
 
-def _without_caches(config: pytest.Config, options: Options, mode: Mode) -> Options:
-    """The options of a mode without caches: what the ini file loads is left out, and what is typed is refused."""
-    others = [other.name for other in options.modes if other.without_loaded]
-    for name in ("load", "dump", "update", "max_misses", "fail_on_unused", *others):
-        if config.getoption(f"autotune_{name}"):
-            raise pytest.UsageError(
-                f"--autotune-{name.replace('_', '-')}: {mode.without_caches} (leave one of the two out)"
-            )
-    without = replace(options, load=(), dump=None, max_misses=None, fail_on_unused=False, modes=(mode,))
-    return replace(without, on_miss="tune", on_stale="tune")
+def _refuse_beside(config: pytest.Config, why: str, *names: str) -> None:
+    for name in names:
+        if config.getoption(f"autotune_{name}") not in (None, "", [], "tune"):
+            raise pytest.UsageError(f"--autotune-{name.replace('_', '-')}: {why} (leave one of the two out)")
 
 
-class _Given:
-    """What is given for an option. An empty value on the command line undoes what the ini file says.
-
-    :raises pytest.UsageError: for an ini value that pytest cannot convert.
-    """
-
-    def __init__(self, config: pytest.Config, option: Option) -> None:
-        self.config = config
-        self.option = option
-        self.value: Any = config.getoption(option.ini, None) if option.is_flag else None
-        self.is_typed = self.value is not None
-        #: The flag, or the ini value, as the user spelt it.
-        self.where = option.flag if self.is_typed else f"{option.ini} (ini)"
-        #: What to write in place of a flag that has taken the path after it for its value.
-        self.before_path = f" (before a path, write {option.flag}={option.alone})" if option.alone else ""
-        if not self.is_typed and option.is_ini:
-            self.value = self._in_ini_file()
-
-    @property
-    def text(self) -> str:
-        """The value as text; empty where there is none."""
-        return "" if self.value is None else str(self.value).strip()
-
-    def refused(self, problem: object) -> pytest.UsageError:
-        """The error of a value that makes no sense."""
-        return pytest.UsageError(f"{self.where}: {problem}")
-
-    def _in_ini_file(self) -> Any:
-        try:
-            return self.config.getini(self.option.ini)
-        except (TypeError, ValueError, pytest.UsageError) as error:
-            if INI_TYPES.get(self.option.kind) == NUMBER:
-                # pytest 9.0 and 9.1 take no number in native TOML for a value that may also be text.
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    value = self.config.inicfg[self.option.ini]
-                value = getattr(value, "value", value)
-                if isinstance(value, (int, float)) and not isinstance(value, bool):
-                    return value
-            raise self.refused(error) from None
-
-
-def _paths(given: _Given) -> tuple[CacheArgument, ...]:
-    config, here = given.config, given.config.invocation_params.dir
-    base = here if given.is_typed or config.inipath is None else config.inipath.parent
-    texts = [given.value] if isinstance(given.value, str) else given.value or ()
+def _read(config: pytest.Config, option: Option) -> Any:
+    """The value of an option. An empty one on the command line undoes what the ini file says."""
+    value: Any = config.getoption(option.ini, None) if option.is_flag else None
+    is_typed = value is not None
+    where = option.flag if is_typed else f"{option.ini} (ini)"
     try:
-        return tuple(path_argument(text, base, given.where, here) for text in texts if text)
-    except CacheError as error:
-        raise given.refused(error) from None
+        if not is_typed and option.is_ini:
+            value = _in_ini_file(config, option)
+        if option.kind not in ("path", "paths"):
+            return READERS[option.kind](value, option)
+        here = config.invocation_params.dir
+        base = here if is_typed or config.inipath is None else config.inipath.parent
+        texts = [value] if isinstance(value, str) else value or ()
+        paths = tuple(path_argument(text, base, where, here) for text in texts if text)
+        return paths if option.kind == "paths" else next(iter(paths), None)
+    except (CacheError, TypeError, ValueError, pytest.UsageError) as error:
+        # Such a flag may have taken the path after it for its value.
+        before_path = f" (before a path, write {option.flag}={option.alone})" if option.alone else ""
+        raise pytest.UsageError(f"{where}: {error}{before_path}") from None
 
 
-def _word(given: _Given) -> str:
+def _in_ini_file(config: pytest.Config, option: Option) -> Any:
+    try:
+        return config.getini(option.ini)
+    except TypeError:
+        # Before 9.2, pytest takes no number in native TOML for a value that may also be text.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = config.inicfg[option.ini]
+        value = getattr(value, "value", value)
+        if option.kind in ("seconds", "limit") and type(value) in (int, float):
+            return value
+        raise
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _word(value: object, option: Option) -> str:
     """One of the words that the option's metavar lists; the first one, which may be none, where nothing is given."""
-    words = given.option.metavar.split("|")
-    text = given.text or ("" if given.option.alone else words[0])
+    words = option.metavar.split("|")
+    text = _text(value) or ("" if option.alone else words[0])
     if text and text not in words:
-        raise given.refused(f"expected {' or '.join(words)}, not {text!r}{given.before_path}")
+        raise ValueError(f"expected {' or '.join(words)}, not {text!r}")
     return text
 
 
-def _names(given: _Given) -> tuple[str, ...] | None:
-    parts = given.value.split(",") if given.is_typed else given.value
+def _names(value: str | Sequence[str] | None, option: Option) -> tuple[str, ...] | None:
+    parts = [value] if isinstance(value, str) else value or ()
     names = tuple(name for part in parts for name in part.replace(",", " ").split())
     known = list(TUNERS)
     if not {library_of(name) for name in names} <= set(known):
         known += [entry_point.name for entry_point in third_party_tuners()]
     for name in names:
         if library_of(name) not in known:
-            raise given.refused(f"unknown tuner {name!r} (known: {', '.join(known)})")
+            raise ValueError(f"unknown tuner {name!r} (known: {', '.join(known)})")
     return names or None
 
 
-def _pairs(given: _Given) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    for line in given.value:
-        device, separator, other = (part.strip() for part in line.partition("="))
-        if not (device and separator and other):
-            raise given.refused(f"expected 'DEVICE = OTHER DEVICE', not {line!r}")
-        pairs.append((device, other))
-    return tuple(pairs)
+def _pair(line: str) -> tuple[str, str]:
+    device, _, other = (part.strip() for part in line.partition("="))
+    if not (device and other):
+        raise ValueError(f"expected 'DEVICE = OTHER DEVICE', not {line!r}")
+    return device, other
 
 
-def _seconds(given: _Given) -> float:
-    text = given.text or given.option.default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise given.refused(f"expected a number of seconds, not {text!r}")
-    return seconds
+def _seconds(value: object, option: Option) -> float:
+    text = _text(value) or option.default
+    with suppress(ValueError):
+        if 0 <= (seconds := float(text)) < float("inf"):
+            return seconds
+    raise ValueError(f"expected a number of seconds, not {text!r}")
 
 
-def _by(parse: Callable[[str], Any]) -> Callable[[_Given], Any]:
-    """Reads a value by a parser that raises ValueError for what makes no sense; None where nothing is given."""
-
-    def read(given: _Given) -> Any:
-        try:
-            return parse(given.text) if given.text else None
-        except ValueError as error:
-            raise given.refused(f"{error}{given.before_path}") from None
-
-    return read
+def _by(parse: Callable[[str], Any]) -> Callable[[object, Option], Any]:
+    """Reads a value by a parser of text; None where nothing is given."""
+    return lambda value, option: parse(_text(value)) if _text(value) else None
 
 
-#: How the value of an option is read, by its kind.
-READERS: dict[str, Callable[[_Given], Any]] = {
-    "paths": _paths,
-    "path": lambda given: next(iter(_paths(given)), None),
+#: How the value of an option is read, by its kind; ValueError where it makes no sense.
+READERS: dict[str, Callable[[Any, Option], Any]] = {
     "word": _word,
-    "switch": lambda given: bool(given.value),
+    "switch": lambda value, option: bool(value),
     "names": _names,
-    "lines": lambda given: tuple(given.value),
-    "pairs": _pairs,
+    "lines": lambda value, option: tuple(value or ()),
+    "pairs": lambda value, option: tuple(map(_pair, value or ())),
     "seconds": _seconds,
     "limit": _by(Limit.parse),
     **{mode.name: _by(mode.parse) for mode in MODES},

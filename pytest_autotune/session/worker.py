@@ -1,15 +1,28 @@
-"""The hooks of a process that runs tests: a worker, or the only process of a run."""
+"""The hooks of a process that runs tests: a worker, or the only process of a run.
+
+Between the controller and its workers under xdist pass two messages for each worker, of primitives only, under the key
+``autotune``:
+
+1. ``workerinput``, when the worker is configured (``pytest_configure_node``): a :class:`Task`. Where the controller has
+   none to send, since no option asks for a run, the worker begins one if a test's marker or fixture does.
+2. ``workeroutput``, at the worker's end (``pytest_testnodedown``): the lines of its log that stand in no file which the
+   controller can read, often none. That the key is there says that the worker has ended; a worker that crashed sends
+   nothing. The first one of a run that only tests have asked for begins that run on the controller.
+
+All else is in the files of the run's folder, :mod:`pytest_autotune.workers.events`.
+"""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import shlex
+import socket
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,16 +36,17 @@ from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.run.collected import ProcessFacts
-from pytest_autotune.run.lookup import Lookup, OnMiss, OnStale, Policy
+from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.mode import Beside, Job, Suite
 from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.session import Session
 from pytest_autotune.session import INPUT_KEY, MARKER, marker
-from pytest_autotune.session.completeness import selecting_flag
+from pytest_autotune.session.progress import file_of_worker
 from pytest_autotune.session.values import Options, path_argument
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.events import Log
+from pytest_autotune.workers.events import Log, Others
+from pytest_autotune.workers.locks import Locks, shared_folder
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,51 @@ class WorkerContext:
     folder: Path | None = None
 
 
+@dataclass(frozen=True)
+class Task:
+    """What the controller sends a worker when it starts.
+
+    :param groups: the loaded entries in binary form, or None when nothing is loaded.
+    :param known_kernels: kernels, as ``tuner:kernel``, of which the worker reports whether
+        it imported their module.
+    :param run_folder: where the processes of this run write down what they do; empty where there is no place.
+    :param host: the controller's host; its paths mean nothing on another one.
+    :param run_id: the same for all workers of one run.
+    :param workers: how many workers the controller started.
+    """
+
+    groups: list[tuple[str, str, bytes]] | None = None
+    known_kernels: list[str] | None = None
+    run_folder: str = ""
+    host: str = ""
+    run_id: str = ""
+    workers: int = 1
+
+
+def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> WorkerContext:
+    """What a worker finds, by what its controller sent."""
+    task, worker = Task(**workerinput.get(INPUT_KEY, {})), workerinput["workerid"]
+    shared = shared_folder()
+    folder = shared.run(task.run_id) if task.run_id and shared.path is not None else None
+    is_local = task.host == socket.gethostname()
+    log = Log(Path(task.run_folder) if is_local and task.run_folder else None, worker)
+    if log.folder is None and folder is not None:  # the workers on this machine still read what the others tune
+        log = Log(folder, worker, sends=True)
+    others = Others(log.folder, worker) if folder is not None and log.folder is not None else None
+    locks = Locks(options.wait_timeout, folder=shared.locks)
+    if shared.note:
+        locks.note(shared.note)
+    return WorkerContext(
+        EntryIndex.from_groups(task.groups) if task.groups is not None else None,
+        Coordinator(locks, folder, others),
+        log,
+        known_kernels=task.known_kernels or (),
+        workers=task.workers,
+        progress=Progress(file_of_worker(folder, worker)) if is_local and folder is not None else Progress(),
+        folder=folder,
+    )
+
+
 class TestProcess:
     """Hooks the tuners, knows which test runs, and hands on what is looked up.
 
@@ -69,17 +128,8 @@ class TestProcess:
 
     def __init__(self, config: pytest.Config, options: Options, context: WorkerContext) -> None:
         self._context = context
-        policy = Policy(
-            dumping=options.writes,
-            on_miss=OnMiss(options.on_miss),
-            on_stale=OnStale(options.on_stale),
-            tuners=options.tuners,
-            ignore=options.ignore,
-            aliases=dict(options.device_alias),
-            compile_threads=max(devices.cpu().multiprocessors // context.workers, 1),
-            modes=options.modes,
-            debug=options.debug,
-        )
+        share = max(devices.cpu().multiprocessors // context.workers, 1)
+        policy = replace(options.policy, compile_threads=share)
         #: What was looked up in the current test.
         self.in_this_test: list[Lookup] = []
         self.session = Session(
@@ -154,7 +204,8 @@ class TestProcess:
             return
 
         def jobs() -> Sequence[Job]:
-            is_part = self._deselected > 0 or _is_part(session.config)
+            here, args = session.config.invocation_params.dir, session.config.args
+            is_part = self._deselected > 0 or not all((here / arg).is_dir() for arg in args)
             return self.hooks.prepare(Suite(tuple(tuple(_parts_of(item)) for item in session.items), is_part))
 
         for mode in self._options.modes:
@@ -268,14 +319,6 @@ def _rerun_command(item: pytest.Item, options: Options, flag: str) -> str:
     return shlex.join([*typed, f"{path}{colons}{name}"])
 
 
-def _is_part(config: pytest.Config) -> bool:
-    """Whether the user asked for some of the tests, or for other than whole folders."""
-    if selecting_flag(config):
-        return True
-    typed = config.args_source is pytest.Config.ArgsSource.ARGS
-    return typed and not all((config.invocation_params.dir / arg).is_dir() for arg in config.args)
-
-
 def _parts_of(item: pytest.Item) -> Iterator[object]:
     """What a test calls, as far as pytest knows: its function, its fixtures' and what it is parametrized with."""
     found: Any = item
@@ -295,17 +338,8 @@ def _module_is_imported(name: str) -> bool:
     """
     parts = name.partition(":")[2].split(".")
     for end in range(len(parts) - 1, 0, -1):
-        module = sys.modules.get(".".join(parts[:end]))
-        if module is not None:
-            rest_is_module = (
-                hasattr(module, "__path__") and end < len(parts) - 1 and _submodule_exists(parts[: end + 1])
-            )
-            return not rest_is_module
+        if (module := sys.modules.get(".".join(parts[:end]))) is not None:
+            path = getattr(module, "__path__", None)
+            # Of a package, it may be in a module that is there and was not imported.
+            return end == len(parts) - 1 or path is None or not PathFinder.find_spec(".".join(parts[: end + 1]), path)
     return False
-
-
-def _submodule_exists(parts: list[str]) -> bool:
-    try:
-        return importlib.util.find_spec(".".join(parts)) is not None
-    except (ImportError, ValueError):
-        return False

@@ -6,7 +6,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_autotune.session.completeness import Completeness
 from tests.conftest import Suite
 
 GITHUB = {"GITHUB_ACTIONS": "true"}
@@ -151,25 +150,3 @@ def test_an_error_of_ours_is_a_failed_case_too(serial_suite: Suite) -> None:
     failure = cases(serial_suite)["error_1"].find("failure")
     assert failure is not None
     assert failure.get("message") == "--autotune-report: report.json: cannot be written: Is a directory"
-
-
-@pytest.mark.parametrize(
-    ("status", "maxfail", "failures", "interrupted"),
-    [(2, 0, 0, True), (2, 1, 0, True), (2, 1, 1, False), (2, 2, 1, True), (1, 1, 1, False), (3, 0, 0, True)],
-)
-def test_only_what_is_neither_the_tests_nor_x_interrupts_a_run(
-    pytester: pytest.Pytester, status: int, maxfail: int, failures: int, interrupted: bool
-) -> None:
-    completeness = Completeness(pytester.parseconfig(f"--maxfail={maxfail}"))
-    for _ in range(failures):
-        completeness.saw(pytest.TestReport("a", ("a", 1, "a"), {}, "failed", "why", "call"))
-    assert completeness.was_interrupted(status) is interrupted
-
-
-def test_pytest_html_shows_the_section(serial_outdated: Suite) -> None:
-    pytest.importorskip("pytest_html")
-    serial_outdated.load(GATE, "-ppytest_metadata.plugin", "-ppytest_html.plugin", "--html=report.html")
-
-    page = (serial_outdated.folder / "report.html").read_text()
-    assert "<h2>autotune cache</h2>" in page
-    assert "STALE tests/test_op.py::test_stale - toy:lib.op (M=2): source changed" in page

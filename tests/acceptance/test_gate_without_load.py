@@ -97,10 +97,6 @@ def test_a_run_of_fixtures_alone_is_a_part_of_the_suite(serial_suite: Suite) -> 
     result.stdout.fnmatch_lines(["unused autotune cache entries not judged: --setup-only selects tests"])
 
 
-NO_ENTRIES = "cache.textproto has no entries, so there is nothing to judge (add them with --autotune-update)"
-UPDATE = "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
-
-
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
 def test_a_cache_without_entries_is_not_green_where_no_kernel_asked(serial_suite: Suite, gate: str) -> None:
     serial_suite.write(test_lib="def test_nothing(): pass").cache.write_text("format_version: 1\n")
@@ -108,34 +104,14 @@ def test_a_cache_without_entries_is_not_green_where_no_kernel_asked(serial_suite
     result = serial_suite.load(gate)
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([UPDATE, f"!* {gate.partition('=')[0]}: {NO_ENTRIES} !*"])
+    update = "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
+    result.stdout.fnmatch_lines([update, "!* 0 entries were loaded and not one was asked for !*"])
     skip_all(serial_suite)
     assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED
     if "on-miss" not in gate:
         assert serial_suite.load(gate, "--autotune-update").ret == 0
     assert serial_suite.load().ret == 0, "without a gate"
-
-
-def test_a_cache_without_entries_has_no_unused_ones_and_is_not_green_for_that(serial_suite: Suite, section) -> None:
-    serial_suite.write().cache.write_text("format_version: 1\n")
-
-    result = serial_suite.load("--autotune-fail-on-unused")
-
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert section(result)[0].startswith("MISS 4 problems")
-    result.stdout.fnmatch_lines([f"!* --autotune-fail-on-unused: {NO_ENTRIES} !*"])
-    assert serial_suite.load("--autotune-max-misses=4").ret == 0, "a limit that has judged the misses"
-
-
-def test_an_ini_gate_on_a_cache_without_entries_judges_the_whole_suite_only(serial_suite: Suite) -> None:
-    serial_suite.write(test_lib="def test_nothing(): pass").cache.write_text("format_version: 1\n")
-    serial_suite.pytester.makeini("[pytest]\nautotune_load = cache.textproto\nautotune_max_misses = 0\n")
-
-    result = serial_suite.run()
-
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([f"!* autotune_max_misses (ini): {NO_ENTRIES} !*"])
-    assert serial_suite.run("test_lib.py").ret == 0
+    assert serial_suite.load(gate, "test_lib.py").ret == 0, "a part of a suite"
 
 
 @pytest.mark.parametrize("spelt", ["--autotune-tuners=xla", "autotune_tuners (ini)"])
