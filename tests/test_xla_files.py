@@ -103,17 +103,17 @@ instruction_profiles {
 
 
 def test_a_log_of_several_modules_has_times_failures_and_versions() -> None:
-    read = entries.read_log(LOG + LOG.replace('"aa"', '"bb"').replace("9.10.0", "9.11.0"))
+    profiles, versions = entries.read_log(LOG + LOG.replace('"aa"', '"bb"').replace("9.10.0", "9.11.0"))
 
-    assert read.profiles.keys() == {("ed0e56ab8b2a0ecb", "aa"), ("ed0e56ab8b2a0ecb", "bb")}
-    fast, failed = read.profiles["ed0e56ab8b2a0ecb", "aa"].candidates
+    assert profiles.keys() == {("ed0e56ab8b2a0ecb", "aa"), ("ed0e56ab8b2a0ecb", "bb")}
+    fast, failed = profiles["ed0e56ab8b2a0ecb", "aa"].candidates
     assert (str(fast), fast.time_us) == ("backend=TRITON, block_m=64", 12.5)
     assert (str(failed), failed.failed) == ("backend=CUDNN", "compilation failed: no plan")
-    assert read.versions == {"CUDNN": "9.11.0"}
+    assert versions == {"CUDNN": "9.11.0"}
 
 
 def test_the_log_of_an_h200_has_the_times_of_what_was_tuned_and_tells_each_fusion() -> None:
-    profiles = entries.read_log((DATA / "h200_log.textproto").read_text()).profiles
+    profiles, _ = entries.read_log((DATA / "h200_log.textproto").read_text())
     tuned = files.read((DATA / "h200_new.pb").read_bytes(), False, "h200_new.pb")
     choices = {str(entries.to_entry(entry, H200).choice) for entry in tuned}
 
@@ -130,7 +130,7 @@ def test_the_log_of_an_h200_has_the_times_of_what_was_tuned_and_tells_each_fusio
 
 
 def test_a_legacy_log_reads_as_empty_and_a_torn_one_is_an_error() -> None:
-    assert entries.read_log("logs {\n  fusion_name: 'x'\n}\n").profiles == {}
+    assert entries.read_log("logs {\n  fusion_name: 'x'\n}\n") == ({}, {})
     with pytest.raises(ValueError, match="XLA's tuning log cannot be read"):
         entries.read_log(LOG[:-40])
 

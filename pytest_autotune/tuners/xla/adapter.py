@@ -9,23 +9,17 @@ tunes no program comes from there.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.library import guarded, version_of
+from pytest_autotune.tuners.shared.library import guarded
 from pytest_autotune.tuners.xla import internals
-from pytest_autotune.tuners.xla.internals import Hooked
 
 if TYPE_CHECKING:
     from pytest_autotune.tuners.xla.compilations import Compilations
-
-#: Before this version XLA's folder missed a part of what it tunes (openxla/xla#37902).
-_FIRST_WITH_WHOLE_FOLDER = (0, 9, 1)
 
 
 class Adapter:
@@ -35,7 +29,7 @@ class Adapter:
     acts_without_entries = False
 
     def __init__(self) -> None:
-        self._replaced: list[Hooked] = []
+        self._replaced: list[internals.Function] = []
         self._compilations: Compilations | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
@@ -43,10 +37,8 @@ class Adapter:
         # Most runs never import JAX: until then nothing of this package is needed but this module.
         from pytest_autotune.tuners.xla.compilations import Compilations
 
-        compiling, caching = internals.compile_function(), internals.cache_switch()
-        jaxlib = version_of("jaxlib")
-        if session.index is not None and _numbers(jaxlib) < _FIRST_WITH_WHOLE_FOLDER:
-            raise HookError(f"jaxlib {jaxlib} finds only a part of what is loaded; 0.9.1 or later is needed")
+        functions = internals.hooked_functions()
+        (_, _, compile_and_load), (_, _, asks_cache) = functions
         compilations = Compilations(session)
         process = os.getpid()
 
@@ -54,19 +46,20 @@ class Adapter:
             backend: Any, module: Any, executable_devices: Any, options: Any, host_callbacks: Any
         ) -> Any:
             def compile() -> Any:
-                return compiling.original(backend, module, executable_devices, options, host_callbacks)
+                return compile_and_load(backend, module, executable_devices, options, host_callbacks)
 
             if os.getpid() != process:  # a forked child has no way to report
                 return compile()
             return compilations.watch(compile, backend, executable_devices, options, internals.program_name(module))
 
         def is_cache_used(backend: Any) -> Any:
-            return False if compilations.tunes_on(backend) else caching.original(backend)
+            return False if compilations.tunes_on(backend) else asks_cache(backend)
 
         self._compilations = compilations
-        for hooked, replacement in ((compiling, backend_compile_and_load), (caching, is_cache_used)):
-            self._replaced.append(hooked)
-            setattr(hooked.owner, hooked.name, guarded(replacement, hooked.original, session, "xla"))
+        self._replaced += functions
+        ours: list[Any] = [backend_compile_and_load, is_cache_used]
+        for (owner, name, original), replacement in zip(functions, ours, strict=True):
+            setattr(owner, name, guarded(replacement, original, session, "xla"))
         if internals.is_in_use():
             session.note(
                 "xla: JAX was in use before the tests ran (by a conftest.py or a plugin): what was compiled by then "
@@ -76,8 +69,7 @@ class Adapter:
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         while self._replaced:
-            hooked = self._replaced.pop()
-            setattr(hooked.owner, hooked.name, hooked.original)
+            setattr(*self._replaced.pop())
         if self._compilations is not None:
             self._compilations.close()
 
@@ -90,7 +82,3 @@ class Adapter:
         """Why compilations that may have tuned were bypassed."""
         bypassed = self._compilations.bypassed if self._compilations is not None else ()
         return [f"JAX programs ({reason})" for reason in bypassed]
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])

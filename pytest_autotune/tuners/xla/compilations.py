@@ -15,8 +15,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.library import version_of
 from pytest_autotune.tuners.xla import files, internals, messages
-from pytest_autotune.tuners.xla.entries import KERNELS, NAME, TuningLog, hlo_summary, read_log, to_entry
+from pytest_autotune.tuners.xla.entries import KERNELS, NAME, Profiles, hlo_summary, read_log, to_entry
 from pytest_autotune.tuners.xla.files import XlaEntry
 from pytest_autotune.tuners.xla.outcomes import LoadedEntries
 
@@ -65,7 +65,7 @@ class Compilations:
         self._session = session
         #: Why compilations were bypassed, each reason once.
         self.bypassed: dict[str, None] = {}
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._closing = ExitStack()
         self._number = 0
         self._in_memory: set[bytes] = set()
         self._versions: dict[str, str] = {}
@@ -73,9 +73,7 @@ class Compilations:
 
     def close(self) -> None:
         """Remove what was written for XLA."""
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._closing.close()
 
     def watch(self, compile_it: Callable[[], Any], backend: Any, devices: Any, options: Any, program: str) -> Any:
         """Do one compilation, and report what it looked up.
@@ -155,8 +153,8 @@ class Compilations:
 
     @cached_property
     def _temporary(self) -> Path:
-        self._folder = tempfile.TemporaryDirectory(prefix="pytest-autotune-xla-", ignore_cleanup_errors=True)
-        return Path(self._folder.name)
+        folder = tempfile.TemporaryDirectory(prefix="pytest-autotune-xla-", ignore_cleanup_errors=True)
+        return Path(self._closing.enter_context(folder))
 
     @cached_property
     def _loaded(self) -> LoadedEntries | None:
@@ -185,39 +183,36 @@ class Compilations:
         with self._mutex:
             new = [entry for entry in files.read(dump, False, "XLA's dump") if entry.raw not in self._in_memory]
             self._in_memory.update(entry.raw for entry in new)
-        log = TuningLog({}, {})
+        profiles: Profiles = {}
         try:
-            log = read_log(log_text)
+            profiles, backends = read_log(log_text)
+            self._versions.update(backends)
         except ValueError as error:
             self._session.note(f"xla: {error}; what was tuned has neither times nor op names")
-        self._versions.update(log.versions)
         libraries = [(name, version_of(name)) for name in ("jax", "jaxlib")]
         versions = Versions((*libraries, *sorted(self._versions.items())))
         self._session.versions[NAME] = versions
-        return [self._lookup(entry, compilation, log, versions) for entry in new]
+        return [self._lookup(entry, compilation, profiles, versions) for entry in new]
 
-    def _lookup(self, chosen: XlaEntry, compilation: _Compilation, log: TuningLog, versions: Versions) -> Lookup:
-        judgement = None
+    def _lookup(self, chosen: XlaEntry, compilation: _Compilation, profiles: Profiles, versions: Versions) -> Lookup:
+        outcome, reason, ours = None, "", None
         if self._loaded is not None:
-            judgement = self._loaded.judge(chosen, compilation.device, self._versions)
-            if (ours := judgement.entry) is not None:
-                return Lookup(ours.problem, ours.fingerprint, Outcome.HIT, label=ours.label, entry=ours)
-        profile = log.profiles.get((chosen.device, chosen.hlo))
-        label = hlo_summary(profile.hlo_text) if profile else self._loaded.label_of(chosen) if self._loaded else ""
+            outcome, reason, ours = self._loaded.judge(chosen, compilation.device, self._versions)
+            if ours is not None and outcome is Outcome.HIT:
+                return Lookup(ours.problem, ours.fingerprint, outcome, label=ours.label, entry=ours)
+        profile = profiles.get((chosen.device, chosen.hlo))
+        # XLA's log says nothing of what it did not measure.
+        label = hlo_summary(profile.hlo_text) if profile else ours.label if ours is not None else ""
         entry = to_entry(chosen, compilation.device, profile.candidates if profile else (), label, versions)
         # Where XLA measured nothing it reports nothing of the HLO; the program is known in any case.
         label = entry.label or (f"in {compilation.program}" if compilation.program else "")
-        lookup = Lookup(entry.problem, entry.fingerprint, label=label, entry=entry, tuned=True)
-        return lookup if judgement is None else replace(lookup, outcome=judgement.outcome, reason=judgement.reason)
+        return Lookup(entry.problem, entry.fingerprint, outcome, reason, label=label, entry=entry, tuned=True)
 
 
 def _taken(path: Path) -> bytes:
     """What a file holds, which is then removed; nothing where there is none."""
-    try:
-        data = path.read_bytes()
-        path.unlink()
-    except FileNotFoundError:
-        return b""
+    data = path.read_bytes() if path.exists() else b""
+    path.unlink(missing_ok=True)
     return data
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,11 @@ _DNN = re.compile(r", DNN version: ([^,]*)")
 _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.-]+) = (\(.*?\)|[\w]+\[[^\]]*\](?:\{[^}]*\})?) ([a-z][\w-]*)\((.*)$")
 _SHAPE = re.compile(r"[a-z]\w*\[[^\]]*\]")
 _NUMBER = re.compile(r"(\.\d+)+$")
-_OP_NAME = re.compile(r'metadata=\{[^}]*?op_name="([^"]*)"')
+_OP_NAME = re.compile(r'metadata=\{[^}]*?op_name="([^"/]*)(?:[^"]*(/[^"/]*))?"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 # They move or name data; what is left says what is computed.
 _QUIET = {
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy", "broadcast", "reshape", "transpose",
-    "convert", "fusion", "iota",
+    "constant", "tuple", "get-tuple-element", "bitcast", "copy", "broadcast", "reshape", "transpose", "convert", "iota",
 }  # fmt: skip
 _MAX_OPS = 6
 
@@ -193,11 +192,9 @@ def hlo_summary(text: str) -> str:
     ops, and by the operation of JAX that it came from.
     """
     ops: dict[str, None] = {}
-    quiet: dict[str, None] = {}
     parameters: list[str] = []
-    result = ""
     operands: list[str] = []
-    source = ""
+    result = source = ""
     for line in text.splitlines():
         match = _INSTRUCTION.match(line)
         if match is None:
@@ -213,29 +210,21 @@ def hlo_summary(text: str) -> str:
         if op == "custom-call" and (target := _TARGET.search(rest)):
             op = target[1]
         if op == "fusion":
-            op = _NUMBER.sub("", name)
-            source = source or _jax_operation(rest)
-            quiet[op] = None
-        elif op in _QUIET:
-            quiet[op] = None
-        else:
-            ops[op] = None
+            op, source = _NUMBER.sub("", name), source or _jax_operation(rest)
+        ops[op] = None
     if not result:
         return ""
-    names = list(ops or quiet)
+    names = [op for op in ops if op not in _QUIET] or list(ops)
     label = ", ".join(names[:_MAX_OPS]) + (", …" if len(names) > _MAX_OPS else "")
     inputs = ", ".join(parameters or operands)
     label += f": {inputs} -> {result}" if inputs else f": {result}"
-    return f"{label}; {source}" if source and not ops else label
+    return f"{label}; {source}" if source else label
 
 
 def _jax_operation(rest: str) -> str:
-    """The last part of the path that JAX gave an instruction, with the function that was compiled."""
+    """The function that was compiled, with the last part of the path that JAX gave an instruction."""
     found = _OP_NAME.search(rest)
-    if found is None:
-        return ""
-    first, *others = found[1].split("/")
-    return f"{first}/{others[-1]}" if others else first
+    return "".join(found.groups("")) if found else ""
 
 
 @dataclass(frozen=True)
@@ -246,20 +235,12 @@ class Profile:
     candidates: tuple[Candidate, ...]
 
 
-@dataclass(frozen=True)
-class TuningLog:
-    """What one compilation tuned.
-
-    :param profiles: device fingerprint and HLO fingerprint -> what was measured.
-    :param versions: XLA's name of a backend -> its version, such as ``CUDNN`` -> ``9.10.0``.
-    """
-
-    profiles: Mapping[tuple[str, str], Profile]
-    versions: Mapping[str, str]
+#: Device fingerprint and HLO fingerprint -> what was measured.
+Profiles = dict[tuple[str, str], Profile]
 
 
-def read_log(text: str) -> TuningLog:
-    """The log of one compilation.
+def read_log(text: str) -> tuple[Profiles, dict[str, str]]:
+    """The log of one compilation: what was measured, and XLA's names of backends with their versions.
 
     XLA appends a message for each module, and their one-of-a-kind fields repeat, so
     the text is not that of one message. A legacy log, which names no fingerprints,
@@ -269,10 +250,10 @@ def read_log(text: str) -> TuningLog:
     """
     from google.protobuf import text_format
 
-    profiles: dict[tuple[str, str], Profile] = {}
+    profiles: Profiles = {}
     versions: dict[str, str] = {}
     if re.match(r"\s*logs\s*\{", text):
-        return TuningLog({}, {})
+        return {}, {}
     for part in re.split(r"^(?=device:)", text, flags=re.MULTILINE):
         if not part.strip():
             continue
@@ -286,7 +267,7 @@ def read_log(text: str) -> TuningLog:
             measured = [candidate(p.config, microseconds(p.run_time)) for p in one.config_profiles]
             failed = [candidate(f.config, failed=_failure(f)) for f in one.failed_configs]
             profiles[message.device, one.hlo_fingerprint] = Profile(one.hlo_text, (*measured, *failed))
-    return TuningLog(profiles, versions)
+    return profiles, versions
 
 
 def _failure(failed: messages.Message) -> str:

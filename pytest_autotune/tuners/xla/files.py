@@ -28,19 +28,12 @@ class Layout(Enum):
     NEW = "new"
     LEGACY = "legacy"
 
-    @property
-    def file_message(self) -> str:
-        """The message that a file holds."""
-        return "xla.autotuner.AutotuneCache" if self is Layout.NEW else "xla.AutotuneResults"
 
-    @property
-    def entry_message(self) -> str:
-        """The message that an entry is."""
-        return "xla.autotuner.AutotuneEntry" if self is Layout.NEW else "xla.AutotuneResultsEntry"
-
-    def entries_of(self, file: messages.Message) -> messages.Message:
-        """The entries in the message that a file holds."""
-        return file.entries if self is Layout.NEW else file.results
+#: The message that a file holds, its field of entries, and the message that an entry is.
+_FORMS = {
+    Layout.NEW: ("xla.autotuner.AutotuneCache", "entries", "xla.autotuner.AutotuneEntry"),
+    Layout.LEGACY: ("xla.AutotuneResults", "results", "xla.AutotuneResultsEntry"),
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,7 @@ class XlaEntry:
     @cached_property
     def message(self) -> messages.Message:
         """The entry as a message; it must not be changed."""
-        return messages.parsed(self.layout.entry_message, self.raw)
+        return messages.parsed(_FORMS[self.layout][2], self.raw)
 
     @property
     def device(self) -> str:
@@ -101,7 +94,8 @@ def read(data: bytes, text: bool, where: str) -> tuple[XlaEntry, ...]:
         raise CacheError(where, f"XLA's file version is {message.version}, not {LEGACY_FILE_VERSION}", "make it anew")
     if layout is Layout.NEW and (message.device_scope or message.explicit_version_scope):
         raise CacheError(where, "has a scope for all its entries, which is not known here")
-    found = tuple(XlaEntry(layout, one.SerializeToString(deterministic=True)) for one in layout.entries_of(message))
+    theirs = getattr(message, _FORMS[layout][1])
+    found = tuple(XlaEntry(layout, one.SerializeToString(deterministic=True)) for one in theirs)
     if not all(entry.device and entry.hlo for entry in found):
         raise CacheError(where, "has an entry without a device or an HLO", "is it a file of XLA's autotuning results?")
     return found
@@ -115,11 +109,12 @@ def write(entries: Iterable[XlaEntry], layout: Layout, text: bool) -> bytes:
     one_of_each: dict[tuple[object, ...], XlaEntry] = {}
     for entry in entries:
         one_of_each.setdefault(entry.identity, entry)
-    message = messages.new(layout.file_message)
+    name, field, _ = _FORMS[layout]
+    message = messages.new(name)
     if layout is Layout.LEGACY:
         message.version = LEGACY_FILE_VERSION
     for entry in sorted(one_of_each.values(), key=lambda entry: entry._order):
-        layout.entries_of(message).add().MergeFromString(entry.raw)
+        getattr(message, field).add().MergeFromString(entry.raw)
     return _text(message).encode() if text else bytes(message.SerializeToString(deterministic=True))
 
 
@@ -132,7 +127,7 @@ def _parsed_binary(data: bytes, where: str) -> tuple[Layout, messages.Message]:
         raise CacheError(where, "is not a binary file of XLA's autotuning results", remedy)
     layout = Layout.LEGACY if data[:1] in (b"\x08", b"\x22") else Layout.NEW
     try:
-        return layout, messages.parsed(layout.file_message, data)
+        return layout, messages.parsed(_FORMS[layout][0], data)
     except DecodeError:
         raise CacheError(where, "is damaged: not the binary form of XLA's autotuning results") from None
 
@@ -144,7 +139,7 @@ def _parsed_text(data: bytes, where: str) -> tuple[Layout, messages.Message]:
         remedy = "name it .pb, as XLA does" if data[:1] in (b"\x08", b"\x1a") else ""
         raise CacheError(where, "is not a text file of XLA's autotuning results", remedy)
     layout = Layout.LEGACY if match[1] in (b"version", b"results") else Layout.NEW
-    file = messages.new(layout.file_message)
+    file = messages.new(_FORMS[layout][0])
     try:
         return layout, text_format.Parse(data.decode(), file, descriptor_pool=messages.pool())
     except UnicodeDecodeError:

@@ -5,45 +5,29 @@ from __future__ import annotations
 import importlib
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from pytest_autotune.tuners.shared.library import known
 
-
-@dataclass(frozen=True)
-class Hooked:
-    """A function of JAX that the adapter replaces.
-
-    :param owner: the module that it is looked up in.
-    """
-
-    owner: Any
-    name: str
-    original: Any
+#: The module that a function of JAX is looked up in, its name, and the function.
+Function = tuple[Any, str, Any]
 
 
-def compile_function() -> Hooked:
-    """What every compilation passes that JAX does not take from a cache of its own.
+def hooked_functions() -> tuple[Function, Function]:
+    """What every compilation passes that JAX does not take from a cache of its own, and what is asked before that.
 
-    :raises HookError: when it is not there, or takes other parameters.
+    :raises HookError: when one is not there, or takes other parameters.
     """
     parameters = ["backend", "module", "executable_devices", "options", "host_callbacks"]
-    return _hooked("jax._src.compiler", "backend_compile_and_load", parameters)
+    return (
+        _function("jax._src.compiler", "backend_compile_and_load", parameters),
+        _function("jax._src.compilation_cache", "is_cache_used", ["backend"]),
+    )
 
 
-def cache_switch() -> Hooked:
-    """What is asked before whether programs come from JAX's own cache.
-
-    :raises HookError: when it is not there, or takes other parameters.
-    """
-    return _hooked("jax._src.compilation_cache", "is_cache_used", ["backend"])
-
-
-def _hooked(module: str, name: str, parameters: list[str]) -> Hooked:
+def _function(module: str, name: str, parameters: list[str]) -> Function:
     owner = importlib.import_module(module)
-    function = known(getattr(owner, name, None), name, "jax", parameters, needed="a newer jax is needed")
-    return Hooked(owner, name, function)
+    return owner, name, known(getattr(owner, name, None), name, "jax", parameters, needed="a newer jax is needed")
 
 
 def read_mode() -> Any:

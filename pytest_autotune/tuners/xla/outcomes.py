@@ -17,13 +17,6 @@ from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.tuners.xla.entries import split_description, to_xla, word
 from pytest_autotune.tuners.xla.files import Layout, XlaEntry
 
-_BACKENDS = {
-    "CUDNN": "cuDNN",
-    "TRITON": "Triton",
-    "CUBLASLT": "cuBLASLt",
-    "HIPBLASLT": "hipBLASLt",
-    "MIOPEN": "MIOpen",
-}
 _UNCHANGED = "XLA could not use the choice, or had tuned before it was offered"
 
 
@@ -33,18 +26,6 @@ class Offered:
 
     ours: Entry
     xla: XlaEntry
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What became of one problem.
-
-    :param entry: the loaded entry, for a hit.
-    """
-
-    outcome: Outcome
-    reason: str = ""
-    entry: Entry | None = None
 
 
 class LoadedEntries:
@@ -60,36 +41,30 @@ class LoadedEntries:
         for loaded in self.entries:
             self._of.setdefault((loaded.xla.layout, loaded.xla.hlo), []).append(loaded)
 
-    def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> Judgement:
+    def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> tuple[Outcome, str, Entry | None]:
         """What the entries that were offered say about one that XLA now has in its memory.
 
         :param device: what XLA compiled for.
         :param versions: of the backends of this process, where known.
+        :returns: the outcome, the reason, and the loaded entry for this HLO and device.
         """
         same_hlo = self._of.get((chosen.layout, chosen.hlo), [])
         here = [loaded for loaded in same_hlo if same_device(loaded.xla, chosen)]
         for loaded in here:
             if _same_value(loaded.xla, chosen):
-                return Judgement(Outcome.HIT, entry=loaded.ours)
+                return Outcome.HIT, "", loaded.ours
         if here:
-            return Judgement(Outcome.STALE, _what_changed(here[0], chosen, versions))
+            return Outcome.STALE, _what_changed(here[0], chosen, versions), here[0].ours
         if same_hlo:
-            return Judgement(Outcome.MISMATCH, _other_device(same_hlo, chosen, device))
+            return Outcome.MISMATCH, _other_device(same_hlo, chosen, device), None
         others = {loaded.xla.layout for loaded in self.entries}
         if others and chosen.layout not in others:
-            return Judgement(Outcome.MISS, f"no entry; those that are loaded are of XLA's {_word(others.pop())} format")
-        return Judgement(Outcome.MISS, "no entry for this HLO: new or changed code")
-
-    def label_of(self, chosen: XlaEntry) -> str:
-        """What a loaded entry says of the same HLO, where XLA's log says nothing."""
-        same = self._of.get((chosen.layout, chosen.hlo), [])
-        return next((one.ours.label for one in same if same_device(one.xla, chosen)), "")
+            return Outcome.MISS, f"no entry; those that are loaded are of XLA's {_word(others.pop())} format", None
+        return Outcome.MISS, "no entry for this HLO: new or changed code", None
 
 
 def same_device(one: XlaEntry, other: XlaEntry) -> bool:
     """Whether XLA takes both for entries of one type of device, whatever the version of cuDNN."""
-    if one.layout is Layout.NEW:
-        return one.device == other.device
     return split_description(one.device)[0] == split_description(other.device)[0]
 
 
@@ -113,20 +88,15 @@ def _what_changed(loaded: Offered, chosen: XlaEntry, versions: Mapping[str, str]
         return ", ".join(_legacy_changes(loaded.xla, chosen)) or _UNCHANGED
     if loaded.xla.message.key.environment == chosen.message.key.environment:
         return _UNCHANGED
-    then_versions = dict(loaded.ours.versions.each)
+    then = dict(loaded.ours.versions.each)
     theirs, mine = loaded.xla.message.value, chosen.message.value
     if theirs.optimal_config.backend == mine.optimal_config.backend:
         config = theirs.optimal_config
         name = word(config.DESCRIPTOR.fields_by_name["backend"], config.backend)
-        then_versions.setdefault(name, theirs.optimal_backend_version)
+        then.setdefault(name, theirs.optimal_backend_version)
         versions = {name: mine.optimal_backend_version, **versions}
-    changed = [(name, then_versions[name], now) for name, now in versions.items() if name in then_versions]
-    # Several emitters go by the version of Triton that they are built with, whose name comes first.
-    named: dict[tuple[str, str], str] = {}
-    for name, then, now in sorted(changed, key=lambda one: ("EMITTER" in one[0], one[0])):
-        if then != now:
-            named.setdefault((then, now), _BACKENDS.get(name, name))
-    differences = ", ".join(f"{name} {_short(then)} -> {_short(now)}" for (then, now), name in named.items())
+    changed = [name for name, now in sorted(versions.items()) if then.get(name, now) != now]
+    differences = ", ".join(f"{name} {_short(then[name])} -> {_short(versions[name])}" for name in changed)
     return f"XLA codegen changed: {differences}" if differences else "XLA codegen changed"
 
 
@@ -147,12 +117,9 @@ def _other_device(same_hlo: list[Offered], chosen: XlaEntry, device: Device) -> 
     others = sorted({str(loaded.ours.problem.device) for loaded in same_hlo})
     if others != [str(device)]:
         return f"tuned on {', '.join(others)}, running on {device}"
-    then, now = same_hlo[0].xla.device, chosen.device
-    if chosen.layout is Layout.LEGACY:
-        pairs = zip(split_description(then)[0].split(", "), split_description(now)[0].split(", "), strict=False)
-        differing = [f"{a} -> {b}" for a, b in pairs if a != b]
-        return f"XLA tells this {device.name} from the one it was tuned on: {', '.join(differing)}"
-    return f"XLA tells this {device.name} from the one it was tuned on: device fingerprint {then} -> {now}"
+    then, now = (split_description(entry.device)[0].split(", ") for entry in (same_hlo[0].xla, chosen))
+    differing = ", ".join(f"{a} -> {b}" for a, b in zip(then, now, strict=False) if a != b)
+    return f"XLA tells this {device.name} from the one it was tuned on: {differing}"
 
 
 def _word(layout: Layout) -> str:
