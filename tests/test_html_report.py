@@ -67,7 +67,7 @@ def test_the_page_loads_nothing_and_may_run_its_own_script_alone() -> None:
 def test_the_verdict_is_there_without_the_script() -> None:
     page = to_html(summary())
     assert '<p id="verdict" class="failed">maximum allowed autotune cache misses exceeded: 2 &gt; 0</p>' in page
-    assert "<noscript><p>1 hit, 1 miss, 1 stale, 3 tuned." in page
+    assert "<noscript><p>1 hit, 1 miss, 1 stale; 3 tuned in 4.5s." in page
 
 
 def test_a_run_that_asked_for_nothing_has_not_passed() -> None:

@@ -140,8 +140,10 @@ def _kind_of(was: Entry, now: Entry, otherwise: ChangeKind) -> ChangeKind:
     return otherwise if _same_result(was, now) else ChangeKind.CHOICE
 
 
-def winner(entry: Entry) -> Candidate | None:
+def winner(entry: Entry | None) -> Candidate | None:
     """The candidate that an entry stands for: its choice, or the fastest where all times are the result."""
+    if entry is None:
+        return None
     if entry.choice is not None:
         return entry.choice
     usable = [(one.time_us, number) for number, one in enumerate(entry.candidates) if not one.failed]

@@ -250,8 +250,8 @@ class Verify(Mode):
         gate = replace(gate, limit=limit.text)
         late = sum(number for (_, why), number in why_not.items() if why == TIME_OVER)
         failure = skipped = ""
-        if limit.exceeded_by(slower, raced):
-            failure = f"maximum allowed drift of autotune choices exceeded: {limit.compared(slower, raced)}"
+        if compared := limit.exceeded_by(slower, raced):
+            failure = f"maximum allowed drift of autotune choices exceeded: {compared}"
         elif not raced and not (failure := asked_nothing(result)):
             if late:
                 late_choices = counted(late, "choice")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.model import is_named, library_of
@@ -16,8 +17,8 @@ class Limit:
     """How many of some things, such as misses, a run may have: a count, or a percentage of all of them."""
 
     text: str
-    count: int | None = None
-    percent: Decimal | None = None
+    allowed: Decimal
+    is_share: bool
 
     @classmethod
     def parse(cls, text: str) -> Limit:
@@ -25,31 +26,16 @@ class Limit:
 
         :raises ValueError: for anything else, a negative number or more than 100 %.
         """
-        text = text.strip()
-        problem = f"expected a count such as 0, or a percentage such as 5%, not {text!r}"
-        try:
-            if text.endswith("%"):
-                percent = Decimal(text[:-1].strip())
-                if not (percent.is_finite() and 0 <= percent <= 100):
-                    raise ValueError(problem)
-                return cls(text, percent=percent)
-            count = int(text)
-        except (InvalidOperation, ValueError):
-            raise ValueError(problem) from None
-        if count < 0:
-            raise ValueError(problem)
-        return cls(text, count=count)
+        found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?) *%", text.strip(), re.ASCII)
+        if found is None or (found[2] and Decimal(found[2]) > 100):
+            raise ValueError(f"expected a count such as 0, or a percentage such as 5%, not {text!r}")
+        return cls(text.strip(), Decimal(found[1] or found[2]), is_share=not found[1])
 
-    def exceeded_by(self, number: int, of: int) -> bool:
-        """Whether ``number`` out of ``of`` is more than this allows; exact, never rounded."""
-        if self.percent is None:
-            assert self.count is not None
-            return number > self.count
-        return Decimal(number) * 100 > self.percent * of
-
-    def compared(self, number: int, of: int) -> str:
-        """What was compared, in words: ``"3 > 2"`` or ``"3 of 20 > 5%"``."""
-        return f"{number} > {self.text}" if self.percent is None else f"{number} of {of} > {self.text}"
+    def exceeded_by(self, number: int, of: int) -> str:
+        """How ``number`` out of ``of`` is more than this allows, ``"3 > 2"``; empty where it is not; never rounded."""
+        if self.is_share:
+            return f"{number} of {of} > {self.text}" if number * 100 > self.allowed * of else ""
+        return f"{number} > {self.text}" if number > self.allowed else ""
 
 
 def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unloaded: str = "") -> Gate:
@@ -58,21 +44,10 @@ def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unl
     :param limit: None where the user has set none.
     :param unloaded: what is wrong with judging a run that loads nothing; nothing is where a test has loaded something.
     """
-    gate = _judged(result, limit, fail_on_unused)
-    if unloaded and not gate.failure and not result.is_judged:
-        return replace(gate, failure=unloaded, skipped="", is_usage_error=True)
-    return gate
-
-
-def _judged(result: Result, limit: Limit | None, fail_on_unused: bool) -> Gate:
-    gate = Gate(limit.text if limit is not None else "", fail_on_unused=fail_on_unused)
-    judged = [*(["misses"] if limit is not None else []), *(["unused entries"] if fail_on_unused else [])]
-    if not judged:
-        # Where each miss fails its test, a run without one is judged by that as well.
-        is_error = Outcome.MISS in result.request.refused and not result.request.updates
-        if is_error and not result.is_judged:
-            return replace(gate, skipped="autotune cache misses not judged: nothing was loaded")
-        return replace(gate, failure=asked_nothing(result)) if is_error else gate
+    # Where each miss fails its test, a run without one is judged by that as well.
+    refuses = Outcome.MISS in result.request.refused and not result.request.updates
+    judged = ["misses"] if limit is not None or refuses else []
+    judged += ["unused entries"] if fail_on_unused else []
     why_not = ""
     if not result.is_judged:
         why_not = "nothing was loaded"
@@ -80,17 +55,21 @@ def _judged(result: Result, limit: Limit | None, fail_on_unused: bool) -> Gate:
         why_not = "this run updates the cache that it loads"
     elif result.collected.interrupted:
         why_not = "the run was interrupted"
-    if why_not:
-        return replace(gate, skipped=f"autotune cache {' and '.join(judged)} not judged: {why_not}")
-    failures = _misses(result, limit) if limit is not None else []
-    if not failures and (nothing := asked_nothing(result)):
-        failures.append(nothing)
-    if fail_on_unused:
-        if result.incomplete:
-            why_not = f"unused autotune cache entries not judged: {result.incomplete}"
-        elif result.unused:
-            failures.append(f"{_entries_were(len(result.unused))} loaded and not asked for (--autotune-fail-on-unused)")
-    return replace(gate, failure="; ".join(failures), skipped=why_not)
+    gate = Gate(limit.text if limit is not None else "", fail_on_unused=fail_on_unused)
+    failures: list[str] = []
+    if judged and why_not:
+        gate = replace(gate, skipped=f"autotune cache {' and '.join(judged)} not judged: {why_not}")
+    elif judged:
+        failures += [(_misses(result, limit) if limit is not None else "") or asked_nothing(result)]
+        if fail_on_unused and result.incomplete:
+            gate = replace(gate, skipped=f"unused autotune cache entries not judged: {result.incomplete}")
+        elif fail_on_unused and result.unused:
+            failures += [f"{_entries_were(len(result.unused))} loaded and not asked for (--autotune-fail-on-unused)"]
+    if any(failures):
+        return replace(gate, failure="; ".join(filter(None, failures)))
+    if unloaded and not result.is_judged:
+        return replace(gate, failure=unloaded, skipped="", is_usage_error=True)
+    return gate
 
 
 def asked_nothing(result: Result) -> str:
@@ -113,16 +92,15 @@ def asked_nothing(result: Result) -> str:
     return f"{_entries_were(result.unasked)} loaded and not one was asked for{f' ({why})' if why else ''}"
 
 
-def _misses(result: Result, limit: Limit) -> list[str]:
+def _misses(result: Result, limit: Limit) -> str:
     # Who loads a tuner's entries wants it hooked; else the gate would pass for want of lookups.
     wanted = {library_of(name) for name in result.request.tuners or result.covered}
     if unhooked := [tuner for tuner, _ in result.unhooked if library_of(tuner) in wanted]:
-        return [f"requested tuner could not be hooked: {', '.join(unhooked)}"]
+        return f"requested tuner could not be hooked: {', '.join(unhooked)}"
     if result.without_adapter:
-        return [f"entries are loaded, and no adapter is installed for {', '.join(result.without_adapter)}"]
-    if limit.exceeded_by(result.misses, result.problems):
-        return [f"maximum allowed autotune cache misses exceeded: {limit.compared(result.misses, result.problems)}"]
-    return []
+        return f"entries are loaded, and no adapter is installed for {', '.join(result.without_adapter)}"
+    exceeded = limit.exceeded_by(result.misses, result.problems)
+    return f"maximum allowed autotune cache misses exceeded: {exceeded}" if exceeded else ""
 
 
 def _entries_were(number: int) -> str:

@@ -14,7 +14,10 @@ from pytest_autotune.report.naming import process
 from pytest_autotune.run.result import Dump, Result
 from pytest_autotune.run.rows import Row
 
-FORMAT_VERSION = 1
+#: Of a row.
+_AS_THEY_ARE = (
+    "label", "reason", "moved_from", "tuned", "failed", "unrecorded", "fallback", "disturbed", "tuning_seconds",
+)  # fmt: skip
 
 
 def to_json(result: Result) -> str:
@@ -25,7 +28,7 @@ def to_json(result: Result) -> str:
 def to_mapping(result: Result) -> dict[str, Any]:
     """The result as plain values, in the order of the documented schema."""
     return {
-        "format_version": FORMAT_VERSION,
+        "format_version": 1,
         "complete": not result.incomplete,
         "incomplete_reason": result.incomplete,
         "counts": result.counts,
@@ -77,10 +80,8 @@ def _dump(result: Result, dump: Dump) -> dict[str, Any]:
 
 
 def _change(change: Change) -> dict[str, Any]:
-    sides = {"old": change.old, "new": change.new}
-    won = {side: winner(entry) if entry is not None else None for side, entry in sides.items()}
-    choices = {side: candidate_mapping(one) if one is not None else None for side, one in won.items()}
-    return {"kind": change.kind.value, **problem_mapping(change.entry.problem), **choices}
+    sides = {"old": candidate_mapping(winner(change.old)), "new": candidate_mapping(winner(change.new))}
+    return {"kind": change.kind.value, **problem_mapping(change.entry.problem), **sides}
 
 
 def _conflict(disagreement: Disagreement) -> dict[str, Any]:
@@ -103,19 +104,11 @@ def _lookup(result: Result, row: Row) -> dict[str, Any]:
     return {
         "outcome": row.outcome.value if row.outcome else None,
         **problem_mapping(row.problem),
-        "label": row.label,
-        "reason": row.reason,
+        **{name: getattr(row, name) for name in _AS_THEY_ARE},
         "nearest": dict(row.nearest),
-        "moved_from": row.moved_from,
         "tests": list(row.tests),
-        "tuned": row.tuned,
-        "failed": row.failed,
-        "unrecorded": row.unrecorded,
-        "fallback": row.fallback,
-        "disturbed": row.disturbed,
-        "tuning_seconds": row.tuning_seconds,
         "searches": [{"test": test, "seconds": seconds} for test, seconds in row.searches],
-        "choice": candidate_mapping(row.choice) if row.choice else None,
+        "choice": candidate_mapping(row.choice),
         "candidates": [candidate_mapping(candidate) for candidate in row.candidates],
         **{key: value for one in of_modes for key, value in one.data.items()},
     }
@@ -131,8 +124,10 @@ def plain_values(values: tuple[Value, ...]) -> dict[str, Any]:
     return {value.name: value.value for value in values}
 
 
-def candidate_mapping(candidate: Candidate) -> dict[str, Any]:
+def candidate_mapping(candidate: Candidate | None) -> dict[str, Any] | None:
     """A candidate as plain values."""
+    if candidate is None:
+        return None
     plain: dict[str, Any] = {"params": plain_values(candidate.params)}
     for name in ("id", "time_us", "failed", "label"):
         if (value := getattr(candidate, name)) not in ("", None):

@@ -18,11 +18,11 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import NOT_COVERED, Cost, by_kernel, by_test, findings
 from pytest_autotune.report.hints import hints
 from pytest_autotune.report.naming import changed, described
-from pytest_autotune.report.terminal import facts, notes
+from pytest_autotune.report.terminal import facts, notes, settled, verdict
 from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Result
 
-_OUTCOMES = ("hit", "miss", "stale", "mismatch", "uncacheable")
+_SIGNS = {"failed": "❌", "passed": "✅", "unjudged": "❔"}
 #: The titles of tables, by the word of their rows, where they are not that word.
 _TITLES = dict.fromkeys(NOT_COVERED, "Not covered") | {
     "UNTRACKED": "Tuned without passing the plugin",
@@ -77,19 +77,11 @@ def _lines(result: Result, shown: int) -> Iterator[str]:
 
 def _head(result: Result) -> Iterator[str]:
     """Whether the run failed and why, the counts, and what it was."""
-    yield from (f"\n❌ **{code(failure)}**" for failure in result.failures)
-    if result.gate.limit and not result.failures and not result.gate.skipped:
-        yield f"\n✅ **within the limit of {code(result.gate.limit)} misses**"
-    if result.gate.skipped:
-        yield f"\n{code(result.gate.skipped)}"
+    state, why = verdict(result)
+    yield f"\n{_SIGNS[state]} **{code(why, _LONGEST_LINE)}**"
     yield from (f"\n{code(hint, _LONGEST_LINE)}" for hint in hints(result))
-    yield ""
-    names = [*_OUTCOMES, "untracked", "tuned", "unused"]
-    known = [name for name in names if result.is_judged or result.counts[name] or name not in _OUTCOMES]
-    yield from _table(names, [[str(result.counts[name]) if name in known else "" for name in names]])
+    yield from (f"\n{code(line.text)}" for line in settled(result) if line.text != why)
     yield from (f"\n{word}: {code(text, _LONGEST_LINE)}" for word, text in facts(result))
-    if result.saved_seconds >= 0.1:
-        yield f"\nAbout {seconds(result.saved_seconds)} of tuning saved."
 
 
 def _tables(result: Result, shown: int) -> Iterator[str]:

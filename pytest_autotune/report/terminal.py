@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.model import Entry
 from pytest_autotune.report.findings import findings
 from pytest_autotune.report.hints import hints
 from pytest_autotune.report.naming import disagreed, noun, replaced
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Finding
-from pytest_autotune.run.result import Dump, Result
+from pytest_autotune.run.result import Result
 from pytest_autotune.run.rows import Row
 
 #: What is counted, in words that are not the name of the count.
@@ -48,45 +47,28 @@ def section(result: Result, verbosity: int) -> list[Line]:
     went wrong, and counts with what mends them when not all is well, ``-v`` every row and a table by tuner. Rows that
     fail the gate are there in any case.
     """
-    nothing_judged = bool(result.gate.limit and not result.problems)
-    bad = bool(result.misses or result.unused or result.unhooked or result.notes or result.gate.failure)
-    bad = bad or bool(result.counts["unrecorded"])
+    is_quiet, is_blamed = verbosity < 0, any(gate.failure for gate in (result.gate, *result.gates_of_modes))
+    shown = [one for one in findings(result, each=verbosity > 0) if not is_quiet or (is_blamed and one.fails)]
+    lines = [*(_by_tuner(result) if verbosity > 0 else ()), *_rows(shown, verbosity)]
+    if is_quiet and result.gate.failure:
+        lines += _unhooked(result)
     errors = [Line(f" {error}", "ERROR", "red") for error in result.errors]
-    skipped = [Line(why) for why in (result.gate.skipped, *(gate.skipped for gate in result.gates_of_modes)) if why]
-    if verbosity < 0:
-        blamed = [*_rows(result, verbosity), *_unhooked(result)] if result.gate.failure else []
-        words = {one.word for one in result.findings if one.fails}
-        is_blamed = any(gate.failure for gate in result.gates_of_modes)
-        blamed += _rows(result, verbosity, words) if words and is_blamed and not blamed else []
-        if verbosity < -1:
-            return [*blamed, *errors]
-        came_to = [*settled(result, with_counts=bad or nothing_judged)]
-        hint = [*map(Line, hints(result))] if bad or nothing_judged else []
-        noted = [note for note in _noted(result) if note not in blamed]
-        return [*blamed, *_crashes(result), *noted, *_refused_prune(result), *came_to, *hint, *errors, *skipped]
-    lines: list[Line] = []
-    if verbosity > 0:
-        lines += _by_tuner(result)
-    lines += _rows(result, verbosity)
-    lines += _notes(result, verbosity)
-    for mode in result.sections:
-        lines += map(Line, [*mode.notes, *(mode.details if verbosity > 0 else ())])
-    lines += settled(result)
-    lines += _modes(result)
-    lines += errors
-    lines += map(Line, hints(result))
-    return [*lines, *skipped]
+    if verbosity < -1:
+        return [*lines, *errors]
+    lines += [note for note in _notes(result, verbosity) if note not in lines]
+    nothing_judged = result.gate.limit and not result.problems
+    is_bad = result.misses or result.unused or result.unhooked or result.notes or result.gate.failure
+    has_more = bool(not is_quiet or is_bad or nothing_judged or result.counts["unrecorded"])
+    lines += [*settled(result, with_counts=has_more), *(() if is_quiet else _modes(result)), *errors]
+    lines += map(Line, hints(result) if has_more else ())
+    return [*lines, *(Line(gate.skipped) for gate in (result.gate, *result.gates_of_modes) if gate.skipped)]
 
 
-def _rows(result: Result, verbosity: int, words: Collection[str] = ()) -> Iterator[Line]:
-    """What is to be known in rows, the first ones of each kind.
-
-    :param words: those of the rows that are shown; none: all.
-    """
+def _rows(found: Sequence[Finding], verbosity: int) -> Iterator[Line]:
+    """What is to be known in rows, the first ones of each kind."""
     by_word: defaultdict[str, list[Finding]] = defaultdict(list)
-    for found in findings(result, each=verbosity > 0):
-        if found.word in words or not words:
-            by_word[found.word].append(found)
+    for one in found:
+        by_word[one.word].append(one)
     for word, rows in by_word.items():
         shown = rows if verbosity > 0 else rows[:SHOWN]
         for row in shown:
@@ -129,6 +111,25 @@ def _noted(result: Result) -> Iterator[Line]:
 def _notes(result: Result, verbosity: int) -> Iterator[Line]:
     yield from _crashes(result)
     yield from _noted(result)
+    if verbosity >= 0:
+        yield from _of_entries(result)
+    if verbosity > 0:
+        for disagreement in result.merged.disagreements:
+            choices, kept = disagreed(disagreement)
+            yield Line(f" {choices} - kept {kept}", "CONFLICT")
+        for worker, seconds in result.collected.waited_s.items():
+            if seconds >= 0.1:
+                yield Line(f"{worker} waited {seconds:.1f}s for other workers' tunings")
+    if result.incomplete and result.request.prune:
+        yield Line(f"nothing was pruned, the run was not complete: {result.incomplete}", color="yellow")
+    elif result.incomplete and verbosity > 0 and (result.loaded or result.dump):
+        yield Line(f"unused entries not checked: {result.incomplete}")
+    for mode in result.sections:
+        yield from map(Line, [*(mode.notes if verbosity >= 0 else ()), *(mode.details if verbosity > 0 else ())])
+
+
+def _of_entries(result: Result) -> Iterator[Line]:
+    """What is to be known of entries that were used, replaced or left out."""
     for (then, now), hits in result.other_versions.items():
         tells = f" ({'; '.join(result.request.tells)})" if result.request.tells else ""
         yield Line(f"{counted(hits, 'hit')}, tuned with {then}; this run has {now}{tells}")
@@ -137,29 +138,34 @@ def _notes(result: Result, verbosity: int) -> Iterator[Line]:
     for device, other in result.aliases:
         yield Line(f"{device} used entries of {other} (autotune_device_alias)")
     if result.left_out and result.dump is not None:
-        yield _left_out(result.left_out, result.dump)
+        of = Counter(str(entry.problem.device) for entry in result.left_out)
+        devices = "; ".join(f"{number} for {device}" for device, number in sorted(of.items()))
+        are = counted(len(result.left_out), "loaded entry is", "loaded entries are")
+        them = "it" if len(result.left_out) == 1 else "them"
+        yield Line(f"{are} not in {result.dump.path}: no test asked for {them} ({devices})")
     if result.replaced:
         yield Line(replaced(result.replaced), color="yellow")
     if result.merged.disagreements:
-        yield Line(
-            f"{counted(len(result.merged.disagreements), 'problem')} tuned more than once with different choices"
-        )
-    if verbosity > 0:
-        for disagreement in result.merged.disagreements:
-            choices, kept = disagreed(disagreement)
-            yield Line(f" {choices} - kept {kept}", "CONFLICT")
-        for worker, seconds in result.collected.waited_s.items():
-            if seconds >= 0.1:
-                yield Line(f"{worker} waited {seconds:.1f}s for other workers' tunings")
-    yield from _refused_prune(result)
-    if result.incomplete and not result.request.prune and verbosity > 0 and (result.loaded or result.dump):
-        yield Line(f"unused entries not checked: {result.incomplete}")
+        several = counted(len(result.merged.disagreements), "problem")
+        yield Line(f"{several} tuned more than once with different choices")
 
 
 def notes(result: Result) -> list[str]:
     """What is to be known of a run beside its rows, for other forms of the result: the same words as here."""
     lines = [*_unhooked(result), *_notes(result, 1)]
     return list(dict.fromkeys(line.word + line.text for line in lines))
+
+
+def verdict(result: Result) -> tuple[str, str]:
+    """Whether the run is ``"passed"``, ``"failed"`` or ``"unjudged"``, and what is to be read first."""
+    if result.failures:
+        return "failed", "; ".join(result.failures)
+    if result.gate.skipped and not (result.dump is not None and result.dump.written):
+        return "unjudged", result.gate.skipped
+    if result.gate.limit and not result.gate.skipped:
+        return "passed", f"within the limit of {result.gate.limit} misses"
+    came_to = "; ".join(line.text for line in settled(result)) or NO_LOOKUPS
+    return "passed" if result.rows and not result.to_update else "unjudged", came_to
 
 
 def facts(result: Result) -> Iterator[tuple[str, str]]:
@@ -177,19 +183,6 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
             yield name, "; ".join(filter(None, [mode.about, *mode.lines]))
     if result.incomplete:
         yield "Not complete", result.incomplete
-
-
-def _left_out(entries: Sequence[Entry], dump: Dump) -> Line:
-    of = Counter(str(entry.problem.device) for entry in entries)
-    devices = "; ".join(f"{number} for {device}" for device, number in sorted(of.items()))
-    are = counted(len(entries), "loaded entry is", "loaded entries are")
-    them = "it" if len(entries) == 1 else "them"
-    return Line(f"{are} not in {dump.path}: no test asked for {them} ({devices})")
-
-
-def _refused_prune(result: Result) -> Iterator[Line]:
-    if result.incomplete and result.request.prune:
-        yield Line(f"nothing was pruned, the run was not complete: {result.incomplete}", color="yellow")
 
 
 def _by_tuner(result: Result) -> Iterator[Line]:

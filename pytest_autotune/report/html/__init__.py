@@ -25,7 +25,7 @@ from pytest_autotune.report.findings import by_kernel, by_test, findings
 from pytest_autotune.report.hints import hints
 from pytest_autotune.report.json_report import to_mapping
 from pytest_autotune.report.naming import readable
-from pytest_autotune.report.terminal import NO_LOOKUPS, facts, notes, settled
+from pytest_autotune.report.terminal import facts, notes, settled, verdict
 from pytest_autotune.run.result import Result
 from pytest_autotune.run.rows import Row
 
@@ -34,7 +34,7 @@ def to_html(result: Result) -> str:
     """The result as an HTML document."""
     here = files(__name__)
     page, style, script = ((here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js"))
-    state, why = _verdict(result)
+    state, why = verdict(result)
     data = json.dumps(page_data(result), ensure_ascii=False, separators=(",", ":"))
     parts = {
         "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'",
@@ -42,23 +42,11 @@ def to_html(result: Result) -> str:
         "script": script,
         "state": state,
         "verdict": html.escape(one_line(why)),
-        "counts": html.escape(", ".join(f"{count} {name}" for name, count in result.counts.items() if count)),
+        "counts": html.escape("; ".join(line.text for line in settled(result))),
         # Nothing in it ends the script element or begins a comment.
         "data": plain_json(data).replace("<", "\\u003c"),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
-
-
-def _verdict(result: Result) -> tuple[str, str]:
-    """A word for the page's style, and what is to be read first."""
-    if result.failures:
-        return "failed", "; ".join(result.failures)
-    if result.gate.skipped and not (result.dump is not None and result.dump.written):
-        return "unjudged", result.gate.skipped
-    if result.gate.limit and not result.gate.skipped:
-        return "passed", f"within the limit of {result.gate.limit} misses"
-    came_to = "; ".join(line.text for line in settled(result)) or NO_LOOKUPS
-    return "passed" if result.rows and not result.to_update else "unjudged", came_to
 
 
 def page_data(result: Result) -> dict[str, Any]:
