@@ -266,7 +266,7 @@ class TestFunctionAdapter(AdapterConformance):
         return float(config)
 
     def forget(self) -> None:
-        function.MEMORIES.now.chosen.clear()
+        function.MEMORIES[-1].chosen.clear()
 
     def searches(self) -> int:
         return TestFunctionAdapter._searches

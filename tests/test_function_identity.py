@@ -13,13 +13,9 @@ import pytest
 
 import pytest_autotune
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.model import Value
 from pytest_autotune.run.lookup import Lookup
-from pytest_autotune.tuners.function.choosing import how_measured, how_searched
+from pytest_autotune.tuners import function
 from pytest_autotune.tuners.function.identity import _digests, source_text
-from pytest_autotune.tuners.function.plan import as_strategy
-from pytest_autotune.tuners.function.space import as_space
-from pytest_autotune.tuners.function.tuner import TUNER
 from pytest_autotune.tuners.measuring.how import Measuring
 from tests.sessions import a_session
 from tests.test_function_tuner import AS_TOLD, no_gpu
@@ -31,9 +27,10 @@ __all__ = ["no_gpu"]
 def looked_up() -> Any:
     """The lookups of a run that sees what the process's tuner does."""
     run, lookups = a_session()
-    layer = TUNER.memories.attach(run)
+    adapter = function.Adapter()
+    adapter.hook(function, run)
     yield lookups
-    TUNER.memories.detach(layer)
+    adapter.unhook()
 
 
 def chosen(run: Any, key: Any = None, **options: Any) -> Any:
@@ -216,16 +213,6 @@ def test_options_of_numba_that_are_compiled_in_belong_to_the_source(looked_up: l
     assert len(set(sources)) == len(looked_up) == 4
 
 
-@dataclass(frozen=True)
-class Halves:
-    """A strategy of one's own."""
-
-    part: int
-
-    def batches(self, space: Any, at_a_time: int) -> Any:
-        yield list(space)[: self.part]
-
-
 def told(call: Any) -> float:
     return float(call())
 
@@ -234,31 +221,29 @@ def another(call: Any) -> float:
     return float(call()) * 2
 
 
-QUICK: dict[str, Any] = {"warmup_ms": 0, "measure_ms": 0, "min_runs": 1, "max_runs": 1}
+QUICK: dict[str, Any] = {"measure_ms": 0, "min_runs": 1, "max_runs": 1}
 
 
 def measured(**how: Any) -> dict[str, Any]:
     return {"measuring": Measuring(**{**QUICK, **how})}
 
 
+def drawn(trials: int, seed: int) -> dict[str, Any]:
+    return {"strategy": pytest_autotune.Random(trials=trials, seed=seed)}
+
+
 @pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (measured(), measured(clock=told)),
-        (measured(clock=told), measured(clock=another)),
-        ({"strategy": "exhaustive"}, {"strategy": pytest_autotune.Optuna(trials=2)}),
-        ({"strategy": pytest_autotune.Optuna(trials=1)}, {"strategy": pytest_autotune.Optuna(trials=2)}),
-        ({"strategy": pytest_autotune.Optuna(trials=2)}, {"strategy": pytest_autotune.Optuna(trials=2, seed=1)}),
-        ({"strategy": Halves(1)}, {"strategy": Halves(2)}),
-    ],
+    "others",
+    [[measured(), measured(clock=told), measured(clock=another)], [{}, drawn(1, 0), drawn(2, 0), drawn(2, 1)]],
+    ids=["clock", "strategy"],
 )
-def test_what_is_measured_and_which_part_of_the_space_belongs_to_the_choice(one: Any, other: Any) -> None:
-    assert how_tuned(**one) == how_tuned(**one)
-    assert how_tuned(**one) != how_tuned(**other)
+def test_what_is_measured_and_which_part_of_the_space_belongs_to_the_choice(
+    looked_up: list[Lookup], others: list[dict[str, Any]]
+) -> None:
+    for options in [*others, *others]:
+        chosen(other, **options)
 
-
-def how_tuned(strategy: Any = "exhaustive", measuring: Any = Measuring()) -> list[Value]:  # noqa: B008
-    return [*how_measured(measuring, False), *how_searched(as_strategy(strategy), as_space([1, 2, 4]))]
+    assert len({lookup.fingerprint for lookup in looked_up}) == len(looked_up) == len(others)
 
 
 def test_the_examples_cache_has_the_fingerprint_of_its_numba_kernel(

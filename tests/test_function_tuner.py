@@ -25,10 +25,11 @@ import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Value
 from pytest_autotune.run.lookup import Lookup, Outcome
+from pytest_autotune.tuners import function
 from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
 from pytest_autotune.tuners.function.plan import Optuna, Random, processor_of
 from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, product
-from pytest_autotune.tuners.function.tuner import FunctionTuner
+from pytest_autotune.tuners.function.tuner import loss, tune
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.how import Measuring
 from tests.sessions import a_session, verifying
@@ -43,14 +44,16 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_autotune.devices.current_gpu", lambda: None)
 
 
-@pytest.fixture
-def tuner() -> FunctionTuner:
-    """A tuner with a memory of its own."""
-    return FunctionTuner()
+@pytest.fixture(autouse=True)
+def memory() -> Iterator[function.Memory]:
+    """The tuner has a memory of the test's own."""
+    function.MEMORIES.append(function.Memory())
+    yield function.MEMORIES[-1]
+    del function.MEMORIES[-1]
 
 
 #: A measurement by the usual clock, as short as can be.
-QUICK = Measuring(warmup_ms=0, measure_ms=0, min_runs=1, max_runs=1)
+QUICK = Measuring(measure_ms=0, min_runs=1, max_runs=1)
 
 
 def identity(config: Any) -> Any:
@@ -60,10 +63,10 @@ def identity(config: Any) -> Any:
 # Spaces
 
 
-def test_a_list_yields_the_callers_own_objects(tuner: FunctionTuner) -> None:
+def test_a_list_yields_the_callers_own_objects() -> None:
     configs = [{"BLOCK": 16}, {"BLOCK": 8}]
 
-    chosen = tuner.tune("k", space=configs, run=lambda config: config["BLOCK"], measuring=AS_TOLD)
+    chosen = tune("k", space=configs, run=lambda config: config["BLOCK"], measuring=AS_TOLD)
 
     assert chosen is configs[1]
 
@@ -113,9 +116,9 @@ def test_the_digest_of_a_space_is_of_its_configurations_in_any_order_and_form() 
 
 
 @pytest.mark.parametrize("space", ["ab", 5, [object()], [{1: 2}]])
-def test_what_cannot_be_a_space_is_refused(tuner: FunctionTuner, space: Any) -> None:
+def test_what_cannot_be_a_space_is_refused(space: Any) -> None:
     with pytest.raises(TypeError, match="space="):
-        tuner.tune("k", space=space, run=identity)
+        tune("k", space=space, run=identity)
 
 
 @pytest.mark.parametrize(
@@ -129,11 +132,9 @@ def test_what_cannot_be_a_space_is_refused(tuner: FunctionTuner, space: Any) -> 
         ),
     ],
 )
-def test_a_space_that_cannot_be_searched_names_the_kernel_and_the_cause(
-    tuner: FunctionTuner, space: Any, cause: str
-) -> None:
+def test_a_space_that_cannot_be_searched_names_the_kernel_and_the_cause(space: Any, cause: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"function:lib.gemm: {cause}")):
-        tuner.tune("lib.gemm", space=space, run=identity)
+        tune("lib.gemm", space=space, run=identity)
 
 
 # Keys
@@ -148,46 +149,43 @@ def test_coarser_keys() -> None:
 
 
 @pytest.mark.parametrize("value", [{1}, {"a": [1]}, object()], ids=["set", "dict", "object"])
-def test_a_key_without_a_stable_form_still_gets_a_choice(tuner: FunctionTuner, value: object) -> None:
-    assert tuner.tune("lib.gemm", space=[1, 2], run=lambda config: None, key={"m": value}, device="cpu") in (1, 2)
+def test_a_key_without_a_stable_form_still_gets_a_choice(value: object) -> None:
+    assert tune("lib.gemm", space=[1, 2], run=lambda config: None, key={"m": value}, device="cpu") in (1, 2)
 
 
-def test_no_name_that_utf8_cannot_encode_comes_into_a_cache(tuner: FunctionTuner) -> None:
+def test_no_name_that_utf8_cannot_encode_comes_into_a_cache() -> None:
     """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
-    run, lookups = a_session(dumping=True)
-    tuner.memories.attach(run)
-    for value in (1, (1,)):
-        tuner.tune("lib.gemm", space=[1, 2], run=identity, key={"\ud800": value}, device="cpu")
+    with a_session_of(dumping=True) as lookups:
+        for value in (1, (1,)):
+            tune("lib.gemm", space=[1, 2], run=identity, key={"\ud800": value}, device="cpu")
     assert [lookup.outcome for lookup in lookups] == [Outcome.UNCACHEABLE] * len(lookups)
     for kernel, space in (("lib.\ud800", [1, 2]), ("lib.gemm", [{"\ud800": 1}, {"\ud800": 2}])):
         with pytest.raises(TypeError, match="UTF-8"):
-            tuner.tune(kernel, space=space, run=identity, device="cpu")
+            tune(kernel, space=space, run=identity, device="cpu")
 
 
-def test_the_loss_of_a_coarser_key_is_measured_at_the_exact_size(tuner: FunctionTuner) -> None:
+def test_the_loss_of_a_coarser_key_is_measured_at_the_exact_size() -> None:
     arguments: dict[str, Any] = {
         "space": [{"BLOCK": 1}, {"BLOCK": 2}, {"BLOCK": 3}],
         "run": lambda config: {1: 10.0, 2: 8.0, 3: 20.0}[config["BLOCK"]],
         "measuring": AS_TOLD,
     }
 
-    loss = tuner.loss({"BLOCK": 1}, **arguments)
+    found = loss({"BLOCK": 1}, **arguments)
 
-    assert loss.share == 0.25
-    assert str(loss.best) == "BLOCK=2"
-    assert tuner.loss({"BLOCK": 2}, **arguments).share == 0.0
+    assert found.share == 0.25
+    assert str(found.best) == "BLOCK=2"
+    assert loss({"BLOCK": 2}, **arguments).share == 0.0
     with pytest.raises(ValueError, match="not in the space"):
-        tuner.loss({"BLOCK": 4}, **arguments)
+        loss({"BLOCK": 4}, **arguments)
     with pytest.raises(TuningError, match="BLOCK=1 cannot be used here: wrong result"):
-        tuner.loss({"BLOCK": 1}, verify=lambda config, result: config["BLOCK"] != 1, **arguments)
+        loss({"BLOCK": 1}, verify=lambda config, result: config["BLOCK"] != 1, **arguments)
 
 
 # Failures
 
 
-def test_named_errors_and_wrong_results_disqualify_a_candidate_and_other_errors_end_the_search(
-    tuner: FunctionTuner,
-) -> None:
+def test_named_errors_and_wrong_results_disqualify_a_candidate_and_other_errors_end_the_search() -> None:
     def run(config: int) -> float:
         if config == 1:
             raise MemoryError("too much shared memory")
@@ -199,40 +197,39 @@ def test_named_errors_and_wrong_results_disqualify_a_candidate_and_other_errors_
         return config != 3
 
     space = [1, 2, 3, 4, 5]
-    assert tuner.tune("k", space=space, run=run, verify=verify, invalid=MemoryError, measuring=AS_TOLD) == 4
+    assert tune("k", space=space, run=run, verify=verify, invalid=MemoryError, measuring=AS_TOLD) == 4
     with pytest.raises(MemoryError):
-        tuner.tune("strict", space=space, run=run, verify=verify, measuring=AS_TOLD)
-    assert tuner.tune("lax", space=space, run=run, strict=False, measuring=AS_TOLD) == 3
+        tune("strict", space=space, run=run, verify=verify, measuring=AS_TOLD)
+    assert tune("lax", space=space, run=run, strict=False, measuring=AS_TOLD) == 3
 
 
-def test_a_failure_that_names_a_path_that_is_not_utf8_leaves_the_tuning_recorded(tuner: FunctionTuner) -> None:
+def test_a_failure_that_names_a_path_that_is_not_utf8_leaves_the_tuning_recorded() -> None:
     def run(config: int) -> float:
         if config == 1:
             raise InvalidConfiguration("cannot open '/tmp/\udcff'")
         return float(config)
 
-    lookup = recorded(tuner=tuner, space=[1, 2, 3], run=run)
+    lookup = recorded(space=[1, 2, 3], run=run)
 
     assert lookup.entry is not None
     assert lookup.entry.candidates[0].failed == r"cannot open '/tmp/\udcff'"
 
 
-def test_problems_that_cannot_be_kept_are_counted_by_what_is_stable_of_their_keys(tuner: FunctionTuner) -> None:
-    run, lookups = a_session(dumping=True)
-    tuner.memories.attach(run)
-    for n in (1, 2, 1):
-        tuner.tune("k", space=[1, 2], run=identity, key={"n": n, "what": object()}, measuring=AS_TOLD, device="cpu")
+def test_problems_that_cannot_be_kept_are_counted_by_what_is_stable_of_their_keys() -> None:
+    with a_session_of(dumping=True) as lookups:
+        for n in (1, 2, 1):
+            tune("k", space=[1, 2], run=identity, key={"n": n, "what": object()}, measuring=AS_TOLD, device="cpu")
 
     assert {str(lookup.problem) for lookup in lookups} == {"function:k (n=1)", "function:k (n=2)"}
 
 
-def test_a_clock_that_gives_no_time_fails_the_candidate(tuner: FunctionTuner) -> None:
+def test_a_clock_that_gives_no_time_fails_the_candidate() -> None:
     clock = Measuring(clock=lambda call: [float("nan")] if call() == 1 else 5.0)
 
-    assert tuner.tune("k", space=[1, 2], run=identity, measuring=clock) == 2
+    assert tune("k", space=[1, 2], run=identity, measuring=clock) == 2
 
 
-def test_nothing_is_chosen_when_the_device_no_longer_works(tuner: FunctionTuner, monkeypatch: Any) -> None:
+def test_nothing_is_chosen_when_the_device_no_longer_works(monkeypatch: Any) -> None:
     def broken(self: Any) -> None:
         raise RuntimeError("an illegal memory access was encountered\nmore")
 
@@ -242,28 +239,26 @@ def test_nothing_is_chosen_when_the_device_no_longer_works(tuner: FunctionTuner,
 
     told = r"function:k: the device no longer works after config=1 \(the launch failed\): an illegal memory access"
     with pytest.raises(TuningError, match=told):
-        tuner.tune("k", space=[1, 2], run=run)
+        tune("k", space=[1, 2], run=run)
 
 
 # Measuring
 
 
-def test_a_candidate_is_reset_before_each_run_set_up_before_each_measurement_and_checked_once(
-    tuner: FunctionTuner,
-) -> None:
+def test_a_candidate_is_reset_before_each_run_set_up_before_each_measurement_and_checked_once() -> None:
     seen: list[str] = []
 
     def note(what: str, config: Any, *result: Any) -> None:
         seen.append(what)
 
-    tuner.tune(
+    tune(
         "k",
         space=[1, 2],
         run=lambda config: time.sleep(0.01 * config**3) or seen.append("run"),
         setup=partial(note, "setup"),
         reset=partial(note, "reset"),
         verify=partial(note, "verify"),
-        measuring=Measuring(warmup_ms=0, measure_ms=0, min_runs=2),
+        measuring=Measuring(measure_ms=0, min_runs=2),
     )
 
     assert seen[:8] == ["setup", "reset", "run", "verify"] * 2
@@ -273,19 +268,22 @@ def test_a_candidate_is_reset_before_each_run_set_up_before_each_measurement_and
     assert seen[8:11] == ["setup", "reset", "run"]
 
 
-def test_a_benchmark_of_the_callers_own_measures_each_candidate_once_and_is_taken_as_it_is(
-    tuner: FunctionTuner,
-) -> None:
+def test_a_benchmark_of_the_callers_own_measures_each_candidate_once_and_is_taken_as_it_is() -> None:
     times = {1: iter([100.4]), 2: iter([100.0]), 3: iter([200.0])}
 
-    chosen = tuner.tune("k", space=[1, 2, 3], run=lambda config: next(times[config]), measuring=AS_TOLD)
+    chosen = tune("k", space=[1, 2, 3], run=lambda config: next(times[config]), measuring=AS_TOLD)
 
     assert chosen == 2
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"min_runs": 0}, {"min_runs": 5, "max_runs": 4}, {"warmup_ms": -1}, {"flush_l2": True, "clock": lambda call: 1.0}],
+    [
+        {"min_runs": 0},
+        {"min_runs": 5, "max_runs": 4},
+        {"measure_ms": -1},
+        {"flush_l2": True, "clock": lambda call: 1.0},
+    ],
 )
 def test_measuring_that_makes_no_sense_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"expected|flush_l2"):
@@ -295,7 +293,7 @@ def test_measuring_that_makes_no_sense_is_refused(wrong: Any) -> None:
 # Compiling
 
 
-def test_on_a_cpu_nothing_is_measured_while_the_compilers_run(tuner: FunctionTuner) -> None:
+def test_on_a_cpu_nothing_is_measured_while_the_compilers_run() -> None:
     compiling: list[int] = []
     beside: list[int] = []
 
@@ -308,7 +306,7 @@ def test_on_a_cpu_nothing_is_measured_while_the_compilers_run(tuner: FunctionTun
         beside.extend(compiling)
         return float(config)
 
-    tuner.tune("k", space=[1, 2, 3], run=run, compile=compile, measuring=AS_TOLD)
+    tune("k", space=[1, 2, 3], run=run, compile=compile, measuring=AS_TOLD)
 
     assert beside == []
 
@@ -316,10 +314,11 @@ def test_on_a_cpu_nothing_is_measured_while_the_compilers_run(tuner: FunctionTun
 # Strategies
 
 
-def test_optuna_searches_part_of_a_large_space_and_the_same_part_every_time() -> None:
+def test_optuna_searches_part_of_a_large_space_and_the_same_part_every_time(memory: function.Memory) -> None:
     pytest.importorskip("optuna")
 
     def search() -> tuple[Any, list[int]]:
+        memory.chosen.clear()
         asked: list[int] = []
 
         def run(config: dict[str, int]) -> float:
@@ -328,7 +327,7 @@ def test_optuna_searches_part_of_a_large_space_and_the_same_part_every_time() ->
                 raise InvalidConfiguration("odd")
             return 1.0 + abs(config["a"] - 12) + abs(config["b"] - 3)
 
-        chosen = FunctionTuner().tune(
+        chosen = tune(
             "k",
             space=product(a=range(64), b=range(64), where=lambda config: config["a"] != 5),
             run=run,
@@ -345,52 +344,51 @@ def test_optuna_searches_part_of_a_large_space_and_the_same_part_every_time() ->
     assert abs(chosen["a"] - 12) + abs(chosen["b"] - 3) < 40
 
 
-def test_a_random_search_measures_the_same_part_of_a_space_every_time() -> None:
+def test_a_random_search_measures_the_same_part_of_a_space_every_time(memory: function.Memory) -> None:
     def search() -> list[int]:
+        memory.chosen.clear()
         asked: list[int] = []
 
         def run(config: int) -> float:
             asked.append(config)
             return float(config)
 
-        FunctionTuner().tune("k", space=range(100), run=run, strategy=Random(trials=7), measuring=AS_TOLD)
+        tune("k", space=range(100), run=run, strategy=Random(trials=7), measuring=AS_TOLD)
         return asked
 
     assert search() == search()
     assert len(set(search())) == 7
 
 
-def test_without_optuna_the_search_says_what_to_install(tuner: FunctionTuner, monkeypatch: Any) -> None:
+def test_without_optuna_the_search_says_what_to_install(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
 
     with pytest.raises(TuningError, match=r"pip install 'pytest-autotune\[search\]'"):
-        tuner.tune("k", space=[1, 2], run=identity, strategy=Optuna(trials=1), measuring=AS_TOLD)
+        tune("k", space=[1, 2], run=identity, strategy=Optuna(trials=1), measuring=AS_TOLD)
 
 
-def test_an_unknown_strategy_is_refused(tuner: FunctionTuner) -> None:
+def test_an_unknown_strategy_is_refused() -> None:
     with pytest.raises(TypeError, match="strategy="):
-        tuner.tune("k", space=[1, 2], run=identity, strategy="guess")
+        tune("k", space=[1, 2], run=identity, strategy="guess")
 
 
 # Fingerprints
 
 
 @contextmanager
-def a_session_of(tuner: FunctionTuner, *entries: Entry, **policy: Any) -> Iterator[list[Lookup]]:
+def a_session_of(*entries: Entry, **policy: Any) -> Iterator[list[Lookup]]:
     """What a run is told of this tuner meanwhile."""
     run, lookups = a_session(entries or None, **policy)
-    layer = tuner.memories.attach(run)
-    try:
-        yield lookups
-    finally:
-        tuner.memories.detach(layer)
+    adapter = function.Adapter()
+    adapter.hook(function, run)
+    yield lookups
+    adapter.unhook()
 
 
-def recorded(*, tuner: FunctionTuner | None = None, **request: Any) -> Lookup:
+def recorded(**request: Any) -> Lookup:
     """What a run was told of one call."""
-    tuner = tuner or FunctionTuner()
-    with a_session_of(tuner) as lookups:
-        tuner.tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, "device": "cpu", **request})
+    with a_session_of() as lookups:
+        tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, "device": "cpu", **request})
     return lookups[-1]
 
 
@@ -409,9 +407,8 @@ def test_a_function_that_was_not_read_from_a_file_has_no_source_and_that_is_told
     of_lambda = recorded(run=unread, measuring=QUICK)
 
     assert names(of_lambda) == ["space"]
-    assert of_lambda.label == "fingerprint: space only"
-    assert recorded(run=unread, version="2").label == "fingerprint: space and version only"
-    assert recorded(source=[identity, unread]).label == "fingerprint: without a source that cannot be read"
+    assert of_lambda.label == "fingerprint: without a source that cannot be read"
+    assert recorded(source=[identity, unread]).label == of_lambda.label
 
 
 def test_a_file_is_read_again_when_it_changes_and_its_line_ends_do_not_matter(tmp_path: Path) -> None:
@@ -464,7 +461,7 @@ def test_the_device_is_the_cpu_where_no_gpu_is_used_and_what_the_caller_says() -
 # Memory
 
 
-def test_without_a_run_a_problem_is_tuned_once_in_the_process_and_each_key_by_itself(tuner: FunctionTuner) -> None:
+def test_without_a_run_a_problem_is_tuned_once_in_the_process_and_each_key_by_itself() -> None:
     runs: list[int] = []
 
     def run(config: int) -> float:
@@ -472,11 +469,11 @@ def test_without_a_run_a_problem_is_tuned_once_in_the_process_and_each_key_by_it
         return float(config)
 
     for m in (1, 2, 1, 2):
-        assert tuner.tune("k", key={"m": m}, space=[1, 2], run=run, measuring=AS_TOLD) == 1
+        assert tune("k", key={"m": m}, space=[1, 2], run=run, measuring=AS_TOLD) == 1
     assert len(runs) == 4
 
 
-def test_threads_that_ask_at_once_tune_once(tuner: FunctionTuner) -> None:
+def test_threads_that_ask_at_once_tune_once() -> None:
     runs: list[int] = []
     barrier = threading.Barrier(4)
 
@@ -487,7 +484,7 @@ def test_threads_that_ask_at_once_tune_once(tuner: FunctionTuner) -> None:
 
     def ask() -> None:
         barrier.wait()
-        tuner.tune("k", space=[1, 2], run=run, measuring=AS_TOLD)
+        tune("k", space=[1, 2], run=run, measuring=AS_TOLD)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -498,18 +495,16 @@ def test_threads_that_ask_at_once_tune_once(tuner: FunctionTuner) -> None:
     assert sorted(runs) == [1, 2]
 
 
-def test_a_tuning_inside_a_tuning_works(tuner: FunctionTuner) -> None:
+def test_a_tuning_inside_a_tuning_works() -> None:
     def outer(config: int) -> float:
-        return config + tuner.tune("inner", space=[1, 2], run=identity, measuring=AS_TOLD)
+        return config + tune("inner", space=[1, 2], run=identity, measuring=AS_TOLD)
 
-    run, lookups = a_session()
-    tuner.memories.attach(run)
-
-    assert tuner.tune("outer", space=[5, 4], run=outer, measuring=AS_TOLD) == 4
+    with a_session_of() as lookups:
+        assert tune("outer", space=[5, 4], run=outer, measuring=AS_TOLD) == 4
     assert sorted(lookup.problem.kernel for lookup in lookups) == ["inner", "outer"]
 
 
-def test_a_search_leaves_random_numbers_as_they_were(tuner: FunctionTuner) -> None:
+def test_a_search_leaves_random_numbers_as_they_were() -> None:
     numpy = pytest.importorskip("numpy")
     torch = pytest.importorskip("torch")
 
@@ -526,11 +521,11 @@ def test_a_search_leaves_random_numbers_as_they_were(tuner: FunctionTuner) -> No
     seeded()
     without = draw()
     seeded()
-    tuner.tune("k", space=[1, 2], run=run, measuring=AS_TOLD)
+    tune("k", space=[1, 2], run=run, measuring=AS_TOLD)
     assert draw() == without
     seeded()
     with pytest.raises(TuningError):
-        tuner.tune("f", space=[1, 2], run=run, verify=lambda config, result: False, measuring=AS_TOLD)
+        tune("f", space=[1, 2], run=run, verify=lambda config, result: False, measuring=AS_TOLD)
     assert draw() == without
 
 
@@ -571,16 +566,16 @@ assert kernel(5, scale=3) == 30 and len(seen) == before
 # Races of loaded choices
 
 
-def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Any]:
+def hit(choice: Any, **request: Any) -> tuple[Any, Any]:
     """What a call gets whose loaded choice is raced, and the verdict; its entry is a search's, with this choice."""
-    with a_session_of(tuner, dumping=True) as lookups:
-        tuner.tune("k", **request)
+    with a_session_of(dumping=True) as lookups:
+        tune("k", **request)
     entry = lookups[0].entry
     assert entry is not None
     entry = dataclasses.replace(entry, choice=Candidate(params=(Value("config", choice),)))
     mode = verifying()
-    with a_session_of(tuner, entry, modes=(mode,)) as lookups:
-        found = tuner.tune("k", **request)
+    with a_session_of(entry, modes=(mode,)) as lookups:
+        found = tune("k", **request)
     [lookup] = lookups
     assert (lookup.outcome, lookup.tuned) == (Outcome.HIT, False)
     [verdict] = mode.verdicts
@@ -588,7 +583,7 @@ def hit(tuner: FunctionTuner, choice: Any, **request: Any) -> tuple[Any, Any]:
 
 
 def test_a_loaded_choice_is_raced_by_the_clock_of_the_host_and_used_all_the_same(
-    tuner: FunctionTuner, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_ns = [0]
 
@@ -598,10 +593,10 @@ def test_a_loaded_choice_is_raced_by_the_clock_of_the_host_and_used_all_the_same
     monkeypatch.setattr(
         "pytest_autotune.tuners.measuring.clocks.time", SimpleNamespace(perf_counter_ns=lambda: now_ns[0])
     )
-    request = {"space": [0.5, 1.0], "run": run, "measuring": Measuring(measure_ms=5, warmup_ms=0)}
+    request = {"space": [0.5, 1.0], "run": run, "measuring": Measuring(measure_ms=5)}
 
-    slow, slower = hit(tuner, 1.0, **request)
-    fast, good = hit(tuner, 0.5, **request)
+    slow, slower = hit(1.0, **request)
+    fast, good = hit(0.5, **request)
 
     assert (slow, fast) == (1.0, 0.5)
     assert slower.slower == 1.0
@@ -617,7 +612,7 @@ class Tensor:
 
 
 @pytest.mark.parametrize("fails", ["compiling", "at its first run", "in the race", "in the caller's benchmark"])
-def test_nothing_that_a_kernel_works_on_outlives_the_tuning(tuner: FunctionTuner, fails: str) -> None:
+def test_nothing_that_a_kernel_works_on_outlives_the_tuning(fails: str) -> None:
     runs: list[int] = []
 
     def fail(config: int, tensor: Tensor) -> None:
@@ -626,7 +621,7 @@ def test_nothing_that_a_kernel_works_on_outlives_the_tuning(tuner: FunctionTuner
         except LookupError as cause:
             raise InvalidConfiguration("too large") from cause
 
-    def tune(tensor: Tensor) -> weakref.ref[Tensor]:
+    def tuned(tensor: Tensor) -> weakref.ref[Tensor]:
         def compile(config: int) -> Tensor:
             return fail(2, tensor) or tensor if config == 2 and fails == "compiling" else tensor
 
@@ -636,12 +631,12 @@ def test_nothing_that_a_kernel_works_on_outlives_the_tuning(tuner: FunctionTuner
                 fail(config, tensor)
 
         measuring = Measuring(clock=lambda call: (call(), 1.0)[1]) if "benchmark" in fails else QUICK
-        tuner.tune(fails, space=[1, 2, 3], compile=compile, run=run, measuring=measuring)
+        tune(fails, space=[1, 2, 3], compile=compile, run=run, measuring=measuring)
         return weakref.ref(tensor)
 
     gc.disable()
     try:
-        tensor = tune(Tensor())
+        tensor = tuned(Tensor())
         assert tensor() is None
     finally:
         gc.enable()

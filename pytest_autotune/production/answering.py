@@ -107,9 +107,9 @@ def _fits(call: Any, config: Any) -> bool:
 def hook_function(module: ModuleType) -> None:
     """Answer for hand-written kernels.
 
-    :param module: :mod:`pytest_autotune.tuners.function.choosing`.
+    :param module: :mod:`pytest_autotune.tuners.function.tuner`.
     """
-    choosing: Any = module
+    tuner: Any = module
 
     def shipped(request: Any) -> Any:
         problem, space = request.problem, request.plan.space
@@ -121,7 +121,7 @@ def hook_function(module: ModuleType) -> None:
             Asked("function", problem.kernel, plain_key(problem.key), on),
             lambda choice: space.find(choice.params),
             space,
-            lambda configuration: not choosing.why_unusable(request, configuration),
+            lambda configuration: not tuner.why_unusable(request, configuration),
         )
 
-    choosing.shipped = shipped
+    tuner.shipped = shipped

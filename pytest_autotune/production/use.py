@@ -269,7 +269,7 @@ def _hook() -> None:
         from pytest_autotune.production import answering
 
         wrapt.register_post_import_hook(answering.hook_triton, "triton.runtime.autotuner")
-        wrapt.register_post_import_hook(answering.hook_function, "pytest_autotune.tuners.function.choosing")
+        wrapt.register_post_import_hook(answering.hook_function, "pytest_autotune.tuners.function.tuner")
 
 
 def new_picker() -> Any:

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from pytest_autotune.tuners.function import MEMORIES, Memory
 from pytest_autotune.tuners.function.space import TuningError
-from pytest_autotune.tuners.function.tuner import FunctionTuner
+from pytest_autotune.tuners.function.tuner import loss, tune
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.how import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import Race
@@ -58,26 +59,29 @@ def test_add_one(autotune_cache, n):
 """
 
 
-@pytest.fixture
-def tuner() -> FunctionTuner:
-    return FunctionTuner()
+@pytest.fixture(autouse=True)
+def memory() -> Iterator[None]:
+    """The tuner has a memory of the test's own."""
+    MEMORIES.append(Memory())
+    yield
+    del MEMORIES[-1]
 
 
 @pytest.mark.parametrize("flush_l2", [False, True])
-def test_torch_events_time_the_kernel_and_not_the_launch(tuner: FunctionTuner, flush_l2: bool) -> None:
+def test_torch_events_time_the_kernel_and_not_the_launch(flush_l2: bool) -> None:
     import torch
 
     x = torch.randn(4096, 4096, device="cuda")
     sizes = [4096, 256]
 
-    chosen = tuner.tune(
+    chosen = tune(
         "k",
         space=sizes,
         run=lambda size: x[:size, :size] @ x[:size, :size],
         verify=lambda size, result: result.shape == (size, size),
         measuring=Measuring(clock="torch", flush_l2=flush_l2),
     )
-    loss = tuner.loss(
+    found = loss(
         4096,
         space=sizes,
         run=lambda size: x[:size, :size] @ x[:size, :size],
@@ -85,12 +89,12 @@ def test_torch_events_time_the_kernel_and_not_the_launch(tuner: FunctionTuner, f
     )
 
     assert chosen == 256
-    assert loss.share > 5
-    assert 1 < (loss.best.time_us or 0) < 1000
-    assert (loss.choice.time_us or 0) < 100_000
+    assert found.share > 5
+    assert 1 < (found.best.time_us or 0) < 1000
+    assert (found.choice.time_us or 0) < 100_000
 
 
-def test_cupy_events_compilers_in_threads_and_wrong_results(tuner: FunctionTuner) -> None:
+def test_cupy_events_compilers_in_threads_and_wrong_results() -> None:
     cupy = pytest.importorskip("cupy")
     n = 1 << 20
     x, y = cupy.ones(n, dtype=cupy.float32), cupy.empty(n, dtype=cupy.float32)
@@ -103,7 +107,7 @@ def test_cupy_events_compilers_in_threads_and_wrong_results(tuner: FunctionTuner
     def run(config: dict[str, int], kernel: Any) -> None:
         kernel((n // 256,), (256,), (x, y, n, config["rounds"]))
 
-    chosen = tuner.tune(
+    chosen = tune(
         "k",
         space={"step": [1, 2], "rounds": [0, 2000]},
         run=run,
@@ -174,7 +178,7 @@ except pytest_autotune.TuningError as error:
     assert "function:k: the device no longer works after config=16" in output
 
 
-def test_nothing_is_tuned_while_a_graph_is_captured(tuner: FunctionTuner) -> None:
+def test_nothing_is_tuned_while_a_graph_is_captured() -> None:
     import torch
 
     x = torch.zeros(16, device="cuda")
@@ -183,16 +187,16 @@ def test_nothing_is_tuned_while_a_graph_is_captured(tuner: FunctionTuner) -> Non
     with torch.cuda.graph(graph):
         x.add_(1)
         with pytest.raises(TuningError, match="while a CUDA graph is captured"):
-            tuner.tune("k", space=[1, 2], run=lambda config: x.add_(config))
+            tune("k", space=[1, 2], run=lambda config: x.add_(config))
 
 
-def test_a_search_leaves_random_numbers_of_the_gpu_as_they_were(tuner: FunctionTuner) -> None:
+def test_a_search_leaves_random_numbers_of_the_gpu_as_they_were() -> None:
     import torch
 
     torch.cuda.manual_seed(1)
     without = torch.rand(4, device="cuda")
     torch.cuda.manual_seed(1)
-    tuner.tune("k", space=[10, 10000], run=lambda config: torch.rand(config, device="cuda"))
+    tune("k", space=[10, 10000], run=lambda config: torch.rand(config, device="cuda"))
 
     assert torch.equal(torch.rand(4, device="cuda"), without)
 

@@ -15,8 +15,9 @@ from common import machine, median, table
 
 from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.session import Session
+from pytest_autotune.tuners import function
 from pytest_autotune.tuners.function.space import product
-from pytest_autotune.tuners.function.tuner import FunctionTuner
+from pytest_autotune.tuners.function.tuner import tune
 from pytest_autotune.tuners.measuring.how import Measuring
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
@@ -65,19 +66,18 @@ def cached_calls() -> list[tuple[str, str]]:
     rows = []
     for name, space in spaces.items():
         for where in ("outside pytest", "in a run"):
-            tuner = FunctionTuner()
-            if where == "in a run":
-                tuner.memories.attach(Session(Policy(), None, Coordinator(Locks(1.0)), lambda lookup: None))
+            run_of = Session(Policy(), None, Coordinator(Locks(1.0)), lambda lookup: None)
+            function.MEMORIES.append(function.Memory(run_of if where == "in a run" else None))
 
-            def call(space: Any = space, tuner: Any = tuner) -> Any:
-                return tuner.tune("gemm", key=KEY, space=space(), run=run, measuring=Measuring(clock=clock))
+            def call(space: Any = space) -> Any:
+                return tune("gemm", key=KEY, space=space(), run=run, measuring=Measuring(clock=clock))
 
             call()
             rows.append((f"{name}, {where}", f"{per_call_us(call):.1f}"))
-    tuner = FunctionTuner()
+    function.MEMORIES.append(function.Memory())
 
     def with_device() -> Any:
-        return tuner.tune("gemm", key=KEY, space=made_once, run=run, device="cpu", measuring=Measuring(clock=clock))
+        return tune("gemm", key=KEY, space=made_once, run=run, device="cpu", measuring=Measuring(clock=clock))
 
     with_device()
     rows.append(("space made once, device= said", f"{per_call_us(with_device):.1f}"))
@@ -104,7 +104,8 @@ def on_the_gpu() -> list[tuple[str, str]]:
             kernel((config["blocks"],), (config["threads"],), (x, y, x.size))
 
         started = time.perf_counter()
-        FunctionTuner().tune(
+        function.MEMORIES.append(function.Memory())
+        tune(
             "saxpy",
             space={"unroll": [1, 2, 4, 8, 16, 32], "threads": [128, 256], "blocks": [264, 1056]},
             run=launch,

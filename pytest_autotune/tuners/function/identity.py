@@ -6,30 +6,21 @@ what belongs to one call: values in closures and defaults, the arguments of a ``
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Mapping
-from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from weakref import WeakKeyDictionary
 
-from pytest_autotune.cache.foreign_text import one_line, words_of
 from pytest_autotune.cache.model import UncacheableError, Value
-from pytest_autotune.tuners.shared.code_text import code_text, function_text
+from pytest_autotune.tuners.shared.code_text import function_text, syntax_text
 from pytest_autotune.tuners.shared.functions import of_library, python_function
-from pytest_autotune.tuners.shared.source_digest import (
-    digest,
-    source_digest,
-    source_parts,
-    stable_value,
-    used_by,
-)
+from pytest_autotune.tuners.shared.source_digest import digest, source_digest, source_parts, stable_value, used_by
 
-#: Reading source takes milliseconds; a function's does not change while it lives.
+#: Reading source takes milliseconds; that of a function or module does not change while it lives.
 _digests: WeakKeyDictionary[object, str | None] = WeakKeyDictionary()
-#: Characters of what is said of a key, or of why it fails.
-_LONGEST = 200
 
 
 def sources_of(source: object, *callbacks: object) -> tuple[object, ...]:
@@ -70,10 +61,8 @@ def source_text(source: object) -> str | None:
     if isinstance(source, Path):
         # Line ends are a setting of a checkout, not of the source.
         return digest(source.read_bytes().replace(b"\r\n", b"\n").decode("utf-8", "surrogateescape"))
-    if isinstance(source, ModuleType):
-        return _module_digest(source)
     kernel = _kernel_of(source)
-    if python_function(kernel) is None:
+    if not isinstance(kernel, ModuleType) and python_function(kernel) is None:
         raise TypeError(f"source= takes functions, texts, paths and modules, not {source!r}")
     try:
         if kernel not in _digests:
@@ -94,10 +83,12 @@ def parts_of(source: object) -> dict[str, str]:
         return {}
 
 
-def _digest_or_none(kernel: object) -> str | None:
+def _digest_or_none(source: object) -> str | None:
     try:
-        return source_digest(kernel, carried=False)
-    except UncacheableError:
+        if isinstance(source, ModuleType):
+            return digest(syntax_text(ast.parse(inspect.getsource(source))))
+        return source_digest(source, carried=False)
+    except (UncacheableError, OSError, TypeError, SyntaxError):
         return None
 
 
@@ -108,14 +99,6 @@ def _kernel_of(source: object) -> object:
     if inspect.ismethod(source):
         source = source.__func__
     return type(source).__call__ if python_function(source) is None and callable(source) else source
-
-
-@lru_cache(maxsize=256)
-def _module_digest(module: ModuleType) -> str | None:
-    try:
-        return digest(code_text(inspect.getsource(module)))
-    except (OSError, TypeError, SyntaxError):
-        return None
 
 
 def power_of_two(n: int) -> int:
@@ -138,40 +121,21 @@ def multiple_of(n: int, k: int) -> int:
     return -(-n // k) * k
 
 
-class KeyArgumentError(TypeError):
-    """A caller's key is none, or looking at a part of it fails."""
-
-
-def key_values(key: object) -> tuple[Value, ...]:
+def key_values(key: object, only_stable: bool = False) -> tuple[Value, ...]:
     """A caller's ``key=``, in its order.
 
-    :raises KeyArgumentError: when it is no mapping from names, or a value fails as it is looked at.
+    :param only_stable: leave out what has no stable form: the others tell problems apart that cannot be kept.
+    :raises TypeError: when it is no mapping from names.
     :raises UncacheableError: when a value has no stable form.
     """
-    return tuple(_value(name, value) for name, value in _parts(key))
-
-
-def stable_values(key: object) -> tuple[Value, ...]:
-    """Those of :func:`key_values` that have a stable form: they tell problems apart that cannot be kept."""
-    values = []
-    for name, value in _parts(key):
-        with suppress(UncacheableError):
-            values.append(_value(name, value))
-    return tuple(values)
-
-
-def _parts(key: object) -> list[tuple[str, object]]:
     parts = {} if key is None else key
     if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
-        raise KeyArgumentError(f"key= takes a mapping of names to values, not a {type(key).__name__}")
-    return [(name, parts[name]) for name in parts]
-
-
-def _value(name: str, value: object) -> Value:
-    try:
-        return stable_value(name, value, carried=False)
-    except UncacheableError:
-        raise
-    except Exception as error:
-        words = one_line(f"{type(error).__name__}: {words_of(error)}", _LONGEST)
-        raise KeyArgumentError(f"key={{{name!r}: …}} cannot be encoded: {words}") from None
+        raise TypeError(f"key= takes a mapping of names to values, not a {type(key).__name__}")
+    values = []
+    for name, value in parts.items():
+        try:
+            values.append(stable_value(name, value, carried=False))
+        except UncacheableError:
+            if not only_stable:
+                raise
+    return tuple(values)

@@ -111,12 +111,6 @@ class Space(ABC):
                 break
         return list(found.values())
 
-    def listed(self) -> list[tuple[Value, ...]]:
-        """The params of every configuration; of a large space, one for each value of an axis."""
-        if self.can_be_listed:
-            return [configuration.params for configuration in self]
-        return [(value,) for values in self.axes.values() for value in values]
-
 
 class ListedSpace(Space):
     """Configurations that were listed one by one."""
@@ -152,15 +146,14 @@ class ProductSpace(Space):
     """Every combination of the values of named axes that a constraint allows."""
 
     def __init__(self, axes: Mapping[str, Iterable[object]], where: Callable[[dict[str, Any]], object] | None) -> None:
-        self._values = {name: {_value(name, value): value for value in axes[name]} for name in axes}
+        self._values = {
+            name: {stable_value(name, value, carried=False): value for value in values} for name, values in axes.items()
+        }
         self._where = where
 
     def __iter__(self) -> Iterator[Configuration]:
-        for combination in itertools.product(*(values.items() for values in self._values.values())):
-            config = {value.name: own for value, own in combination}
-            if self._allows(config):
-                params = sorted((value for value, _ in combination), key=lambda value: value.name)
-                yield Configuration(tuple(params), config)
+        found = map(self.find, itertools.product(*self._values.values()))
+        return (one for one in found if one is not None)
 
     def find(self, params: tuple[Value, ...]) -> Configuration | None:
         by_name = {value.name: value for value in params}
@@ -169,9 +162,8 @@ class ProductSpace(Space):
         if not all(by_name[name] in values for name, values in self._values.items()):
             return None
         config = {name: values[by_name[name]] for name, values in self._values.items()}
-        if not self._allows(config):
-            return None
-        return Configuration(tuple(sorted(params, key=lambda value: value.name)), config)
+        found = Configuration(tuple(by_name[name] for name in sorted(by_name)), config)
+        return found if self._allows(config) else None
 
     def _allows(self, config: dict[str, Any]) -> bool:
         if self._where is None:
@@ -240,11 +232,7 @@ def params_of(config: object) -> tuple[Value, ...]:
         parts = {"config": config}
     if not all(isinstance(name, str) for name in parts):
         raise TypeError(f"space=: a configuration has names that are not text: {config!r}")
-    return tuple(_value(name, parts[name]) for name in sorted(parts))
-
-
-def _value(name: str, value: object) -> Value:
-    return stable_value(name, value, carried=False)
+    return tuple(stable_value(name, parts[name], carried=False) for name in sorted(parts))
 
 
 def _text(params: Iterable[Value]) -> str:

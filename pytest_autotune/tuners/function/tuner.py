@@ -1,173 +1,159 @@
 """The call itself, and the tuner as a decorator.
 
-What is chosen is remembered in the process, and kept by the run that is attached.
+What is chosen is remembered in the process, and kept by the run that is attached. It comes from a loaded cache, from
+what a library ships, or from a search.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
-from pytest_autotune.cache.model import Identity, Problem, UncacheableError, check_name
-from pytest_autotune.tuners.function import MEMORIES, Memories, Memory
-from pytest_autotune.tuners.function.choosing import NAME, Request, choose, choose_uncacheable, workers_of
-from pytest_autotune.tuners.function.identity import KeyArgumentError, stable_values
-from pytest_autotune.tuners.function.plan import Callbacks, Hold, Loss, Plan, as_strategy, processor_of
-from pytest_autotune.tuners.function.search import compare, random_state_kept
-from pytest_autotune.tuners.function.space import Configuration, SpaceError, as_space
-from pytest_autotune.tuners.measuring.how import Measuring
+from pytest_autotune.cache.digest_parts import of_candidates, of_parts
+from pytest_autotune.cache.model import (
+    Candidate,
+    Digest,
+    Entry,
+    Identity,
+    Problem,
+    UncacheableError,
+    Value,
+    Versions,
+    check_name,
+)
+from pytest_autotune.devices import stream_is_capturing
+from pytest_autotune.run.session import Session
+from pytest_autotune.run.tuning import Tuning
+from pytest_autotune.tuners.function import MEMORIES
+from pytest_autotune.tuners.function.identity import key_values, parts_of, source_text, sources_of
+from pytest_autotune.tuners.function.plan import Hold, Plan, as_strategy, processor_of
+from pytest_autotune.tuners.function.search import Bench, Found, Loss, compare, random_state_kept, search
+from pytest_autotune.tuners.function.space import Configuration, SpaceError, TuningError, as_space
+from pytest_autotune.tuners.measuring.clocks import Runner
+from pytest_autotune.tuners.measuring.how import Measuring, make_clock
+from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
+from pytest_autotune.tuners.measuring.times import UnusableTimesError
+from pytest_autotune.tuners.shared.library import version_of, versions_of
+from pytest_autotune.tuners.shared.source_digest import FORM, digest, stable_value
 
+NAME = "function"
 #: How long a thread waits for another one that tunes the same problem, in seconds.
 WAIT_S = 120.0
+#: So many configurations of a space that is too large to be listed are candidates of a sweep.
+SWEPT = 1000
+#: A larger space is not raced as a whole.
+MOST_RACED = 1000
+#: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
+_LIBRARIES = ("torch", "triton", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
 
 
-class FunctionTuner:
-    """Tunes on request.
+def tune(
+    kernel: str,
+    *,
+    space: Iterable[Any],
+    run: Callable[..., object],
+    key: Mapping[str, object] | None = None,
+    compile: Callable[[Any], object] | None = None,
+    setup: Callable[[Any], object] | None = None,
+    reset: Callable[[Any], object] | None = None,
+    verify: Callable[[Any, Any], object] | None = None,
+    invalid: type[BaseException] | tuple[type[BaseException], ...] = (),
+    strict: bool = True,
+    strategy: object = "exhaustive",
+    measuring: Measuring | None = None,
+    version: object = None,
+    source: object = None,
+    device: object = None,
+) -> Any:
+    """Choose the fastest configuration for a kernel, or take what was chosen before.
 
-    :param memories: what it remembers; None where none but this one is to know.
+    What was chosen is remembered in the process. With pytest-autotune active it is taken from
+    the loaded cache, shared with the other workers, reported, and dumped.
+
+    :param kernel: its name, the same in every process.
+    :param key: names and values of what one problem of the kernel differs from another in: sizes, dtypes.
+        A value without a stable form makes it one that cannot be kept.
+    :param space: the configurations: a list or another iterable, axes by name, or a :func:`product`.
+        A configuration is a mapping, a dataclass, a named tuple or a plain value.
+    :param run: runs the kernel once with a configuration; this is measured. With ``compile`` it
+        also gets what that returned.
+    :param compile: compiles the kernel for a configuration; called in threads, ahead of measuring.
+    :param setup: called with a configuration before it is tried.
+    :param reset: called with a configuration before each run and not timed: for kernels that
+        change their inputs.
+    :param verify: gets a configuration and what ``run`` returned for it; a wrong result, for which it
+        raises AssertionError or returns False, disqualifies the configuration.
+    :param invalid: errors of your callbacks that mean that a configuration cannot be used.
+        :class:`InvalidConfiguration` always does.
+    :param strict: False takes any error for one of the configuration alone.
+    :param strategy: ``"exhaustive"``, ``"random"``, ``"optuna"``, or a :class:`Random` or :class:`Optuna` with
+        settings of its own.
+    :param measuring: how to measure; times are in microseconds.
+    :param version: changes when choices made before are no longer good: a number, text, or a tuple.
+    :param source: what the choice rests on: a function, text, the path of a file, a module, or
+        several. Left out, it is ``run`` and ``compile`` where they are functions with a name.
+    :param device: ``"cpu"``, ``"cuda"`` or a :class:`Device`. Left out, it is the current GPU
+        where this process uses one, else the CPU: say it where both are in use.
+    :returns: the configuration, as the space holds it.
+    :raises TuningError: when every configuration failed.
+    :raises ValueError: for an empty space, or one whose ``where`` fails; it names the kernel and the cause.
+    :raises TypeError: for an argument that makes no sense.
     """
-
-    def __init__(self, memories: Memories | None = None) -> None:
-        self.memories = memories or Memories()
-
-    def tune(
-        self,
-        kernel: str,
-        *,
-        space: Iterable[Any],
-        run: Callable[..., object],
-        key: Mapping[str, object] | None = None,
-        compile: Callable[[Any], object] | None = None,
-        setup: Callable[[Any], object] | None = None,
-        reset: Callable[[Any], object] | None = None,
-        verify: Callable[[Any, Any], object] | None = None,
-        invalid: type[BaseException] | tuple[type[BaseException], ...] = (),
-        strict: bool = True,
-        strategy: object = "exhaustive",
-        measuring: Measuring | None = None,
-        version: object = None,
-        source: object = None,
-        device: object = None,
-    ) -> Any:
-        """Choose the fastest configuration for a kernel, or take what was chosen before.
-
-        What was chosen is remembered in the process. With pytest-autotune active it is taken from
-        the loaded cache, shared with the other workers, reported, and dumped.
-
-        :param kernel: its name, the same in every process.
-        :param key: names and values of what one problem of the kernel differs from another in: sizes, dtypes.
-            A value without a stable form makes it one that cannot be kept.
-        :param space: the configurations: a list or another iterable, axes by name, or a :func:`product`.
-            A configuration is a mapping, a dataclass, a named tuple or a plain value.
-        :param run: runs the kernel once with a configuration; this is measured. With ``compile`` it
-            also gets what that returned.
-        :param compile: compiles the kernel for a configuration; called in threads, ahead of measuring.
-        :param setup: called with a configuration before it is tried.
-        :param reset: called with a configuration before each run and not timed: for kernels that
-            change their inputs.
-        :param verify: gets a configuration and what ``run`` returned for it; a wrong result, for which it
-            raises AssertionError or returns False, disqualifies the configuration.
-        :param invalid: errors of your callbacks that mean that a configuration cannot be used.
-            :class:`InvalidConfiguration` always does.
-        :param strict: False takes any error for one of the configuration alone.
-        :param strategy: ``"exhaustive"``, ``"random"``, ``"optuna"``, or a :class:`Random` or :class:`Optuna` with
-            settings of its own.
-        :param measuring: how to measure; times are in microseconds.
-        :param version: changes when choices made before are no longer good: a number, text, or a tuple.
-        :param source: what the choice rests on: a function, text, the path of a file, a module, or
-            several. Left out, it is ``run`` and ``compile`` where they are functions with a name.
-        :param device: ``"cpu"``, ``"cuda"`` or a :class:`Device`. Left out, it is the current GPU
-            where this process uses one, else the CPU: say it where both are in use.
-        :returns: the configuration, as the space holds it.
-        :raises TuningError: when every configuration failed.
-        :raises ValueError: for an empty space, or one whose ``where`` fails; it names the kernel and the cause.
-        :raises TypeError: for an argument that makes no sense; for a key, it names the kernel and the cause.
-        """
-        plan = _plan(space, run, compile, setup, reset, verify, invalid, strict, strategy, measuring, device)
-        name = _kernel_name(kernel)
-        with _said_of(name):
-            if plan.space.only is not None:
-                return plan.space.only.config
-            try:
-                request = Request.of(name, key, plan, version, source)
-            except UncacheableError as error:
-                problem = Problem(NAME, name, stable_values(key), plan.processor.device)
-                return choose_uncacheable(self.memories.now.session, plan, problem, str(error)).config
-            # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
-            found = plan.space.find(self._chosen(request).params)
-            assert found is not None
-            return found.config
-
-    def loss(self, config: object, **request: Any) -> Loss:
-        """How much slower a configuration is than the best one for the problem at hand.
-
-        For keys that are coarser than the sizes: tune with the coarse key, then ask what its choice costs
-        at the exact size. Nothing is remembered or kept.
-
-        :param config: what :meth:`tune` returned for the coarser key.
-        :param request: the arguments of :meth:`tune` without ``key``, ``version`` and ``source``; ``run`` and
-            ``verify`` work at the exact size.
-        :raises TuningError: when the configuration fails at this size, or its result is wrong.
-        :raises ValueError: when it is not in the space.
-        """
-        plan, active = _plan(**request), self.memories.now.session
-        hold: Hold = nullcontext if active is None else partial(active.measuring, plan.processor.lock)
-        with random_state_kept():
-            return compare(plan, config, workers_of(active), hold)
-
-    def _chosen(self, request: Request) -> Configuration:
-        memory, identity = self.memories.now, request.identity
-        chosen = memory.chosen.get(identity)
-        if chosen is None:
-            with _one_at_a_time(memory, identity):
-                chosen = memory.chosen.get(identity)
-                if chosen is None:
-                    chosen = choose(memory.session, request, partial(memory.chosen.pop, identity, None))
-                memory.chosen[identity] = chosen
-        return chosen
-
-
-@contextmanager
-def _one_at_a_time(memory: Memory, identity: Identity) -> Iterator[None]:
-    """Let other threads that ask for the same problem wait for the first one, but not for ever."""
-    lock = memory.searches.setdefault(identity, threading.RLock())
-    acquired = lock.acquire(timeout=WAIT_S)
+    callbacks = {"compile": compile, "setup": setup, "reset": reset, "verify": verify}
+    plan = _plan(space, run, invalid, strategy, measuring, device, strict=strict, **callbacks)
+    name = _kernel_name(kernel)
     try:
-        yield
-    finally:
-        if acquired:
-            lock.release()
-        memory.searches.pop(identity, None)
+        if plan.space.only is not None:
+            return plan.space.only.config
+        # Of two equal spaces, each gets its own object back; a product makes a new one, which may be changed.
+        found = plan.space.find(_choice(name, key, plan, version, source).params)
+    except SpaceError as error:
+        raise SpaceError(f"{NAME}:{name}: {error}") from error.__cause__
+    assert found is not None
+    return found.config
+
+
+def loss(config: object, **request: Any) -> Loss:
+    """How much slower a configuration is than the best one for the problem at hand.
+
+    For keys that are coarser than the sizes: tune with the coarse key, then ask what its choice costs
+    at the exact size. Nothing is remembered or kept.
+
+    :param config: what :func:`tune` returned for the coarser key.
+    :param request: the arguments of :func:`tune` without ``key``, ``version`` and ``source``; ``run`` and
+        ``verify`` work at the exact size.
+    :raises TuningError: when the configuration fails at this size, or its result is wrong.
+    :raises ValueError: when it is not in the space.
+    """
+    plan, session = _plan(**request), MEMORIES[-1].session
+    hold: Hold = nullcontext if session is None else partial(session.measuring, plan.processor.lock)
+    with random_state_kept():
+        return compare(plan, config, hold)
 
 
 def _plan(
     space: object,
     run: Callable[..., object],
-    compile: Callable[[Any], object] | None = None,
-    setup: Callable[[Any], object] | None = None,
-    reset: Callable[[Any], object] | None = None,
-    verify: Callable[[Any, Any], object] | None = None,
     invalid: object = (),
-    strict: bool = True,
     strategy: object = "exhaustive",
     measuring: Measuring | None = None,
     device: object = None,
+    **others: Any,
 ) -> Plan:
     """What is asked for by the arguments of ``tune()`` and ``loss()`` that say how to search."""
-    callbacks = Callbacks(run, compile, setup, reset, verify, _classes(invalid), strict)
-    return Plan(as_space(space), callbacks, measuring or Measuring(), as_strategy(strategy), processor_of(device))
-
-
-@contextmanager
-def _said_of(kernel: str) -> Iterator[None]:
-    """Have an error of a space or a key name the kernel."""
-    try:
-        yield
-    except (SpaceError, KeyArgumentError) as error:
-        raise type(error)(f"{NAME}:{kernel}: {error}") from error.__cause__
+    classes = invalid if isinstance(invalid, tuple) else (invalid,)
+    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
+        raise TypeError(f"invalid= takes classes of errors, not {invalid!r}")
+    session = MEMORIES[-1].session
+    workers = (os.cpu_count() or 1) if session is None else session.policy.compile_threads
+    how = as_strategy(strategy), measuring or Measuring(), processor_of(device)
+    return Plan(as_space(space), *how, workers, run, classes, **others)
 
 
 def _kernel_name(kernel: object) -> str:
@@ -180,16 +166,199 @@ def _kernel_name(kernel: object) -> str:
     return kernel
 
 
-def _classes(invalid: object) -> tuple[type[BaseException], ...]:
-    classes = invalid if isinstance(invalid, tuple) else (invalid,)
-    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
-        raise TypeError(f"invalid= takes classes of errors, not {invalid!r}")
-    return classes
+@dataclass(frozen=True)
+class Request:
+    """What one call asks for.
+
+    :param fingerprint: sorted by name.
+    :param sources: what the digest of the source is of.
+    :param label: what the fingerprint leaves out; empty where it has the source.
+    """
+
+    problem: Problem
+    fingerprint: tuple[Value, ...]
+    plan: Plan
+    sources: tuple[object, ...]
+    label: str
+
+    @classmethod
+    def of(cls, kernel: str, key: object, plan: Plan, version: object, source: object) -> Request:
+        """What a call of ``tune()`` with these arguments asks for.
+
+        :param version: anything with a stable form that the caller changes when a choice is no longer good.
+        :raises UncacheableError: when a part of it has no stable form.
+        """
+        problem = Problem(NAME, kernel, key_values(key), plan.processor.device)
+        values = [Value("space", plan.space.digest, "digest"), *_how(plan)]
+        if version is not None:
+            values.append(stable_value("version", version))
+        sources = sources_of(source, plan.run, plan.compile)
+        texts = [source_text(source) for source in sources]
+        known = [text for text in texts if text is not None]
+        if known:
+            form = "digest" if all(isinstance(source, (str, Path)) for source in sources) else FORM
+            values.append(Value("source", known[0] if len(known) == 1 else digest("\n".join(known)), form))
+        label = "" if known and len(known) == len(texts) else "fingerprint: without a source that cannot be read"
+        return cls(problem, tuple(sorted(values, key=lambda value: value.name)), plan, sources, label)
+
+    def digest_parts(self) -> Iterator[Digest]:
+        """What the digests of the fingerprint stand for."""
+        for value in self.fingerprint:
+            if value.name == "space" and self.plan.space.can_be_listed:
+                yield of_candidates(str(value.value), [one.params for one in self.plan.space])
+            elif value.name == "source":
+                parts = [part for source in self.sources for part in parts_of(source).items()]
+                yield of_parts(str(value.value), dict(parts))
+
+    def candidates(self) -> list[Candidate]:
+        """All configurations; of a space that is too large to be listed some, the same in every run."""
+        return [Candidate(params=one.params) for one in self.plan.space.sample(SWEPT, self.problem.digest)]
+
+    def on_offer(self, entry: Entry) -> bool:
+        """Whether an entry's choice is in the space."""
+        return entry.choice is not None and self.plan.space.find(entry.choice.params) is not None
 
 
-TUNER = FunctionTuner(MEMORIES)
-tune = TUNER.tune
-loss = TUNER.loss
+def _how(plan: Plan) -> Iterator[Value]:
+    """What is measured, and which part of a space, where it is not the usual.
+
+    How often and how long decides how exact the times are, and is left out.
+    """
+    clock, strategy = plan.measuring.clock, plan.strategy
+    if plan.measuring.flush_l2:
+        yield Value("flush_l2", True)
+    if callable(clock):
+        yield Value("clock", source_text(clock) or "unread", "function")
+    elif plan.processor.on_gpu and clock == "host":
+        yield Value("clock", clock)
+    if strategy is not None and plan.space.size > strategy.trials:
+        yield Value("strategy", str(strategy))
+
+
+#: Answers with what a library ships, where no session is attached: see :func:`pytest_autotune.use`.
+shipped: Callable[[Request], Configuration | None] | None = None
+
+
+def _choice(kernel: str, key: object, plan: Plan, version: object, source: object) -> Configuration:
+    """What is remembered, what is offered, or what a search finds.
+
+    :raises TuningError: when every configuration failed.
+    """
+    memory = MEMORIES[-1]
+    session = memory.session
+    if session is not None and (session.paused or session.ignores(NAME, kernel)):
+        session = None
+    try:
+        request = Request.of(kernel, key, plan, version, source)
+    except UncacheableError as error:
+        problem = Problem(NAME, kernel, key_values(key, only_stable=True), plan.processor.device)
+        hold: Hold = nullcontext
+        if session is not None:
+            session.uncacheable(problem, str(error))
+            hold = partial(session.measuring, plan.processor.lock)
+        return _search(plan, problem, hold).best.configuration
+    identity = Identity(request.problem, request.fingerprint)
+    lock = memory.searches.setdefault(identity, threading.RLock())
+    is_mine = lock.acquire(timeout=WAIT_S)
+    try:
+        chosen = memory.chosen.get(identity)
+        if chosen is None and memory.session is None and shipped is not None:
+            chosen = shipped(request)
+        if chosen is None and session is not None:
+            chosen = _asked(session, request, partial(memory.chosen.pop, identity, None))
+        if chosen is None:
+            chosen = _search(plan, request.problem).best.configuration
+        memory.chosen[identity] = chosen
+        return chosen
+    finally:
+        if is_mine:
+            lock.release()
+
+
+def _asked(session: Session, request: Request, forget: Callable[[], object]) -> Configuration:
+    """What a loaded cache chooses, or a search that is recorded.
+
+    :param forget: makes the process ask again.
+    """
+    with session.tuning(
+        request.problem,
+        request.fingerprint,
+        request.on_offer,
+        # The first one is that of the tuner itself.
+        Versions((("pytest-autotune", version_of("pytest_autotune")), *versions_of(*_LIBRARIES).each)),
+        request.label,
+        request.candidates,
+        request.digest_parts,
+    ) as tuning:
+        if tuning.lookup.inside:  # a test that uses it is to ask for it, too: else that would not be known
+            session.at_next_test(forget)
+        taken = _taken(session, request, tuning, forget)
+        return taken if taken is not None else _tuned(request, tuning)
+
+
+def _taken(session: Session, request: Request, tuning: Tuning, forget: Callable[[], object]) -> Configuration | None:
+    """What is offered, unless it can no longer be used; None where nothing is."""
+    while tuning.entry is not None and tuning.entry.choice is not None:
+        found = request.plan.space.find(tuning.entry.choice.params)
+        assert found is not None
+        if session.policy.picks:  # it asks again what it runs with
+            session.at_next_test(forget)
+        elif not tuning.lookup.fallback:
+            tuning.race(partial(_contest, request.plan))
+            return found
+        if not (why := why_unusable(request, found)):
+            return found
+        tuning.reject(why)
+    return None
+
+
+def why_unusable(request: Request, configuration: Configuration) -> str:
+    """Why a configuration cannot be used, which was not tried for this problem; empty where it can."""
+    if stream_is_capturing():
+        return ""
+    with random_state_kept():
+        return Bench(request.plan).checked([configuration])[0].failed
+
+
+def _tuned(request: Request, tuning: Tuning) -> Configuration:
+    try:
+        outcome = _search(request.plan, request.problem, partial(tuning.measuring, request.plan.processor.lock), tuning)
+    except TuningError as error:
+        if error.reasons:
+            tuning.record_failure(error.reasons)
+        raise
+    if outcome.disturbed:
+        tuning.was_disturbed()
+    tuning.record(outcome.best.candidate, [trial.candidate for trial in outcome.trials])
+    return outcome.best.configuration
+
+
+def _search(plan: Plan, problem: Problem, hold: Hold = nullcontext, tuning: Tuning | None = None) -> Found:
+    if stream_is_capturing():
+        raise TuningError(f"{problem}: nothing can be tuned while a CUDA graph is captured (call it once before)")
+    with random_state_kept():
+        try:
+            return search(plan, hold, *(() if tuning is None else (tuning.tries, tuning.races)))
+        except TuningError as error:
+            raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
+
+
+def _contest(plan: Plan) -> Contest | str:
+    """What is raced where a loaded choice is, or why it cannot be."""
+    if stream_is_capturing():
+        return CAPTURED
+    if plan.strategy is not None or plan.space.size > MOST_RACED:
+        return "its space is too large to be raced as a whole"
+    how, offered = plan.measuring, {Candidate(params=one.params): one for one in plan.space}
+
+    def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
+        bench = Bench(plan)
+        trials = bench.checked([offered[one] for one in some])
+        return {one: bench.runner(trial) for one, trial in zip(some, trials, strict=True) if not trial.failed}
+
+    clock = partial(make_clock, how.clock, plan.processor.on_gpu, how.flush_l2)
+    expected = (*plan.expected, UnusableTimesError)
+    return Contest(list(offered), ready, clock, expected, plan.processor.lock, around=random_state_kept)
 
 
 _BOUND = ("compile", "setup", "reset", "verify")

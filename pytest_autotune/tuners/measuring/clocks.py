@@ -116,6 +116,7 @@ class HostClock:
         return Launch(time_us, lambda: time_us)
 
 
+@dataclass
 class EventClock:
     """Events on the current stream of a library.
 
@@ -125,34 +126,29 @@ class EventClock:
     :param elapsed_ms: the time between two, in milliseconds.
     :param synchronise: waits for the device.
     :param spin: keeps the device busy for so many cycles; None where it cannot be.
-    :param device: what another thread calls to work on the device that is current now.
+    :param use_device: what another thread calls to work on the device that is current now.
     :param flush: flushes the L2 cache; None where that is not wanted.
     """
 
-    def __init__(
-        self,
-        event: Callable[[], Any],
-        elapsed_ms: Callable[[Any, Any], float],
-        synchronise: Callable[[], None],
-        spin: Callable[[int], object] | None,
-        device: Callable[[], Callable[[], object]],
-        flush: Callable[[], object] | None,
-    ) -> None:
-        self._event = event
-        self._elapsed_ms = elapsed_ms
-        self.synchronise = synchronise
-        self._spin = spin or _nothing
-        self.can_keep_busy = spin is not None
-        self.use_device = device
-        self._flush = flush or _nothing
+    event: Callable[[], Any]
+    elapsed_ms: Callable[[Any, Any], float]
+    synchronise: Callable[[], None]
+    spin: Callable[[int], object] | None
+    use_device: Callable[[], Callable[[], object]]
+    flush: Callable[[], object] | None
+
+    @property
+    def can_keep_busy(self) -> bool:
+        return self.spin is not None
 
     def launch(self, runner: Runner, busy_us: float) -> Launch:
-        start, end = self._event(), self._event()
-        self._flush()
+        start, end = self.event(), self.event()
+        if self.flush is not None:
+            self.flush()
         runner.before()
         began = time.perf_counter_ns()
-        if busy_us and self.can_keep_busy:
-            self._spin(int(busy_us * self._cycles_per_us))
+        if busy_us and self.spin is not None:
+            self.spin(int(busy_us * self._cycles_per_us))
         start.record()
         called(runner)
         end.record()
@@ -162,40 +158,37 @@ class EventClock:
 
     @cached_property
     def _cycles_per_us(self) -> float:
-        start, end = self._event(), self._event()
-        self._spin(_COUNTED_CYCLES)  # wakes the GPU, and loads the kernel
+        assert self.spin is not None
+        start, end = self.event(), self.event()
+        self.spin(_COUNTED_CYCLES)  # wakes the GPU, and loads the kernel
         start.record()
-        self._spin(_COUNTED_CYCLES)
+        self.spin(_COUNTED_CYCLES)
         end.record()
         self.synchronise()
         return min(max(_COUNTED_CYCLES / self._elapsed_us(start, end), _SLOWEST), _FASTEST)
 
     def _elapsed_us(self, start: Any, end: Any) -> float:
-        return float(self._elapsed_ms(start, end)) * 1000
+        return float(self.elapsed_ms(start, end)) * 1000
 
 
-def _torch_events(interface: Any, flush: Callable[[], object] | None) -> EventClock:
-    """CUDA events on torch's current stream.
+def torch_clock(flush_l2: bool, interface: Any = None) -> EventClock:
+    """Events on torch's current stream.
 
-    :param interface: ``torch.cuda``, or what another backend has in its place.
+    :param interface: what another backend has in place of ``torch.cuda``.
     """
-    event = partial(interface.Event, enable_timing=True)
-    spin = getattr(interface, "_sleep", None)
-
-    def device() -> Callable[[], object]:
-        return partial(interface.set_device, interface.current_device())
-
-    return EventClock(event, lambda start, end: start.elapsed_time(end), interface.synchronize, spin, device, flush)
-
-
-def torch_clock(flush_l2: bool) -> EventClock:
-    """Events of torch, with the L2 cache flushed before each launch or not."""
     torch: Any = sys.modules["torch"]
-    buffer: Any = None
+    interface, buffer = interface or torch.cuda, None
     if flush_l2:
-        allocate = partial(torch.empty, dtype=torch.int8, device="cuda")
-        buffer = as_large_as_fits(allocate, torch.cuda.OutOfMemoryError)
-    return _torch_events(torch.cuda, buffer.zero_ if buffer is not None else None)
+        allocate = partial(torch.empty, dtype=torch.int8, device=torch.accelerator.current_accelerator())
+        buffer = as_large_as_fits(allocate, torch.OutOfMemoryError)
+    return EventClock(
+        partial(interface.Event, enable_timing=True),
+        lambda start, end: start.elapsed_time(end),
+        interface.synchronize,
+        getattr(interface, "_sleep", None),
+        lambda: partial(interface.set_device, interface.current_device()),
+        buffer.zero_ if buffer is not None else None,
+    )
 
 
 def cupy_clock(flush_l2: bool) -> EventClock:
@@ -213,21 +206,6 @@ def cupy_clock(flush_l2: bool) -> EventClock:
         lambda: cuda.Device().use,
         partial(buffer.fill, 0) if buffer is not None else None,
     )
-
-
-def triton_clock(driver: Any) -> EventClock:
-    """Events of the device that Triton's active driver is for, with its way to flush the L2 cache.
-
-    :param driver: ``triton.runtime.driver.active``.
-    """
-    torch: Any = sys.modules["torch"]
-    try:
-        buffer = driver.get_empty_cache_for_benchmark()
-    except torch.OutOfMemoryError:
-        allocate = partial(torch.empty, dtype=torch.int8, device=torch.accelerator.current_accelerator())
-        buffer = as_large_as_fits(allocate, torch.OutOfMemoryError)
-    flush = partial(driver.clear_cache, buffer) if buffer is not None else None
-    return _torch_events(driver.get_device_interface(), flush)
 
 
 def as_large_as_fits(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pytest_autotune.devices import torch_cuda
-from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Launch, Runner, called, cupy_clock, torch_clock
+from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Launch, Runner, cupy_clock, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits
 from pytest_autotune.tuners.measuring.times import Measurement, measurement
 
@@ -24,14 +24,12 @@ class Measuring:
     Those that may win take turns until each was measured for ``measure_ms``, but no fewer than ``min_runs`` and
     no more than ``max_runs`` times; sooner where it is clear before which one is the best.
 
-    :param warmup_ms: how long they take turns before that, all of them together.
     :param flush_l2: overwrite the GPU's L2 cache before each run, so that it reads its inputs from memory.
     :param clock: ``"torch"`` or ``"cupy"`` (CUDA events on the current stream of either), ``"host"``, or a
         function that takes a call without arguments and returns its time, or several times, in
         microseconds; it does its own warming up. None: what fits the device.
     """
 
-    warmup_ms: float = 25.0
     measure_ms: float = 100.0
     min_runs: int = 5
     max_runs: int = 1000
@@ -41,8 +39,8 @@ class Measuring:
     def __post_init__(self) -> None:
         if not 1 <= self.min_runs <= self.max_runs:
             raise ValueError(f"expected 1 <= min_runs <= max_runs, not {self.min_runs} and {self.max_runs}")
-        if not (self.warmup_ms >= 0 and self.measure_ms >= 0):
-            raise ValueError(f"expected times of 0 ms or more, not {self.warmup_ms} and {self.measure_ms}")
+        if not self.measure_ms >= 0:
+            raise ValueError(f"expected measure_ms of 0 or more, not {self.measure_ms}")
         if self.flush_l2 and callable(self.clock):
             raise ValueError("flush_l2=True does nothing for a clock of your own: flush in it")
 
@@ -50,56 +48,51 @@ class Measuring:
     def limits(self) -> Limits:
         """What a race may cost."""
         each_us = self.measure_ms * 1000
-        return Limits(self.warmup_ms * 1000, each_us, each_us * _ALL, self.min_runs, self.max_runs)
+        return Limits(each_us, each_us * _ALL, self.min_runs, self.max_runs)
 
 
-def measured_by(clock: OwnClock, call: Callable[[], object]) -> Measurement:
-    """What a benchmark of the caller's says of a call.
+class CallersClock:
+    """A benchmark of the caller's as a clock: what it says of a call is the time of one launch.
 
-    :raises UnusableTimesError: when it gives no time.
+    :param device: what can wait for the device.
     """
-    times = clock(call)
-    return measurement([float(time) for time in times] if isinstance(times, Iterable) else [float(times)])
 
+    can_keep_busy = False
 
-class CallersClock(HostClock):
-    """A benchmark of the caller's as a clock: what it says of a call is the time of one launch."""
-
-    def __init__(self, own: OwnClock) -> None:
+    def __init__(self, own: OwnClock, device: Clock) -> None:
         self._own = own
+        self.synchronise, self.use_device = device.synchronise, device.use_device
+
+    def measured(self, runner: Runner) -> Measurement:
+        """What the benchmark says of a candidate.
+
+        :raises UnusableTimesError: when it gives no time.
+        """
+        runner.before()
+        times = self._own(runner.run)
+        return measurement([float(time) for time in times] if isinstance(times, Iterable) else [float(times)])
 
     def launch(self, runner: Runner, busy_us: float) -> Launch:
-        runner.before()
-        found: list[Measurement] = []
-        called(replace(runner, run=lambda: found.append(measured_by(self._own, runner.run))))
-        runner.after(None)
-        return Launch(found[0].median_us, lambda: found[0].median_us)
-
-
-class NoClockError(Exception):
-    """Nothing here can time the device."""
+        time_us = self.measured(runner).median_us
+        return Launch(time_us, lambda: time_us)
 
 
 def make_clock(name: str | OwnClock | None, on_gpu: bool, flush_l2: bool) -> Clock:
-    """A clock by its name, or the one that fits the device.
+    """A clock by its name, a benchmark of the caller's as one, or the one that fits the device.
 
     :param name: ``"torch"``, ``"cupy"``, ``"host"`` or None: on a GPU the events of torch where it
-        has initialised the GPU, else of CuPy; elsewhere the host's clock. Beside a benchmark of the
-        caller's own, what can wait for the device.
-    :raises NoClockError: when the library for it is not imported.
-    :raises ValueError: when the host's clock is asked to flush the L2 cache.
+        has initialised the GPU, else of CuPy; elsewhere the host's clock.
+    :raises ValueError: when the library for it is not imported, or the host's is asked to flush the L2 cache.
     """
+    library = _library_on_gpu() if on_gpu else ""
     if callable(name):
-        library = _library_on_gpu() if on_gpu else ""
-        return _CLOCKS[library](False) if library else HostClock()
-    if name is None and on_gpu:
-        name = _library_on_gpu()
-        if not name:
-            raise NoClockError(
-                "neither torch nor CuPy uses the GPU: pass Measuring(clock=…), a benchmark of your own or 'host' "
-                "for calls that wait for the GPU themselves"
-            )
-    name = name or "host"
+        return CallersClock(name, _CLOCKS[library](False) if library else HostClock())
+    if name is None and on_gpu and not library:
+        raise ValueError(
+            "neither torch nor CuPy uses the GPU: pass Measuring(clock=…), a benchmark of your own or 'host' "
+            "for calls that wait for the GPU themselves"
+        )
+    name = name or library or "host"
     if name == "host":
         if flush_l2:
             raise ValueError("flush_l2=True is for GPUs that are timed with events of torch or CuPy")
@@ -107,7 +100,7 @@ def make_clock(name: str | OwnClock | None, on_gpu: bool, flush_l2: bool) -> Clo
     if name not in _CLOCKS:
         raise ValueError(f"clock={name!r}: expected 'torch', 'cupy', 'host' or a benchmark of your own")
     if name not in sys.modules:
-        raise NoClockError(f"clock={name!r}: {name} is not imported")
+        raise ValueError(f"clock={name!r}: {name} is not imported")
     return _CLOCKS[name](flush_l2)
 
 

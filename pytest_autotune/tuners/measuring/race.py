@@ -62,14 +62,12 @@ CAPTURED = "a CUDA graph was captured"
 class Limits:
     """What a race may cost. Times are in microseconds.
 
-    :param warm_up_us: how long candidates take turns before they are timed, all of them together.
     :param each_us: how long each candidate is timed in the stages.
     :param all_us: after this time, stages included, candidates that were launched ``least`` times drop no further.
     :param least: how often each candidate that may win is timed.
     :param most: how often at most.
     """
 
-    warm_up_us: float = 0.0
     each_us: float = 100_000.0
     all_us: float = 1_000_000.0
     least: int = 3
@@ -193,7 +191,6 @@ class Race:
             for one in _running(self._candidates)
             if one.least_us <= best_us * (1 + MAY_WIN) or (self._worth is not None and one.number == 0)
         ]
-        self._warm_up(left)
         for launches, margin in STAGES:
             wanted = self._launches(left, launches, over=self._is_over(began_s))
             if not wanted:
@@ -275,11 +272,6 @@ class Race:
             return known and one.least_us > best_us * HOPELESS
 
         return [one for one in _running(candidates) if not has_lost(one)]
-
-    def _warm_up(self, left: Sequence[Racing]) -> None:
-        until_s = self._now_s() + self._limits.warm_up_us / 1e6
-        while _running(left) and self._now_s() < until_s:
-            self._launching.timed(left, 1, self._launching.busy_us)
 
     def _is_over(self, began_s: float) -> bool:
         return (self._now_s() - began_s) * 1e6 > self._limits.all_us

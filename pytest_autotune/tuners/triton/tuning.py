@@ -15,7 +15,7 @@ from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.measuring.clocks import Clock, Runner, triton_clock
+from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.launching import Result
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest, Race
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, clear_tracebacks, error_line, rounded_us
@@ -28,7 +28,7 @@ from pytest_autotune.tuners.triton.internals import autotuners, compiler
 def clock_for(autotuner: Any) -> Callable[[], Clock] | None:
     """Makes the clock for the race; None where the kernel's own benchmark is to be used as it is."""
     driver = autotuners.driver_of(autotuner)
-    return partial(triton_clock, driver) if driver is not None else None
+    return (lambda: torch_clock(True, driver.get_device_interface())) if driver is not None else None
 
 
 def runner(call: Call, config: Any, code: Hashable = None) -> Runner:
