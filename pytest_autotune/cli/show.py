@@ -15,7 +15,7 @@ from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.counted import counted, seconds
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import plain_json
-from pytest_autotune.cache.model import Device, Entry, Value
+from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, matches, print_lines, safe, table
 from pytest_autotune.report.naming import choice_text, time_text
 
@@ -36,7 +36,8 @@ def command(file: str, kernel: str | None, device: str | None, summary: bool, as
     of_kernel = [entry for entry in cache.entries if matches(kernel, entry.problem.name)]
     entries = [one for one in of_kernel if matches(device, one.problem.device.id, one.problem.device.name)]
     if cache.entries and not entries:
-        print_lines([_none_of(of_kernel or cache.entries, kernel, device if of_kernel else None)], err=True)
+        names = [one.problem.device.id for one in of_kernel] or [one.problem.name for one in cache.entries]
+        print_lines([_none_of((device if of_kernel else kernel) or "", dict.fromkeys(names))], err=True)
         return FOUND
     groups: defaultdict[tuple[str, Device], list[Entry]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry.sort_key):
@@ -51,16 +52,11 @@ def command(file: str, kernel: str | None, device: str | None, summary: bool, as
     return OK
 
 
-def _none_of(entries: Sequence[Entry], kernel: str | None, device: str | None) -> str:
+def _none_of(wanted: str, names: Mapping[str, object]) -> str:
     """What there is, where what was asked for is not."""
-    if device is not None:
-        there = ", ".join(sorted({entry.problem.device.id for entry in entries}))
-        return f"no entry for a device {safe(device)}; there are: {safe(there)}"
-    kernels = dict.fromkeys(entry.problem.name for entry in entries)
-    wanted = kernel or ""
-    near = get_close_matches(wanted, list(kernels), _NEAREST, 0.3) or list(kernels)[:_NEAREST]
-    more = f" and {len(kernels) - len(near)} more (--summary)" if len(kernels) > len(near) else ""
-    return f"no entry of a kernel {safe(wanted)}; there are: {safe(', '.join(near))}{more}"
+    near = get_close_matches(wanted, names, _NEAREST, 0.3) or list(names)[:_NEAREST]
+    more = f" and {len(names) - len(near)} more (--summary)" if len(names) > len(near) else ""
+    return safe(f"no entry of {wanted}; there are: {', '.join(near)}{more}")
 
 
 def _totals(groups: _Groups, number: int) -> str:
@@ -101,11 +97,8 @@ def _tables(groups: _Groups) -> Iterator[str]:
             cells = [key[name].words if name in key else "-" for name in own]
             cells += [choice_text(entry), time_text(entry), _tuned_in([entry])]
             rows.append([*cells, *([" ".join(map(str, entry.fingerprint))] if is_ambiguous else [])])
-        numeric = [at for at, name in enumerate(own) if all(_is_number(key.get(name)) for key in keys)]
+        values = [[key[name].value for key in keys if name in key] for name in own]
+        numeric = [at for at, column in enumerate(values) if all(isinstance(one, (int, float)) for one in column)]
         yield from [""] if number else []
         title = ", ".join([f"{name} on {device}", *map(str, shared)])
         yield from table(title, rows, [*numeric, len(own) + 1, len(own) + 2])
-
-
-def _is_number(value: Value | None) -> bool:
-    return value is not None and isinstance(value.value, (int, float)) and not isinstance(value.value, bool)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TypeVar
 
 from pytest_autotune.cache.counted import counted, seconds
@@ -29,7 +28,7 @@ _TITLES = dict.fromkeys(NOT_COVERED, "Not covered") | {
     "UNRECORDED": "Not recorded",
 }
 #: Rows of a table; what is more is counted.
-SHOWN = 200
+SHOWN = 100
 #: Characters of one cell.
 _LONGEST_CELL = 300
 #: And of what is to be done.
@@ -37,24 +36,9 @@ _LONGEST_LINE = 2000
 _T = TypeVar("_T")
 
 
-def to_markdown(result: Result, shown: int = SHOWN) -> str:
-    """The result as Markdown text, as GitHub and GitLab read it.
-
-    :param shown: how many rows of a table, at most.
-    """
-    return "\n".join(_lines(result, shown)) + "\n"
-
-
-def fitting(result: Result, room: int) -> str:
-    """The result as Markdown text, with as many rows as fit.
-
-    :param room: in bytes; a text that is longer all the same is empty.
-    """
-    for shown in (SHOWN, SHOWN // 4, SHOWN // 20, 0):
-        text = to_markdown(result, shown)
-        if len(text.encode()) <= room:
-            return text
-    return ""
+def to_markdown(result: Result) -> str:
+    """The result as Markdown text, as GitHub and GitLab read it."""
+    return "\n".join(_lines(result)) + "\n"
 
 
 def code(text: str, longest: int = _LONGEST_CELL) -> str:
@@ -68,11 +52,11 @@ def code(text: str, longest: int = _LONGEST_CELL) -> str:
     return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
 
 
-def _lines(result: Result, shown: int) -> Iterator[str]:
+def _lines(result: Result) -> Iterator[str]:
     yield "# Autotune cache"
     yield from _head(result)
-    yield from _tables(result, shown)
-    yield from _part("Notes", [""], notes(result), lambda note: [code(note)], shown)
+    yield from _tables(result)
+    yield from _part("Notes", [""], notes(result), lambda note: [code(note)])
 
 
 def _head(result: Result) -> Iterator[str]:
@@ -84,18 +68,18 @@ def _head(result: Result) -> Iterator[str]:
     yield from (f"\n{word}: {code(text, _LONGEST_LINE)}" for word, text in facts(result))
 
 
-def _tables(result: Result, shown: int) -> Iterator[str]:
+def _tables(result: Result) -> Iterator[str]:
     titled: defaultdict[str, list[Finding]] = defaultdict(list)
     for one in findings(result):
         titled[_TITLES.get(one.word, one.word.capitalize())].append(one)
     for title, found in titled.items():
         head = ["", "test", "problem", "why"]
-        yield from _part(title, head, found, _found, shown, size=lambda one: one.count)
+        yield from _part(title, head, found, _found, size=lambda one: one.count)
     title = f"Different from {'the loaded cache' if result.loaded else 'what the file held'}"
-    yield from _part(title, ["", "problem", "choice", "time"], result.changes.changes, _change, shown)
+    yield from _part(title, ["", "problem", "choice", "time"], result.changes.changes, _change)
     head = ["", "problems", "time"]
-    yield from _part("Time of tuning by kernel", head, by_kernel(result), _cost, shown)
-    yield from _part("Time of tuning by test", head, by_test(result), _cost, shown)
+    yield from _part("Time of tuning by kernel", head, by_kernel(result), _cost)
+    yield from _part("Time of tuning by test", head, by_test(result), _cost)
 
 
 def _found(one: Finding) -> list[str]:
@@ -117,7 +101,6 @@ def _part(
     head: Sequence[str],
     rows: Sequence[_T],
     cells: Callable[[_T], Sequence[str]],
-    shown: int,
     size: Callable[[_T], int] = lambda row: 1,
 ) -> Iterator[str]:
     """A heading with a table; nothing where there are no rows.
@@ -127,9 +110,8 @@ def _part(
     if not rows:
         return
     yield f"\n### {title} ({sum(map(size, rows))})\n"
-    if shown:
-        yield from _table(head, map(cells, islice(rows, shown)))
-    if hidden := sum(map(size, rows[shown:])):
+    yield from _table(head, map(cells, rows[:SHOWN]))
+    if hidden := sum(map(size, rows[SHOWN:])):
         yield f"\n{counted(hidden, 'more is', 'more are')} in the JSON report."
 
 

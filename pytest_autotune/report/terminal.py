@@ -11,17 +11,15 @@ from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import findings
 from pytest_autotune.report.hints import hints
 from pytest_autotune.report.naming import disagreed, noun, replaced
-from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Result
-from pytest_autotune.run.rows import Row
 
 #: What is counted, in words that are not the name of the count.
 _COUNTED = {"failed": "cannot be tuned", "unrecorded": "not recorded", "fallback": "used a fallback"}
 #: Rows of one kind that are shown without ``-v``.
 SHOWN = 10
 NO_LOOKUPS = "no lookups: no autotuned kernel was called"
-_OUTCOMES = (Outcome.HIT, Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
+_OUTCOMES = ("hit", "miss", "stale", "mismatch", "uncacheable")
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,12 @@ def section(result: Result, verbosity: int) -> list[Line]:
     """The lines of the section; none when there is nothing to say at this verbosity.
 
     ``-qq`` reports only what fails the run, ``-q`` also what was asked for, a dump, what a crash cost, notes of what
-    went wrong, and counts with what mends them when not all is well, ``-v`` every row and a table by tuner. Rows that
-    fail the gate are there in any case.
+    went wrong, and counts with what mends them when not all is well, ``-v`` every row. Rows that fail the gate are
+    there in any case.
     """
     is_quiet, is_blamed = verbosity < 0, any(gate.failure for gate in (result.gate, *result.gates_of_modes))
     shown = [one for one in findings(result, each=verbosity > 0) if not is_quiet or (is_blamed and one.fails)]
-    lines = [*(_by_tuner(result) if verbosity > 0 else ()), *_rows(shown, verbosity)]
+    lines = [*_rows(shown, verbosity)]
     if is_quiet and result.gate.failure:
         lines += _unhooked(result)
     errors = [Line(f" {error}", "ERROR", "red") for error in result.errors]
@@ -185,18 +183,6 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
         yield "Not complete", result.incomplete
 
 
-def _by_tuner(result: Result) -> Iterator[Line]:
-    """A table, where it says more than the counts of all."""
-    tuners = sorted({row.problem.tuner for row in result.rows})
-    for tuner in tuners if len(tuners) > 1 else ():
-        rows = [row for row in result.rows if row.problem.tuner == tuner]
-        parts = _outcomes(rows) if result.is_judged else []
-        tuned = sum(row.tuned and not row.failed for row in rows)
-        if tuned:
-            parts.append(f"{tuned} tuned")
-        yield Line(f"{tuner:<18} {', '.join(parts)}")
-
-
 def settled(result: Result, *, with_counts: bool = True) -> Iterator[Line]:
     """What the run came to, in one line: what it looked up and what it has written."""
     if instead := [section for section in result.sections if section.stands_for_counts]:
@@ -238,7 +224,8 @@ def _counts(result: Result) -> str:
         asked_nothing = [_no_lookups(result)] if not result.problems and result.dump is not None else []
         return ", ".join([*tuned, *those("uncacheable", "untracked"), *asked_nothing])
     saved = f"about {result.saved_seconds:.1f}s of tuning saved" if result.saved_seconds >= 0.1 else ""
-    asked = [*_outcomes(result.rows), *those("untracked", "unused")]
+    asked = [noun(result.counts[one], one.upper()) for one in _OUTCOMES if result.counts[one] or one == "hit"]
+    asked += those("untracked", "unused")
     return "; ".join(filter(None, [", ".join(asked), ", ".join(tuned), *those("fallback"), saved]))
 
 
@@ -250,11 +237,6 @@ def _no_lookups(result: Result) -> str:
         return f"no lookups: {' and '.join(alone)} bypassed"
     leaves_out = " or ".join(result.bypassing)
     return f"{NO_LOOKUPS}, or {leaves_out} left it out" if leaves_out else NO_LOOKUPS
-
-
-def _outcomes(rows: Sequence[Row]) -> list[str]:
-    numbers = {outcome: sum(row.outcome is outcome for row in rows) for outcome in _OUTCOMES}
-    return [noun(numbers[one], one.value.upper()) for one in _OUTCOMES if numbers[one] or one is Outcome.HIT]
 
 
 def _dump(result: Result) -> tuple[str, bool]:

@@ -155,7 +155,8 @@ def add_step_summary(result: Result) -> Result:
         return result
     try:
         with open(path, "a", encoding="utf-8") as file:
-            file.write(markdown.fitting(result, ci_log.SUMMARY_BYTES - file.tell()))
+            text = markdown.to_markdown(result)
+            file.write(text if file.tell() + len(text.encode()) <= ci_log.SUMMARY_BYTES else "")
     except OSError as error:
         note = f"the step summary could not be written: {error.strerror or error} (GITHUB_STEP_SUMMARY)"
         return replace(result, notes=(*result.notes, note))

@@ -48,16 +48,6 @@ def test_all_hits_is_no_line_where_little_is_to_be_shown(suite: Suite, section, 
     assert section(suite.load(flag)) == []
 
 
-def test_v_adds_a_line_for_each_tuner(serial_suite: Suite, section) -> None:
-    serial_suite.write(test_more="def test_more(tune): tune('lib.more', tuner='elder')", test_hit=hit()).dump()
-    serial_suite.write(test_more="def test_more(tune):\n for m in 1, 2: tune('lib.more', tuner='elder', M=m)")
-
-    lines = without_seconds(section(serial_suite.load("-v")))
-
-    assert lines[0].split(maxsplit=1) == ["elder", "0 hits, 2 misses, 2 tuned"]
-    assert lines[1].split(maxsplit=1) == ["toy", "1 hit"]
-
-
 def test_what_was_tuned_and_what_was_written_is_one_line_of_counts(serial_suite: Suite, section) -> None:
     for args in ([], ["-v"]):
         (line,) = section(serial_suite.write().dump(*args))
