@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -164,28 +164,22 @@ def test_what_a_run_wrote_is_removed_when_it_is_in_the_cache(tmp_path: Path, run
     assert not folder.path.exists()
 
 
-def test_a_full_disk_takes_one_line_and_leaves_those_around_it(
-    run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_takes_one_line_and_leaves_those_around_it(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("before").event)
-    write, room = os.write, [20]
+    (file,) = folder.path.glob("*.jsonl")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def until_full(descriptor: int, text: bytes) -> int:
-        if not room[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written = write(descriptor, text[: room[0]])
-        room[0] -= written
-        return written
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", until_full)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 20, limits[1]))  # it takes a part of the line
+    try:
         log.append(lookup("torn").event)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     log.append(lookup("after").event)
 
     assert [found.problem.kernel for _, found in asked_in(folder)] == ["before", "after"]
-    assert (len(log.unwritten), log.error) == (1, "No space left on device")
+    assert (len(log.unwritten), log.error) == (1, "File too large")
 
     log.save()
 
@@ -246,7 +240,7 @@ def test_a_forked_child_writes_a_file_of_its_own_and_keeps_no_lock(run: Callable
         os.read(read, 1)
         os._exit(0)
     os.close(read)
-    while sum(file.read_bytes().count(b"\n") for file in killed.path.glob("*.jsonl")) < 2:
+    while sum(file.read_bytes().count(b"}\n") for file in killed.path.glob("*.jsonl")) < 2:
         pass
     killed.close(written=False)  # as the system does it for a parent that was killed
 

@@ -85,7 +85,11 @@ def _keep_for_next_run(log: Log, collected: Collected) -> str:
         return "nothing was tuned"
     if log.folder is not None:
         log.save()
-    lost = {lookup.entry for _, lookup in collect(events_in(log.unwritten)).lookups if lookup.tuned} & wanted
+    lost = {
+        lookup.entry
+        for _, lookup in collect(events_in(("", line) for line in log.unwritten)[0]).lookups
+        if lookup.tuned
+    } & wanted
     why = f"the log cannot be written: {log.error}" if log.error else "no log can be kept"
     if not lost:
         return "what was tuned is kept for the next run with this dump path"

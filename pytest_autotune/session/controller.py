@@ -188,7 +188,7 @@ class Controller:
                 file_of_worker(self._meeting, worker)(None)
 
     def _receive(self, process: str, lines: Sequence[str]) -> None:
-        self._sent += events_in(lines, process)
+        self._sent += events_in((process, line) for line in lines)[0]
         self._unwritten.unwritten += lines
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

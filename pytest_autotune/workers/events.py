@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,9 +100,16 @@ class Event:
             raise ValueError(f"not an event: {error!r}") from None
 
 
-def events_in(lines: Iterable[str], process: str = "") -> list[tuple[str, Event]]:
-    """What lines tell that a process has sent: (process, event)."""
-    return [(process, Event.decode(line)) for line in lines]
+def events_in(lines: Iterable[tuple[str, str | bytes]]) -> tuple[list[tuple[str, Event]], int]:
+    """What lines of processes tell: (process, event); and how many of them nobody can read."""
+    found: list[tuple[str, Event]] = []
+    damaged = 0
+    for process, line in lines:
+        try:
+            found.append((process, Event.decode(line)))
+        except ValueError:
+            damaged += 1
+    return found, damaged
 
 
 class Log:
@@ -122,7 +131,6 @@ class Log:
         self._process = process
         self._mutex = threading.Lock()
         self._owner = os.getpid()
-        self._is_torn = False
         self._is_closed = False
         #: Lines that the controller finds in no file.
         self.unwritten: list[str] = []
@@ -140,28 +148,22 @@ class Log:
         with self._mutex:
             if self._is_closed:
                 return
-            if self.folder is None or self._sends:
-                self.unwritten.append(line)
+            is_sent = self.folder is None or self._sends
             try:
                 if self.folder is not None:
                     self._write(self.folder, line)
             except OSError as error:
-                self.unwritten.append(line)
                 self.error = self.error or f"{error.strerror or error}"
+                is_sent = True
+            if is_sent:
+                self.unwritten.append(line)
 
     def _write(self, folder: Path, line: str) -> None:
         # Opened for each line: another run may have cleared pytest's cache meanwhile.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(folder / f"{self._process}-{self._owner}{_SUFFIX}", flags, 0o600)
-        try:
-            rest = (("\n" if self._is_torn else "") + line + "\n").encode()
-            while rest:
-                self._is_torn = True  # a full disk takes a part of a line, and that must not take the next one with it
-                rest = rest[os.write(file, rest) :]
-            self._is_torn = False
-        finally:
-            os.close(file)
+        with open(folder / f"{self._process}-{self._owner}{_SUFFIX}", "ab") as file:
+            # A full disk takes a part of a line, and that must not take the next one with it.
+            file.write(f"\n{line}\n".encode())
 
     def close(self, last: Event) -> None:
         """Write the last event down: what a thread does after that is nobody's, not even the next run's."""
@@ -181,30 +183,20 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         #: File -> the bytes of whole lines that were read of it.
-        self.read: dict[str, int] = {}
+        self._read: dict[Path, int] = {}
 
-    def lines(self, but: str = "") -> Iterator[tuple[str, bytes]]:
-        """What is new: (process, line).
+    def logs(self) -> list[tuple[str, Path]]:
+        """The files that are there: (process, file)."""
+        return [(file.stem.rpartition("-")[0], file) for file in sorted(self.folder.glob(f"*{_SUFFIX}"))]
 
-        :param but: the process whose own lines are left out.
-        """
-        for name in self._grown():
-            process = name.removesuffix(_SUFFIX).rpartition("-")[0]
-            if process != but:
-                with suppress(OSError), open(self.folder / name, "rb") as file:
-                    file.seek(self.read.get(name, 0))
-                    whole = file.read().rpartition(b"\n")[0]
-                    if whole:
-                        self.read[name] = self.read.get(name, 0) + len(whole) + 1
-                        yield from ((process, line) for line in whole.split(b"\n"))
-
-    def _grown(self) -> list[str]:
-        try:
-            with os.scandir(self.folder) as found:
-                logs = [one for one in found if one.name.endswith(_SUFFIX)]
-            return sorted(one.name for one in logs if one.stat().st_size > self.read.get(one.name, 0))
-        except OSError:
-            return []
+    def lines(self) -> Iterator[tuple[str, bytes]]:
+        """What is new: (process, line)."""
+        for process, path in self.logs():
+            with suppress(OSError), open(path, "rb") as file:
+                file.seek(self._read.get(path, 0))
+                whole, end, _ = file.read().rpartition(b"\n")
+                self._read[path] = self._read.get(path, 0) + len(whole + end)
+                yield from ((process, line) for line in whole.split(b"\n") if line)
 
 
 class Others:
@@ -222,14 +214,11 @@ class Others:
 
     def find(self, asked: Identity) -> Event | None:
         """The first worker's search for a problem, or race of its choice; None where there is none yet."""
-        for _, line in self._reader.lines(but=self._process):
-            if line.startswith(self._OF_INTEREST):
+        for process, line in self._reader.lines():
+            if process != self._process and line.startswith(self._OF_INTEREST):
                 self._found.setdefault(json.loads(line)["id"], line)
-        line = self._found.get(asked.digest, b"")
-        try:
-            return Event.decode(line) if line else None
-        except ValueError:
-            return None
+        found, _ = events_in([("", self._found[asked.digest])] if asked.digest in self._found else [])
+        return found[0][1] if found else None
 
 
 class RunFolder:
@@ -245,20 +234,20 @@ class RunFolder:
 
     def __init__(self, bases: Iterable[Path], purpose: str = "") -> None:
         self.path: Path | None = None
-        self._held: dict[Path, FileLock] = {}
+        self._held: list[tuple[Reader, FileLock]] = []
         name = hashlib.sha256(purpose.encode()).hexdigest()[:16]
         for runs in (base / name for base in bases):
             if self.path is None or runs.is_dir():
                 with suppress(OSError):  # a time-out, too
                     self._open(runs)
-        self._readers = {path: Reader(path) for path in self._held}
 
     def _open(self, runs: Path) -> None:
         runs.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _beside(runs):  # nobody takes a folder for left that is being made
             for path in sorted(runs.iterdir()) if runs.is_dir() else ():
-                with suppress(OSError):
-                    if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid():
+                with suppress(OSError):  # another run's, or gone
+                    found = path.lstat()
+                    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
                         self._hold(path)
             if self.path is None:
                 path = runs / f"{os.getpid()}-{os.urandom(4).hex()}"
@@ -272,7 +261,7 @@ class RunFolder:
 
         lock = FileLock(path / _LOCK, timeout=0, thread_local=False)
         lock.acquire()
-        self._held[path] = lock
+        self._held.append((Reader(path), lock))
 
     def log(self, process: str) -> Log:
         """The log of one process of this run."""
@@ -280,13 +269,14 @@ class RunFolder:
 
     def collect(self) -> tuple[list[tuple[str, Event]], int]:
         """What the processes of this run did, (process, event), and how many lines nobody can read."""
-        return _events(self._readers[self.path]) if self.path is not None else ([], 0)
+        mine = (reader.lines() for reader, _ in self._held if reader.folder == self.path)
+        return events_in(chain.from_iterable(mine))
 
     @cached_property
     def recovered(self) -> tuple[list[tuple[str, Event]], int]:
         """What the processes of killed runs did, (process, event), and how many of their lines nobody can read."""
-        found = [_events(reader) for path, reader in self._readers.items() if path != self.path]
-        return [one for events, _ in found for one in events], sum(damaged for _, damaged in found)
+        left = (reader.lines() for reader, _ in self._held if reader.folder != self.path)
+        return events_in(chain.from_iterable(left))
 
     def close(self, *, written: bool) -> None:
         """Let go of the folders.
@@ -294,11 +284,17 @@ class RunFolder:
         :param written: what was read of them is in a cache now, or not wanted: they are removed, but for files that
             have grown since, as a worker may outlive its controller.
         """
-        for path, lock in self._held.items():
-            if written or not any(name.endswith(_SUFFIX) for name in _names(path)):
-                _remove(path, self._readers[path].read)
+        for reader, lock in self._held:
+            late = {process for process, _ in reader.lines()}
+            with suppress(OSError):
+                for process, file in reader.logs() if written else ():
+                    if process not in late:
+                        file.unlink()
+                if not reader.logs():
+                    (reader.folder / _LOCK).unlink()
+                    reader.folder.rmdir()
             lock.release()
-        for runs in {path.parent for path in self._held}:
+        for runs in {reader.folder.parent for reader, _ in self._held}:
             with suppress(OSError), _beside(runs):
                 runs.rmdir()  # where no other run has a folder there
         self._held.clear()
@@ -309,36 +305,3 @@ def _beside(runs: Path) -> FileLock:
     from filelock import FileLock
 
     return FileLock(runs.parent / _LOCK, timeout=_BESIDE_S)
-
-
-def _events(reader: Reader) -> tuple[list[tuple[str, Event]], int]:
-    found: list[tuple[str, Event]] = []
-    damaged = 0
-    for process, line in reader.lines():
-        try:
-            found.append((process, Event.decode(line)))
-        except ValueError:
-            damaged += 1
-    return found, damaged
-
-
-def _names(folder: Path) -> list[str]:
-    with suppress(OSError):
-        return os.listdir(folder)
-    return []
-
-
-def _remove(folder: Path, read: Mapping[str, int]) -> None:
-    for name in _names(folder):
-        path = folder / name
-        with suppress(OSError):
-            if name == _LOCK or (name.endswith(_SUFFIX) and not _has_grown(path, read.get(name, 0))):
-                path.unlink()
-    with suppress(OSError):
-        folder.rmdir()
-
-
-def _has_grown(path: Path, read: int) -> bool:
-    with open(path, "rb") as file:
-        file.seek(read)
-        return b"\n" in file.read()  # a kill may have cut the last line off
