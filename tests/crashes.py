@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pytest_autotune.workers.locks import standard_folder
+from pytest_autotune.workers.locks import shared_folder
 from tests.conftest import REPOSITORY, TOY_TUNER
 
 CRASHING = """
@@ -296,7 +296,7 @@ def _small_disk(fault: Fault, folder: Path) -> Iterator[dict[str, str]]:
 def _owner(fault: Fault) -> Iterator[str]:
     """The name of a GPU of the suite's own; a process that is stopped holds it where the fault says so."""
     gpu = f"crash-{uuid.uuid4().hex}"
-    lock = standard_folder() / f"gpu-{hashlib.sha256(gpu.encode()).hexdigest()[:16]}.lock"
+    lock = shared_folder().path / f"gpu-{hashlib.sha256(gpu.encode()).hexdigest()[:16]}.lock"
     try:
         if not fault.owner:
             yield gpu
@@ -315,9 +315,10 @@ def _owner(fault: Fault) -> Iterator[str]:
 
 
 OWNER = """
-import os, pathlib, signal, sys
-from pytest_autotune.workers.locks import HeldLock
-lock = HeldLock(pathlib.Path(sys.argv[1]))
+import os, signal, sys
+from filelock import FileLock
+lock = FileLock(sys.argv[1])
+lock.acquire()
 print("held", flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)
 """

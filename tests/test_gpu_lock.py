@@ -11,8 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
-from pytest_autotune.workers.locks import HeldLock, Locks
+from pytest_autotune.workers.locks import Locks, SharedFolder
 
 SOON_S = 10.0
 
@@ -47,19 +48,20 @@ def until(condition: Callable[[], bool]) -> None:
 
 def is_free(path: Path) -> bool:
     try:
-        HeldLock(path).release()
-    except BlockingIOError:
+        FileLock(path, timeout=0).acquire().lock.release()
+    except Timeout:
         return False
     return True
 
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Locks:
-    return Locks(SOON_S, lambda: "gpu", lambda: tmp_path)
+    return Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
 
 
 def test_a_second_thread_does_not_enter_while_the_first_still_waits(lock: Locks, path: Path, in_thread) -> None:
-    other_process = HeldLock(path)
+    other_process = FileLock(path)
+    other_process.acquire()
     entered: list[bool] = []
 
     def measure() -> None:
@@ -104,8 +106,9 @@ def test_the_lock_is_held_until_the_last_thread_leaves(lock: Locks, path: Path, 
 
 
 def test_after_a_time_out_a_nested_measurement_is_disturbed_too(tmp_path: Path, path: Path) -> None:
-    other_process = HeldLock(path)
-    lock = Locks(0.05, lambda: "gpu", lambda: tmp_path)
+    other_process = FileLock(path)
+    other_process.acquire()
+    lock = Locks(0.05, lambda: "gpu", SharedFolder(tmp_path))
 
     with lock.measuring() as held:
         other_process.release()
@@ -117,7 +120,7 @@ def test_after_a_time_out_a_nested_measurement_is_disturbed_too(tmp_path: Path, 
 
 
 def test_a_child_that_is_forked_inside_neither_holds_the_gpu_nor_waits_for_it(tmp_path: Path) -> None:
-    lock = Locks(SOON_S, lambda: "gpu", lambda: tmp_path)
+    lock = Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
     started = time.monotonic()
 
     with ExitStack() as held:
@@ -134,7 +137,7 @@ def test_a_child_that_is_forked_inside_neither_holds_the_gpu_nor_waits_for_it(tm
 
 
 def test_a_child_that_is_forked_while_nothing_is_measured_holds_the_gpu_like_any_process(tmp_path: Path) -> None:
-    lock = Locks(SOON_S, lambda: "gpu", lambda: tmp_path)
+    lock = Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
     with lock.measuring():
         pass
 
@@ -147,7 +150,7 @@ def test_a_child_that_is_forked_while_nothing_is_measured_holds_the_gpu_like_any
 
 
 def test_where_no_lock_can_be_had_a_measurement_is_disturbed_and_the_user_is_told_once(tmp_path: Path) -> None:
-    lock = Locks(1, lambda: "gpu", lambda: tmp_path / "not there")
+    lock = Locks(1, lambda: "gpu", SharedFolder(tmp_path / "not there"))
 
     for _ in range(2):
         with lock.measuring() as undisturbed:

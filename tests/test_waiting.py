@@ -14,7 +14,7 @@ from pytest_autotune.cache.model import Candidate, Device, Entry, Identity, Prob
 from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Log
-from pytest_autotune.workers.locks import Locks
+from pytest_autotune.workers.locks import Locks, SharedFolder
 
 
 def problem(number: int = 0) -> Problem:
@@ -22,7 +22,7 @@ def problem(number: int = 0) -> Problem:
 
 
 def worker(folder: Path, timeout_s: float) -> Coordinator:
-    return Coordinator(Locks(timeout_s, lambda: "gpu", lambda: folder), folder / "run")
+    return Coordinator(Locks(timeout_s, lambda: "gpu", SharedFolder(folder)), folder / "run")
 
 
 def lookup(number: int = 0) -> Lookup:

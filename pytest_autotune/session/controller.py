@@ -93,7 +93,7 @@ class Controller:
         self._notes = list(dict.fromkeys(str(CacheError(*cache.lossy)) for cache in caches if cache.lossy))
         self._unwritten = self._folder.log("controller")
         #: Where they meet each other.
-        self._meeting = self._shared.run(self._run_id) if self._shared.path is not None else None
+        self._meeting = self._shared.run(self._run_id)
         self._membership = self._join()
 
     @cached_property
@@ -113,7 +113,7 @@ class Controller:
             return None
         context = WorkerContext(
             self._beginning.index,
-            Coordinator(Locks(options.wait_timeout, folder=self._shared.locks)),
+            Coordinator(Locks(options.wait_timeout, shared=self._shared)),
             self._folder.log(ALONE),
             known_kernels=self._known_kernels,
             progress=progress_of_process(config),

@@ -95,13 +95,13 @@ def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> Worke
     """What a worker finds, by what its controller sent."""
     task, worker = Task(**workerinput.get(INPUT_KEY, {})), workerinput["workerid"]
     shared = shared_folder()
-    folder = shared.run(task.run_id) if task.run_id and shared.path is not None else None
+    folder = shared.run(task.run_id) if task.run_id else None
     is_local = task.host == socket.gethostname()
     log = Log(Path(task.run_folder) if is_local and task.run_folder else None, worker)
     if log.folder is None and folder is not None:  # the workers on this machine still read what the others tune
         log = Log(folder, worker, sends=True)
     others = Others(log.folder, worker) if folder is not None and log.folder is not None else None
-    locks = Locks(options.wait_timeout, folder=shared.locks)
+    locks = Locks(options.wait_timeout, shared=shared)
     if shared.note:
         locks.note(shared.note)
     return WorkerContext(

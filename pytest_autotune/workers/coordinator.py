@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_autotune.cache.model import Identity
 from pytest_autotune.workers.events import Event, Others
-from pytest_autotune.workers.locks import HeldLock, Locks, Membership, in_distributed_run
+from pytest_autotune.workers.locks import Locks, Membership, in_distributed_run
 
 
-@dataclass
-class Claim:
+class Claim(NamedTuple):
     """The right to tune one problem in this run, or what another worker has made of it.
 
     :param result: what another worker has made of this problem in this run.
@@ -69,45 +68,39 @@ class Coordinator:
 
         :param meanwhile: called before such a wait, to help with that tuning.
         """
-        with self._locks.one_tuning():
+        with self._locks.one_tuning(), ExitStack() as held:
             # A kernel with a collective needs every rank: none may wait for, or skip, a tuning.
-            if self._others is None or in_distributed_run() or not self._joined():
+            if self._others is None or self._folder is None or in_distributed_run() or not self._joined():
                 yield Claim()
-                return
-            claim, may_wait = Claim(), wait and not self._locks.held
-            lock = self._take(claim, asked, self._others, may_wait, meanwhile)
-            claim.is_mine = lock is not None
-            try:
-                yield claim
-            finally:
-                if lock is not None:
-                    lock.release()
+            else:
+                path = self._folder / f"{asked.digest}.lock"
+                yield self._take(asked, path, self._others, wait and not self._locks.held, meanwhile, held)
 
     def _take(
-        self, claim: Claim, asked: Identity, others: Others, may_wait: bool, meanwhile: Callable[[], None] | None
-    ) -> HeldLock | None:
-        """Fill a claim in; what is returned holds it for this process, None where there is nothing to hold."""
-        assert self._folder is not None
-        path = self._folder / f"{asked.digest}.lock"
-
-        def is_there() -> bool:
-            claim.result = others.find(asked)
-            return claim.result is not None
-
-        if is_there():
-            return None
+        self,
+        asked: Identity,
+        path: Path,
+        others: Others,
+        may_wait: bool,
+        meanwhile: Callable[[], None] | None,
+        held: ExitStack,
+    ) -> Claim:
+        """Claim a problem, unless another worker has made it, until ``held`` is left."""
+        if result := others.find(asked):
+            return Claim(result, is_mine=False)
         lock = self._locks.acquire(path, wait=False)
         if lock is None and may_wait:
             if meanwhile is not None:
                 meanwhile()
             started = time.monotonic()
-            lock = self._locks.acquire(path, unless=is_there)
+            lock = self._locks.acquire(path, unless=lambda: others.find(asked) is not None)
             self.waited_s += time.monotonic() - started
-        if is_there() and lock is not None:
-            lock.release()  # all who wait have what they waited for: none waits for the next one to be done with it
-            return None
-        claim.timed_out = may_wait and lock is None and claim.result is None
-        return lock
+        result = others.find(asked)
+        if lock is not None:
+            held.callback(lock.release)
+            if result is not None:
+                held.close()  # all who wait have what they waited for: none waits for the next one to be done with it
+        return Claim(result, lock is not None and result is None, may_wait and lock is None and result is None)
 
     def _joined(self) -> bool:
         """Whether this process can share tunings with the other workers."""
@@ -139,11 +132,10 @@ class Coordinator:
             yield True
             return
         lock = self._locks.acquire(self._compiles_in / f"{name}.compiling", wait=wait)
-        try:
-            yield lock is not None
-        finally:
+        with ExitStack() as held:
             if lock is not None:
-                lock.release()
+                held.callback(lock.release)
+            yield lock is not None
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         """Hold the current GPU, or the processor named ``on``; yields False where it could not be had in time."""

@@ -166,7 +166,7 @@ def pytest_runtest_logreport(report):
 
 def test_what_killed_runs_left_for_their_workers_goes_whatever_its_age_and_what_lives_stays(suite: Suite) -> None:
     place = shared_folder()
-    left, alive = place.run(uuid.uuid4().hex), place.run(uuid.uuid4().hex)
+    left, alive = (place.run(uuid.uuid4().hex) for _ in range(2))
     living = Membership(alive)
     Membership(left).end()
     for folder in (left, alive):

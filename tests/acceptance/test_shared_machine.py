@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import shutil
 import signal
@@ -124,19 +125,29 @@ def test_a_project_does_not_take_over_what_another_one_in_the_same_place_had_tun
 
 
 FULL = """
-import errno, os
-_write, _room = os.write, [int(os.environ.get("ROOM", 10**9))]
+import builtins, errno, os
+_open, _room = open, [int(os.environ.get("ROOM", 10**9))]
 
-def write(descriptor, data):
-    if not os.readlink(f"/proc/self/fd/{descriptor}").endswith(".jsonl"):
-        return _write(descriptor, data)
-    if not _room[0]:
-        raise OSError(errno.ENOSPC, "No space left on device")
-    written = _write(descriptor, data[:_room[0]])
-    _room[0] -= written
-    return written
+class Full:
+    def __init__(self, file):
+        self.file = file
 
-os.write = write
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+    def write(self, data):
+        _room[0] -= self.file.write(data[:_room[0]])
+        if not _room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+def open_full(path, mode="r", *args, **kwargs):
+    file = _open(path, mode, *args, **kwargs)
+    return Full(file) if mode == "ab" and str(path).endswith(".jsonl") else file
+
+builtins.open = open_full
 """
 
 
@@ -144,7 +155,7 @@ os.write = write
 def test_what_is_told_to_be_kept_for_the_next_run_is_what_it_takes_over(
     serial_suite: Suite, section, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr(os, "write", os.write)
+    monkeypatch.setattr(builtins, "open", open)
     suite = serial_suite.write(
         test_it="""
         import os
