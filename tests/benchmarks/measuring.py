@@ -157,7 +157,7 @@ def pytest_configure() -> None:
         return _probe(part, self, tuning_key, list(configs), bench_fn)
 
     module.Autotuner.check_disk_cache = check_disk_cache
-    module.Autotuner.cache_results = _AlwaysAsk(check_disk_cache, lambda autotuner: None)
+    module.Autotuner.cache_results = _AlwaysAsk(check_disk_cache)
 
 
 def _probe(part: str, autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:

@@ -305,7 +305,7 @@ def pytest_configure() -> None:
         return _plant(self, tuning_key, list(configs), bench_fn)
 
     module.Autotuner.check_disk_cache = check_disk_cache
-    module.Autotuner.cache_results = _AlwaysAsk(check_disk_cache, lambda autotuner: None)
+    module.Autotuner.cache_results = _AlwaysAsk(check_disk_cache)
 
 
 def _plant(autotuner: Any, tuning_key: Any, configs: list[Any], bench_fn: Any) -> bool:

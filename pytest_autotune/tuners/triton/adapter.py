@@ -36,23 +36,15 @@ class _AlwaysAsk:
     The user's own setting stays where it was, in the instance, and holds for classes with a disk cache of their own.
 
     :param check: what Triton asks where it is switched on.
-    :param passed_by: told of an autotuner that searches now and asks nobody: its class has a disk cache of its own,
-        and that is switched off.
     """
 
-    def __init__(self, check: Callable[..., bool], passed_by: Callable[[Any], object]) -> None:
+    def __init__(self, check: Callable[..., bool]) -> None:
         self._check = check
-        self._passed_by = passed_by
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        if getattr(type(instance), autotuners.DISK_CACHE) is self._check:
+        if instance is None or getattr(type(instance), autotuners.DISK_CACHE) is self._check:
             return True
-        is_on = instance.__dict__.get("cache_results", False)
-        if not is_on:
-            self._passed_by(instance)
-        return is_on
+        return instance.__dict__.get("cache_results", False)
 
     def __set__(self, instance: Any, value: object) -> None:
         instance.__dict__["cache_results"] = value
@@ -73,27 +65,24 @@ class Adapter:
         self._session: Session | None = None
         self._autotuner_class: Any = None
         self._hooked = ExitStack()
-        #: The autotuners that came by, by their id.
-        self._seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        #: Kernels that were tuned without coming by, with the classes of their autotuners.
-        self._untracked: set[str] = set()
-        self._compilations: Compilations | None = None
-        self._heuristics: autotuners.HeuristicsOver | None = None
+        #: The autotuners that came by.
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._ahead: Ahead | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         autotuner_class: Any = module.Autotuner
         own_check = autotuners.method_of(autotuner_class, autotuners.DISK_CACHE)
         prune = autotuners.method_of(autotuner_class, autotuners.PRUNE)
-        heuristics = self._heuristics = autotuners.HeuristicsOver(module)
+        heuristics = autotuners.HeuristicsOver(module)
         self._hooked.callback(heuristics.unhook)
-        compilations = self._compilations = Compilations(session)
+        compilations = Compilations(session)
         self._hooked.callback(compilations.unhook)
         choices = Choices(session, compilations, heuristics, own_check)
         adapter = self
 
         def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-            adapter._seen[id(self)] = self
+            adapter._seen.add(self)
             return choices.choose(self, tuning_key, configs, bench_fn)
 
         def bypass(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
@@ -105,11 +94,11 @@ class Adapter:
         bypass.__name__ = autotuners.DISK_CACHE  # in a line about an error
         self._session = session
         self._autotuner_class = autotuner_class
+        self._ahead = Ahead(session, autotuner_class, heuristics, compilations)
         check = guarded(check_disk_cache, bypass, session, NAME, library=NAME, calls=_hook_of)
         self._replace(autotuners.DISK_CACHE, check)
         self._replace(autotuners.PRUNE, prune_configs)
-        self._replace("cache_results", _AlwaysAsk(check, self._passed_by))
-        self._watch_when_imported()
+        self._replace("cache_results", _AlwaysAsk(check))
 
     def explain(self, error: BaseException) -> str:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
@@ -123,33 +112,14 @@ class Adapter:
         self._hooked.callback(undo or partial(delattr, self._autotuner_class, name))
         setattr(self._autotuner_class, name, replacement)
 
-    def _watch_when_imported(self) -> None:
-        """Watch the compiler, which Triton imports after its autotuner."""
-        import wrapt
-
-        reference = weakref.ref(self)  # wrapt keeps its hooks for the life of the process
-
-        def watch(compiler: ModuleType) -> None:
-            adapter = reference()
-            if adapter is not None and adapter._compilations is not None and adapter._session is not None:
-                try:
-                    adapter._compilations.hook(compiler)
-                except Exception as error:  # choices are loaded all the same
-                    adapter._session.note(f"triton: what is compiled is not seen: {error}")
-
-        wrapt.register_post_import_hook(watch, environment.COMPILER_MODULE)
-
     def prepare(self, suite: Suite) -> list[Job]:
         """Compile loaded choices ahead of the tests; see :class:`~pytest_autotune.tuners.protocol.Adapter`."""
-        session, heuristics, compilations = self._session, self._heuristics, self._compilations
-        if session is None or heuristics is None or compilations is None or not compilations.is_hooked:
-            return []
-        return list(Ahead(session, self._autotuner_class, heuristics).jobs(suite))
+        return list(self._ahead.jobs(suite)) if self._ahead is not None else []
 
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
         self._hooked.close()
-        self._autotuner_class = self._compilations = None
+        self._autotuner_class = self._ahead = None
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -168,18 +138,15 @@ class Adapter:
 
     def untracked(self) -> list[str]:
         """Kernels of autotuners that were tuned and never came by: before the hook, or by a search of their class's."""
+        found = set()
         for one in self._live_autotuners():
-            if self._seen.get(id(one)) is not one and autotuners.was_tuned(one, self._autotuner_class):
-                self._passed_by(one)
-        return sorted(self._untracked)
-
-    def _passed_by(self, autotuner: Any) -> None:
-        function = python_function(autotuner)
-        if function is None or self._session is None or self._session.paused:
-            return
-        kernel = qualified_name(function)
-        if not self._session.ignores(NAME, kernel):
-            self._untracked.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
+            function = python_function(one)
+            if one in self._seen or function is None or not autotuners.was_tuned(one, self._autotuner_class):
+                continue
+            kernel = qualified_name(function)
+            if self._session is not None and not self._session.ignores(NAME, kernel):
+                found.add(f"{kernel} ({type(one).__module__}.{type(one).__qualname__})")
+        return sorted(found)
 
     def _live_autotuners(self) -> list[Any]:
         return autotuners.live_objects(self._autotuner_class) if self._autotuner_class is not None else []

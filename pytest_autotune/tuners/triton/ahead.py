@@ -18,7 +18,7 @@ from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.reach import reached
-from pytest_autotune.tuners.triton.compilations import CompiledElsewhere, leave_to_others
+from pytest_autotune.tuners.triton.compilations import Compilations, CompiledElsewhere, leave_to_others
 from pytest_autotune.tuners.triton.identity import NAME, distinct_params, holds
 from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
@@ -33,12 +33,16 @@ class Ahead:
 
     :param autotuner_class: Triton's.
     :param heuristics: those over autotuners.
+    :param compilations: has tests wait for what is being compiled.
     """
 
-    def __init__(self, session: Session, autotuner_class: Any, heuristics: HeuristicsOver) -> None:
+    def __init__(
+        self, session: Session, autotuner_class: Any, heuristics: HeuristicsOver, compilations: Compilations
+    ) -> None:
         self._session = session
         self._class = autotuner_class
         self._heuristics = heuristics
+        self._compilations = compilations
 
     def jobs(self, suite: Suite) -> Iterator[Job]:
         """What to compile; what the tests need first in front.
@@ -52,6 +56,7 @@ class Ahead:
         if device is None or not environment.reads_what_others_compile():
             return
         apart.check_version()
+        self._compilations.watch()
         cache_folder = environment.cache_folder()
         for autotuner in self._ordered(suite):
             try:

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import wraps
 from operator import eq
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from pytest_autotune.cache.model import Entry
@@ -76,12 +75,14 @@ class Compilations:
         #: The autotuners that look for a choice: what is compiled for them meanwhile may be any candidate.
         self._choosing: set[int] = set()
 
-    def hook(self, module: ModuleType) -> None:
-        """Watch from now on.
+    def watch(self) -> None:
+        """Watch from now on: from the first call on, since Triton imports its compiler after its autotuner.
 
-        :param module: ``triton.compiler``.
         :raises HookError: when it does not compile as it is known here.
         """
+        module = environment.module("compiler")
+        if module is None or self._module is not None:
+            return
         original = compiler.compile_of(module)
 
         @wraps(original)
@@ -104,11 +105,6 @@ class Compilations:
         self._module, self._original = module, original
         self._module.compile = compile
 
-    @property
-    def is_hooked(self) -> bool:
-        """Whether this process's compilations are seen."""
-        return self._module is not None
-
     def unhook(self) -> None:
         """Watch no more."""
         if self._module is not None:
@@ -117,6 +113,8 @@ class Compilations:
 
     def looks_for_choice(self, autotuner: Any) -> None:
         """A choice is looked for, until one is :meth:`chosen`."""
+        with self._session.guard("triton", "what is compiled"):
+            self.watch()
         self._choosing.add(id(autotuner))
 
     def chosen(self, call: Call, entry: Entry, config: Any, kernel: Any) -> None:

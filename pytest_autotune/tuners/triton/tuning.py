@@ -37,13 +37,9 @@ def runner(call: Call, config: Any, code: Hashable = None) -> Runner:
     Copies for ``restore_value`` and zeroing for ``reset_to_zero`` are hooks of Triton's too, and are not timed.
 
     :param code: see :class:`Runner`.
-    :raises ValueError: as Triton does, for an argument that the candidates set, too.
     """
-    autotuner, kwargs = call.autotuner, call.kwargs
-    if conflicts := kwargs.keys() & config.kwargs.keys():
-        conflict = f"Conflicting meta-parameters: {', '.join(conflicts)}."
-        raise ValueError(f"{conflict} Make sure that you don't re-define auto-tuned symbols.")
-    current = dict(kwargs, **config.all_kwargs())
+    autotuner = call.autotuner
+    current = dict(call.kwargs, **config.all_kwargs())
     named = call.arguments(config)
 
     def before() -> None:
@@ -143,10 +139,7 @@ def _race(
 def _label(config: Any, result: Result, configs: Sequence[Any]) -> str:
     if result.same_as is None:
         return str(result.measured)
-    launched = configs[result.same_as].all_kwargs()
-    own = config.all_kwargs()
-    other = [f"{name}={launched.get(name)}" for name in {**launched, **own} if launched.get(name) != own.get(name)]
-    return f"the same code as with {', '.join(other) or 'the same in another order'}"
+    return f"the same code as with {configs[result.same_as]}"
 
 
 def _settled(times_ms: Mapping[Any, float], noise: float) -> Any:

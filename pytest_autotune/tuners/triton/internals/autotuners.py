@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import inspect
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -18,8 +17,6 @@ DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
 _PARAMETERS = {DISK_CACHE: ["self", "tuning_key", "configs", "bench_fn"], PRUNE: ["self", "kwargs"]}
 _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
 _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
-#: What ``triton.testing.do_bench`` takes by itself, in milliseconds.
-_WARMUP_MS, _REP_MS = 25, 100
 
 
 def method_of(autotuner_class: Any, name: str) -> Callable[..., Any]:
@@ -69,16 +66,13 @@ class HeuristicsOver:
         self._original = known(
             vars(self._class).get("__init__"), "Heuristics.__init__", "triton", ["self", "fn", "arg_names", "values"]
         )
-        self._autotuner_class: Any = module.Autotuner
-        #: By the id of the autotuner.
-        self._over: defaultdict[int, list[weakref.ref[Any]]] = defaultdict(list)
-        for heuristics in live_objects(self._class):
-            self._note(heuristics)
-        original, note = self._original, self._note
+        self._all: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()  # in their order
+        original, all_of_them = self._original, self._all
+        all_of_them.update(dict.fromkeys(live_objects(self._class)))
 
         def __init__(self: Any, fn: Any, arg_names: Any, values: Any) -> None:
             original(self, fn, arg_names, values)
-            note(self)
+            all_of_them[self] = None
 
         self._class.__init__ = __init__
 
@@ -86,21 +80,11 @@ class HeuristicsOver:
         """Note no more."""
         self._class.__init__ = self._original
 
-    def _note(self, heuristics: Any) -> None:
-        for layer in layers(getattr(heuristics, "fn", None)):
-            if isinstance(layer, self._autotuner_class):
-                self._over[id(layer)].append(weakref.ref(heuristics))
-
     def over(self, autotuner: Any) -> list[Any]:
         """Those over an autotuner, from the inside out; all of them, where several stand side by side."""
-        found = []
-        for reference in self._over.get(id(autotuner), ()):
-            heuristics = reference()
-            if heuristics is not None:
-                inner = list(layers(heuristics.fn))
-                if any(layer is autotuner for layer in inner):  # the id may have been another one's
-                    found.append((len(inner), heuristics))
-        return [heuristics for _, heuristics in sorted(found, key=lambda pair: pair[0])]
+        found = [(list(layers(getattr(one, "fn", None))), one) for one in list(self._all)]
+        over = [(len(inner), one) for inner, one in found if any(layer is autotuner for layer in inner)]
+        return [one for _, one in sorted(over, key=lambda pair: pair[0])]
 
 
 def pruner_of(autotuner: Any) -> Any:
@@ -217,8 +201,8 @@ def expected_failures() -> tuple[type[BaseException], ...]:
 def driver_of(autotuner: Any) -> Any:
     """The active driver, with what Triton's own benchmark needs of it; None where another benchmark is to be used.
 
-    That is one that a kernel's author brings, one with another ``warmup=`` or ``rep=`` than by itself or with
-    ``use_cuda_graph=``, one that another package has put in its place, and that of a backend without events.
+    That is one that a kernel's author brings, one with ``warmup=``, ``rep=`` or ``use_cuda_graph=``, one that another
+    package has put in its place, and that of a backend without events.
     """
     bench = getattr(type(autotuner), "_bench", None)
     # What is put around Triton's by functools.wraps has its __module__.
@@ -226,18 +210,9 @@ def driver_of(autotuner: Any) -> Any:
         return None
     if list(inspect.signature(type(autotuner)._bench).parameters) != _BENCH_PARAMETERS:
         return None
-    if not _is_own_benchmark(autotuner):
+    benchmark = autotuner.do_bench
+    named = getattr(benchmark, "__module__", ""), getattr(benchmark, "__qualname__", "")
+    if autotuner._do_bench is not None or named != ("triton.testing", "do_bench"):
         return None
     driver = triton_driver().active
     return driver if all(hasattr(driver, name) for name in _BENCHMARK_NEEDS) else None
-
-
-def _is_own_benchmark(autotuner: Any) -> bool:
-    benchmark = autotuner.do_bench
-    named = getattr(benchmark, "__module__", ""), getattr(benchmark, "__qualname__", "")
-    if autotuner._do_bench is None:
-        return named == ("triton.testing", "do_bench")
-    given = getattr(autotuner, "num_warmups", None), getattr(autotuner, "num_reps", None)
-    spelt_out = all(number in (None, usual) for number, usual in zip(given, (_WARMUP_MS, _REP_MS), strict=True))
-    is_made_by_triton = named == (AUTOTUNER_MODULE, "Autotuner.__init__.<locals>.<lambda>")
-    return spelt_out and is_made_by_triton and not getattr(autotuner, "use_cuda_graph", False)

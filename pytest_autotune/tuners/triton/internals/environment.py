@@ -12,8 +12,6 @@ from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.source_digest import digest
 
 AUTOTUNER_MODULE = "triton.runtime.autotuner"
-#: Triton imports it after its autotuner.
-COMPILER_MODULE = "triton.compiler"
 JIT_MODULE = "triton.runtime.jit"
 LANGUAGE_MODULE = "triton.language.core"
 #: Of the variables in Triton's key, those by which it only tells more of what it does.
