@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import PurePath
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
-from pytest_autotune.report import ci_log, markdown, renderers
+from pytest_autotune.report import ci_log, markdown
 from pytest_autotune.report.findings import Cost, by_kernel, by_test
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.mode import Finding, Section
@@ -39,13 +38,6 @@ def of_many_kernels(number: int) -> Result:
 
 
 FAILED = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
-
-
-def test_a_renderer_is_found_by_how_the_name_of_its_file_ends() -> None:
-    names = {"a/r.json": "JSON", "r.md": "Markdown"}
-    found = {name: renderer.name for name in names if (renderer := renderers.renderer_of(PurePath(name)))}
-    assert found == names
-    assert all(renderer.text(Result()) for renderer in renderers.FILES)
 
 
 def test_github_shows_each_miss_at_the_file_and_line_of_its_test() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import click
@@ -82,16 +83,14 @@ def command(
         # A report names problems: of several entries of one, it does not say which was asked for.
         if any(reported in report.asked for report in saw):
             return False
-        unused_in = [report for report in saw if reported in report.unused]
-        if together:
-            return reported[:3] in kernels or bool(unused_in)
-        return bool(saw) and len(unused_in) == len(saw)
+        unused_in = [reported in report.unused for report in saw]
+        return reported[:3] in kernels or any(unused_in) if together else bool(saw) and all(unused_in)
 
     cache, elsewhere = stores.read(file), ""
     dropped = [entry for entry in cache.entries if is_unused(entry)]
     if dropped and not dry_run:
         stores.check_writable(file)
-        updated = stores.update(file, lambda now: _without(now, is_unused), removing=True)
+        updated = stores.update(file, partial(_without, is_unused), removing=True)
         elsewhere = f", written to {safe(updated.written_to)}" if updated.beside else ""
     would = "would be dropped" if dry_run else "dropped"
     kept = len(cache.entries) - len(dropped)
@@ -100,7 +99,7 @@ def command(
     return FOUND if exit_code and dropped else OK
 
 
-def _without(cache: Cache, is_unused: Callable[[Entry], bool]) -> Cache:
+def _without(is_unused: Callable[[Entry], bool], cache: Cache) -> Cache:
     return replace(cache, entries=tuple(entry for entry in cache.entries if not is_unused(entry)))
 
 

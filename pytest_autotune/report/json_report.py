@@ -14,6 +14,8 @@ from pytest_autotune.report.naming import process
 from pytest_autotune.run.result import Dump, Result
 from pytest_autotune.run.rows import Row
 
+#: Lists of entries, of which the problems are told.
+_ENTRIES = ("unused", "left_out", "replaced")
 #: Of a row.
 _AS_THEY_ARE = (
     "label", "reason", "moved_from", "tuned", "failed", "unrecorded", "fallback", "disturbed", "tuning_seconds",
@@ -45,12 +47,10 @@ def to_mapping(result: Result) -> dict[str, Any]:
         },
         "errors": list(result.errors),
         "lookups": [_lookup(result, row) for row in result.rows],
-        "unused": [problem_mapping(entry.problem) for entry in result.unused],
+        **{name: [problem_mapping(entry.problem) for entry in getattr(result, name)] for name in _ENTRIES},
         "untracked": list(result.untracked),
         "disagreements": len(result.merged.disagreements),
         "conflicts": [_conflict(disagreement) for disagreement in result.merged.disagreements],
-        "left_out": [problem_mapping(entry.problem) for entry in result.left_out],
-        "replaced": [problem_mapping(entry.problem) for entry in result.replaced],
         "crashed": list(result.collected.crashed),
         "recovered": result.recovered,
         "waited_seconds": dict(sorted(result.collected.waited_s.items())),

@@ -19,15 +19,11 @@ if TYPE_CHECKING:
 class FileRenderer(NamedTuple):
     """A renderer that is a file.
 
-    :param name: what it is called.
-    :param suffixes: of the names of such files.
     :param beginning: how each of them begins, as a regular expression: nothing else may be replaced by one.
     :param module: in this package; imported when a report is written, which most runs do not do.
     :param function: of that module, from a result to the whole file.
     """
 
-    name: str
-    suffixes: tuple[str, ...]
     beginning: str
     module: str
     function: str
@@ -42,17 +38,14 @@ class FileRenderer(NamedTuple):
         return text
 
 
-#: Every renderer that is a file.
-FILES = (
-    FileRenderer("HTML", (".html",), r"(?s)<!doctype html>.*<title>Autotune report</title>", "html", "to_html"),
-    FileRenderer("Markdown", (".md",), r"# Autotune cache\n", "markdown", "to_markdown"),
-    FileRenderer("JSON", (".json",), r'\s*\{\s*"format_version":\s*\d+,\s*"complete":', "json_report", "to_json"),
-)
-
-#: The suffixes that a report may have.
-SUFFIXES = tuple(suffix for renderer in FILES for suffix in renderer.suffixes)
+#: Every renderer that is a file, by the suffix of its files.
+FILES = {
+    ".html": FileRenderer(r"(?s)<!doctype html>.*<title>Autotune report</title>", "html", "to_html"),
+    ".md": FileRenderer(r"# Autotune cache\n", "markdown", "to_markdown"),
+    ".json": FileRenderer(r'\s*\{\s*"format_version":\s*\d+,\s*"complete":', "json_report", "to_json"),
+}
 
 
 def renderer_of(path: PurePath) -> FileRenderer | None:
     """The renderer that a file of this name shows; None where there is none."""
-    return next((renderer for renderer in FILES if path.name.endswith(renderer.suffixes)), None)
+    return FILES.get(path.suffix)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_autotune.modes import MODES, Option
-from pytest_autotune.report.renderers import SUFFIXES
+from pytest_autotune.report.renderers import FILES
 from pytest_autotune.tuners import TUNERS
 
 #: Of a value that may also be a number in TOML.
@@ -81,9 +81,7 @@ OPTIONS = (
         "switch",
         "Fail a complete run that leaves loaded entries unused; a run of a part of the suite is not judged",
     ),
-    Option(
-        "report", "paths", f"Write a report of the run: a name that ends in {', '.join(SUFFIXES)}. Repeatable", "PATH"
-    ),
+    Option("report", "paths", f"Write a report of the run: a name that ends in {', '.join(FILES)}. Repeatable", "PATH"),
     Option(
         "tuners",
         "names",

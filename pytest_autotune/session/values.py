@@ -21,7 +21,7 @@ from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.modes import MODES, Option
 from pytest_autotune.report.gate import Limit
-from pytest_autotune.report.renderers import SUFFIXES, renderer_of
+from pytest_autotune.report.renderers import FILES, renderer_of
 from pytest_autotune.run.lookup import OnMiss, OnStale, Policy
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.session.options import OPTIONS
@@ -152,7 +152,7 @@ def read_options(config: pytest.Config) -> Options:
         if report.location.url:
             raise pytest.UsageError(f"{report.given}: {report.typed}: is a URL, and a report is a file (name a path)")
         if renderer_of(report.location.path) is None:
-            problem = f"unknown kind of report (use a name that ends in {', '.join(SUFFIXES)})"
+            problem = f"unknown kind of report (use a name that ends in {', '.join(FILES)})"
             raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
     for mode, given in of_modes:
         asks, *others = mode.options
