@@ -214,3 +214,25 @@ def test_workers_are_forked_where_kernels_are_tuned(
     assert issubclass(module.SubprocPool, ForkedPool) is forks
     patches.undo()
     assert module.SubprocPool is pool
+
+
+def test_when_the_run_ends_inductor_makes_a_pool_of_its_own_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = pytest.importorskip("torch._inductor.async_compile")
+    monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)
+    monkeypatch.setattr(compiling, "_prepare", nothing)
+    monkeypatch.setattr(module, "get_compile_threads", lambda: 2)
+    run: Any = SimpleNamespace(policy=SimpleNamespace(dumping=True), indexes=[])
+    part, patches = CompileWorkers(), Patches(run, "inductor")
+    part.hook(module, run, patches)
+    module.AsyncCompile.process_pool.cache_clear()
+
+    pool = module.AsyncCompile.process_pool()
+    was_alive = pool.is_alive
+    patches.undo()
+    part.end()
+    part.end()
+
+    assert was_alive
+    assert not pool.is_alive
+    assert pool not in module._pool_set
+    assert module.AsyncCompile.process_pool.cache_info().currsize == 0

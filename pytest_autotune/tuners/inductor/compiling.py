@@ -44,7 +44,6 @@ class CompileWorkers(Part):
     module = "torch._inductor.async_compile"
 
     def __init__(self) -> None:
-        self._module: Any = None
         self._pools: list[ForkedPool] = []
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
@@ -66,18 +65,13 @@ class CompileWorkers(Part):
                 super().__init__(nprocs, lambda: original(nprocs, *args, **kwargs), failed, before)
                 pools.append(self)
 
-        self._module = module
-        self._module.SubprocPool = Pool
+        module.SubprocPool = Pool  # type: ignore[attr-defined]
 
     def end(self) -> None:
         """End all children; what Inductor compiles from now on, its own workers do."""
-        for pool in self._pools:
-            pool.shutdown()
-            with suppress(AttributeError):  # in a version that keeps its pools otherwise
-                self._module._pool_set.discard(pool)
-                self._module.AsyncCompile.process_pool.cache_clear()
-                self._module.AsyncCompile._ready_future = None
-        self._pools.clear()
+        if self._pools:
+            self._pools.clear()
+            sys.modules[self.module].shutdown_compile_workers()
 
 
 def _may_fork(session: Session) -> bool:
@@ -111,7 +105,6 @@ class ForkedPool:
         self._own: Any = None
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._is_shut = False
         #: Of the children, who are a group of processes; 0 where there are none.
         self._group = 0
         self._idle: SimpleQueue[Connection] = SimpleQueue()
@@ -143,7 +136,7 @@ class ForkedPool:
     @property
     def is_alive(self) -> bool:
         """Whether there are children that compile."""
-        return bool(self._group) and not self._is_shut and self._process == os.getpid()
+        return bool(self._group) and self._process == os.getpid()
 
     def submit(self, job: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
         """As Inductor asks its own pool."""
@@ -165,7 +158,7 @@ class ForkedPool:
             connection.send(data)
             is_done, what = connection.recv()
         except (EOFError, ConnectionError):  # the child has died
-            if self._is_shut:
+            if not self._group:  # it was ended
                 raise
             return self._by_own(job).result()
         finally:
@@ -188,17 +181,18 @@ class ForkedPool:
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
         """End the children, and what they compile."""
-        if self._process != os.getpid() or self._is_shut:
+        if self._process != os.getpid():
             return
-        self._is_shut = True
-        if self._group:
+        group, self._group = self._group, 0
+        if group:
             with suppress(ProcessLookupError):  # they have died
-                os.killpg(self._group, signal.SIGKILL)
+                os.killpg(group, signal.SIGKILL)
         self._threads.shutdown(cancel_futures=True)
         while not self._idle.empty():
             self._idle.get().close()
-        if self._own is not None:
-            self._own.shutdown()
+        own, self._own = self._own, None
+        if own is not None:
+            own.shutdown()
 
 
 def _end_unless_done(seconds: float) -> None:

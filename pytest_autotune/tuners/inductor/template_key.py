@@ -90,13 +90,10 @@ def product_settings(torch: Any) -> list[str]:
 def unusual(owner: Any, usual: dict[str, Any]) -> Iterator[str]:
     """Those of some settings that are set to something else: ``"triton.num_decompose_k_splits=3"``."""
     for path, default in usual.items():
-        value = owner
-        for name in path.split("."):
-            try:
-                value = getattr(value, name)
-            except (AttributeError, RuntimeError):  # this version has no such setting, or cannot say
-                value = default
-                break
+        try:
+            value = attrgetter(path)(owner)
+        except (AttributeError, RuntimeError):  # this version has no such setting, or cannot say
+            continue
         if value != default:
             yield f"{path.removeprefix('backends.')}={value}"
 
