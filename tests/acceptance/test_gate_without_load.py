@@ -49,25 +49,25 @@ def test_a_suite_whose_markers_load_is_judged_by_them(suite: Suite) -> None:
     suite.run("--autotune-max-misses=0").stdout.fnmatch_lines(["!* maximum allowed * exceeded: 1 > 0 !*"])
 
 
-def test_a_fixture_that_loads_nothing_does_not_turn_the_gate_off(suite: Suite) -> None:
-    suite.write(test_lib="def test_op(tune, autotune_cache): tune('lib.op')")
+def test_a_fixture_that_loads_nothing_does_not_turn_the_gate_off(serial_suite: Suite) -> None:
+    serial_suite.write(test_lib="def test_op(tune, autotune_cache): tune('lib.op')")
 
-    assert suite.run("--autotune-max-misses=0").ret == pytest.ExitCode.USAGE_ERROR
+    assert serial_suite.run("--autotune-max-misses=0").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_a_gate_fails_where_no_loaded_entry_was_asked_for(suite: Suite, section) -> None:
-    suite.write().serial.dump()
-    for test in suite.folder.glob("test_*.py"):
+def test_a_gate_fails_where_no_loaded_entry_was_asked_for(serial_suite: Suite, section) -> None:
+    serial_suite.write().dump()
+    for test in serial_suite.folder.glob("test_*.py"):
         test.write_text("def test_nothing(): pass\n")
 
-    assert suite.load().ret == 0
-    result = suite.load("--autotune-max-misses=5")
+    assert serial_suite.load().ret == 0
+    result = serial_suite.load("--autotune-max-misses=5")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert section(result)[0].startswith("no lookups: no autotuned kernel was called; ")
     result.stdout.fnmatch_lines(["*! * entries were loaded and not one was asked for !*"])
-    skip_all(suite)
-    result = suite.load("--autotune-max-misses=5")
+    skip_all(serial_suite)
+    result = serial_suite.load("--autotune-max-misses=5")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     told = "*! * entries were loaded and not one was asked for (test_*.py::test_gpu was skipped) !*"
     result.stdout.fnmatch_lines([told])
@@ -137,13 +137,13 @@ def test_a_gate_says_how_much_of_what_is_loaded_is_ignored(serial_suite: Suite) 
     result.stdout.fnmatch_lines([f"!* {told} !*"])
 
 
-def test_a_gate_says_that_a_marker_leaves_all_tests_out(suite: Suite) -> None:
-    suite.write().serial.dump()
+def test_a_gate_says_that_a_marker_leaves_all_tests_out(serial_suite: Suite) -> None:
+    serial_suite.write().dump()
     mark = "import pytest\npytestmark = pytest.mark.autotune_cache(enabled=False)\n"
     test = f"{mark}def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n"
-    (suite.folder / "test_lib.py").write_text(test)
+    (serial_suite.folder / "test_lib.py").write_text(test)
 
-    result = suite.load("--autotune-max-misses=0")
+    result = serial_suite.load("--autotune-max-misses=0")
 
     told = "4 entries were loaded and not one was asked for (autotune_cache(enabled=False) leaves out 1 test)"
     result.stdout.fnmatch_lines([f"!* {told} !*"])

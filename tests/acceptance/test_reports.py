@@ -78,8 +78,9 @@ def changed(suite: Suite) -> Suite:
     return suite
 
 
-def test_the_json_report_has_the_documented_keys_and_its_counts_agree(changed: Suite) -> None:
-    report = changed.report("--autotune-load=cache.textproto", "--autotune-dump=new.textproto")
+def test_the_json_report_has_the_documented_keys_and_its_counts_agree_also_with_junit(changed: Suite) -> None:
+    options = ["--autotune-dump=new.textproto", "--junitxml=junit.xml"]
+    report = changed.report("--autotune-load=cache.textproto", *options)
 
     tuned = [row for row in report["lookups"] if row["tuned"]]
     check({**report, "lookups": tuned}, SCHEMA)
@@ -95,6 +96,9 @@ def test_the_json_report_has_the_documented_keys_and_its_counts_agree(changed: S
     assert report["dump"]["path"] == "new.textproto"
     # An entry of another device, and an unused one, were in the loaded file and not in this new one.
     assert report["dump"]["added"] == 4
+    properties = ElementTree.parse(changed.folder / "junit.xml").iterfind("testsuite/properties/property")
+    counts = {f"autotune_{name}": str(count) for name, count in report["counts"].items()}
+    assert {one.get("name"): one.get("value") for one in properties} == counts
 
 
 def test_the_json_report_tells_all_of_a_lookup_and_what_fails_the_run(changed: Suite) -> None:
@@ -186,16 +190,6 @@ def test_a_report_that_cannot_be_written_fails_the_run_in_one_line(
     assert result.outlines.count(f"ERROR {told}") == 1
     assert any(told in line if not gate else "exceeded: 1 > 0" in line for line in result.outlines if "!!!" in line)
     result.stdout.no_fnmatch_line("*Traceback*")
-
-
-def test_junit_has_the_counts_as_properties_of_the_suite(changed: Suite) -> None:
-    changed.load("--junitxml=junit.xml")
-
-    tree = ElementTree.parse(changed.folder / "junit.xml")
-    properties = {one.get("name"): one.get("value") for one in tree.iterfind("testsuite/properties/property")}
-    once = dict.fromkeys([*OUTCOMES, "unused"], "1")
-    counts = dict.fromkeys(COUNTS, "0") | once | {"tuned": "3"}
-    assert properties == {f"autotune_{name}": count for name, count in counts.items()}
 
 
 def test_junit_has_nothing_of_ours_without_options(serial_suite: Suite) -> None:
