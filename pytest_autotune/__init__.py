@@ -24,22 +24,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_FUNCTION = "pytest_autotune.tuners.function"
-_PUBLIC = {
-    "Device": "pytest_autotune.cache.model",
-    "InvalidConfiguration": f"{_FUNCTION}.space",
-    "Measuring": "pytest_autotune.tuners.measuring.how",
-    "Optuna": f"{_FUNCTION}.plan",
-    "Random": f"{_FUNCTION}.plan",
-    "TuningError": f"{_FUNCTION}.space",
-    "loss": f"{_FUNCTION}.tuner",
-    "multiple_of": f"{_FUNCTION}.identity",
-    "power_of_two": f"{_FUNCTION}.identity",
-    "product": f"{_FUNCTION}.space",
-    "tune": f"{_FUNCTION}.tuner",
-    "tuned": f"{_FUNCTION}.tuner",
-    "use": "pytest_autotune.production.use",
+_ROOM = "pytest_autotune.tuners.function"
+_MODULES = {
+    "pytest_autotune.cache.model": ("Device",),
+    "pytest_autotune.production.use": ("use",),
+    "pytest_autotune.tuners.measuring.how": ("Measuring",),
+    f"{_ROOM}.identity": ("multiple_of", "power_of_two"),
+    f"{_ROOM}.plan": ("Optuna", "Random"),
+    f"{_ROOM}.space": ("InvalidConfiguration", "TuningError", "product"),
+    f"{_ROOM}.tuner": ("loss", "tune", "tuned"),
 }
+_PUBLIC = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

@@ -6,63 +6,37 @@ An adapter is a class that fits :class:`Adapter`, named by an entry point of the
 
 from __future__ import annotations
 
-from pytest_autotune.cache.digest_parts import of_candidates, of_parts
-from pytest_autotune.cache.model import (
-    Candidate,
-    Device,
-    Digest,
-    Entry,
-    Problem,
-    UncacheableError,
-    Value,
-    Versions,
-    plain_value,
-)
-from pytest_autotune.devices import cpu, current_gpu
-from pytest_autotune.run.lookup import Lookup, Outcome, Policy
-from pytest_autotune.run.mode import Suite
-from pytest_autotune.run.session import Session
-from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.measuring.clocks import Clock, HostClock, Launch, Runner, torch_clock
-from pytest_autotune.tuners.measuring.race import Contest
-from pytest_autotune.tuners.protocol import Adapter, HookError
-from pytest_autotune.tuners.shared.functions import python_function, qualified_name
-from pytest_autotune.tuners.shared.library import guarded
-from pytest_autotune.tuners.shared.source_digest import digest, source_digest, source_parts, stable_value
-
-__all__ = [
-    "Adapter",
-    "Candidate",
-    "Clock",
-    "Contest",
-    "Device",
-    "Digest",
-    "Entry",
-    "HookError",
-    "HostClock",
-    "Launch",
-    "Lookup",
-    "Outcome",
-    "Policy",
-    "Problem",
-    "Runner",
-    "Session",
-    "Suite",
-    "Tuning",
-    "UncacheableError",
-    "Value",
-    "Versions",
-    "cpu",
-    "current_gpu",
-    "digest",
-    "guarded",
-    "of_candidates",
-    "of_parts",
-    "plain_value",
-    "python_function",
-    "qualified_name",
-    "source_digest",
-    "source_parts",
-    "stable_value",
-    "torch_clock",
-]
+from pytest_autotune.cache.digest_parts import of_candidates as of_candidates
+from pytest_autotune.cache.digest_parts import of_parts as of_parts
+from pytest_autotune.cache.model import Candidate as Candidate
+from pytest_autotune.cache.model import Device as Device
+from pytest_autotune.cache.model import Digest as Digest
+from pytest_autotune.cache.model import Entry as Entry
+from pytest_autotune.cache.model import Problem as Problem
+from pytest_autotune.cache.model import UncacheableError as UncacheableError
+from pytest_autotune.cache.model import Value as Value
+from pytest_autotune.cache.model import Versions as Versions
+from pytest_autotune.cache.model import plain_value as plain_value
+from pytest_autotune.devices import cpu as cpu
+from pytest_autotune.devices import current_gpu as current_gpu
+from pytest_autotune.run.lookup import Lookup as Lookup
+from pytest_autotune.run.lookup import Outcome as Outcome
+from pytest_autotune.run.lookup import Policy as Policy
+from pytest_autotune.run.mode import Suite as Suite
+from pytest_autotune.run.session import Session as Session
+from pytest_autotune.run.tuning import Tuning as Tuning
+from pytest_autotune.tuners.measuring.clocks import Clock as Clock
+from pytest_autotune.tuners.measuring.clocks import HostClock as HostClock
+from pytest_autotune.tuners.measuring.clocks import Launch as Launch
+from pytest_autotune.tuners.measuring.clocks import Runner as Runner
+from pytest_autotune.tuners.measuring.clocks import torch_clock as torch_clock
+from pytest_autotune.tuners.measuring.race import Contest as Contest
+from pytest_autotune.tuners.protocol import Adapter as Adapter
+from pytest_autotune.tuners.protocol import HookError as HookError
+from pytest_autotune.tuners.shared.functions import python_function as python_function
+from pytest_autotune.tuners.shared.functions import qualified_name as qualified_name
+from pytest_autotune.tuners.shared.library import guarded as guarded
+from pytest_autotune.tuners.shared.source_digest import digest as digest
+from pytest_autotune.tuners.shared.source_digest import source_digest as source_digest
+from pytest_autotune.tuners.shared.source_digest import source_parts as source_parts
+from pytest_autotune.tuners.shared.source_digest import stable_value as stable_value

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pytest_autotune.session.controller import Controller
     from pytest_autotune.session.marker import CacheFixture
-    from pytest_autotune.session.values import Options
     from pytest_autotune.session.worker import TestProcess
 
 _process: pytest.StashKey[TestProcess] = pytest.StashKey()
@@ -50,9 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         supply_interpreter_benchmark(config.stash.setdefault(_undo, []))
     has_task = INPUT_KEY in getattr(config, "workerinput", ())
     if has_task or anything_set(config):
-        options = _read_options(config)
-        if has_task or options.active:
-            _start(config, options)
+        _start(config, is_asked=has_task)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -64,22 +61,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if _process not in config.stash and any(map(asks_for_cache, items)):
-        _start(config, _read_options(config))
+        _start(config)
 
 
-def _read_options(config: pytest.Config) -> Options:
+def _start(config: pytest.Config, *, is_asked: bool = True) -> None:
+    """Begin a run in this process.
+
+    :param is_asked: somebody has asked for it; else the options say whether.
+    """
     forget_removed_modules()
     from pytest_autotune.session.values import read_options
 
-    return read_options(config)
-
-
-def _start(config: pytest.Config, options: Options) -> None:
-    """Begin a run in this process."""
+    options, process = read_options(config), None
+    if not (is_asked or options.active):
+        return
     from pytest_autotune.session.controller import Controller
     from pytest_autotune.session.worker import TestProcess, context_of_worker
 
-    process: TestProcess | None
     if (workerinput := getattr(config, "workerinput", None)) is not None:
         process = TestProcess(config, options, context_of_worker(workerinput, options))
     else:
@@ -96,7 +94,7 @@ def _start(config: pytest.Config, options: Options) -> None:
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Begin the run on xdist's controller where only a marker, which a worker has met, asks for one."""
     if INPUT_KEY in getattr(node, "workeroutput", ()) and _controller not in node.config.stash:
-        _start(node.config, _read_options(node.config))
+        _start(node.config)
         node.config.stash[_controller].pytest_testnodedown(node, error)
 
 

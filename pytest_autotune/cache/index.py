@@ -125,6 +125,10 @@ class EntryIndex:
         kernels = [(name, kernel) for (of, name), kernel in self._kernels.items() if of == tuner and fingerprint]
         return [name for name, kernel in kernels if fingerprint in kernel.by_fingerprint]
 
+    def kernels(self) -> list[str]:
+        """The kernels that there are entries of, as ``tuner:kernel``."""
+        return [":".join(name) for name in self._kernels]
+
     def tuners(self) -> frozenset[str]:
         """The tuners that there are entries of."""
         return frozenset(tuner for tuner, _ in self._kernels)

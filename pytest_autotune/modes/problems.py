@@ -55,7 +55,7 @@ class Problems(Mode):
             for path, typed in self._files:
                 wanted.update(_read(path, typed))
         except CacheError as error:
-            return Section(self.name, str(self), gate=Gate(str(self), f"--autotune-problems: {error}", name=self.name))
+            return Section(self.name, str(self), gate=Gate(str(self), f"--autotune-problems: {error}"))
         tests: defaultdict[tuple[str, str], dict[frozenset[tuple[str, Any]], str]] = defaultdict(dict)
         for row in result.rows:
             key = frozenset(plain_key(row.problem.key).items())

@@ -244,7 +244,7 @@ class Verify(Mode):
 
     def _judged(self, result: Result, slower: int, raced: int, why_not: Mapping[tuple[str, str], int]) -> Gate:
         """Whether more choices are slower than the user allows."""
-        limit, gate = self._limit, Gate(name="drift")
+        limit, gate = self._limit, Gate()
         if limit is None or result.gate.is_usage_error:
             return gate
         gate = replace(gate, limit=limit.text)

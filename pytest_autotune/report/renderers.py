@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -44,8 +43,3 @@ FILES = {
     ".md": FileRenderer(r"# Autotune cache\n", "markdown", "to_markdown"),
     ".json": FileRenderer(r'\s*\{\s*"format_version":\s*\d+,\s*"complete":', "json_report", "to_json"),
 }
-
-
-def renderer_of(path: PurePath) -> FileRenderer | None:
-    """The renderer that a file of this name shows; None where there is none."""
-    return FILES.get(path.suffix)

@@ -41,7 +41,6 @@ class Gate:
     :param failure: why the run fails; empty when it passes.
     :param skipped: why nothing was judged; empty when it was.
     :param is_usage_error: the failure is one of what was asked for, not of what was found.
-    :param name: of its test case in JUnit's report.
     """
 
     limit: str = ""
@@ -49,7 +48,6 @@ class Gate:
     skipped: str = ""
     is_usage_error: bool = False
     fail_on_unused: bool = False
-    name: str = "gate"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -34,15 +33,12 @@ from pytest_autotune.run.settle import Beginning, measurements, settle
 from pytest_autotune.session import INPUT_KEY, MARKER, asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, unloaded_gate, was_interrupted
 from pytest_autotune.session.progress import file_of_worker, progress_line, progress_of_process, stages_in
-from pytest_autotune.session.values import CacheArgument, Options, is_distributed, path_argument
+from pytest_autotune.session.values import Options, cache_folder, is_distributed, path_argument
 from pytest_autotune.session.worker import Task, TestProcess, WorkerContext
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
 from pytest_autotune.workers.locks import Locks, Membership, SharedFolder, remove_run_folders, shared_folder
-
-if TYPE_CHECKING:
-    from pytest_autotune.workers.ranks import Ranks
 
 #: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them, in seconds. What they have tuned
 #: is in files.
@@ -69,7 +65,7 @@ class Controller:
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self._config = config
-        self._options = options = _keeping(options, config)
+        self._options = options
         self._process: TestProcess | None = None
         #: What the log's files do not have: (process, event).
         self._sent: list[tuple[str, Event]] = []
@@ -92,16 +88,11 @@ class Controller:
         caches = [*(cache for _, cache in self._beginning.loaded), self._beginning.held]
         self._notes = list(dict.fromkeys(str(CacheError(*cache.lossy)) for cache in caches if cache.lossy))
         self._unwritten = self._folder.log("controller")
-        #: Where they meet each other.
-        self._meeting = self._shared.run(self._run_id)
-        self._membership = self._join()
-
-    @cached_property
-    def _known_kernels(self) -> list[str]:
-        """Kernels, as ``tuner:kernel``, that the caches of this run have entries for."""
-        caches = [cache for _, cache in self._beginning.loaded] + [self._beginning.held]
-        problems = (entry.problem for cache in caches for entry in cache.entries)
-        return sorted({problem.name for problem in problems})
+        self._notes += filter(None, [self._shared.note])
+        #: Where they meet each other, and forked children keep what they look up.
+        self._meeting, self._membership = self._shared.run(self._run_id), None
+        with suppress(OSError):  # each worker says so
+            self._membership = Membership(self._meeting) if self._meeting is not None else None
 
     def begin(self) -> TestProcess | None:
         """What runs the tests in this process; None where xdist's workers do: what they tune is shown here."""
@@ -115,34 +106,20 @@ class Controller:
             self._beginning.index,
             Coordinator(Locks(options.wait_timeout, shared=self._shared)),
             self._folder.log(ALONE),
-            known_kernels=self._known_kernels,
             progress=progress_of_process(config),
             folder=self._meeting,
         )
         self._process = TestProcess(config, options, context)
         return self._process
 
-    def _join(self) -> Membership | None:
-        """Keep the folder where workers share what they tune, and forked children keep what they look up."""
-        if self._meeting is None:
-            self._notes.append(self._shared.note)
-            return None
-        try:
-            return Membership(self._meeting)
-        except OSError as error:
-            self._notes.append(f"{error.filename or self._meeting}: {error.strerror}; workers share no tunings")
-            return None
-
     def pytest_report_header(self) -> list[str]:
         parts = [f"load {path} ({counted(len(cache.entries), 'entry')})" for path, cache in self._beginning.loaded]
         if self._options.dump is not None:
             parts.append(f"dump {self._options.dump.typed}")
-        uses_fallback = self._options.on_miss in ("first", "nearest")  # not what a run is expected to do
-        if uses_fallback and (self._options.load or self._options.dump is None):  # a dump alone tunes all the same
-            parts.append(f"on miss {self._options.on_miss}")
+        if self._options.on_miss in ("first", "nearest") and (self._options.load or self._options.dump is None):
+            parts.append(f"on miss {self._options.on_miss}")  # a dump alone tunes all the same
         parts += [f"{mode.name} {mode}" for mode in self._options.modes if str(mode)]
-        lines = [f"autotune: {', '.join(parts)}"] if parts else []
-        return list(map(one_line, lines))
+        return [one_line(f"autotune: {', '.join(parts)}")] if parts else []
 
     @pytest.hookimpl(tryfirst=True)  # before others deselect a test whose marker loads a cache
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
@@ -167,7 +144,6 @@ class Controller:
     def pytest_configure_node(self, node: Any) -> None:
         task = Task(
             groups=index.groups() if (index := self._beginning.index) is not None else None,
-            known_kernels=self._known_kernels,
             run_folder=str(self._folder.path or ""),
             host=socket.gethostname(),
             run_id=self._run_id,
@@ -288,8 +264,7 @@ class Controller:
         return replace(result, sections=tuple(mode.section(result) for mode in options.modes))
 
     def _cache_of_tests(self, name: str) -> Location:
-        here = self._config.invocation_params.dir
-        return path_argument(name, here, MARKER, here).location
+        return path_argument(name, self._config.invocation_params.dir, MARKER, self._config).location
 
     def _request(self, update: str) -> Request:
         """What the user asked for, as far as the end of the run goes by it.
@@ -341,9 +316,13 @@ def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tup
         with _refusing(f"{dump.given}: "):
             held = reading.get(dump.location, partial(stores.check_writable, dump.location))()
     purpose = "\0".join([str(config.rootpath), dump.location.real if dump is not None else options.update])
-    bases = (_cache_folder(config), shared.path and shared.path / "runs")
+    bases = (cache_folder(config), shared.path and shared.path / "runs")
     folder = RunFolder(filter(None, bases), purpose)
-    ranks = _ranks_of_this_job() if options.load else None
+    ranks = None
+    if options.load and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # what torchrun says
+        from pytest_autotune.workers.ranks import Ranks
+
+        ranks = Ranks.of_this_job()
     loaded = []
     # Whatever the order: a file was reviewed, and a store that many share fills in what it lacks. The last one wins.
     for argument in sorted(options.load, key=lambda argument: not argument.location.url):
@@ -385,32 +364,3 @@ def _refusing(where: str = "") -> Iterator[None]:
         yield
     except CacheError as error:
         raise pytest.UsageError(f"{where}{error}") from None
-
-
-def _keeping(options: Options, config: pytest.Config) -> Options:
-    """The options, with what is at a URL kept in pytest's cache folder, too."""
-
-    def keeping(argument: CacheArgument) -> CacheArgument:
-        if not argument.location.url:
-            return argument
-        return replace(argument, location=replace(argument.location, keep=_cache_folder(config)))
-
-    dump = keeping(options.dump) if options.dump is not None else None
-    return replace(options, load=tuple(map(keeping, options.load)), dump=dump)
-
-
-def _cache_folder(config: pytest.Config) -> Path | None:
-    """Our folder in pytest's cache; None where there is none, or none can be made."""
-    cache: Any = getattr(config, "cache", None)
-    with suppress(OSError):  # a read-only tree
-        if cache is not None:
-            return Path(cache.mkdir("autotune"))
-    return None
-
-
-def _ranks_of_this_job() -> Ranks | None:
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # what torchrun says
-        return None
-    from pytest_autotune.workers.ranks import Ranks
-
-    return Ranks.of_this_job()

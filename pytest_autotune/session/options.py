@@ -29,25 +29,12 @@ _INI_TYPES = {
 _ACTIONS = {"paths": "append", "switch": "store_true"}
 
 OPTIONS = (
-    Option(
-        "load",
-        "paths",
-        "Use these choices. Repeatable; the last one wins. Loading never writes. A missing or empty file is an error, "
-        "unless it is also the dump path",
-        "PATH",
-    ),
-    Option(
-        "dump",
-        "path",
-        "Write what was chosen in this run. Problems of this run are added or replaced, all others kept",
-        "PATH",
-    ),
+    Option("load", "paths", "Use these choices; repeatable, the last one wins. Loading never writes", "PATH"),
+    Option("dump", "path", "Write what was chosen in this run; entries of other problems are kept", "PATH"),
     Option(
         "update",
         "word",
-        "Write into the cache that is loaded, the last one of several: what is missing or stale is tuned and replaced, "
-        "whatever the ini file says of on_miss and on_stale. new: only add, entries that are there stay as they are, "
-        "stale ones too. prune: also drop the unused entries, after a complete run",
+        "Tune what the loaded cache lacks, and write it there. new: only add. prune: also drop unused entries",
         "all|new|prune",
         only="flag",
         alone="all",
@@ -55,73 +42,22 @@ OPTIONS = (
     Option(
         "on_miss",
         "word",
-        "For a miss, stale or mismatch. first: nothing is tuned, the tuner's first candidate that works is used. "
-        "nearest: the choice of the kernel's nearest entry is, where it is a candidate. "
-        "Both count and are listed as misses, and never written. error: the test that asked fails at once",
+        "first, nearest: do not tune, use the first candidate or the nearest entry's choice. error: fail the test",
         "tune|first|nearest|error",
         "tune",
     ),
-    Option(
-        "on_stale",
-        "word",
-        "use: inject the stale choice while it is still a candidate; it is listed as stale all the same. "
-        "error: the test that asked fails at once",
-        "tune|use|error",
-        "tune",
-    ),
-    Option(
-        "max_misses",
-        "limit",
-        "Fail the run when more than N problems, or P% of them, were not hits",
-        "N|P%",
-        "no limit",
-    ),
-    Option(
-        "fail_on_unused",
-        "switch",
-        "Fail a complete run that leaves loaded entries unused; a run of a part of the suite is not judged",
-    ),
-    Option("report", "paths", f"Write a report of the run: a name that ends in {', '.join(FILES)}. Repeatable", "PATH"),
-    Option(
-        "tuners",
-        "names",
-        f"Act only on these tuners, separated by commas, each with those below it: {', '.join(TUNERS)}, those of other "
-        "packages",
-        "NAMES",
-        "all that are known",
-    ),
-    Option(
-        "ignore", "lines", "Globs of tuner:kernel to bypass, one on a line, such as triton:mylib.fuzz.*", only="ini"
-    ),
-    Option(
-        "device_alias",
-        "pairs",
-        "NVIDIA H100 PCIe = NVIDIA H100 80GB HBM3: the first may use the entries of the second",
-        only="ini",
-    ),
+    Option("on_stale", "word", "use: inject the stale choice. error: fail the test", "tune|use|error", "tune"),
+    Option("max_misses", "limit", "Fail when more than N problems, or P% of them, were not hits", "N|P%", "no limit"),
+    Option("fail_on_unused", "switch", "Fail a complete run that leaves loaded entries unused"),
+    Option("report", "paths", f"Write a report: a name that ends in {', '.join(FILES)}; repeatable", "PATH"),
+    Option("tuners", "names", f"Act only on these: {', '.join(TUNERS)}, those of other packages", "NAMES", "all"),
+    Option("ignore", "lines", "Globs of tuner:kernel to bypass, such as triton:mylib.fuzz.*", only="ini"),
+    Option("device_alias", "pairs", "DEVICE = OTHER: the first may use the entries of the second", only="ini"),
     Option("keep_candidates", "switch", "Keep every candidate's time in the file, not only the choice", only="ini"),
-    Option(
-        "wait_timeout",
-        "seconds",
-        "Seconds that one tuning waits in all for other workers' tunings and measurements",
-        default="120",
-        only="ini",
-    ),
-    Option(
-        "ci",
-        "word",
-        "auto: on GitHub, annotations at the tests and a step summary. off: neither",
-        "auto|off",
-        "auto",
-        only="ini",
-    ),
+    Option("wait_timeout", "seconds", "Seconds that a tuning waits for other processes", default="120", only="ini"),
+    Option("ci", "word", "auto: annotations and a step summary on GitHub", "auto|off", "auto", only="ini"),
     Option("spread_gpus", "switch", "Under xdist, worker i sees only GPU i mod n of the n NVIDIA GPUs", only="ini"),
-    Option(
-        "debug",
-        "switch",
-        "Write the tracebacks of errors that cost no test, but a line of the summary, to standard error",
-        only="ini",
-    ),
+    Option("debug", "switch", "Write tracebacks of errors that cost no test to standard error", only="ini"),
     *(option for mode in MODES for option in mode.options),
 )
 #: Flags of earlier versions, and what to write in their place.

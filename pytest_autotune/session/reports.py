@@ -18,7 +18,7 @@ import pytest
 
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report import ci_log, markdown, terminal
-from pytest_autotune.report.renderers import FileRenderer, renderer_of
+from pytest_autotune.report.renderers import FILES
 from pytest_autotune.run.result import Place, Result
 from pytest_autotune.session.values import CacheArgument, Options
 
@@ -28,7 +28,7 @@ _GITHUB = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY")
 _JOB = ("CI_JOB_URL", "BUILD_URL", "BUILD_BUILDURI")
 #: Characters of a file by which a report is known.
 _BEGINNING = 2000
-#: The class of the test cases that are added to JUnit's report.
+#: The class of the test case that is added to JUnit's report.
 _JUNIT_CLASS = "autotune_cache"
 
 
@@ -40,7 +40,11 @@ def check(options: Options) -> None:
     caches = [*options.load, *([options.dump] if options.dump is not None else [])]
     for report in options.report:
         problem = ""
-        if any(report.is_same_as(cache) for cache in caches):
+        if report.location.url:
+            problem = "is a URL, and a report is a file (name a path)"
+        elif report.location.path.suffix not in FILES:
+            problem = f"unknown kind of report (use a name that ends in {', '.join(FILES)})"
+        elif any(report.is_same_as(cache) for cache in caches):
             problem = "is a cache of this run (name another file)"
         else:
             try:
@@ -58,15 +62,9 @@ def _in_the_way(path: Path) -> str:
         return "is not a file"
     with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
         beginning = file.read(_BEGINNING)
-        if beginning.strip() and not _renderer(path).begins(beginning):
+        if beginning.strip() and not FILES[path.suffix].begins(beginning):
             return "is there and is no report of pytest-autotune (name another file, or remove it)"
     return ""
-
-
-def _renderer(path: Path) -> FileRenderer:
-    renderer = renderer_of(path)
-    assert renderer is not None, "the options refuse other suffixes"
-    return renderer
 
 
 def write(reports: Sequence[CacheArgument], result: Result) -> Result:
@@ -77,7 +75,7 @@ def write(reports: Sequence[CacheArgument], result: Result) -> Result:
     for report in reports:
         path = report.location.path
         try:
-            path.write_text(_renderer(path).text(result), encoding="utf-8")
+            path.write_text(FILES[path.suffix].text(result), encoding="utf-8")
         except OSError as error:
             problem = f"{report.given}: {report.typed}: cannot be written: {error.strerror or error}"
             result = replace(result, errors=(*result.errors, problem))
@@ -100,7 +98,7 @@ def about(config: pytest.Config) -> tuple[tuple[str, str], ...]:
 
 
 def add_to_junit(result: Result, config: pytest.Config) -> None:
-    """Add the counts, and the test cases of the run itself, to JUnit's report, where the run writes one."""
+    """Add the counts, and a test case for the gates of the run, to JUnit's report, where the run writes one."""
     try:
         from _pytest.junitxml import xml_key
     except ImportError:
@@ -110,18 +108,18 @@ def add_to_junit(result: Result, config: pytest.Config) -> None:
         return
     for name, count in result.counts.items():
         log.add_global_property(f"autotune_{name}", count)
-    gates = [one for one in (result.gate, *result.gates_of_modes) if one.limit or one.fail_on_unused or one.failure]
-    cases = [(one.name, one.failure, one.skipped) for one in gates]
-    # Named by their order: the words of an error would be another test case in each run.
-    cases += [(f"error_{number}", error, "") for number, error in enumerate(result.errors, 1)]
-    text = "\n".join(line.word + line.text for line in terminal.section(result, 1))
-    for name, failed, skipped in cases:
+    gates = [one for one in (result.gate, *result.gates_of_modes) if one.limit or one.fail_on_unused]
+    if gates or result.failures:
+        why: Any = None
+        if result.failures:
+            why = _Failure("\n".join(line.word + line.text for line in terminal.section(result, 1)))
+            why.reprcrash = SimpleNamespace(message=one_line("; ".join(result.failures)))
+        elif skipped := "; ".join(filter(None, (one.skipped for one in gates))):
+            why = (_JUNIT_CLASS, 0, one_line(skipped))
+        outcome: Any = "failed" if result.failures else "skipped" if why else "passed"
         # What pytest would report of a test; only JUnit's report is told of it.
-        report = partial(pytest.TestReport, f"{_JUNIT_CLASS}::{name}", (_JUNIT_CLASS, None, name), {})
-        why: Any = _Failure(text) if failed else (_JUNIT_CLASS, 0, one_line(skipped)) if skipped else None
-        if failed:
-            why.reprcrash = SimpleNamespace(message=one_line(failed))
-        log.pytest_runtest_logreport(report("failed" if failed else "skipped" if skipped else "passed", why, "call"))
+        report = partial(pytest.TestReport, f"{_JUNIT_CLASS}::gate", (_JUNIT_CLASS, None, "gate"), {})
+        log.pytest_runtest_logreport(report(outcome, why, "call"))
         log.pytest_runtest_logreport(report("passed", None, "teardown"))
 
 

@@ -1,6 +1,6 @@
 """What a run is asked for: the values of its options, from the command line, else from the ini file.
 
-Nothing here touches the file system: xdist's workers parse the same command line in their own folder.
+Nothing here looks at what paths name: xdist's workers parse the same command line in their own folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.modes import MODES, Option
 from pytest_autotune.report.gate import Limit
-from pytest_autotune.report.renderers import FILES, renderer_of
 from pytest_autotune.run.lookup import OnMiss, OnStale, Policy
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.session.options import OPTIONS
@@ -51,15 +50,27 @@ class CacheArgument:
         return self.location.real == other.location.real
 
 
-def path_argument(text: str, base: Path, given: str, here: Path) -> CacheArgument:
-    """A URL, or a path that is relative to ``base``, for a run that was started in the folder ``here``.
+def path_argument(text: str, base: Path, given: str, config: pytest.Config) -> CacheArgument:
+    """A URL, or a path that is relative to ``base``.
 
     :raises CacheError: for a URL of no store.
     """
-    typed = text
-    if base != here and not (text.startswith("~") or os.path.isabs(text) or is_url(text)):
+    here, typed = config.invocation_params.dir, text
+    if is_url(text):
+        location = Location.of(text, base)
+        return CacheArgument(replace(location, keep=cache_folder(config)), given)
+    if base != here and not (text.startswith("~") or os.path.isabs(text)):
         typed = os.path.relpath(base / text, here) + ("/" if text.endswith("/") else "")
     return CacheArgument(Location.of(text, base, typed), given)
+
+
+def cache_folder(config: pytest.Config) -> Path | None:
+    """Our folder in pytest's cache; None where there is none, or none can be made."""
+    cache: Any = getattr(config, "cache", None)
+    with suppress(OSError):  # a read-only tree
+        if cache is not None:
+            return Path(cache.mkdir("autotune"))
+    return None
 
 
 @dataclass(frozen=True)
@@ -131,10 +142,8 @@ class Options:
             return shlex.join([*typed, "--autotune-update"])
         if self.dump.given.startswith("--"):
             typed.append(f"--autotune-dump={self.dump.typed}")
-        if self.on_miss != "tune":
-            typed.append("--autotune-on-miss=tune")
-        if self.on_stale != "tune":
-            typed.append("--autotune-on-stale=tune")
+        words = {"miss": self.on_miss, "stale": self.on_stale}
+        typed += [f"--autotune-on-{outcome}=tune" for outcome, word in words.items() if word != "tune"]
         return shlex.join(typed)
 
 
@@ -148,12 +157,6 @@ def read_options(config: pytest.Config) -> Options:
     made = (mode.make(given) for mode, given in of_modes)
     modes = tuple(mode for mode in made if mode is not None and (found["load"] or not mode.needs_loaded))
     options = Options(**found, modes=modes)
-    for report in options.report:
-        if report.location.url:
-            raise pytest.UsageError(f"{report.given}: {report.typed}: is a URL, and a report is a file (name a path)")
-        if renderer_of(report.location.path) is None:
-            problem = f"unknown kind of report (use a name that ends in {', '.join(FILES)})"
-            raise pytest.UsageError(f"{report.given}: {report.typed}: {problem}")
     for mode, given in of_modes:
         asks, *others = mode.options
         for option in () if given[asks.name] else others:
@@ -197,10 +200,9 @@ def _read(config: pytest.Config, option: Option) -> Any:
             value = _in_ini_file(config, option)
         if option.kind not in ("path", "paths"):
             return READERS[option.kind](value, option)
-        here = config.invocation_params.dir
-        base = here if is_typed or config.inipath is None else config.inipath.parent
+        base = config.invocation_params.dir if is_typed or config.inipath is None else config.inipath.parent
         texts = [value] if isinstance(value, str) else value or ()
-        paths = tuple(path_argument(text, base, where, here) for text in texts if text)
+        paths = tuple(path_argument(text, base, where, config) for text in texts if text)
         return paths if option.kind == "paths" else next(iter(paths), None)
     except (CacheError, TypeError, ValueError, pytest.UsageError) as error:
         # Such a flag may have taken the path after it for its value.

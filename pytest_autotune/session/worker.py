@@ -55,7 +55,6 @@ class WorkerContext:
 
     :param index: what is loaded; None when nothing is.
     :param log: where everything is written down at once.
-    :param known_kernels: kernels, as ``tuner:kernel``, that the caches of this run have entries for.
     :param workers: how many processes of this run share the machine.
     :param progress: is told what is tuned.
     :param folder: the run's own on this machine; None where there is none.
@@ -64,7 +63,6 @@ class WorkerContext:
     index: EntryIndex | None
     coordination: Coordinator
     log: Log
-    known_kernels: Sequence[str] = ()
     workers: int = 1
     progress: Progress = field(default_factory=Progress)
     folder: Path | None = None
@@ -75,8 +73,6 @@ class Task:
     """What the controller sends a worker when it starts.
 
     :param groups: the loaded entries in binary form, or None when nothing is loaded.
-    :param known_kernels: kernels, as ``tuner:kernel``, of which the worker reports whether
-        it imported their module.
     :param run_folder: where the processes of this run write down what they do; empty where there is no place.
     :param host: the controller's host; its paths mean nothing on another one.
     :param run_id: the same for all workers of one run.
@@ -84,7 +80,6 @@ class Task:
     """
 
     groups: list[tuple[str, str, bytes]] | None = None
-    known_kernels: list[str] | None = None
     run_folder: str = ""
     host: str = ""
     run_id: str = ""
@@ -102,13 +97,10 @@ def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> Worke
         log = Log(folder, worker, sends=True)
     others = Others(log.folder, worker) if folder is not None and log.folder is not None else None
     locks = Locks(options.wait_timeout, shared=shared)
-    if shared.note:
-        locks.note(shared.note)
     return WorkerContext(
         EntryIndex.from_groups(task.groups) if task.groups is not None else None,
         Coordinator(locks, folder, others),
         log,
-        known_kernels=task.known_kernels or (),
         workers=task.workers,
         progress=Progress(file_of_worker(folder, worker)) if is_local and folder is not None else Progress(),
         folder=folder,
@@ -170,7 +162,7 @@ class TestProcess:
         return log
 
     def _facts(self) -> ProcessFacts:
-        workerinput = getattr(self._config, "workerinput", {})
+        workerinput, index = getattr(self._config, "workerinput", {}), self._context.index
         untracked = tuple(self.hooks.untracked())  # may add a note
         if late := self.session.progress.open:
             self.session.note(
@@ -187,7 +179,7 @@ class TestProcess:
             drawn=tuple(sorted(self._drawn)),
             disabled=self._disabled,
             versions=tuple(self.session.versions.items()),
-            imported=tuple(kernel for kernel in self._context.known_kernels if _module_is_imported(kernel)),
+            imported=tuple(filter(_module_is_imported, index.kernels() if index is not None else ())),
             waited_s=self._context.coordination.waited_s,
         )
 
@@ -254,7 +246,7 @@ class TestProcess:
         """
         self._isolate()
         try:
-            argument = path_argument(path, item.path.parent, MARKER, item.config.invocation_params.dir)
+            argument = path_argument(path, item.path.parent, MARKER, item.config)
             # This run may create it. A store at a URL is asked once: one that is down takes seconds to say nothing.
             read = self._read_url if argument.location.url else _read
             cache = read(argument.location, self._options.writes)

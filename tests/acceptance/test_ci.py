@@ -147,6 +147,6 @@ def test_an_error_of_ours_is_a_failed_case_too(serial_suite: Suite) -> None:
 
     assert serial_suite.run("--autotune-report=report.json", "--junitxml=junit.xml").ret == 1
 
-    failure = cases(serial_suite)["error_1"].find("failure")
+    failure = cases(serial_suite)["gate"].find("failure")
     assert failure is not None
     assert failure.get("message") == "--autotune-report: report.json: cannot be written: Is a directory"
