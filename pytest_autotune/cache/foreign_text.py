@@ -7,7 +7,6 @@ order of those around them, and words that a CI system takes for commands.
 
 from __future__ import annotations
 
-import json
 import re
 
 #: Characters of a line that is shown to a reader; more are left out in its middle.
@@ -50,24 +49,6 @@ def words_of(error: BaseException) -> str:
         return str(error)
     except Exception:
         return f"<{type(error).__name__} that cannot be shown>"
-
-
-def plain_json(text: str) -> str:
-    """JSON text in which everything that is not seen or has an effect is an escape; it stands for the same values.
-
-    Half characters become escapes, too: UTF-8 could not encode them.
-    """
-    if text.isascii() and "\x7f" not in text:
-        return text  # JSON itself allows no other control character
-    return "".join(char if char.isprintable() or char == "\n" else _json_escape(char) for char in _visible(text))
-
-
-def _visible(text: str) -> str:
-    return _UNSEEN.sub(lambda match: _json_escape(match[0]), text)
-
-
-def _json_escape(char: str) -> str:
-    return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
 
 
 def tuple_words(encoded: str) -> str:

@@ -7,11 +7,10 @@ Of candidates that measuring cannot tell apart the one that is kept already is c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_autotune.cache.model import Candidate, Device, Entry
+from pytest_autotune.cache.model import Device, Entry
 
 #: Candidates within this share of the best one are as good.
 TIE = 0.01
@@ -125,8 +124,8 @@ def ranked(rivals: Sequence[Measured]) -> list[Measured]:
 
 def keeps(old: Entry, new: Entry) -> bool:
     """Whether a file keeps its entry: the choice is as good as the new one, by the new measurement."""
-    if _says_why_none_works(old) and _says_why_none_works(new):
-        return True  # the words may hold what a test drew at random
+    if old.every_failed and new.every_failed:
+        return True  # why may be said in words that hold what a test drew at random
     if old.choice is None or new.choice is None:
         return (old.choice, old.candidates, old.native) == (new.choice, new.candidates, new.native)
     best_us = best_time_us(new)
@@ -153,39 +152,3 @@ def _position(entry: Entry) -> int:
     choice, all_of_them = entry.choice, entry.candidates
     same = (at for at, one in enumerate(all_of_them) if choice is not None and one.same_configuration(choice))
     return 0 if choice is None else next(same, len(all_of_them))
-
-
-def _says_why_none_works(entry: Entry) -> bool:
-    """Whether an entry has no result but reasons why no candidate can be used."""
-    reasons = bool(entry.candidates) and all(one == Candidate(failed=one.failed) for one in entry.candidates)
-    return reasons and entry.choice is None and not entry.native
-
-
-_TEXT = re.compile(r"\+-(\d[0-9.]*(?:e[+-]?\d+)?) us, (\d+) of (\d+) runs")
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Of the runs of one candidate.
-
-    :param us: half the interquartile range of the runs that were kept, in microseconds.
-    :param kept: how many runs are left of ``runs`` without outliers.
-    """
-
-    us: float
-    kept: int
-    runs: int
-
-    @classmethod
-    def of(cls, label: str) -> Spread | None:
-        """The reverse of ``str``; None for any other label."""
-        found = _TEXT.fullmatch(label)
-        try:
-            return cls(float(found[1]), int(found[2]), int(found[3])) if found else None
-        except ValueError:  # a file may hold digits that Python refuses to read
-            return None
-
-    def __str__(self) -> str:
-        if self.runs == 1:
-            return "1 run"
-        return f"+-{self.us:.3g} us, {self.kept} of {self.runs} runs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,6 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.counted import counted, seconds
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.foreign_text import plain_json
 from pytest_autotune.cache.model import Device, Entry
 from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, matches, print_lines, safe, table
 from pytest_autotune.report.naming import choice_text, time_text
@@ -44,7 +44,7 @@ def command(file: str, kernel: str | None, device: str | None, summary: bool, as
         groups[entry.problem.name, entry.problem.device].append(entry)
     if as_json:
         shown = encode(replace(cache, entries=tuple(entries)), Format.JSON)
-        print_lines([plain_json(shown.decode().rstrip())])
+        print_lines([json.dumps(json.loads(shown), indent=1)])  # in ASCII: nothing in it acts upon a terminal
     else:
         print_lines([*(_summary if summary else _tables)(groups), "", _totals(groups, len(cache.entries))])
     if cache.lossy:

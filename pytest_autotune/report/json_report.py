@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from pytest_autotune.cache.diff import Change, winner
-from pytest_autotune.cache.foreign_text import plain_json
 from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Candidate, Device, Problem, Value
 from pytest_autotune.report.naming import process
@@ -23,8 +22,8 @@ _AS_THEY_ARE = (
 
 
 def to_json(result: Result) -> str:
-    """The result as JSON text with a trailing newline; what a terminal would act upon is escaped in it."""
-    return plain_json(json.dumps(to_mapping(result), indent=1, ensure_ascii=False)) + "\n"
+    """The result as JSON text with a trailing newline, in ASCII: what a terminal would act upon is escaped in it."""
+    return json.dumps(to_mapping(result), indent=1) + "\n"
 
 
 def to_mapping(result: Result) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
 
 #: A damaged or hostile file may have one in every few bytes, which would take minutes.
-MOST_ENTRIES, MOST_CANDIDATES = 100_000, 300_000
+MOST = 300_000
 
 
 def encode(entries: Sequence[Entry]) -> bytes:
@@ -30,10 +30,9 @@ def decode(data: bytes, where: str) -> Cache:
         message = new_message().FromString(data)
     except (DecodeError, ValueError) as error:  # protobuf without its library in C says so of text that is none
         raise CacheError(where, f"is not a cache: {str(error) or 'damaged'}") from None
-    if max(map(len, (message.entries, message.devices, message.digests))) > MOST_ENTRIES:
-        raise CacheError(where, f"holds more than {MOST_ENTRIES} entries, devices or digests: not a cache")
-    if sum(len(entry.candidates) for entry in message.entries) > MOST_CANDIDATES:
-        raise CacheError(where, f"holds more than {MOST_CANDIDATES} candidates: not a cache")
+    candidates = sum(len(entry.candidates) for entry in message.entries)
+    if max(len(message.entries), len(message.devices), len(message.digests), candidates) > MOST:
+        raise CacheError(where, f"holds more than {MOST:,} entries, devices, digests or candidates: not a cache")
     return from_mapping(plain_of(message, "cache", {}), where)
 
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import NoReturn
 
 from pytest_autotune.cache.codec.mapping import Plain, Row, for_json, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
@@ -36,11 +35,8 @@ def decode(text: str, where: str) -> Cache:
             raise CacheError(where, f'the name "{name}" stands twice in one object')
         return plain
 
-    def no_constant(constant: str) -> NoReturn:
-        raise CacheError(where, f"{constant} is not JSON", 'write "inf", "-inf" or "nan"')
-
     try:
-        plain = json.loads(text, object_pairs_hook=once, parse_constant=no_constant)
+        plain = json.loads(text, object_pairs_hook=once)
     except json.JSONDecodeError as error:
         raise CacheError(f"{where}:{error.lineno}:{error.colno}", f"is not JSON: {error.msg}") from None
     except RecursionError:

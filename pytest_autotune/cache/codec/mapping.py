@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -203,22 +204,15 @@ class _WrongError(Exception):
         return f"{'.'.join(reversed(self.path)) or 'the file'}{self.args[0]}"
 
 
-_SHOWN = {dict: "a mapping", list: "a list", str: "text", bytes: "bytes", type(None): "null"}
 _NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _TYPES = {"text": str, "bool": bool, "float": float, "uint32": int, "int64": int, "bytes": bytes}
 _RANGES = {"uint32": UINT32, "int64": INT64}
-_WANTED = {
-    "text": "text in quotes",
-    "bool": "true or false",
-    "float": 'a number, "inf", "-inf" or "nan"',
-    "uint32": "an integer of 32 bits",
-    "int64": "an integer of 64 bits",
-}
+_WANTED = {"text": "text in quotes", "bool": "true or false", "float": "a number", "bytes": "text in base64"}
 
 
-def _check(found: object, type_: type, wanted: str) -> None:
-    if type(found) is not type_:
-        raise _WrongError(f": {_SHOWN.get(type(found)) or str(found)[:40]} where {wanted} belongs")
+def _check(is_right: bool, found: object, wanted: str) -> None:
+    if not is_right:
+        raise _WrongError(f": {reprlib.repr(found)} where {wanted} belongs")
 
 
 def _scalar(kind: str, found: Any) -> Any:
@@ -231,8 +225,8 @@ def _scalar(kind: str, found: Any) -> Any:
             found = base64.b64decode(found, validate=True)
         except ValueError:
             raise _WrongError(" is not base64") from None
-    is_in_range = kind not in _RANGES or type(found) is not int or found in _RANGES[kind]
-    _check(found, _TYPES[kind] if is_in_range else type(None), _WANTED.get(kind, "text in base64"))
+    is_right = type(found) is _TYPES[kind] and (kind not in _RANGES or found in _RANGES[kind])
+    _check(is_right, found, _WANTED.get(kind, f"an integer of {kind[-2:]} bits"))
     return found
 
 
@@ -247,7 +241,7 @@ class _Reader:
         self._values: dict[int, Value] = {}
 
     def cache(self, plain: Any, where: str) -> Cache:
-        _check(plain, dict, "a mapping")
+        _check(type(plain) is dict, plain, "a mapping")
         # What entries refer to is read before them, wherever it stands in the file.
         plain = {name: plain[name] for name in sorted(plain, key=lambda name: name == "entries")}
         version = {"format_version": plain.get("format_version", 0)}
@@ -256,7 +250,7 @@ class _Reader:
 
     def _fields(self, kind: str, plain: Any) -> Plain:
         """The fields of a message, each as what the model has for it."""
-        _check(plain, dict, "a mapping")
+        _check(type(plain) is dict, plain, "a mapping")
         found: Plain = {}
         part = ""
         try:
@@ -267,7 +261,7 @@ class _Reader:
                 elif not field.repeated:
                     found[name] = self._one(field.kind, item)
                 else:
-                    _check(item, list, "a list")
+                    _check(type(item) is list, item, "a list")
                     items = []
                     for index, one in enumerate(item):
                         part = f"{name}[{index}]"

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from pytest_autotune.cache.codec.mapping import Plain, Row, for_json, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.model import Cache, Entry, Scalar
+from pytest_autotune.cache.model import Cache, Entry
 
 # What YAML does not take literally, or takes for the end of a line.
 _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -17,35 +17,30 @@ _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 def encode(entries: Sequence[Entry]) -> str:
     """A cache of these entries as YAML, in the order given: a line for each device and value, every text in quotes."""
-    lines: list[str] = []
-    for name, field in for_json(to_mapping(entries)).items():
-        lines += _yaml_field(name, field, "")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*_lines(for_json(to_mapping(entries)), ""), ""])
 
 
-def _yaml_field(name: str, field: object, indent: str) -> Iterator[str]:
-    if not isinstance(field, (dict, list)) or not field:
-        yield f"{indent}{name}: {_yaml_flow(field)}"
-    elif isinstance(field, dict):
+def _lines(fields: Plain, indent: str) -> Iterator[str]:
+    for name, field in fields.items():
+        if not isinstance(field, (dict, list)) or not field:
+            yield f"{indent}{name}: {_flow(field)}"
+            continue
         yield f"{indent}{name}:"
-        for inner, value in field.items():
-            yield from _yaml_field(inner, value, indent + "  ")
-    else:
-        yield f"{indent}{name}:"
-        for item in field:
-            if name == "entries":
-                first, *others = (line for inner, value in item.items() for line in _yaml_field(inner, value, ""))
-                yield f"{indent}- {first}"
-                yield from (f"{indent}  {line}" for line in others)
-            else:
-                yield f"{indent}- {_yaml_flow(item)}"
+        if isinstance(field, dict):
+            yield from _lines(field, f"{indent}  ")
+        elif name == "entries":
+            for entry in field:
+                first, *others = _lines(entry, f"{indent}  ")
+                yield from (f"{indent}- {first.lstrip()}", *others)
+        else:
+            yield from (f"{indent}- {_flow(item)}" for item in field)
 
 
-def _yaml_flow(field: object) -> str:
+def _flow(field: object) -> str:
     if isinstance(field, dict):
-        return f"{{{', '.join(f'{name}: {_yaml_flow(value)}' for name, value in field.items())}}}"
+        return f"{{{', '.join(f'{name}: {_flow(value)}' for name, value in field.items())}}}"
     if isinstance(field, list):
-        return f"[{', '.join(map(_yaml_flow, field))}]"
+        return f"[{', '.join(map(_flow, field))}]"
     if isinstance(field, float) and "e" in repr(field):
         digits, exponent = repr(field).split("e")
         return f"{digits if '.' in digits else digits + '.0'}e{exponent}"
@@ -62,27 +57,22 @@ def decode(text: str, where: str) -> Cache:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         plain = _Events(yaml.parse(text, loader), where).document()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-        raise CacheError(at, f"is not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise CacheError(where, f"is not YAML: {error}") from None
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        at = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        raise CacheError(at, f"is not YAML: {getattr(error, 'problem', None) or error}") from None
     return from_mapping(plain, where, text)
 
 
 _DEEPEST = 20
-_PLAIN_INT = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
-_PLAIN_FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
-_PLAIN_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
 class _Events:
     """Turns the events of a YAML parser into plain data: no tags, no aliases, no name twice.
 
     Events, because libyaml composes nested nodes by recursion and crashes the
-    process when they are nested some thousand deep. What is not quoted is a
-    number, true, false, null or text: YAML 1.1 sees dates, octals and "yes".
+    process when they are nested some thousand deep. YAML 1.1 would see dates,
+    octals and "yes" in what is not quoted.
     """
 
     def __init__(self, events: Iterator[Any], where: str) -> None:
@@ -113,8 +103,8 @@ class _Events:
             return [self._node(item, depth + 1) for item in self._until("SequenceEndEvent")]
         plain: Plain = {}
         for name_event in self._until("MappingEndEvent"):
-            name = self._node(name_event, depth + 1)
-            if type(name) is not str:
+            name = getattr(name_event, "value", None)
+            if name is None:
                 self._refuse(name_event, "a name that is not text")
             if name in plain:
                 self._refuse(name_event, f'the name "{name}" stands twice in one mapping')
@@ -132,12 +122,12 @@ class _Events:
         raise CacheError(f"{self._where}:{mark.line + 1}:{mark.column + 1}", found)
 
 
-def _plain_scalar(word: str) -> Scalar:
-    if word in _PLAIN_WORDS:
-        return _PLAIN_WORDS[word]
-    if _PLAIN_INT.fullmatch(word):
-        return int(word)
-    return float(word) if _PLAIN_FLOAT.fullmatch(word) else word
+def _plain_scalar(word: str) -> Any:
+    """What is not quoted: a number, true, false or null, as in JSON, else text."""
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
 
 
 ROW = Row(

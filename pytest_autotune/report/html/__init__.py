@@ -19,7 +19,7 @@ from importlib.resources import files
 from typing import Any
 
 from pytest_autotune.cache.counted import significant
-from pytest_autotune.cache.foreign_text import one_line, plain_json
+from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.ties import tied_within
 from pytest_autotune.report.findings import by_kernel, by_test, findings
 from pytest_autotune.report.hints import hints
@@ -35,7 +35,7 @@ def to_html(result: Result) -> str:
     here = files(__name__)
     page, style, script = ((here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js"))
     state, why = verdict(result)
-    data = json.dumps(page_data(result), ensure_ascii=False, separators=(",", ":"))
+    data = json.dumps(page_data(result), separators=(",", ":"))
     parts = {
         "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'",
         "style": style,
@@ -44,7 +44,7 @@ def to_html(result: Result) -> str:
         "verdict": html.escape(one_line(why)),
         "counts": html.escape("; ".join(line.text for line in settled(result))),
         # Nothing in it ends the script element or begins a comment.
-        "data": plain_json(data).replace("<", "\\u003c"),
+        "data": data.replace("<", "\\u003c"),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
 

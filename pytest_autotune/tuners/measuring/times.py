@@ -11,8 +11,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_autotune.cache.ties import Spread
-
 #: A sample more than this many interquartile ranges above the upper quartile is an outlier: "far out"
 #: in J. W. Tukey, Exploratory Data Analysis, 1977.
 FAR_OUT = 3.0
@@ -44,7 +42,7 @@ class Measurement:
         return 2 * self.spread_us * _ERROR_OF_MEDIAN / math.sqrt(self.kept)
 
     def __str__(self) -> str:
-        return str(Spread(self.spread_us, self.kept, self.runs))
+        return "1 run" if self.runs == 1 else f"+-{self.spread_us:.3g} us, {self.kept} of {self.runs} runs"
 
 
 def measurement(samples_us: Sequence[float]) -> Measurement:
