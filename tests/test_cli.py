@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
@@ -51,8 +50,6 @@ def template(*labels: str) -> Entry:
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command in a folder; returns exit status, the lines of standard output, and standard error."""
     monkeypatch.chdir(tmp_path)
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
 
     def run(*arguments: str) -> tuple[int, list[str], str]:
         status = cli.main(arguments)
@@ -537,34 +534,6 @@ def test_what_cannot_be_done_is_one_line_and_exit_status_4(run: Run, arguments: 
 
     assert (status, lines, errors.count("\n")) == (4, [], 1)
     assert errors.startswith(told)
-
-
-@pytest.mark.parametrize(
-    ("environment", "terminal", "colored"),
-    [
-        ({}, True, True),
-        ({}, False, False),
-        ({"NO_COLOR": "1"}, True, False),
-        ({"TERM": "dumb"}, True, False),
-        ({"FORCE_COLOR": "1"}, False, True),
-        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
-    ],
-)
-def test_colour_is_for_terminals_that_want_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], terminal: bool, colored: bool
-) -> None:
-    stores.update(tmp_path / "a.textproto", lambda now: Cache((entry(),)))
-    for name, value in {"NO_COLOR": "", "FORCE_COLOR": "", "TERM": "xterm", **environment}.items():
-        monkeypatch.setenv(name, value)
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
-    monkeypatch.setattr(sys, "stdout", stream)
-
-    assert cli.main(["show", str(tmp_path / "a.textproto")]) == 0
-
-    stream.flush()
-    stream.seek(0)
-    assert ("\x1b[" in stream.read()) is colored
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:

@@ -24,23 +24,14 @@ PROGRAM = "pytest-autotune"
     "where arguments make no sense or a file cannot be read or written.",
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
-@click.pass_context
-def commands(context: click.Context) -> None:
+def commands() -> None:
     """Work with autotuning caches: files in any of their formats, folders with a / at the end,
     and stores at s3://, gs:// and az://."""
-    context.color = _wants_color()
 
 
 parts = (show, diff, merge, check, prune, convert, export)
 for command in (*(part.command for part in parts), merge.compact, git.setup, git.merge, git.textconv):
     commands.add_command(command)
-
-
-def _wants_color() -> bool | None:
-    """None: where standard output is a terminal."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return True if os.environ.get("FORCE_COLOR") else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

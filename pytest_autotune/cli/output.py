@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
 
 import click
 
@@ -24,8 +23,8 @@ INTERRUPTED = 130
 
 #: A path that shells complete; whether it can be read is for the one who reads it to say.
 PATH = click.Path(readable=False)
-#: Text of a cache as a part of a line; a file repeats its texts.
-safe = lru_cache(maxsize=10_000)(one_line)
+#: Text of a cache as a part of a line.
+safe = one_line
 
 
 def matches(wanted: str | None, *names: str) -> bool:
@@ -49,7 +48,7 @@ def table(title: str, rows: Sequence[Sequence[str]], right: Collection[int] = ()
 
     :param right: the numbers of the columns that are aligned to the right.
     """
-    yield click.style(safe(title), bold=True)
+    yield safe(title)
     rows = [[*map(safe, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = [f"{{:{'>' if number in right else '<'}{width}}}" for number, width in enumerate(widths)]

@@ -101,17 +101,7 @@ def _folded(
 
 def _of_row(word: str, row: Row, fails: bool) -> Finding:
     test = row.tests[0] if row.tests else ""
-    return Finding(word, described(row.problem, row.label), row.reason, test, fails, detail=_searched(row))
-
-
-def _searched(row: Row) -> str:
-    """What a search chose, and what is known of the measurement."""
-    if row.choice is None or not row.tuned:
-        return ""
-    notes = [one.label for one in row.candidates if one.same_configuration(row.choice) and one.label][:1]
-    if row.disturbed:
-        notes.append("disturbed: something else may have run on the device")
-    return f"tuned in {row.tuning_seconds:.1f}s: {row.choice}" + (f" ({'; '.join(notes)})" if notes else "")
+    return Finding(word, described(row.problem, row.label), row.reason, test, fails)
 
 
 def _sameness(row: Row) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_autotune.cache.diff import Change, winner
 from pytest_autotune.cache.merge import Disagreement
-from pytest_autotune.cache.model import Candidate, Device, Problem, Value
+from pytest_autotune.cache.model import Candidate, Problem, Value
 from pytest_autotune.report.naming import process
 from pytest_autotune.run.result import Dump, Result
 from pytest_autotune.run.rows import Row
@@ -35,7 +35,7 @@ def to_mapping(result: Result) -> dict[str, Any]:
         "counts": result.counts,
         "tuning_seconds": result.tuning_seconds,
         "saved_seconds": result.saved_seconds,
-        "devices": [device_mapping(device) for device in result.devices],
+        "devices": [{"id": device.id, **asdict(device)} for device in result.devices],
         "loaded": [{"path": path, "entries": entries} for path, entries in result.loaded],
         "dump": _dump(result, result.dump) if result.dump is not None else None,
         "gate": {
@@ -111,11 +111,6 @@ def _lookup(result: Result, row: Row) -> dict[str, Any]:
         "candidates": [candidate_mapping(candidate) for candidate in row.candidates],
         **{key: value for one in of_modes for key, value in one.data.items()},
     }
-
-
-def device_mapping(device: Device) -> dict[str, Any]:
-    """A device as plain values."""
-    return {"id": device.id, **asdict(device)}
 
 
 def plain_values(values: tuple[Value, ...]) -> dict[str, Any]:

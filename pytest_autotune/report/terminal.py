@@ -71,8 +71,6 @@ def _rows(found: Sequence[Finding], verbosity: int) -> Iterator[Line]:
         shown = rows if verbosity > 0 else rows[:SHOWN]
         for row in shown:
             yield Line(f" {row}", word, "red" if row.fails else "yellow")
-            if verbosity > 1 and row.detail:
-                yield Line(f"     {row.detail}")
         if hidden := sum(row.count for row in rows[len(shown) :]):
             them = "it" if hidden == 1 else "them"
             yield Line(f"({noun(hidden, word, 'more ')} hidden.  Use -v to show {them}.)")

@@ -33,7 +33,6 @@ class Finding:
     :param fails: a test or the run fails for it.
     :param count: of how many problems it is.
     :param more_tests: how many other tests it is of.
-    :param detail: what is of interest to few.
     """
 
     word: str
@@ -43,7 +42,6 @@ class Finding:
     fails: bool = False
     count: int = 1
     more_tests: int = 0
-    detail: str = ""
 
     def __str__(self) -> str:
         return f"{f'{self.test} - ' if self.test else ''}{self.problem}: {self.what}"

@@ -67,12 +67,6 @@ def test_rows_are_capped_at_ten_of_a_kind(outdated: Suite, section) -> None:
     assert lines[23] == f"{UPDATE} to update the cache."
 
 
-def test_vv_shows_what_was_chosen(outdated: Suite, section) -> None:
-    lines = section(outdated.load("-vv"))
-
-    assert any(line.strip().startswith("tuned in 0.0s: config=a") for line in lines)
-
-
 def test_one_hidden_row_is_it(serial_suite: Suite) -> None:
     serial_suite.write(test_hit=hit()).dump()
     serial_suite.write(test_miss=MANY.format(more="").replace("12", "11"))
