@@ -112,7 +112,7 @@ def test_a_hostile_cache_shows_nothing_but_words_in_any_renderer(suite: Suite):
     suite.cache.write_bytes(hostile_cache())
 
     reports = [f"--autotune-report=report.{suffix}" for suffix in ("json", "md", "html")]
-    result = suite.load("-vv", "--color=no", *reports, "--junitxml=junit.xml")
+    result = suite.load("-v", "--color=no", *reports, "--junitxml=junit.xml")
 
     shown = result.stdout.str()
     check_plain(shown)
