@@ -6,20 +6,20 @@ on disk.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Device
+from pytest_autotune.cache.model import Device, before_pruning
 from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
 from pytest_autotune.tuners.shared.reach import reached
 from pytest_autotune.tuners.triton.compilations import Compilations, CompiledElsewhere, leave_to_others
-from pytest_autotune.tuners.triton.identity import NAME, distinct_params, holds
+from pytest_autotune.tuners.triton.identity import NAME, distinct_params, fingerprint_of
 from pytest_autotune.tuners.triton.internals import apart, autotuners, environment
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver
 from pytest_autotune.tuners.triton.specialisation_text import CONSTANT, NoText, parsed
@@ -81,8 +81,6 @@ class Ahead:
         function = python_function(autotuner)
         if function is None or autotuners.interprets(autotuner):
             return
-        if function.__globals__ is not vars(sys.modules.get(function.__module__, sys)):  # its module was loaded anew
-            return
         name = qualified_name(function)
         names = {device.name, self._session.policy.aliases.get(device.name, device.name)}
         entries = [
@@ -96,11 +94,10 @@ class Ahead:
         heuristics = [pair for layer in around for pair in layer.values.items()]
         offered = dict(zip(distinct_params(autotuner.configs), autotuner.configs, strict=True))
         kernel = autotuners.jit_function(autotuner)
-        distinct = {entry.fingerprint: entry for entry in entries}
-        trusted = {mark for mark, entry in distinct.items() if holds(entry, autotuner, function, heuristics)}
+        now = tuple(sorted(fingerprint_of(autotuner, heuristics), key=attrgetter("name")))
         for entry in entries:
             config = offered.get(entry.choice.params) if entry.choice is not None else None
-            if config is not None and entry.fingerprint in trusted:
+            if config is not None and before_pruning(entry.fingerprint) == now:
                 for text in entry.compiled[:MOST_OF_ENTRY]:
                     yield kernel, config, text
 

@@ -24,7 +24,6 @@ from pytest_autotune.tuners.triton.identity import (
     NAME,
     Call,
     CallIdentity,
-    UncacheableProblem,
     digest_parts,
     identity_of,
     versions,
@@ -69,21 +68,6 @@ class Choices:
                 f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was bypassed"
             )
             return self.bypass(autotuner, tuning_key, configs, bench_fn)
-        try:
-            done = self._choose(call, function, configs, bench_fn)
-        except Refusal:
-            autotuner.nargs = None  # Triton's run lets go of the arguments only where it returns
-            raise
-        return self.bypass(autotuner, tuning_key, configs, bench_fn) if done is None else done
-
-    def _choose(
-        self, call: Call, function: FunctionType, configs: Sequence[Any], bench_fn: Callable[[], None]
-    ) -> bool | None:
-        """Put a choice into ``autotuner.cache``.
-
-        :returns: True when it was not benchmarked; None where the call is to be bypassed.
-        """
-        session, autotuner = self._session, call.autotuner
         if len(configs) == 1:
             call.adopt(configs[0], {configs[0]: 0.0})
             self._forget_before_the_next_test(call)
@@ -92,18 +76,21 @@ class Choices:
         is_refused = not configs or any(call.kwargs.keys() & config.kwargs.keys() for config in configs)
         identity = None if is_refused else self._identity(call, function, configs)
         if identity is None:
-            return None
+            return self.bypass(autotuner, tuning_key, configs, bench_fn)
         self._compiled.looks_for_choice(autotuner)
-        with self._tuning(call, function, configs, identity) as tuning:
-            if self._take(call, identity, tuning):
+        try:
+            with self._tuning(call, configs, identity) as tuning:
+                is_taken = self._take(call, identity, tuning)
+                if not is_taken:
+                    if not session.policy.dumping and _owner_uses_disk_cache(autotuner):
+                        return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
+                    tune(call, configs, bench_fn, tuning, session, is_compiled=_is_compiled(autotuner))
+                    self._note_tuned(call, tuning.lookup)
                 self._forget_before_the_next_test(call, tuning.lookup)
-                return True
-            if not session.policy.dumping and _owner_uses_disk_cache(autotuner):
-                return bool(self._disk_cache(autotuner, call.tuning_key, configs, bench_fn))
-            tune(call, configs, bench_fn, tuning, session, is_compiled=_is_compiled(autotuner))
-            self._note_tuned(call, tuning.lookup)
-            self._forget_before_the_next_test(call, tuning.lookup)
-            return False
+                return is_taken
+        except Refusal:
+            autotuner.nargs = None  # Triton's run lets go of the arguments only where it returns
+            raise
 
     def bypass(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
         """Do what Triton does without us."""
@@ -118,11 +105,11 @@ class Choices:
             device = self._device(call.autotuner)
         except RuntimeError:  # there is no GPU, or it is broken: the launch says which
             return None
-        try:
-            return identity_of(call, function, configs, device)
-        except UncacheableProblem as uncacheable:
-            self._session.uncacheable(uncacheable.problem, uncacheable.reason)
+        identity = identity_of(call, function, configs, device)
+        if identity.uncacheable:
+            self._session.uncacheable(identity.problem, identity.uncacheable)
             return None
+        return identity
 
     def _device(self, autotuner: Any) -> Device:
         if autotuners.interprets(autotuner):
@@ -135,9 +122,7 @@ class Choices:
             )
         return on
 
-    def _tuning(
-        self, call: Call, function: FunctionType, configs: Sequence[Any], identity: CallIdentity
-    ) -> AbstractContextManager[Tuning]:
+    def _tuning(self, call: Call, configs: Sequence[Any], identity: CallIdentity) -> AbstractContextManager[Tuning]:
         session = self._session
 
         def on_offer(entry: Entry) -> bool:
@@ -147,16 +132,13 @@ class Choices:
             if _is_compiled(call.autotuner):
                 help_to_compile(call, configs, session)
 
-        def candidates() -> list[Candidate]:
-            return [Candidate(params=params) for params in identity.offered]
-
         return session.tuning(
             identity.problem,
             identity.fingerprint,
             on_offer,
             versions(),
             "measured in a CUDA graph" if getattr(call.autotuner, "use_cuda_graph", False) else "",
-            candidates,
+            lambda: [Candidate(params=params) for params in identity.offered],
             partial(digest_parts, call, identity.fingerprint, configs),
             meanwhile,
             moves=True,

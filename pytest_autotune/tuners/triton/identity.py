@@ -8,7 +8,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -20,12 +20,10 @@ from pytest_autotune.cache.model import (
     PRUNED,
     Device,
     Digest,
-    Entry,
     Problem,
     UncacheableError,
     Value,
     Versions,
-    before_pruning,
     plain_value,
 )
 from pytest_autotune.devices import stream_is_capturing
@@ -141,25 +139,18 @@ def key_value(name: str, value: object) -> Value:
     return stable_value(name, value, dtype_apart=not isinstance(value, DtypeName))
 
 
-class UncacheableProblem(Exception):
-    """A problem cannot be written; carries what is known of it."""
-
-    def __init__(self, problem: Problem, reason: str) -> None:
-        super().__init__(reason)
-        self.problem = problem
-        self.reason = reason
-
-
 @dataclass(frozen=True)
 class CallIdentity:
     """What a call is known by.
 
+    :param uncacheable: the part of it that has no stable form, in words: then there is no more than the problem.
     :param offered: the candidates by their params.
     """
 
     problem: Problem
-    fingerprint: tuple[Value, ...]
-    offered: Mapping[tuple[Value, ...], Any]
+    uncacheable: str = ""
+    fingerprint: tuple[Value, ...] = ()
+    offered: Mapping[tuple[Value, ...], Any] = field(default_factory=dict)
 
 
 def identity_of(call: Call, function: FunctionType, configs: Sequence[Any], on: Device) -> CallIdentity:
@@ -167,43 +158,34 @@ def identity_of(call: Call, function: FunctionType, configs: Sequence[Any], on: 
 
     :param function: the kernel's.
     :param configs: the candidates that pruning left.
-    :raises UncacheableProblem: when a part of it has no stable form.
     """
     key: list[Value] = []
+    reason = ""
+    arguments = list(key_values(call, function))
+    for name, value in arguments:
+        try:
+            key.append(key_value(name, value))
+        except UncacheableError as error:  # the rest of the key still tells problems apart
+            reason = reason or str(error)
+    problem = Problem(NAME, qualified_name(function), tuple(key), on)
+    if reason:
+        return CallIdentity(problem, reason)
+    offered: dict[tuple[Value, ...], Any] = {}
     try:
-        arguments = list(key_values(call, function))
-        refused: list[UncacheableError] = []
-        for name, value in arguments:
-            try:
-                key.append(key_value(name, value))
-            except UncacheableError as error:  # the rest of the key still tells problems apart
-                refused.append(error)
-        if refused:
-            raise refused[0]
-        offered: dict[tuple[Value, ...], Any] = {}
         for config, params in zip(configs, distinct_params(configs), strict=True):
             offered.setdefault(params, config)
-        fingerprint = (*_fingerprint(call.autotuner, call.heuristics, arguments), *_pruned(call.autotuner, configs))
+        fingerprint = fingerprint_of(call.autotuner, call.heuristics, arguments)
+        return CallIdentity(problem, "", (*fingerprint, *_pruned(call.autotuner, configs)), offered)
     except UncacheableError as error:
-        raise UncacheableProblem(Problem(NAME, qualified_name(function), tuple(key), on), str(error)) from None
-    return CallIdentity(Problem(NAME, qualified_name(function), tuple(key), on), fingerprint, offered)
+        return CallIdentity(problem, str(error))
 
 
-def holds(entry: Entry, autotuner: Any, function: FunctionType, heuristics: Heuristics) -> bool:
-    """Whether an entry's fingerprint is that of an autotuner now, as far as this shows without a call.
+def fingerprint_of(
+    autotuner: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]] = ()
+) -> tuple[Value, ...]:
+    """What choices of an autotuner rest on, before pruning; without arguments, as far as this shows without a call.
 
     :param heuristics: those under and over the autotuner.
-    """
-    try:
-        now = _fingerprint(autotuner, heuristics, ())
-    except UncacheableError:
-        return False
-    return before_pruning(entry.fingerprint) == tuple(sorted(now, key=operator.attrgetter("name")))
-
-
-def _fingerprint(autotuner: Any, heuristics: Heuristics, arguments: Sequence[tuple[str, object]]) -> tuple[Value, ...]:
-    """What choices of an autotuner rest on, before pruning.
-
     :raises UncacheableError: when a part of it has no stable form.
     """
     return (

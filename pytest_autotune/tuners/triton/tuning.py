@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -28,7 +30,18 @@ from pytest_autotune.tuners.triton.internals import autotuners, compiler
 def clock_for(autotuner: Any) -> Callable[[], Clock] | None:
     """Makes the clock for the race; None where the kernel's own benchmark is to be used as it is."""
     driver = autotuners.driver_of(autotuner)
-    return (lambda: torch_clock(True, driver.get_device_interface())) if driver is not None else None
+    if driver is None:
+        return None
+
+    def clock() -> Clock:
+        interface = driver.get_device_interface()
+        try:
+            buffer = driver.get_empty_cache_for_benchmark()
+        except sys.modules["torch"].OutOfMemoryError:  # a smaller one may fit
+            return torch_clock(True, interface)
+        return replace(torch_clock(False, interface), flush=partial(driver.clear_cache, buffer))
+
+    return clock
 
 
 def runner(call: Call, config: Any, code: Hashable = None) -> Runner:

@@ -15,6 +15,7 @@ from pytest_autotune.tuners.triton.internals.environment import AUTOTUNER_MODULE
 
 DISK_CACHE, PRUNE = "check_disk_cache", "prune_configs"
 _PARAMETERS = {DISK_CACHE: ["self", "tuning_key", "configs", "bench_fn"], PRUNE: ["self", "kwargs"]}
+_JIT_FUNCTION = (JIT_MODULE, "JITFunction")
 _BENCH_PARAMETERS = ["self", "args", "config", "meta"]
 _BENCHMARK_NEEDS = ("get_device_interface", "get_empty_cache_for_benchmark", "clear_cache")
 
@@ -163,11 +164,7 @@ def is_of_triton(autotuner: Any) -> bool:
 
 def jit_function(layer: Any) -> Any:
     """The ``JITFunction`` under decorators of Triton; None where there is none."""
-    for _ in range(20):
-        if type(layer).__name__ == "JITFunction" and type(layer).__module__ == JIT_MODULE:
-            return layer
-        layer = vars(layer).get("fn") if hasattr(layer, "__dict__") else None
-    return None
+    return next((one for one in layers(layer) if (type(one).__module__, type(one).__name__) == _JIT_FUNCTION), None)
 
 
 def heuristics_under(autotuner: Any) -> list[Any]:
