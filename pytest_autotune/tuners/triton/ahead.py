@@ -6,6 +6,7 @@ on disk.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import partial
 from operator import attrgetter
@@ -80,6 +81,8 @@ class Ahead:
         """The choices of one autotuner that hold here, with what to compile them for."""
         function = python_function(autotuner)
         if function is None or autotuners.interprets(autotuner):
+            return
+        if function.__globals__ is not vars(sys.modules.get(function.__module__, sys)):  # its module was loaded anew
             return
         name = qualified_name(function)
         names = {device.name, self._session.policy.aliases.get(device.name, device.name)}
