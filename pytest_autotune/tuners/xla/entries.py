@@ -164,23 +164,12 @@ def to_xla(entry: Entry) -> XlaEntry:
     return made
 
 
-def guessed_device(entry: XlaEntry) -> Device:
-    """What an entry says of its device where nobody else does."""
-    if entry.layout is Layout.NEW:
-        return Device(f"GPU {entry.device}", "")
-    description, _ = split_description(entry.device)
-    capability = re.search(r"CUDA: (\d+)\.(\d+)", description)
-    cores = re.search(r"Cores: (\d+)", description)
-    arch = f"sm_{capability[1]}{capability[2]}" if capability else ""
-    return Device("GPU", arch, int(cores[1]) if cores else 0)
-
-
 def to_cache(entries: Iterable[XlaEntry], device: Device | None = None) -> Cache:
     """A cache with XLA's entries.
 
-    :param device: what they were tuned on; None where nobody knows.
+    :param device: what they were tuned on; None where nobody knows, as XLA does not write it down.
     """
-    return Cache(tuple(to_entry(entry, device or guessed_device(entry)) for entry in entries))
+    return Cache(tuple(to_entry(entry, device or Device("GPU", "")) for entry in entries))
 
 
 def hlo_summary(text: str) -> str:
