@@ -57,16 +57,6 @@ def workers(folder: Path, timeout_s: float, uuid: str = "") -> Coordinator:
     return Coordinator(Locks(timeout_s, lambda: uuid), folder)
 
 
-def test_a_gpu_that_another_process_holds_is_waited_for_and_then_done_without(holder, tmp_path: Path) -> None:
-    holder("gpu")
-    started = time.monotonic()
-
-    with Locks(0.5, lambda: str(tmp_path)).measuring() as undisturbed:
-        assert not undisturbed
-
-    assert 0.4 < time.monotonic() - started < 5
-
-
 def test_a_gpu_is_free_as_soon_as_its_holder_is_killed(holder, tmp_path: Path) -> None:
     process = holder("gpu")
     threading.Timer(0.3, process.kill).start()
@@ -82,14 +72,6 @@ def test_a_claimed_problem_is_recovered_as_soon_as_its_claimant_is_killed(holder
     with workers(tmp_path, 30).claim(LOOKUP.identity, wait=True) as claim:
         assert claim.result is None
         assert not claim.timed_out
-
-
-def test_a_claim_that_is_not_released_in_time_is_done_without(holder, tmp_path: Path) -> None:
-    holder("claim")
-
-    with workers(tmp_path, 0.3).claim(LOOKUP.identity, wait=True) as claim:
-        assert claim.result is None
-        assert claim.timed_out
 
 
 def test_who_waits_for_a_tuning_first_helps_with_it(holder, tmp_path: Path) -> None:

@@ -44,10 +44,6 @@ def test_the_folder_of_locks_is_this_users_own_and_not_in_a_home() -> None:
     assert Path.home() not in folder.parents
 
 
-def test_all_runs_of_a_user_meet_in_one_folder(base: Path) -> None:
-    assert shared_folder() == shared_folder() == SharedFolder(base / name())
-
-
 @pytest.mark.parametrize("found", ["a plain file", "a dangling link", "a link to a folder", "a folder that is open"])
 def test_what_stands_in_place_of_the_folder_is_left_alone_and_told(base: Path, found: str) -> None:
     elsewhere = base / "elsewhere"

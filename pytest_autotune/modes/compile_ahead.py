@@ -19,7 +19,7 @@ from pytest_autotune.run.result import Result
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.workers.events import Event
-from pytest_autotune.workers.locks import Membership, in_distributed_run
+from pytest_autotune.workers.locks import in_distributed_run
 
 #: The kind of event that tells what a process has compiled.
 COMPILED = "compiled ahead"
@@ -39,7 +39,6 @@ class CompileAhead(Mode):
     def __init__(self, *, always: bool = False) -> None:
         self._always = always
         self._pool: CompilePool | None = None
-        self._membership: Membership | None = None
         self._seconds: list[float] = []
         self._failures: list[str] = []
 
@@ -50,10 +49,6 @@ class CompileAhead(Mode):
             return
         jobs = beside.jobs()
         if not jobs:
-            return
-        try:
-            self._membership = Membership(beside.folder)
-        except OSError:  # reported when the run began
             return
         session.compile_in(beside.folder)
         self._pool = CompilePool(min(threads, len(jobs))).__enter__()
@@ -75,9 +70,6 @@ class CompileAhead(Mode):
             return
         pool.shutdown(cancel_futures=True)
         pool.__exit__(None, None, None)
-        if self._membership is not None:
-            self._membership.end()
-            self._membership = None
         done = {"kernels": len(self._seconds), "seconds": sum(self._seconds), "failed": len(self._failures)}
         yield Event(COMPILED, data={**done, "reason": next(iter(self._failures), "")})
 

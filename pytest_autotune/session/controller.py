@@ -6,7 +6,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -42,7 +42,7 @@ from pytest_autotune.workers.locks import Locks, Membership, SharedFolder, remov
 
 #: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them, in seconds. What they have tuned
 #: is in files.
-INTERRUPTED_S = 2
+INTERRUPTED_S = 1
 
 
 class Controller:
@@ -91,8 +91,10 @@ class Controller:
         self._notes += filter(None, [self._shared.note])
         #: Where they meet each other, and forked children keep what they look up.
         self._meeting, self._membership = self._shared.run(self._run_id), None
-        with suppress(OSError):  # each worker says so
+        try:
             self._membership = Membership(self._meeting) if self._meeting is not None else None
+        except OSError:  # each worker says so
+            self._meeting = None
 
     def begin(self) -> TestProcess | None:
         """What runs the tests in this process; None where xdist's workers do: what they tune is shown here."""

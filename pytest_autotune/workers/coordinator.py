@@ -113,11 +113,11 @@ class Coordinator:
         return self._membership is not None
 
     def compile_in(self, folder: Path) -> None:
-        """Let threads of this process compile, too: who compiles what is seen in this folder.
+        """Let threads of a run without workers compile, too: who compiles what is seen in this folder of the run.
 
         Where the workers of the run share tunings, they share what they compile instead.
         """
-        if not self._joined():
+        if self._folder is None:
             self._compiles_in = folder
 
     @contextmanager

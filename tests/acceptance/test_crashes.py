@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from pytest_autotune.workers.locks import Membership, remove_run_folders, shared_folder
 from tests.conftest import DISTRIBUTIONS, Suite
 from tests.crashes import CRASHING, FAULTS, PLACES, strike
 
@@ -162,25 +160,6 @@ def pytest_runtest_logreport(report):
         suite.dump("--deselect=test_crashing.py")
 
     assert written(suite) >= finished(suite)
-
-
-def test_what_killed_runs_left_for_their_workers_goes_whatever_its_age_and_what_lives_stays(suite: Suite) -> None:
-    place = shared_folder()
-    left, alive = (place.run(uuid.uuid4().hex) for _ in range(2))
-    living = Membership(alive)
-    Membership(left).end()
-    for folder in (left, alive):
-        (folder / f"{'0' * 32}.lock").touch()
-    os.utime(alive, (0, time.time() - 7 * 24 * 3600))
-    suite.write()
-
-    suite.dump()
-
-    assert not left.exists()
-    assert list(alive.iterdir())
-    living.end()
-    remove_run_folders(place)
-    assert not alive.exists()
 
 
 def test_what_was_in_the_file_before_a_crash_is_still_there(suite: Suite) -> None:
