@@ -274,11 +274,8 @@ def test_check_is_red_where_a_module_is_not_what_the_cache_says(export: Export, 
     status, lines = check(capsys)
     assert status == 1
     command = "pytest-autotune export c.textproto --to=python '--kernel=lib.*' --output=_tuned.py"
-    assert lines[:2] == [
-        f"_tuned.py: is not what c.textproto says ({command})",
-        "_tuned.py: lib.add (CAUSAL=1, M=64, a.dtype=float16): BLOCK=32, num_warps=4, and the cache has BLOCK=16, "
-        "num_warps=4",
-    ]
+    (line,) = (at for at, text in enumerate(module.read_text().splitlines(), 1) if '"BLOCK": 32' in text)
+    assert lines[:-1] == [f"_tuned.py:{line}: is not what c.textproto says ({command})"]
 
     assert cli.main(["export", "c.textproto", "--to=python", "--kernel=lib.*", "-o", "_tuned.py"]) == 0
     module.write_text(module.read_text().replace("pytest-autotune export", "rm -rf"))

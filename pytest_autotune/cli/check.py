@@ -16,8 +16,8 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cli.export import exported_defects
-from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, safe, whole
+from pytest_autotune.cli.export import exported_defect
+from pytest_autotune.cli.output import FOUND, OK, PATH, first_difference, print_lines, safe, whole
 
 
 @click.command("check", short_help="whether caches are valid and sorted; exit status 1 if not")
@@ -45,7 +45,7 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
                 cache = whole(stores.read(path))
             entries += len(cache.entries)
             defects = [safe(line) for line in _defects(path, cache)]
-            defects += [line for module in exported for line in exported_defects(cache, path, module)]
+            defects += filter(None, [exported_defect(cache, path, module) for module in exported])
         except CacheError as error:
             defects = [safe(str(error))]
         bad += bool(defects)
@@ -64,9 +64,8 @@ def _defects(path: str, cache: Cache) -> Iterator[str]:
     form = format_of(Path(path), path)
     data, as_written = stores.file_bytes(path), encode(cache, form)
     if data != as_written:
-        pairs = zip(data.split(b"\n"), as_written.split(b"\n"), strict=False)
-        line = next((number for number, (one, other) in enumerate(pairs, 1) if one != other), 1)
+        line = "" if form is Format.BINARY else f":{first_difference(data.decode(), as_written.decode())}"
         yield (
-            f"{path}{'' if form is Format.BINARY else f':{line}'}: is not as pytest-autotune writes it: not sorted, "
+            f"{path}{line}: is not as pytest-autotune writes it: not sorted, "
             "laid out otherwise, or with something twice, of which only the faster one is used (--fix writes it again)"
         )

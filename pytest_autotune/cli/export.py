@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
 import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cli.output import PATH, print_lines, safe, whole
+from pytest_autotune.cli.output import PATH, first_difference, print_lines, safe, whole
 from pytest_autotune.production import export_python
 from pytest_autotune.production.export_table import PRESETS, Layout, is_table, tables
-
-#: So many choices that differ are shown one by one.
-_SHOWN = 5
 
 
 @click.command("export", short_help="choices as a module of Python, or as JSON that other libraries read")
@@ -77,7 +73,7 @@ def command(
         raise CacheError("--to=python", "writes one module", "--preset, --file, --row and --values are for --to=table")
     text, words = _module(cache, _line(file, kernels, devices, aliases, output))
     if os.path.exists(output) and (before := _text(output)).strip():
-        export_python.data_of(before, output)  # raises for what is something else, and is to stay
+        export_python.command_of(before, output)  # raises for what is something else, and is to stay
         if before == text:
             print_lines([safe(f"{output} is up to date: {words}")])
             return
@@ -94,23 +90,16 @@ def _layout(preset: str | None, path: str | None, row: str | None, values: str) 
     return Layout(path, row, names, has_others=not names)
 
 
-def exported_defects(cache: Cache, path: str, file: str) -> Iterator[str]:
-    """In what an exported module is not what its command would write.
+def exported_defect(cache: Cache, path: str, file: str) -> str:
+    """In what an exported module is not what its command would write; empty where it is.
 
     :param file: of the cache.
     """
     text = _text(file)
-    data = export_python.data_of(text, file)
-    expected, _ = _module(cache, str(data["COMMAND"]), file)
-    if text == expected:
-        return
-    yield safe(f"{file}: is not what {path} says ({data['COMMAND']})")
-    found: list[str] = []
-    with suppress(AttributeError, TypeError, ValueError):  # data that was edited may be of any kind
-        found += export_python.differences(data, export_python.data_of(expected, file))
-    yield from (safe(f"{file}: {words}") for words in found[:_SHOWN])
-    if len(found) > _SHOWN:
-        yield safe(f"{file}: {len(found) - _SHOWN} more")
+    line = export_python.command_of(text, file)
+    expected, _ = _module(cache, line, file)
+    where = f"{file}:{first_difference(text, expected)}"
+    return "" if text == expected else safe(f"{where}: is not what {path} says ({line})")
 
 
 def _line(file: str, kernels: Sequence[str], devices: Sequence[str], aliases: Sequence[str], output: str) -> str:

@@ -79,6 +79,12 @@ def choice_and_time(entry: Entry) -> str:
     return safe(", ".join(filter(None, [choice_text(entry), time_text(entry)])))
 
 
+def first_difference(text: str, other: str) -> int:
+    """The number of the first line that is another."""
+    pairs = zip(text.split("\n"), other.split("\n"), strict=False)
+    return next((number for number, (one, two) in enumerate(pairs, 1) if one != two), 1)
+
+
 def whole(cache: Cache) -> Cache:
     """The cache itself, which is to be written.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ from pytest_autotune.production.choices import chosen, plain_key, selected, trit
 
 _DATA = "# What follows is data.\n"
 _PICKER = Path(__file__).parent / "picker.py"
-_NAMES = ("COMMAND", "VERSIONS", "DEVICES", "ALIASES", "CHOICES")
 
 
 def module_text(
@@ -108,47 +109,13 @@ def _literal(value: object) -> str:
     return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
 
 
-def data_of(text: str, where: str) -> dict[str, Any]:
-    """The data of an exported module, which is read and never run.
+def command_of(text: str, where: str) -> str:
+    """The command that stands in an exported module, which is read and never run.
 
-    :raises CacheError: where it is none.
+    :raises CacheError: where there is none.
     """
-    try:
-        body = ast.parse(text).body
-        assigned = [
-            (one.targets[0] if isinstance(one, ast.Assign) else one.target, one.value)
-            for one in body
-            if isinstance(one, (ast.Assign, ast.AnnAssign))
-        ]
-        found = {
-            target.id: ast.literal_eval(value)
-            for target, value in assigned
-            if isinstance(target, ast.Name) and target.id in _NAMES and value is not None
-        }
-        if found.keys() != set(_NAMES):
-            raise ValueError("it has no COMMAND")
-    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        raise CacheError(where, f"is no export of pytest-autotune: {error}", "export it again") from None
-    return found
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """How the choices of two exports differ, in the words of a review."""
-    before, now = (
-        {
-            (kernel, str(data["DEVICES"].get(id, id)), frozenset(key.items())): params
-            for kernel, of_devices in data["CHOICES"].items()
-            for id, choices in of_devices.items()
-            for key, params in choices
-        }
-        for data in (old, new)
-    )
-    for problem in [*before, *(problem for problem in now if problem not in before)]:
-        was, becomes = before.get(problem), now.get(problem)
-        if was != becomes:
-            kernel, _, key = problem
-            values = ", ".join(f"{name}={value}" for name, value in sorted(key))
-            pair = [
-                ", ".join(f"{name}={value}" for name, value in one.items()) if one else "none" for one in (was, becomes)
-            ]
-            yield f"{kernel} ({values}): {pair[0]}, and the cache has {pair[1]}"
+    found = re.search("^COMMAND = (.+)$", text.partition(_DATA)[2], re.MULTILINE)
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        if found is not None:
+            return str(ast.literal_eval(found[1]))
+    raise CacheError(where, "is no export of pytest-autotune: it has no COMMAND", "export it again")
