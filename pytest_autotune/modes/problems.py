@@ -110,15 +110,12 @@ def _finding(wanted: Wanted, times: int, tests: Mapping[frozenset[tuple[str, Any
     return Finding("UNCOVERED", one_line(str(wanted)), f"{what}; the nearest has {differs or 'no more'}", tests[near])
 
 
-def _distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[int, float]:
-    """How many parts of two keys differ otherwise than in size, and how far the sizes are apart, in log2."""
-    others, away = 0, 0.0
-    for name in wanted.keys() | has.keys():
-        one, other = wanted.get(name), has.get(name)
-        if one == other:
-            continue
-        if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-            away += abs(math.log2(max(one, 1)) - math.log2(max(other, 1)))
-        else:
-            others += 1
-    return others, away
+def _distance(wanted: Mapping[str, Any], has: Mapping[str, Any]) -> float:
+    """How far two keys are apart: sizes in log2, and all else by more than any sizes."""
+    return sum(_apart(wanted.get(name), has.get(name)) for name in wanted.keys() | has.keys())
+
+
+def _apart(one: Any, other: Any) -> float:
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return abs(math.log2(max(one, 1)) - math.log2(max(other, 1)))
+    return 0.0 if one == other else 1e6

@@ -85,17 +85,13 @@ class Adapter:
             adapter._seen.add(self)
             return choices.choose(self, tuning_key, configs, bench_fn)
 
-        def bypass(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-            return choices.bypass(self, tuning_key, configs, bench_fn)
-
         def prune_configs(self: Any, kwargs: Any) -> Any:
             return prune(self, kwargs) if session.paused else pruned_alone(self, lambda: prune(self, kwargs))
 
-        bypass.__name__ = autotuners.DISK_CACHE  # in a line about an error
         self._session = session
         self._autotuner_class = autotuner_class
         self._ahead = Ahead(session, autotuner_class, heuristics, compilations)
-        check = guarded(check_disk_cache, bypass, session, NAME, library=NAME, calls=_hook_of)
+        check = guarded(check_disk_cache, choices.check_disk_cache, session, NAME, library=NAME, calls=_hook_of)
         self._replace(autotuners.DISK_CACHE, check)
         self._replace(autotuners.PRUNE, prune_configs)
         self._replace("cache_results", _AlwaysAsk(check))

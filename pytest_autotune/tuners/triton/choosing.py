@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -17,6 +16,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.functions import python_function, qualified_name
+from pytest_autotune.tuners.shared.library import versions_of
 from pytest_autotune.tuners.triton import identity as identities
 from pytest_autotune.tuners.triton.compilations import Compilations
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
@@ -26,7 +26,6 @@ from pytest_autotune.tuners.triton.identity import (
     CallIdentity,
     digest_parts,
     identity_of,
-    versions,
 )
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 from pytest_autotune.tuners.triton.internals.autotuners import HeuristicsOver, pruner_of
@@ -60,14 +59,14 @@ class Choices:
         session = self._session
         function = python_function(autotuner)
         if session.paused or function is None or session.ignores(NAME, qualified_name(function)):
-            return self.bypass(autotuner, tuning_key, configs, bench_fn)
+            return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
         try:
             call = Call.of(autotuner, tuning_key, bench_fn, self._heuristics.over(autotuner))
         except LookupError:
             session.note(
                 f"triton: {qualified_name(function)} is tuned in a way that is not known here; it was bypassed"
             )
-            return self.bypass(autotuner, tuning_key, configs, bench_fn)
+            return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
         if len(configs) == 1:
             call.adopt(configs[0], {configs[0]: 0.0})
             self._forget_before_the_next_test(call)
@@ -76,7 +75,7 @@ class Choices:
         is_refused = not configs or any(call.kwargs.keys() & config.kwargs.keys() for config in configs)
         identity = None if is_refused else self._identity(call, function, configs)
         if identity is None:
-            return self.bypass(autotuner, tuning_key, configs, bench_fn)
+            return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
         self._compiled.looks_for_choice(autotuner)
         try:
             with self._tuning(call, configs, identity) as tuning:
@@ -92,8 +91,8 @@ class Choices:
             autotuner.nargs = None  # Triton's run lets go of the arguments only where it returns
             raise
 
-    def bypass(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
-        """Do what Triton does without us."""
+    def check_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
+        """Do what Triton does without us: ask its disk cache where the owner has switched it on, or benchmark."""
         if _owner_uses_disk_cache(autotuner):
             return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
         bench_fn()
@@ -136,11 +135,10 @@ class Choices:
             identity.problem,
             identity.fingerprint,
             on_offer,
-            versions(),
-            "measured in a CUDA graph" if getattr(call.autotuner, "use_cuda_graph", False) else "",
-            lambda: [Candidate(params=params) for params in identity.offered],
-            partial(digest_parts, call, identity.fingerprint, configs),
-            meanwhile,
+            versions_of("triton", "torch"),
+            candidates=lambda: [Candidate(params=params) for params in identity.offered],
+            digests=partial(digest_parts, call, identity.fingerprint, configs),
+            meanwhile=meanwhile,
             moves=True,
         )
 
@@ -177,19 +175,11 @@ class Choices:
         In a sweep it always asks, so that it is known what it ran with. What another tuning has asked for is to be
         asked for by the tests that use it, too: else it would not be known.
         """
-        autotuner, tuning_key = call.autotuner, call.tuning_key
+        autotuner = call.autotuner
         is_pruned = pruner_of(autotuner) is not None and autotuner.perf_model is None
         is_nested = lookup is not None and lookup.inside
-        if not (is_pruned or is_nested) and not self._session.policy.picks:
-            return
-        reference = weakref.ref(autotuner)
-
-        def forget() -> None:
-            cache = getattr(reference(), "cache", None)
-            if type(cache) is dict:
-                cache.pop(tuning_key, None)
-
-        self._session.at_next_test(forget)
+        if is_pruned or is_nested or self._session.policy.picks:
+            self._session.at_next_test(partial(autotuner.cache.pop, call.tuning_key, None))
 
 
 def _compiled_kernel(call: Call, config: Any) -> Any:

@@ -7,9 +7,7 @@ import numbers
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -23,12 +21,10 @@ from pytest_autotune.cache.model import (
     Problem,
     UncacheableError,
     Value,
-    Versions,
     plain_value,
 )
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.tuners.shared.functions import closure_cells, python_function, qualified_name
-from pytest_autotune.tuners.shared.library import versions_of
 from pytest_autotune.tuners.shared.source_digest import (
     FORM,
     DtypeName,
@@ -199,11 +195,6 @@ def _list_digest(configs: Iterable[Any]) -> str:
     return digest("\n".join(sorted(search_text(config) for config in configs)))
 
 
-def versions() -> Versions:
-    """The versions that a choice of Triton may depend on."""
-    return versions_of("triton", "torch")
-
-
 def target_device() -> Device:
     """The device where torch has no GPU in use: what Triton's driver compiles for."""
     target = environment.current_target()
@@ -316,10 +307,6 @@ def search_text(config: Any) -> str:
         except UncacheableError:  # enough to see that there is one, and what can be seen of it
             text = callable_text(value, carried=False) if callable(value) else ""
             words.append((name, type(value).__qualname__, text, ""))
-    override = getattr(config, "ir_override", None)
-    if override is not None:
-        with suppress(OSError):
-            words.append(("ir_override", "text", digest(Path(override).read_text("utf-8", "replace")), ""))
     return repr(words)
 
 
