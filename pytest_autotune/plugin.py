@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_autotune.session.controller import Controller
-    from pytest_autotune.session.marker import CacheFixture
-    from pytest_autotune.session.worker import TestProcess
+    from pytest_autotune.session.worker import CacheFixture, TestProcess
 
 _process: pytest.StashKey[TestProcess] = pytest.StashKey()
 _controller: pytest.StashKey[Controller] = pytest.StashKey()
@@ -102,7 +101,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def autotune_cache(request: pytest.FixtureRequest) -> CacheFixture:
     """What this test looked up in the loaded autotuning caches (.hits, .misses, …); .load(path) one more for it;
     .tune(kernel, key=…, space=…, run=…) for a hand-written kernel."""
-    from pytest_autotune.session.marker import CacheFixture
+    from pytest_autotune.session.worker import CacheFixture
 
     if _process not in request.config.stash:
         pytest.fail("autotune_cache was asked for after the run began: name it as an argument", pytrace=False)

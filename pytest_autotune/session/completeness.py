@@ -30,8 +30,10 @@ class Completeness:
 
     def __init__(self) -> None:
         self._ran: set[str] = set()
-        #: What happened -> the first reason of its kind.
+        #: What failed first, by its kind.
         self._first: dict[str, str] = {}
+        #: What was skipped first.
+        self.skipped = ""
 
     def saw(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """Note the report of a phase of a test, or of a collector."""
@@ -43,14 +45,7 @@ class Completeness:
             self._first.setdefault(kind, f"{report.nodeid} {what}")
         elif report.skipped:
             what = "failed as expected" if hasattr(report, "wasxfail") else "was skipped"
-            self._first.setdefault("skipped", f"{report.nodeid} {what}")
-
-    def is_only_skipped(self, reason: str) -> bool:
-        """Whether all that kept the whole suite from being complete is that tests were skipped.
-
-        :param reason: what :meth:`reason` said.
-        """
-        return bool(reason) and reason == self._first.get("skipped")
+            self.skipped = self.skipped or f"{report.nodeid} {what}"
 
     def reason(self, session: pytest.Session, exitstatus: int, crashed: Sequence[str], deselected: int) -> str:
         """The first reason why the run was not complete; empty when it was.
@@ -72,7 +67,7 @@ class Completeness:
             self._first.get("failed", ""),
             "the run stopped early" if session.shouldfail else "",
             f"{left} of {collected} tests did not run" if left > 0 else "",
-            self._first.get("skipped", ""),
+            self.skipped,
         )
         return next(filter(None, reasons), "")
 

@@ -28,7 +28,7 @@ from pytest_autotune.report.gate import judge
 from pytest_autotune.run.collected import ALONE, collect
 from pytest_autotune.run.dumping import dump, dump_for_tests
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.result import Place, Request, Result
+from pytest_autotune.run.result import Request, Result
 from pytest_autotune.run.settle import Beginning, measurements, settle
 from pytest_autotune.session import INPUT_KEY, MARKER, asks_for_cache, reports
 from pytest_autotune.session.completeness import Completeness, unloaded_gate, was_interrupted
@@ -37,7 +37,7 @@ from pytest_autotune.session.values import Options, cache_folder, is_distributed
 from pytest_autotune.session.worker import Task, TestProcess, WorkerContext
 from pytest_autotune.tuners import TUNERS, third_party_tuners
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.events import Event, Log, RunFolder, events_in
+from pytest_autotune.workers.events import Event, RunFolder, events_in
 from pytest_autotune.workers.locks import Locks, Membership, SharedFolder, remove_run_folders, shared_folder
 
 #: How long a Ctrl-C waits for workers, which may be tuning, before xdist kills them, in seconds. What they have tuned
@@ -69,24 +69,21 @@ class Controller:
         self._process: TestProcess | None = None
         #: What the log's files do not have: (process, event).
         self._sent: list[tuple[str, Event]] = []
-        #: Of that, the lines that the next run is to have where the dump cannot be written.
-        self._unwritten: Log
         self._crashed: list[str] = []
         self._completeness = Completeness()
-        self._has_begun = self._is_written = False
-        self._places: dict[str, Place] = {}
+        self._has_begun = False
+        #: Node id of a test -> where it is defined.
+        self._locations: dict[str, tuple[str, int | None, str]] = {}
         self._is_on_github = options.ci != "off" and os.environ.get("GITHUB_ACTIONS") == "true"
-        self._locate = reports.Places(config.rootpath)
         self._result: Result | None = None
         self._run_id = uuid.uuid4().hex
         #: Where this run's processes meet those of other runs on this machine.
         self._shared = shared_folder()
         reports.check(options)
-        #: Where the processes of this run write down what they do.
-        self._folder: RunFolder
         self._beginning, self._folder = _begin(config, options, self._shared)
         caches = [*(cache for _, cache in self._beginning.loaded), self._beginning.held]
         self._notes = list(dict.fromkeys(str(CacheError(*cache.lossy)) for cache in caches if cache.lossy))
+        #: Of what was sent, the lines that the next run is to have where the dump cannot be written.
         self._unwritten = self._folder.log("controller")
         self._notes += filter(None, [self._shared.note])
         #: Where they meet each other, and forked children keep what they look up.
@@ -172,7 +169,7 @@ class Controller:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._completeness.saw(report)
         if report.when == "setup":
-            self._places[report.nodeid] = self._locate.of(report)
+            self._locations[report.nodeid] = report.location
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._completeness.saw(report)
@@ -181,8 +178,7 @@ class Controller:
     # down by pytest in this hook, and workers may still be tuning.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
-        is_over = exitstatus != pytest.ExitCode.INTERRUPTED or self._stop_workers()
-        if is_over:
+        if is_over := exitstatus != pytest.ExitCode.INTERRUPTED or self._stop_workers():
             self._finish(session, exitstatus)
         result = yield
         if not is_over:
@@ -192,12 +188,11 @@ class Controller:
     def _stop_workers(self) -> bool:
         """Have xdist stop its workers before its turn comes, when it finds none; whether there is xdist."""
         xdist_session = self._config.pluginmanager.get_plugin("dsession")
-        if xdist_session is None:
-            return False
         if (nodes := getattr(xdist_session, "nodemanager", None)) is not None:
             nodes.EXIT_TIMEOUT = min(nodes.EXIT_TIMEOUT, INTERRUPTED_S)  # a tuning does not end sooner for waiting
-        xdist_session.pytest_sessionfinish()
-        return True
+        if xdist_session is not None:
+            xdist_session.pytest_sessionfinish()
+        return xdist_session is not None
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         if not self._has_begun or self._config.getoption("collectonly") or self._config.getoption("setupplan", False):
@@ -206,6 +201,7 @@ class Controller:
         if self._process is not None:
             self._receive(ALONE, self._process.end().unwritten)
         result = replace(self._end(session, exitstatus), about=reports.about(self._config))
+        is_written = not result.errors
         result = reports.write(self._options.report, result)
         if self._is_on_github:
             result = reports.add_step_summary(result)
@@ -218,7 +214,7 @@ class Controller:
             # What pytest says between exclamation marks is one text: -x must not hide why the run fails.
             why = [str(session.shouldfail)] if session.shouldfail else []
             session.shouldfail = "; ".join([*why, one_line(result.failures[0])])
-        self._folder.close(written=self._is_written)
+        self._folder.close(written=is_written)
 
     def _end(self, session: pytest.Session, exitstatus: int) -> Result:
         """Settle the run, write its dump, and judge it."""
@@ -235,7 +231,7 @@ class Controller:
             collected,
             crashed=tuple(sorted(self._crashed)),
             incomplete=incomplete,
-            only_skipped=self._completeness.is_only_skipped(incomplete),
+            only_skipped=bool(incomplete) and incomplete == self._completeness.skipped,
             interrupted=was_interrupted(session, exitstatus),
             own_notes=tuple(self._notes),
         )
@@ -257,9 +253,8 @@ class Controller:
         else:
             to, given = options.dump.location, options.dump.given
             result = dump(to, given, self._beginning, collected, request, self._unwritten)
-        result = replace(result, errors=(*result.errors, *(error for one in of_tests for error in one.errors)))
-        self._is_written = not any(one.dump is not None and one.dump.error for one in (result, *of_tests))
-        result = replace(result, places=dict(sorted(self._places.items())))
+        errors = (*result.errors, *(error for one in of_tests for error in one.errors))
+        result = replace(result, errors=errors, places=reports.places(self._locations, self._config.rootpath))
         # Workers cannot refuse the run, and a test that may load a cache need not: by now it is clear whether one did.
         gate = judge(result, options.max_misses, options.fail_on_unused, unloaded_gate(self._config, options))
         result = replace(result, gate=gate)

@@ -60,14 +60,11 @@ OPTIONS = (
     Option("debug", "switch", "Write tracebacks of errors that cost no test to standard error", only="ini"),
     *(option for mode in MODES for option in mode.options),
 )
-#: Flags of earlier versions, and what to write in their place.
+#: Flags of earlier versions, or of what is an ini value, and what to write in their place.
 OLD_FLAGS = {
     "--autotune-update-new-only": "write --autotune-update=new",
     "--autotune-prune": "write --autotune-update=prune, beside --autotune-load=PATH",
-    "--autotune-ci": "write -o autotune_ci=off, or set it in the ini file",
-    "--autotune-compile-ahead": "write -o autotune_compile_ahead=off, or set it in the ini file",
-    "--autotune-verify-seconds": "write -o autotune_verify_seconds=300, or set it in the ini file",
-    "--autotune-spread-gpus": "write -o autotune_spread_gpus=true, or set it in the ini file",
+    **{one.flag: f"write -o {one.ini}=VALUE, or set it in the ini file" for one in OPTIONS if not one.is_flag},
     "--autotune-night": "name the part, as in --autotune-verify=2/7",
     "--autotune-plain-kernels": "leave it out: a kernel without an autotuner has nothing to tune",
 }
@@ -77,7 +74,7 @@ class _OldFlag(argparse.Action):
     """A flag that says what has replaced it."""
 
     def __call__(self, parser: object, namespace: object, values: object, flag: str | None = None) -> None:
-        raise pytest.UsageError(f"{flag}: there is no such option any more ({OLD_FLAGS[flag or '']})")
+        raise pytest.UsageError(f"{flag}: there is no such option ({OLD_FLAGS[flag or '']})")
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -101,13 +98,8 @@ def add_options(parser: pytest.Parser) -> None:
 
 def anything_set(config: pytest.Config) -> bool:
     """Whether this run sets any option or ini value of the plugin."""
-    return any(_is_set(config, option) for option in OPTIONS)
-
-
-def _is_set(config: pytest.Config, option: Option) -> bool:
     try:
-        return bool(
-            (option.is_flag and config.getoption(option.ini, None)) or (option.is_ini and config.getini(option.ini))
-        )
+        is_typed = any(config.getoption(option.ini, None) for option in OPTIONS if option.is_flag)
+        return is_typed or any(config.getini(option.ini) for option in OPTIONS if option.is_ini)
     except (TypeError, ValueError, pytest.UsageError):
         return True  # a value that makes no sense: reading it says so

@@ -6,7 +6,7 @@ import os
 import posixpath
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -99,11 +99,7 @@ def about(config: pytest.Config) -> tuple[tuple[str, str], ...]:
 
 def add_to_junit(result: Result, config: pytest.Config) -> None:
     """Add the counts, and a test case for the gates of the run, to JUnit's report, where the run writes one."""
-    try:
-        from _pytest.junitxml import xml_key
-    except ImportError:
-        return
-    log = config.stash.get(xml_key, None)
+    log: Any = next((one for one in config.pluginmanager.get_plugins() if type(one).__name__ == "LogXML"), None)
     if log is None:
         return
     for name, count in result.counts.items():
@@ -136,11 +132,8 @@ def show(lines: Sequence[terminal.Line], terminalreporter: pytest.TerminalReport
     terminalreporter.write_sep("=", "autotune cache")
     for line in lines:
         markup = {line.color: True} if line.color else {}
-        if line.word:
-            terminalreporter.write(line.word, **markup)
-            terminalreporter.write_line(line.text)
-        else:
-            terminalreporter.write_line(line.text, **markup)
+        terminalreporter.write(line.word or line.text, **markup)
+        terminalreporter.write_line(line.text if line.word else "")
 
 
 def add_step_summary(result: Result) -> Result:
@@ -161,20 +154,11 @@ def add_step_summary(result: Result) -> Result:
     return result
 
 
-class Places:
-    """Where tests are defined, as a CI system spells it: relative to the root of the repository.
-
-    :param root: pytest's rootdir, to which a report's location is relative.
-    """
-
-    def __init__(self, root: Path) -> None:
-        root, checkout = root.resolve(), os.environ.get("GITHUB_WORKSPACE")
-        found = [folder for folder in (root, *root.parents) if (folder / ".git").exists()]
-        named = [Path(checkout).resolve()] if checkout else []
-        repository = next((folder for folder in [*named, *found] if root.is_relative_to(folder)), root)
-        self._folder = root.relative_to(repository).as_posix()
-
-    def of(self, report: pytest.TestReport) -> Place:
-        """Where the test of a report is defined."""
-        path, line, _ = report.location
-        return Place(posixpath.normpath(f"{self._folder}/{path.replace(os.sep, '/')}"), 0 if line is None else line + 1)
+def places(locations: Mapping[str, tuple[str, int | None, str]], root: Path) -> dict[str, Place]:
+    """Where tests are defined, by node id: relative to the checkout on GitHub, else to the rootdir."""
+    root, checkout = root.resolve(), Path(os.environ.get("GITHUB_WORKSPACE") or root).resolve()
+    folder = root.relative_to(checkout) if root.is_relative_to(checkout) else Path()
+    return {
+        test: Place(posixpath.normpath((folder / path).as_posix()), 0 if line is None else line + 1)
+        for test, (path, line, _) in sorted(locations.items())
+    }

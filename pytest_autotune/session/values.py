@@ -240,9 +240,7 @@ def _word(value: object, option: Option) -> str:
 def _names(value: str | Sequence[str] | None, option: Option) -> tuple[str, ...] | None:
     parts = [value] if isinstance(value, str) else value or ()
     names = tuple(name for part in parts for name in part.replace(",", " ").split())
-    known = list(TUNERS)
-    if not {library_of(name) for name in names} <= set(known):
-        known += [entry_point.name for entry_point in third_party_tuners()]
+    known = [*TUNERS, *(entry_point.name for entry_point in third_party_tuners())]
     for name in names:
         if library_of(name) not in known:
             raise ValueError(f"unknown tuner {name!r} (known: {', '.join(known)})")

@@ -33,14 +33,13 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.model import Cache
 from pytest_autotune.run.collected import ProcessFacts
-from pytest_autotune.run.lookup import Lookup
+from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.mode import Beside, Job, Suite
+from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.session import Session
-from pytest_autotune.session import INPUT_KEY, MARKER, marker
+from pytest_autotune.session import INPUT_KEY, MARKER
 from pytest_autotune.session.progress import file_of_worker
 from pytest_autotune.session.values import Options, path_argument
 from pytest_autotune.tuners.hooks import Hooks
@@ -92,14 +91,13 @@ def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> Worke
     shared = shared_folder()
     folder = shared.run(task.run_id) if task.run_id else None
     is_local = task.host == socket.gethostname()
-    log = Log(Path(task.run_folder) if is_local and task.run_folder else None, worker)
-    if log.folder is None and folder is not None:  # the workers on this machine still read what the others tune
-        log = Log(folder, worker, sends=True)
+    in_reach = Path(task.run_folder) if is_local and task.run_folder else None
+    # What the controller cannot read, the workers of one machine do.
+    log = Log(in_reach or folder, worker, sends=in_reach is None)
     others = Others(log.folder, worker) if folder is not None and log.folder is not None else None
-    locks = Locks(options.wait_timeout, shared=shared)
     return WorkerContext(
         EntryIndex.from_groups(task.groups) if task.groups is not None else None,
-        Coordinator(locks, folder, others),
+        Coordinator(Locks(options.wait_timeout, shared=shared), folder, others),
         log,
         workers=task.workers,
         progress=Progress(file_of_worker(folder, worker)) if is_local and folder is not None else Progress(),
@@ -124,8 +122,9 @@ class TestProcess:
         policy = replace(options.policy, compile_threads=share)
         #: What was looked up in the current test.
         self.in_this_test: list[Lookup] = []
+        asked, refuse = self.in_this_test.append, self._refuse
         self.session = Session(
-            policy, context.index, context.coordination, self._was_asked, self._refuse, context.progress, context.log
+            policy, context.index, context.coordination, asked, refuse, context.progress, context.log
         )
         self.hooks = Hooks(self.session, options.tuners)
         self._config = config
@@ -138,16 +137,13 @@ class TestProcess:
         self._run_ends = ExitStack()
         self._test_ends = ExitStack()
         self._is_isolated = False
-        self._read_url = functools.cache(_read)
+        self._read_url = functools.cache(stores.read)
 
     def begin(self) -> None:
         """Hook the tuners; until this run ends, they remember nothing of sessions before it."""
         self.hooks.install()
         if session.has_ended:
             self._run_ends.enter_context(self.hooks.isolated())
-
-    def _was_asked(self, lookup: Lookup) -> None:
-        self.in_this_test.append(lookup)
 
     def _refuse(self, message: str) -> NoReturn:
         self._refused = one_line(message)
@@ -165,9 +161,7 @@ class TestProcess:
         workerinput, index = getattr(self._config, "workerinput", {}), self._context.index
         untracked = tuple(self.hooks.untracked())  # may add a note
         if late := self.session.progress.open:
-            self.session.note(
-                f"not recorded, since a thread still tuned it when the tests had ended: {', '.join(late)}"
-            )
+            self.session.note(f"not recorded, since a thread still tuned it after the tests: {', '.join(late)}")
         if error := self._context.log.error:
             self.session.note(f"the log of this run cannot be written, so a kill would lose tunings: {error}")
         return ProcessFacts(
@@ -214,13 +208,13 @@ class TestProcess:
         self.session.begin_test(item.nodeid)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             self._drawn.add(item.nodeid)
-        self.in_this_test = []
+        self.in_this_test.clear()
         try:
             with ExitStack() as self._test_ends:
                 self._is_isolated = False
                 if item.get_closest_marker(MARKER) is not None:
                     self._isolate()
-                self.session.paused = not marker.enabled(item)
+                self.session.paused = not _enabled(item)
                 self._disabled += self.session.paused
                 return (yield)
         finally:
@@ -236,7 +230,7 @@ class TestProcess:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        for path in marker.caches(item):
+        for path in _caches(item):
             self.load(item, path)
 
     def load(self, item: pytest.Item, path: str) -> None:
@@ -248,14 +242,11 @@ class TestProcess:
         try:
             argument = path_argument(path, item.path.parent, MARKER, item.config)
             # This run may create it. A store at a URL is asked once: one that is down takes seconds to say nothing.
-            read = self._read_url if argument.location.url else _read
+            read = self._read_url if argument.location.url else stores.read
             cache = read(argument.location, self._options.writes)
-            if isinstance(cache, CacheError):
-                raise cache
         except CacheError as error:
-            remedy = error.remedy.replace(f"--autotune-dump={error.where}", "--autotune-update")
-            error = CacheError(error.where, error.found, remedy)
-            raise pytest.fail.Exception(f"{MARKER}: {error}", pytrace=False) from None
+            text = str(error).replace(f"--autotune-dump={error.where}", "--autotune-update")
+            raise pytest.fail.Exception(f"{MARKER}: {text}", pytrace=False) from None
         dump = self._options.dump
         is_dump = dump is not None and argument.is_same_as(dump)
         self.session.add_cache(EntryIndex.of([cache]), "" if is_dump else argument.typed)
@@ -295,11 +286,91 @@ class TestProcess:
         self.hooks.uninstall()
 
 
-def _read(location: Location, missing_ok: bool) -> Cache | CacheError:
-    try:
-        return stores.read(location, missing_ok)
-    except CacheError as error:
-        return error
+class CacheFixture:
+    """What the ``autotune_cache`` fixture gives to a test.
+
+    The problems are those that this test was the first to ask for in its process.
+    """
+
+    def __init__(self, process: TestProcess, item: pytest.Item) -> None:
+        self._process = process
+        self._item = item
+
+    def _with(self, outcome: Outcome) -> tuple[Lookup, ...]:
+        indexes = self._process.session.indexes
+        found = [lookup for lookup in self._process.in_this_test if lookup.outcome is outcome]
+        reasons = [one.reason if one.reason != NO_ENTRY else nearest(indexes, one.problem).reason for one in found]
+        return tuple(replace(one, reason=reason) for one, reason in zip(found, reasons, strict=True))
+
+    @property
+    def hits(self) -> tuple[Lookup, ...]:
+        """What a loaded cache had."""
+        return self._with(Outcome.HIT)
+
+    @property
+    def misses(self) -> tuple[Lookup, ...]:
+        """What no loaded cache had."""
+        return self._with(Outcome.MISS)
+
+    @property
+    def stale(self) -> tuple[Lookup, ...]:
+        """What a loaded cache had for other code or other candidates."""
+        return self._with(Outcome.STALE)
+
+    @property
+    def mismatches(self) -> tuple[Lookup, ...]:
+        """What loaded caches had for other devices only."""
+        return self._with(Outcome.MISMATCH)
+
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """The entries that are loaded now, the ones that take precedence first."""
+        return tuple(entry for index in self._process.session.indexes for entry in index)
+
+    def load(self, path: str | Path) -> None:
+        """Load one more cache until this test ends.
+
+        :param path: relative to the test's file.
+        """
+        self._process.load(self._item, str(path))
+
+    def tune(self, kernel: str, **request: Any) -> Any:
+        """Choose a configuration for a hand-written kernel: :func:`pytest_autotune.tune`, with its arguments."""
+        from pytest_autotune.tuners.function.tuner import tune
+
+        return tune(kernel, **request)
+
+    def loss(self, config: object, **request: Any) -> Any:
+        """What a choice costs here: :func:`pytest_autotune.loss`, with its arguments."""
+        from pytest_autotune.tuners.function.tuner import loss
+
+        return loss(config, **request)
+
+
+def _enabled(item: pytest.Item) -> bool:
+    """Whether the tuners may act in a test; the nearest marker that says so decides."""
+    for mark in item.iter_markers(MARKER):
+        if "enabled" in mark.kwargs:
+            return bool(mark.kwargs["enabled"])
+    return True
+
+
+def _caches(item: pytest.Item) -> Iterator[str]:
+    """The caches that a test's markers name, the nearest one last, since the last one wins.
+
+    A marker that makes no sense fails the test with one line.
+    """
+    for mark in reversed(list(item.iter_markers(MARKER))):
+        load, enabled = mark.kwargs.get("load", []), mark.kwargs.get("enabled", True)
+        paths = load if isinstance(load, (list, tuple)) else [load]
+        is_known = not mark.args and mark.kwargs.keys() <= {"load", "enabled"} and isinstance(enabled, bool)
+        if not is_known or not all(isinstance(path, (str, Path)) for path in paths):
+            named = [f"{name}={value!r}" for name, value in mark.kwargs.items()]
+            found = ", ".join([*map(repr, mark.args), *named])
+            pytest.fail(
+                f"marker {MARKER}: expected load=PATH, or several, or enabled=False, not {found}", pytrace=False
+            )
+        yield from map(str, paths)
 
 
 def _rerun_command(item: pytest.Item, options: Options, flag: str) -> str:

@@ -45,11 +45,6 @@ def test_paths_of_annotations_are_those_of_the_repository(serial_outdated: Suite
     (line,) = annotations(serial_outdated.load(**GITHUB, GITHUB_WORKSPACE=str(folder.parent)))
     assert line.startswith(f"::warning file={folder.name}/tests/test_op.py,line=5,")
 
-    (folder / ".git").mkdir()
-    below = ["--rootdir=tests", "--confcutdir=."]
-    (line,) = annotations(serial_outdated.load(*below, **GITHUB, GITHUB_WORKSPACE="/elsewhere"))
-    assert line.startswith("::warning file=tests/test_op.py,line=5,")
-
 
 @pytest.mark.parametrize(
     ("args", "environment"),

@@ -187,7 +187,7 @@ def test_what_is_tuned_after_the_tests_is_nobodys_and_a_thread_that_still_tunes_
 
     lines = section(suite.dump())
 
-    assert "not recorded, since a thread still tuned it when the tests had ended: toy:lib.late" in lines
+    assert "not recorded, since a thread still tuned it after the tests: toy:lib.late" in lines
     assert "lib.last" not in suite.cache.read_text()
     again = section(suite.load("--autotune-update"))
     assert not any("recovered" in line for line in again), again
