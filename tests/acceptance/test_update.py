@@ -54,16 +54,9 @@ def test_of_several_caches_the_last_one_is_updated(outdated: Suite) -> None:
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        ([], "nothing is loaded, so there is nothing to update (add --autotune-load=PATH)"),
-        (
-            ["--autotune-load=cache.textproto", "--autotune-dump=other.pb"],
-            "writes into cache.textproto, which is loaded, and --autotune-dump=other.pb names another cache "
-            "(leave one of them out)",
-        ),
-        (
-            ["--autotune-load=cache.textproto", "--autotune-on-miss=nearest"],
-            "--autotune-on-miss=nearest would leave nothing to update (leave one of them out)",
-        ),
+        ([], "{flag}: nothing is loaded, so there is nothing to update (add --autotune-load=PATH)"),
+        (["--autotune-load=cache.textproto", "--autotune-dump=other.pb"], "--autotune-dump: {beside}"),
+        (["--autotune-load=cache.textproto", "--autotune-on-miss=nearest"], "--autotune-on-miss: {beside}"),
     ],
 )
 def test_an_update_that_makes_no_sense_is_refused_in_one_line(
@@ -72,7 +65,8 @@ def test_an_update_that_makes_no_sense_is_refused_in_one_line(
     result = serial_suite.write().run(flag, *args)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: {flag}: {problem}"])
+    beside = f"{flag} tunes, and writes into what is loaded (leave one of the two out)"
+    result.stderr.fnmatch_lines([f"ERROR: {problem.format(flag=flag, beside=beside)}"])
 
 
 def test_new_only_adds_what_is_missing_and_leaves_stale_entries_to_the_byte(outdated: Suite, section) -> None:
