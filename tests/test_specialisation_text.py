@@ -58,13 +58,13 @@ def test_a_constant_comes_back_as_it_was(value: object) -> None:
 
 
 def test_types_and_what_is_assumed_of_a_parameter_come_back() -> None:
-    parameters, options = parsed("*fp32:16 tensordesc<fp16[128,64]> _ *kfp32:16:S | num_warps=8")
+    parameters, options = parsed("*fp32:16 tensordesc<fp16[128,64]> _ *kfp32 | num_warps=8")
 
     assert parameters == [
         Parameter("*fp32", divisible=True),
         Parameter("tensordesc<fp16[128, 64]>"),
         Parameter("constexpr", is_held=True),
-        Parameter("*kfp32", divisible=True, small=True),
+        Parameter("*kfp32"),
     ]
     assert options == {"num_warps": 8}
 

@@ -50,11 +50,6 @@ class _AlwaysAsk:
         instance.__dict__["cache_results"] = value
 
 
-def _hook_of(autotuner: Any, *_: object) -> tuple[object]:
-    """What a hit calls of the user's."""
-    return (autotuner.pre_hook,)
-
-
 class Adapter:
     """Hooks ``triton.autotune``."""
 
@@ -91,7 +86,9 @@ class Adapter:
         self._session = session
         self._autotuner_class = autotuner_class
         self._ahead = Ahead(session, autotuner_class, heuristics, compilations)
-        check = guarded(check_disk_cache, choices.check_disk_cache, session, NAME, library=NAME, calls=_hook_of)
+        original = choices.check_disk_cache
+        # A hit calls a hook of the user's.
+        check = guarded(check_disk_cache, original, session, NAME, NAME, lambda autotuner, *_: (autotuner.pre_hook,))
         self._replace(autotuners.DISK_CACHE, check)
         self._replace(autotuners.PRUNE, prune_configs)
         self._replace("cache_results", _AlwaysAsk(check))

@@ -54,7 +54,8 @@ class Ahead:
         if index is None or not any(entry.compiled for entry in index if entry.problem.tuner == NAME):
             return
         device = _known_device(index)
-        if device is None or not environment.reads_what_others_compile():
+        # What AMD's backend assumes of a buffer's size is in no text.
+        if device is None or not device.arch.startswith("sm_") or not environment.reads_what_others_compile():
             return
         apart.check_version()
         self._compilations.watch()
@@ -150,7 +151,7 @@ def _compile(kernel: Any, config: Any, text: str, arch: str) -> bool:
             constants[number,] = config.kwargs[own.name] if noted.is_held else noted.constant
             words = apart.assumptions_of_constant(constants[number,])
         else:
-            words = apart.assumptions(noted.kind, own, divisible=noted.divisible, small=noted.small)
+            words = apart.assumptions(noted.kind, own, divisible=noted.divisible)
         if words is not None:
             assumed[number,] = words
     return apart.compile_apart(kernel, signature, constants, assumed, {**config.all_kwargs(), **options}, arch)

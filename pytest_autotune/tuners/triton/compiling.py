@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
-from itertools import count
 from typing import Any
 
 from pytest_autotune.devices import stream_is_capturing
@@ -34,12 +32,12 @@ def compile_candidates(
     What fails here fails again in the benchmark, which knows what to do about it: it is compiled again there, since it
     may have failed only because it was compiled beside others.
 
-    :param tries: called before each candidate that is compiled, with its number from 1 and how many there are.
+    :param tries: called before each candidate that is compiled alone, with its number from 1 and how many there are.
     """
     if session.policy.compile_threads > 1 and compiler.compiles_in_pools():
         # Begun last, the heaviest would be waited for alone.
         ordered = sorted(configs, key=_weight_of, reverse=True)
-        _compile_in_threads(call, ordered, CompilePool(min(session.policy.compile_threads, len(configs))), tries)
+        _compile_in_threads(call, ordered, CompilePool(min(session.policy.compile_threads, len(configs))))
         return
     for number, config in enumerate(configs, 1):
         tries(number, len(configs))
@@ -57,22 +55,8 @@ def help_to_compile(call: Call, configs: Sequence[Any], session: Session) -> Non
         _compile_in_threads(call, sorted(configs, key=_weight_of), pool)
 
 
-def _compile_in_threads(
-    call: Call,
-    configs: Sequence[Any],
-    pool: CompilePool,
-    tries: Callable[[int, int], object] = lambda number, of: None,
-) -> None:
-    numbers = count(1)
-
-    def submit(compile_one: Callable[[], Any]) -> Future[Any]:
-        def compile_next() -> Any:
-            tries(next(numbers), len(configs))
-            return compile_one()
-
-        return pool.submit(compile_next)
-
-    with compiler.compiling_by(submit, call.autotuner.fn), pool:
+def _compile_in_threads(call: Call, configs: Sequence[Any], pool: CompilePool) -> None:
+    with compiler.compiling_by(pool, call.autotuner.fn), pool:
         for config in configs:
             with suppress(Exception):
                 _compile(call, config)

@@ -17,8 +17,8 @@ from pytest_autotune.tuners.triton.internals import compiler, environment
 
 #: Longer texts are neither written nor read, in characters.
 LONGEST = 1000
-_HELD, _DIVISIBLE, _SMALL = "_", ":16", ":S"
-_TYPE = re.compile(r"(\*?k?[a-z][a-z0-9]*(?:<[a-z0-9]+\[[0-9]+(?:,[0-9]+)*\]>)?)((?::16|:S)*)")
+_HELD, _DIVISIBLE = "_", ":16"
+_TYPE = re.compile(r"(\*?k?[a-z][a-z0-9]*(?:<[a-z0-9]+\[[0-9]+(?:,[0-9]+)*\]>)?)(:16)?")
 CONSTANT = "constexpr"
 
 
@@ -33,14 +33,12 @@ class Parameter(NamedTuple):
     :param constant: what is compiled in.
     :param is_held: the choice holds what is compiled in.
     :param divisible: by 16.
-    :param small: a buffer of under 2 GB, which AMD's backend asks for.
     """
 
     kind: str
     constant: Any = None
     is_held: bool = False
     divisible: bool = False
-    small: bool = False
 
 
 def text_of(source: Any, held: Collection[str], options: Mapping[str, object]) -> str:
@@ -69,8 +67,7 @@ def _word(kind: object, constant: object, attributes: Mapping[str, object]) -> s
     name = str(kind).replace(" ", "")
     if not _TYPE.fullmatch(name):
         raise NoText(f"the type {name[:60]}")
-    marks = _DIVISIBLE if attributes.get("tt.divisibility") == 16 else ""
-    return name + marks + (_SMALL if attributes.get("tt.pointer_range") else "")
+    return name + (_DIVISIBLE if attributes.get("tt.divisibility") == 16 else "")
 
 
 def parsed(text: str) -> tuple[list[Parameter], dict[str, Any]]:
@@ -95,7 +92,7 @@ def _parameter(word: str) -> Parameter:
     match = _TYPE.fullmatch(word)
     if match is None:
         raise NoText(word[:40])
-    return Parameter(match[1].replace(",", ", "), None, False, _DIVISIBLE in match[2], _SMALL in match[2])
+    return Parameter(match[1].replace(",", ", "), divisible=match[2] is not None)
 
 
 def _options(text: str) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ from pytest_autotune.tuners.measuring.launching import Result
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest, Race
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, clear_tracebacks, error_line, rounded_us
 from pytest_autotune.tuners.triton import interpreter
-from pytest_autotune.tuners.triton.compiling import compile_and_load, compile_candidates, launched_code, load_ahead
+from pytest_autotune.tuners.triton.compiling import compile_candidates, load_ahead
 from pytest_autotune.tuners.triton.identity import Call, distinct_params
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 
@@ -200,16 +200,10 @@ def contest_of(call: Call, offered: Mapping[tuple[Value, ...], Any], session: Se
         return "its kernel brings a benchmark of its own"
 
     def ready(candidates: Sequence[Candidate]) -> dict[Candidate, Runner]:
-        configs = [offered[candidate.params] for candidate in candidates]
-        compile_candidates(call, configs, session)
-        runners = {}
-        for candidate, config in zip(candidates, configs, strict=True):
-            try:
-                code = launched_code(call, config, compile_and_load(call, config))
-            except Exception:  # as in a search, it fails alone
-                continue
-            runners[candidate] = runner(call, config, code)
-        return runners
+        configs = {candidate: offered[candidate.params] for candidate in candidates}
+        compile_candidates(call, list(configs.values()), session)
+        codes = load_ahead(call, list(configs.values()))  # what fails there fails alone, as in a search
+        return {one: runner(call, config, codes[config]) for one, config in configs.items() if config in codes}
 
     return Contest([Candidate(params=params) for params in offered], ready, make_clock, autotuners.expected_failures())
 

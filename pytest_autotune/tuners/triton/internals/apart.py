@@ -21,7 +21,7 @@ from pytest_autotune.tuners.triton.internals.environment import module, target_o
 
 _SOURCE_PARAMETERS = ["self", "fn", "signature", "constexprs", "attrs"]
 #: How Triton's kernels say that they assume something of an argument.
-_DIVISIBLE, _SMALL = "D", "S"
+_DIVISIBLE = "D"
 
 
 #: Held while code is made of Python: what that hashes is seen, and Python's lock allows no more of it at a time.
@@ -48,7 +48,7 @@ def check_version() -> None:
         raise HookError(f"triton {version_of('triton')} compiles in a way that is not known here")
 
 
-def assumptions(kind: str, parameter: Any, *, divisible: bool, small: bool) -> str | None:
+def assumptions(kind: str, parameter: Any, *, divisible: bool) -> str | None:
     """What a launch assumes of an argument of this type, in Triton's words; None where it does not look at it.
 
     :param parameter: Triton's, of the kernel.
@@ -56,7 +56,7 @@ def assumptions(kind: str, parameter: Any, *, divisible: bool, small: bool) -> s
     is_looked_at = kind.startswith("*") or (kind[0] in "iu" and kind not in ("i1", "u1"))
     if parameter.do_not_specialize or not is_looked_at:
         return None
-    return _DIVISIBLE * divisible + _SMALL * small
+    return _DIVISIBLE * divisible
 
 
 def assumptions_of_constant(value: Any) -> str | None:
@@ -80,7 +80,7 @@ def compile_apart(
     :param signature: the type of each parameter.
     :param constants: what is compiled in, by its place among the parameters.
     :param assumed: see :func:`assumptions`.
-    :param arch: ``sm_90``, ``gfx942``.
+    :param arch: ``sm_90``.
     :returns: whether that was to be done: it may be on disk.
     :raises Exception: what Triton raises, or :class:`ChangedMeanwhile`.
     """
@@ -100,17 +100,11 @@ def compile_apart(
     source.copies = copies
     kernel = module("compiler").compile(source, target=target, options=backend.parse_options(given).__dict__)
     if source.was_made:
-        with suppress(Exception):  # the launch that builds it raises the error
-            _build_launcher(kernel, target)
+        driver = module("backends.nvidia.driver")
+        if hasattr(driver, "make_launcher"):  # before 3.7 a C compiler makes one for each signature
+            with suppress(Exception):  # the launch that builds it raises the error
+                driver.CudaLauncher(kernel.src, kernel.metadata)
     return bool(source.was_made)
-
-
-def _build_launcher(kernel: Any, target: Any) -> None:
-    """Build what launches a kernel into Triton's cache: before 3.7 a C compiler makes one for each signature."""
-    folder, launcher = {"cuda": ("nvidia", "CudaLauncher"), "hip": ("amd", "HIPLauncher")}[target.backend]
-    driver = module(f"backends.{folder}.driver")
-    if hasattr(driver, "make_launcher"):
-        getattr(driver, launcher)(kernel.src, kernel.metadata)
 
 
 @cache

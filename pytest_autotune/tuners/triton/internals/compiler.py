@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from pytest_autotune.tuners.shared.candidates import clear_tracebacks
@@ -103,16 +103,14 @@ def collects_what_is_compiled() -> bool:
 
 
 @contextmanager
-def compiling_by(submit: Callable[[Callable[[], Any]], Future[Any]], kernel: Any) -> Iterator[None]:
+def compiling_by(pool: Executor, kernel: Any) -> Iterator[None]:
     """Have a pool compile what ``warmup=True`` asks for inside; leaving it waits for that, whether it failed or not.
 
     What failed is forgotten: Triton's memory of a kernel would raise the same error again, and with the error go the
     frames that it was raised in, with the tensors of the call in them.
 
-    :param submit: the pool's.
     :param kernel: what is compiled.
     """
-    pool = SimpleNamespace(submit=submit)
     mode = module("runtime._async_compile").AsyncCompileMode(pool, ignore_errors=True)
     try:
         with mode:

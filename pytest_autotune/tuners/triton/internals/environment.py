@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.source_digest import digest
 
 AUTOTUNER_MODULE = "triton.runtime.autotuner"
@@ -49,18 +48,11 @@ def arch_of(target: Any) -> str:
 
 
 def target_of(arch: str) -> Any:
-    """What a driver would compile for on a GPU of this architecture.
+    """What a driver would compile for on an NVIDIA GPU of this architecture.
 
-    :param arch: ``sm_90``, ``gfx942``.
-    :raises HookError: where it is not known here.
+    :param arch: ``sm_90``.
     """
-    backends = module("backends.compiler")
-    kind, number = arch[:3], arch[3:]
-    if kind == "sm_" and number.isdigit():
-        return backends.GPUTarget("cuda", int(number), 32)
-    if kind == "gfx":
-        return backends.GPUTarget("hip", arch, 64 if number.startswith("9") else 32)
-    raise HookError(f"{arch} is an architecture that is not known here")
+    return module("backends.compiler").GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
 
 
 def changed_settings() -> Iterator[str]:
