@@ -8,6 +8,7 @@ stays as it is; nothing is put into the slots that Triton has for hooks and list
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -80,7 +81,7 @@ class Compilations:
 
         :raises HookError: when it does not compile as it is known here.
         """
-        module = environment.module("compiler")
+        module = sys.modules.get("triton.compiler")
         if module is None or self._module is not None:
             return
         original = compiler.compile_of(module)
