@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ import torch
 import triton
 
 from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.tuners.triton.internals.autotuners import pruned_alone
 from tests.test_triton import call, configs, copy_kernel, grid, interpreter, session
 
 __all__ = ["interpreter", "session"]
@@ -183,18 +181,6 @@ def test_what_a_pruner_leaves_to_a_performance_model_is_a_problem_of_its_own(ses
     assert loaded.outcomes == ["hit", "hit"]
 
 
-def test_a_list_that_a_pruner_sorts_has_its_order_again() -> None:
-    def largest_first(configs: Any, named: Any) -> Any:
-        configs.sort(key=lambda config: -config.kwargs["BLOCK"])
-        return configs
-
-    whole = configs([16, 32])
-    autotuner = SimpleNamespace(configs=list(whole), early_config_prune=largest_first)
-
-    assert pruned_alone(autotuner, lambda: largest_first(autotuner.configs, {})) == whole[::-1]
-    assert autotuner.configs == whole
-
-
 def test_where_a_generator_leaves_nothing_the_error_is_tritons_and_none_of_ours(session) -> None:
     first = session(dumping=True)
 
@@ -202,19 +188,3 @@ def test_where_a_generator_leaves_nothing_the_error_is_tritons_and_none_of_ours(
         call(kernel(lambda configs, named, **others: iter(())))
 
     assert (first.lookups, first.run.notes) == ([], [])
-
-
-def test_what_a_candidate_has_besides_its_params_is_kept_in_a_copy() -> None:
-    def fewer_warps(configs: Any, named: Any) -> Any:
-        configs[0].num_warps, configs[0].note = 1, "changed"
-        return configs
-
-    (own,) = configs([16])
-    own.note = "own"
-    autotuner = SimpleNamespace(configs=[own], early_config_prune=fewer_warps)
-
-    (left,) = pruned_alone(autotuner, lambda: fewer_warps(autotuner.configs, {}))
-
-    assert (own.num_warps, own.note) == (4, "own")
-    assert (left.num_warps, left.note, left.kwargs) == (1, "changed", {"BLOCK": 16})
-    assert type(left) is type(own)
