@@ -8,7 +8,6 @@ stays as it is; nothing is put into the slots that Triton has for hooks and list
 from __future__ import annotations
 
 import hashlib
-import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -81,7 +80,7 @@ class Compilations:
 
         :raises HookError: when it does not compile as it is known here.
         """
-        module = sys.modules.get("triton.compiler")
+        module = compiler.imported()
         if module is None or self._module is not None:
             return
         original = compiler.compile_of(module)

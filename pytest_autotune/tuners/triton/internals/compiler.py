@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -18,6 +19,11 @@ _COMPILE_PARAMETERS = ["src", "target", "options"]
 _REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError", "InterpreterError"}
 #: What says only how a kernel was compiled, not how it is launched.
 _COMPILED_WITH = {"hash", "num_stages", "maxnreg"}
+
+
+def imported() -> Any:
+    """``triton.compiler``; None where it is not imported yet."""
+    return sys.modules.get("triton.compiler")
 
 
 def compile_of(compiler: ModuleType) -> Callable[..., Any]:
