@@ -157,7 +157,7 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
         "leaving was bypassed: leaving_adapter:Adapter: SystemExit: needs a licence",
         "skipping was bypassed: skipping_adapter:Adapter: Skipped: needs a GPU",
         "strange was bypassed: strange_adapter:Adapter: Strange: of another world",
-        "triton: there is a tuner of this name already; broken_adapter:Adapter was left out",
+        "broken_adapter:Adapter was left out: there is a tuner triton already",
         "broken: error in isolated(): OSError: isolated",
         "broken: error in untracked(): OSError: untracked",
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -19,8 +19,8 @@ from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
 from pytest_autotune.tuners.shared.library import Replaced
 
-#: How many runs have hooked tuners in this process. Meanwhile what picks shipped choices leaves all candidates to them.
-active_runs = 0
+#: The runs that have hooked tuners in this process. Meanwhile what picks shipped choices leaves all candidates to them.
+active_runs: set[Hooks] = set()
 
 
 class Hooks:
@@ -35,30 +35,25 @@ class Hooks:
         self._adapters: dict[str, Adapter] = {}
         self._replaced: dict[str, Replaced] = {}
         self._isolation: ExitStack | None = None
-        self._is_installed = False
 
     def install(self) -> None:
         """Hook each tuner that is to act now as soon as its library is there; imports none of these libraries.
 
         To be called again when another cache is loaded.
         """
-        global active_runs
         _see_imports()
-        if not self._is_installed:
-            self._is_installed = True
-            active_runs += 1
+        active_runs.add(self)
         for name in TUNERS:
             self._add(name, partial(adapter_class, name))
         for entry_point in third_party_tuners():
             if entry_point.name in TUNERS:
-                self._session.note(
-                    f"{entry_point.name}: there is a tuner of this name already; {entry_point.value} was left out"
-                )
+                self._session.note(f"{entry_point.value} was left out: there is a tuner {entry_point.name} already")
             else:
                 self._add(entry_point.name, entry_point.load, f"{entry_point.value}: ")
 
     def _add(self, name: str, load: Callable[[], Callable[[], Adapter]], where: str = "") -> None:
-        if name in self._adapters or name in self._session.unhooked or not self._may_act(name):
+        is_wanted = self._wanted is None or name in map(library_of, self._wanted)
+        if name in self._adapters or name in self._session.unhooked or not is_wanted:
             return
         with self._bypassing(name, where):
             adapter = load()()
@@ -67,9 +62,6 @@ class Hooks:
                 self._hook_when_imported(name, adapter.module)
                 if self._isolation is not None:
                     self._swap_out(name, adapter, self._isolation)
-
-    def _may_act(self, name: str) -> bool:
-        return self._wanted is None or any(library_of(wanted) == name for wanted in self._wanted)
 
     def _is_to_act(self, name: str, adapter: Adapter) -> bool:
         if self._wanted is not None or self._session.policy.dumping or adapter.acts_without_entries:
@@ -111,37 +103,35 @@ class Hooks:
             return
         replaced = self._replaced[name] = Replaced(library)
         with self._bypassing(name):
-            try:
-                adapter.hook(library, self._session)
-            finally:
-                replaced.hooked()
+            adapter.hook(library, self._session)
             replaced.guard(self._session, name)
 
     def prepare(self, suite: Suite) -> list[Job]:
         """What the adapters can do beside the tests."""
-        return [job for jobs in self._ask("prepare", suite) for job in jobs]
+        return [job for _, jobs in self._ask("prepare", suite) for job in jobs]
 
     def explain(self, error: BaseException) -> None:
         """Note what adapters know to do about an error that a test has ended with."""
-        for advice in self._ask("explain", error):
+        for _, advice in self._ask("explain", error):
             if advice:
                 self._session.note(advice)
 
-    def _ask(self, method: str, *given: object) -> list[Any]:
+    def untracked(self) -> list[str]:
+        """``tuner:kernel`` of what was tuned without asking the session."""
+        return [f"{name}:{kernel}" for name, kernels in self._ask("untracked") for kernel in kernels]
+
+    def _ask(self, method: str, *given: object) -> list[tuple[str, Any]]:
         """What each adapter says that has a method."""
-        said: list[Any] = []
+        said: list[tuple[str, Any]] = []
         for name, adapter in self._adapters.items():
             if (callback := getattr(adapter, method, None)) is not None:
                 with self._session.guard(name, f"{method}()"):
-                    said.append(callback(*given))
+                    said.append((name, callback(*given)))
         return said
 
     def uninstall(self) -> None:
         """Restore what was hooked."""
-        global active_runs
-        if self._is_installed:
-            self._is_installed = False
-            active_runs -= 1
+        active_runs.discard(self)
         for name, adapter in self._adapters.items():
             self._unhook(name, adapter)
         self._adapters.clear()
@@ -166,21 +156,7 @@ class Hooks:
 
     def _swap_out(self, name: str, adapter: Adapter, stack: ExitStack) -> None:
         with self._session.guard(name, "isolated()"):
-            swapped = adapter.isolated()
-            swapped.__enter__()
-            stack.callback(self._swap_back, name, swapped)
-
-    def _swap_back(self, name: str, swapped: AbstractContextManager[None]) -> None:
-        with self._session.guard(name, "isolated()"):
-            swapped.__exit__(None, None, None)
-
-    def untracked(self) -> list[str]:
-        """``tuner:kernel`` of what was tuned without asking the session."""
-        found: list[str] = []
-        for name, adapter in self._adapters.items():
-            with self._session.guard(name, "untracked()"):
-                found += [f"{name}:{kernel}" for kernel in adapter.untracked()]
-        return found
+            stack.enter_context(self._session.guarded(name, adapter.isolated(), None))
 
 
 def _see_imports() -> None:

@@ -60,7 +60,6 @@ def known(
     return function  # type: ignore[no-any-return]
 
 
-_Attribute = tuple[Any, str]
 _IS_GUARDED = "_pytest_autotune_guarded"
 
 
@@ -118,39 +117,31 @@ class Replaced:
 
     def __init__(self, library: ModuleType) -> None:
         self._before = dict(_functions(library))
-        self._changed: dict[_Attribute, tuple[object, object]] = {}
 
-    def hooked(self) -> None:
-        """Remember what was replaced since this was made."""
+    def _changed(self) -> Iterator[tuple[Any, str, FunctionType, object]]:
         for (owner, name), before in self._before.items():
             now = vars(owner).get(name)
             if now is not before and now is not None:
-                self._changed[owner, name] = before, now
-        self._before = {}
+                yield owner, name, before, now
 
     def guard(self, session: Session, tuner: str) -> None:
         """Put the guard around each function that was replaced by another one.
 
         :raises TypeError: where one was replaced by what cannot be called.
         """
-        for (owner, name), (before, replacement) in self._changed.items():
-            if not callable(replacement):
-                raise TypeError(f"{name}() was replaced by {type(replacement).__name__}, which cannot be called")
-            if not inspect.isfunction(replacement) and isinstance(owner, type):
-                continue  # as a method, it is called in a way of its own
-            function = guarded(replacement, before, session, tuner)  # type: ignore[arg-type]
-            setattr(owner, name, function)
-            self._changed[owner, name] = before, function
+        for owner, name, before, now in self._changed():
+            if not callable(now):
+                raise TypeError(f"{name}() was replaced by {type(now).__name__}, which cannot be called")
+            if inspect.isfunction(now) or not isinstance(owner, type):  # else, as a method, it is called in its own way
+                setattr(owner, name, guarded(now, before, session, tuner))
 
     def put_back(self) -> None:
         """Put back the functions that are still replaced."""
-        for (owner, name), (before, replacement) in self._changed.items():
-            if vars(owner).get(name) is replacement:
-                setattr(owner, name, before)
-        self._changed = {}
+        for owner, name, before, _ in self._changed():
+            setattr(owner, name, before)
 
 
-def _functions(library: ModuleType) -> Iterator[tuple[_Attribute, FunctionType]]:
+def _functions(library: ModuleType) -> Iterator[tuple[tuple[Any, str], FunctionType]]:
     classes = [value for value in vars(library).values() if isinstance(value, type)]
     for owner in (library, *(cls for cls in classes if cls.__module__ == library.__name__)):
         for name, value in list(vars(owner).items()):
