@@ -16,7 +16,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.hooking import Part, Patches
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
-from pytest_autotune.tuners.measuring.race import Limits, Race, time_alone
+from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.protocol import HookError
 
 #: What one call is timed for, at most, where there is nothing that it could take turns with. As Inductor's own:
@@ -100,7 +100,7 @@ class Benchmarks(Part):
         if not (self._searches and vetted and on_gpu and known):
             return None
         try:
-            return time_alone(self._clock_now(), Runner(call), ALONE).median_us / 1000
+            return Race(self._clock_now(), ALONE).alone(Runner(call)).time_us / 1000
         except Exception:
             return None
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
 
-#: What triton.testing writes to empty the L2 cache of any GPU; that of an H200 has 50 MB.
-FLUSHED_BYTES = 256 * 1024 * 1024
-#: A GPU whose memory is full gets a smaller buffer for this, down to as much.
-LEAST_FLUSHED_BYTES = 32 * 1024 * 1024
+#: What triton.testing writes to empty the L2 cache of any GPU (that of an H200 has 50 MB); less where memory is full.
+FLUSHED_BYTES = (256 << 20, 128 << 20, 64 << 20, 32 << 20)
 #: A GPU that is kept busy counts its own cycles; this many, long enough to be timed, tell its speed.
 _COUNTED_CYCLES = 1_000_000
 #: No clock of a GPU is outside of these, in cycles per microsecond; one that sleeps counts fewer.
@@ -210,16 +209,7 @@ def cupy_clock(flush_l2: bool) -> EventClock:
 
 def as_large_as_fits(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:
     """A buffer to flush the cache with; None where there is no memory for even a small one."""
-    size = FLUSHED_BYTES
-    while size >= LEAST_FLUSHED_BYTES:
-        try:
+    for size in FLUSHED_BYTES:
+        with suppress(out_of_memory):
             return allocate(size)
-        except out_of_memory:
-            size //= 2
     return None
-
-
-def host_time_us(call: Callable[[], object], runs: int) -> float:
-    """The lowest of several times of a call, in microseconds, by the host's clock."""
-    clock, runner = HostClock(), Runner(call)
-    return min(clock.launch(runner, 0.0).time_us() for _ in range(runs))

@@ -87,14 +87,8 @@ class Racing:
         return Result(replace(measurement(self.timed_us or [self.least_us]), median_us=self.time_us))
 
 
-@dataclass(frozen=True)
-class Timed:
-    """A launch that was made: how long the host prepared it, and how long the device took, in microseconds."""
-
-    candidate: Racing
-    number_of_round: int
-    prepared_us: float
-    time_us: float
+#: A launch that was made of a candidate, in the round of this number.
+Launched = tuple[Racing, int, Launch]
 
 
 class Launching:
@@ -113,28 +107,26 @@ class Launching:
         #: How long it is kept busy before a launch that counts, in microseconds.
         self.busy_us = 0.0
 
-    def timed(self, candidates: Sequence[Racing], rounds: int, busy_us: float) -> list[Timed]:
+    def timed(self, candidates: Sequence[Racing], rounds: int, busy_us: float) -> list[Launched]:
         """The launches of some rounds, in which each candidate is launched once, without those of candidates that fail.
 
         :param busy_us: how long the device is kept busy before each launch.
         :raises DeviceLostError: when a candidate failed and left the device broken.
         """
         turns = list(self._turns(candidates, rounds))
-        timed: list[Timed] = []
+        made: list[Launched] = []
         for first in range(0, len(turns), QUEUED):
-            queued: list[tuple[Racing, int, Launch]] = []
             for candidate, number, is_first in turns[first : first + QUEUED]:
                 if candidate.failed is not None:
                     continue
                 try:
                     if is_first and candidate.runner.set_up is not None:
                         candidate.runner.set_up()
-                    queued.append((candidate, number, self._clock.launch(candidate.runner, busy_us)))
+                    made.append((candidate, number, self._clock.launch(candidate.runner, busy_us)))
                 except self._expected as error:
                     self._fails(candidate, error)
             self._clock.synchronise()
-            timed += [Timed(one, number, launch.prepared_us, launch.time_us()) for one, number, launch in queued]
-        return [one for one in timed if one.candidate.failed is None]
+        return [one for one in made if one[0].failed is None]
 
     def rounds(self, left: Sequence[Racing], launches: int) -> tuple[list[Round], bool]:
         """The times of some rounds, without those of launches that the device had to wait for.
@@ -142,18 +134,18 @@ class Launching:
         :returns: them, and whether the host was late so often that they are of no use.
         """
         timed = self.timed(left, launches, self.busy_us)
-        in_time = [one for one in timed if one.prepared_us <= self.busy_us]
+        in_time = [one for one in timed if one[2].prepared_us <= self.busy_us]
         running = [one for one in left if one.failed is None]
-        all_of, of = (Counter(one.candidate.number for one in some) for some in (timed, in_time))
+        all_of, of = (Counter(one.number for one, _, _ in some) for some in (timed, in_time))
         enough = all(2 * of[one.number] >= all_of[one.number] for one in running)
         if not self.can_keep_busy or not enough:
             in_time = timed
         late = self.can_keep_busy and not enough and self.busy_us < LONGEST_BUSY_US
         if late:
-            self.keep_busy([one.prepared_us for one in timed])
+            self.keep_busy([launch.prepared_us for _, _, launch in timed])
         rounds: list[Round] = [{} for _ in range(launches)]
-        for one in in_time:
-            rounds[one.number_of_round][one.candidate.number] = one.time_us
+        for one, number, launch in in_time:
+            rounds[number][one.number] = launch.time_us()
         return rounds, late
 
     def keep_busy(self, prepared_us: Sequence[float]) -> None:

@@ -21,19 +21,7 @@ from pytest_autotune.cache.model import Candidate, Entry
 from pytest_autotune.cache.ties import NOISE, NOISE_ON_CPU, TIE, preferred, settle, tie_on_gpu
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.launching import Launching, Racing, Result
-from pytest_autotune.tuners.measuring.times import (
-    ALLOWANCE,
-    SURE,
-    VERY_SURE,
-    Comparison,
-    Measurement,
-    Round,
-    Score,
-    compared,
-    disagree,
-    measurement,
-    scores,
-)
+from pytest_autotune.tuners.measuring.times import ALLOWANCE, SURE, VERY_SURE, Comparison, Round, disagree, scores
 
 #: (launches of each that is left, those more than this share slower than the best drop out afterwards).
 STAGES = ((4, 0.30), (5, 0.15), (10, 0.08), (20, 0.04), (40, 0.02), (40, 0.0))
@@ -162,25 +150,21 @@ class Race:
         self._progress(len(new), len(self._candidates))
         prepared_us: list[float] = []
         for _ in range(2):
-            for timed in launching.timed(self._hopeful(new), 1, 0.0):
-                timed.candidate.probed_us.append(timed.time_us)
-                prepared_us.append(timed.prepared_us)
+            for one, _, launch in launching.timed(self._hopeful(new), 1, 0.0):
+                one.probed_us.append(launch.time_us())
+                prepared_us.append(launch.prepared_us)
         # The first launches may load what the later ones find.
         launching.keep_busy(prepared_us[len(prepared_us) // 2 :])
         quick = [
             one for one in self._hopeful(new) if one.least_us < 10 * launching.busy_us or not launching.can_keep_busy
         ]
         for _ in range(PROBES):
-            for timed in launching.timed(quick, 2, launching.busy_us):
-                timed.candidate.probed_us.append(timed.time_us)
-                timed.candidate.in_time |= timed.prepared_us <= launching.busy_us
+            for one, _, launch in launching.timed(quick, 2, launching.busy_us):
+                one.probed_us.append(launch.time_us())
+                one.in_time |= launch.prepared_us <= launching.busy_us
             # Of the others only the host's times are known.
             quick = [one for one in quick if one.failed is None and not one.in_time and launching.can_keep_busy]
-        probed = {
-            one.number: Result(measurement([one.least_us])) if one.failed is None else one.result
-            for one in self._candidates
-        }
-        return self._for_all(probed)[first:]
+        return self.results[first:]
 
     def finish(self) -> Sequence[Result]:
         """Race those that may win; returns what became of every candidate, in the order of the probes."""
@@ -206,8 +190,9 @@ class Race:
         self._left = left
         return self.results
 
-    def alone(self) -> Result:
-        """Time the only candidate that was probed, within the limits; there is none to take turns with."""
+    def alone(self, runner: Runner) -> Result:
+        """Time one candidate, within the limits; there is none to take turns with."""
+        self.probe([runner])
         (one,) = self._candidates
         while one.failed is None and (wanted := self._launches([one], STAGES[2][0], over=False)):
             self._stage([one], wanted)
@@ -216,7 +201,12 @@ class Race:
     @property
     def results(self) -> Sequence[Result]:
         """What became of every candidate so far, in the order of the probes."""
-        return self._for_all({one.number: one.result for one in self._candidates})
+        results = {one.number: one.result for one in self._candidates}
+        found = []
+        for number, launched in enumerate(self._launched_for):
+            result = results[launched.number]
+            found.append(result if launched.number == number else replace(result, same_as=launched.number))
+        return found
 
     @property
     def choice(self) -> int:
@@ -226,42 +216,31 @@ class Race:
         """
         if not self._left:
             raise LookupError("every candidate failed")
-        scores = self._scores(self._left)
+        found = scores(self._rounds, [one.number for one in self._left])
         noise = NOISE if self._launching.can_keep_busy else NOISE_ON_CPU
         return settle(
-            {number: score.share for number, score in scores.items()},
+            {number: score.share for number, score in found.items()},
             noise if self._worth is None else self._worth - ALLOWANCE,
             kept=None if self._worth is None else 0,
-            error=lambda number, best: SURE * math.hypot(scores[number].error, scores[best].error),
+            error=lambda number, best: SURE * math.hypot(found[number].error, found[best].error),
             tie=self._tie(self._left),
         )
 
     def compared(self, number: int, other: int) -> Comparison | None:
         """How a candidate compares with another one; None where they were never timed in one round."""
-        return compared(self._rounds, self._launched_for[number].number, self._launched_for[other].number)
+        return Comparison.of(self._rounds, self._launched_for[number].number, self._launched_for[other].number)
 
     def _entered(self, runners: Iterable[Runner]) -> list[Racing]:
         """New candidates, without those that run the same code as one before."""
-        known = {one.runner.code: one for one in self._candidates if one.runner.code is not None}
-        new = []
+        before = len(self._candidates)
         for runner in runners:
-            candidate = known.get(runner.code)
+            alike = (one for one in self._candidates if runner.code is not None and runner.code == one.runner.code)
+            candidate = next(alike, None)
             if candidate is None:
                 candidate = Racing(len(self._launched_for), runner)
-                new.append(candidate)
-                if runner.code is not None:
-                    known[runner.code] = candidate
+                self._candidates.append(candidate)
             self._launched_for.append(candidate)
-        self._candidates += new
-        return new
-
-    def _for_all(self, results: Mapping[int, Result]) -> list[Result]:
-        """What became of every candidate, by what became of those that were launched."""
-        found = []
-        for number, launched in enumerate(self._launched_for):
-            result = results[launched.number]
-            found.append(result if launched.number == number else replace(result, same_as=launched.number))
-        return found
+        return self._candidates[before:]
 
     def _hopeful(self, candidates: Sequence[Racing]) -> list[Racing]:
         best_us = min((one.least_us for one in _running(self._candidates)), default=math.inf)
@@ -293,7 +272,7 @@ class Race:
         while True:
             rounds, late = self._launching.rounds(left, launches)
             running = _running(left)
-            slower = "" if late else disagree(self._rounds, rounds, [one.number for one in running])
+            slower = "" if late or not running else disagree(self._rounds, rounds, [one.number for one in running])
             if not late and not slower:
                 break
             if not self._repeats:
@@ -306,9 +285,6 @@ class Race:
         for one in running:
             one.timed_us = [times[one.number] for times in self._rounds if one.number in times]
 
-    def _scores(self, candidates: Sequence[Racing]) -> dict[int, Score]:
-        return scores(self._rounds, [one.number for one in candidates])
-
     def _tie(self, left: Sequence[Racing]) -> float:
         """The share of the best time by which another may be slower and still is as good."""
         best_us = min((one.time_us for one in left), default=0.0)
@@ -320,15 +296,15 @@ class Race:
         :returns: by number, by which share of the best time it is slower, how wrong that may be, and by how much it
             may be slower and still is chosen before the best.
         """
-        scores, tie = self._scores(left), self._tie(left)
-        best = min(scores, key=lambda number: (scores[number].share, number))
+        by_number, tie = scores(self._rounds, [one.number for one in left]), self._tie(left)
+        best = min(by_number, key=lambda number: (by_number[number].share, number))
         found = {
             number: (
-                score.share / scores[best].share - 1,
-                math.hypot(score.error, scores[best].error),
+                score.share / by_number[best].share - 1,
+                math.hypot(score.error, by_number[best].error),
                 tie if self._worth is None or number else self._worth - ALLOWANCE,
             )
-            for number, score in scores.items()
+            for number, score in by_number.items()
         }
         return best, found
 
@@ -381,15 +357,3 @@ class Race:
 
 def _running(candidates: Sequence[Racing]) -> list[Racing]:
     return [one for one in candidates if one.failed is None]
-
-
-def time_alone(clock: Clock, runner: Runner, limits: Limits) -> Measurement:
-    """How long one call takes, where there is none to take turns with.
-
-    :raises Exception: what the call raises.
-    """
-    race = Race(clock, limits)
-    race.probe([runner])
-    measured = race.alone().measured
-    assert measured is not None  # no error is taken for the candidate's own
-    return measured

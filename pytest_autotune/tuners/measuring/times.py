@@ -118,18 +118,18 @@ class Comparison:
     slower: float
     error: float
 
+    @classmethod
+    def of(cls, rounds: Sequence[Round], number: int, other: int) -> Comparison | None:
+        """Compare by the rounds in which both were timed; None where there are none."""
+        ratios = [one[number] / one[other] for one in rounds if number in one and one.get(other)]
+        if not ratios:
+            return None
+        share, error = interquartile_mean(ratios)
+        return cls(share - 1, error)
+
     def is_slower(self, worth: float) -> bool:
         """Whether it is slower: for certain, and by a share that counts."""
         return self.slower > VERY_SURE * self.error and self.slower >= worth - ALLOWANCE
-
-
-def compared(rounds: Sequence[Round], number: int, other: int) -> Comparison | None:
-    """How a candidate compares with another, by the rounds in which both were timed; None where there are none."""
-    ratios = [one[number] / one[other] for one in rounds if number in one and one.get(other)]
-    if not ratios:
-        return None
-    share, error = interquartile_mean(ratios)
-    return Comparison(share - 1, error)
 
 
 def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
@@ -161,6 +161,8 @@ def disagree(before: Sequence[Round], after: Sequence[Round], numbers: Sequence[
     """Which of two parts of a race was disturbed, if one was: the slower one, ``"old"`` or ``"new"``.
 
     They disagree where all candidates became slower or faster, or some more than others.
+
+    :param numbers: of the candidates that both have; one at least.
     """
     shifts, errors = [], []
     for number in numbers:
@@ -173,8 +175,6 @@ def disagree(before: Sequence[Round], after: Sequence[Round], numbers: Sequence[
             return ""
         shifts.append(new.median_us / old.median_us - 1)
         errors.append(math.hypot(old.error_us / old.median_us, new.error_us / new.median_us))
-    if not shifts:
-        return ""
     tolerated = DISAGREE + 1.5 * SURE * max(errors)
     if abs(statistics.median(shifts)) <= tolerated and max(shifts) - min(shifts) <= 2 * tolerated:
         return ""
