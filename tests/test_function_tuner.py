@@ -281,7 +281,6 @@ def test_a_benchmark_of_the_callers_own_measures_each_candidate_once_and_is_take
     [
         {"min_runs": 0},
         {"min_runs": 5, "max_runs": 4},
-        {"measure_ms": -1},
         {"flush_l2": True, "clock": lambda call: 1.0},
     ],
 )

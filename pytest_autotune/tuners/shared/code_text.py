@@ -2,8 +2,8 @@
 
 ``ast.dump`` and ``ast.unparse`` differ between versions of Python, which add fields
 and leave out others. How source is laid out is nothing that the parser sees:
-comments, line breaks, quotes, redundant parentheses and trailing commas. Code that no parser of ours has seen as a
-function, such as what Inductor generates, is digested by its tokens (:func:`code_text`).
+comments, line breaks, quotes, redundant parentheses and trailing commas. What Inductor generates is laid out in one
+way, and digested by its tokens (:func:`code_text`).
 
 Source is read once for each function and class: it does not change while they live.
 """
@@ -26,14 +26,10 @@ from weakref import WeakKeyDictionary
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.shared.functions import qualified_name
 
+_LAYOUT = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>", tokenize.NEWLINE: "<newline>"}
+_LEFT_OUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
 #: Fields that follow from others, or are about how something is written.
 _UNSEEN = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
-_LAYOUT = {
-    tokenize.INDENT: "<indent>",
-    tokenize.DEDENT: "<dedent>",
-    tokenize.NEWLINE: "<newline>",
-}
-_LEFT_OUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
 
 
 def syntax_text(node: ast.AST, without: Iterable[str] = ()) -> str:
@@ -96,46 +92,20 @@ def _joined(parts: list[Any]) -> Iterator[Any]:
 
 
 def code_text(source: str) -> str:
-    """The tokens of Python source that matter, one per line."""
-    # Since Python 3.12 an f-string is several tokens: take its text as one, as before.
+    """The tokens of Python source that a compiler generates, one per line.
+
+    Nothing of f-strings, which are only messages there: Pythons differ in their tokens.
+    """
     words: list[str] = []
-    start_of_fstring: tuple[int, int] | None = None
-    depth = 0
-    lines = source.splitlines(keepends=True)
-    statement_start = True
+    inside = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         kind = tokenize.tok_name[token.type]
-        if kind in ("FSTRING_START", "TSTRING_START"):
-            if depth == 0:
-                start_of_fstring = token.start
-            depth += 1
-            continue
-        if kind in ("FSTRING_END", "TSTRING_END"):
-            depth -= 1
-            if depth == 0 and start_of_fstring is not None:
-                words.append(_between(lines, start_of_fstring, token.end))
-                statement_start = False
-            continue
-        if depth or token.type in _LEFT_OUT:
-            continue
-        words.append(_LAYOUT.get(token.type, token.string))
-        if token.type == tokenize.NEWLINE:
-            if len(words) >= 2 and words[-2].startswith("<statement string>"):
-                del words[-2:]
-            statement_start = True
-        elif token.type == tokenize.STRING and statement_start:
-            words[-1] = "<statement string>" + token.string
-            statement_start = False
-        elif token.type not in (tokenize.INDENT, tokenize.DEDENT):
-            statement_start = False
-    return "\n".join(word.removeprefix("<statement string>") for word in words)
-
-
-def _between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
-    (first, left), (last, right) = start, end
-    if first == last:
-        return lines[first - 1][left:right]
-    return "".join([lines[first - 1][left:], *lines[first : last - 1], lines[last - 1][:right]])
+        inside += kind.endswith("STRING_START")
+        is_message = inside or (kind == "STRING" and "f" in token.string[: token.string.find(token.string[-1])].lower())
+        if not is_message and token.type not in _LEFT_OUT:
+            words.append(_LAYOUT.get(token.type, token.string))
+        inside -= kind.endswith("STRING_END")
+    return "\n".join(words)
 
 
 @dataclass(frozen=True)
@@ -153,6 +123,8 @@ _functions: WeakKeyDictionary[FunctionType, FunctionText] = WeakKeyDictionary()
 _classes: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 #: A file that is older has not been edited since it was imported.
 _STARTED = time.time()
+#: No file has so many lines.
+_FAR = 1 << 24
 
 
 def function_text(function: FunctionType, kept: str = "") -> FunctionText:
@@ -225,23 +197,22 @@ def _check_not_edited(code: CodeType, name: str) -> None:
         written = os.stat(code.co_filename).st_mtime
     except OSError:
         return
-    if written > _STARTED and not any(_same_code(code, one) for one in _codes_at(code)):
+    if written <= _STARTED:
+        return
+    lines, _ = inspect.findsource(code)
+    try:
+        codes = _codes("".join(lines))
+    except (SyntaxError, ValueError):
+        codes = ()
+    here = code.co_name, code.co_firstlineno
+    if not any((one.co_name, one.co_firstlineno) == here and _same_code(code, one) for one in codes):
         raise UncacheableError(f"the source of {name} was edited since it was imported")
 
 
-def _codes_at(code: CodeType) -> Iterator[CodeType]:
-    """What the file compiles to now, of that name and on that line."""
-    lines, _ = inspect.findsource(code)
-    codes = _compiled_file("".join(lines))
-    return (one for one in codes if (one.co_name, one.co_firstlineno) == (code.co_name, code.co_firstlineno))
-
-
 @lru_cache(maxsize=8)
-def _compiled_file(source: str) -> tuple[CodeType, ...]:
-    try:
-        codes: list[CodeType] = [compile(source, "<source>", "exec", dont_inherit=True)]
-    except (SyntaxError, ValueError):
-        return ()
+def _codes(source: str | ast.Module) -> tuple[CodeType, ...]:
+    """All code in what a module compiles to."""
+    codes: list[CodeType] = [compile(source, "<source>", "exec", dont_inherit=True)]
     for code in codes:
         codes += [const for const in code.co_consts if isinstance(const, CodeType)]
     return tuple(codes)
@@ -260,17 +231,24 @@ def _lambda(code: CodeType, name: str) -> ast.AST:
 
     :raises UncacheableError: when its source cannot be read.
     """
+    line = code.co_firstlineno
     try:
-        lines, _ = inspect.findsource(code)
-        tree = _parsed("".join(lines))
+        source = "".join(inspect.findsource(code)[0])
+        found = _lambdas(_parsed(source), line)
+        if len(found) > 1:
+            tree = ast.parse(source)
+            found = _lambdas(tree, line)
+            for number, node in enumerate(found):  # each gets a line of its own, by which its code is known
+                node.lineno = _FAR + number
+                node.end_lineno = node.lineno + 1
+            codes = {one.co_firstlineno: one for one in _codes(tree)}
+            found = [node for node in found if _same_code(code, codes[node.lineno])]
     except (OSError, TypeError, SyntaxError):
-        raise UncacheableError(f"the source of {name} cannot be read") from None
-    on_line = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
-    for node in sorted(on_line, key=lambda node: node.col_offset):
-        if len(on_line) == 1 or _same_code(code, _compiled(node, code.co_freevars, tree)):
-            _check_not_edited(code, name)
-            return node
-    raise UncacheableError(f"the source of {name} cannot be read")
+        found = []
+    if not found:
+        raise UncacheableError(f"the source of {name} cannot be read")
+    _check_not_edited(code, name)
+    return found[0]
 
 
 @lru_cache(maxsize=8)
@@ -278,29 +256,17 @@ def _parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
-def _compiled(node: ast.Lambda, cells: tuple[str, ...], module: ast.Module) -> CodeType | None:
-    """The code of a lambda that takes some names from the function around it.
-
-    :param module: where it stands: a call of what a module imports is compiled in another way.
-    """
-    around = ast.parse(f"def around({', '.join(cells)}): pass").body[0]
-    assert isinstance(around, ast.FunctionDef)
-    around.body = [ast.copy_location(ast.Return(node), node)]
-    imports = [part for part in module.body if isinstance(part, (ast.Import, ast.ImportFrom))]
-    code: CodeType = compile(ast.Module([*imports, around], []), "<lambda>", "exec", dont_inherit=True)
-    for name in ("around", "<lambda>"):
-        found = [const for const in code.co_consts if isinstance(const, CodeType) and const.co_name == name]
-        if not found:
-            return None
-        code = found[-1]
-    return code
+def _lambdas(tree: ast.Module, line: int) -> list[ast.Lambda]:
+    """Those that begin on a line, from left to right."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
+    return sorted(found, key=lambda node: node.col_offset)
 
 
-def _same_code(one: CodeType, other: CodeType | None) -> bool:
+def _same_code(one: CodeType, other: CodeType) -> bool:
     def parts(code: CodeType) -> tuple[object, ...]:
         return code.co_code, repr(_plain(code)), code.co_names, code.co_varnames, code.co_freevars
 
-    return other is not None and parts(one) == parts(other)
+    return parts(one) == parts(other)
 
 
 def _plain(code: CodeType) -> list[object]:
