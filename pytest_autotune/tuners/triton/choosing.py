@@ -76,7 +76,8 @@ class Choices:
         identity = None if is_refused else self._identity(call, function, configs)
         if identity is None:
             return self.check_disk_cache(autotuner, tuning_key, configs, bench_fn)
-        self._compiled.looks_for_choice(autotuner)
+        if not autotuners.interprets(autotuner):
+            self._compiled.looks_for_choice(autotuner)
         try:
             with self._tuning(call, configs, identity) as tuning:
                 is_taken = self._take(call, identity, tuning)
