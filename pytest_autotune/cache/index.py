@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
 
 _Key = tuple[Value, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """The entries of one kernel and device whose keys have the same names.
-
-    :param columns: name of a part of the keys -> its different values, and for each entry which of them it has.
-    """
-
-    device: Device
-    entries: Sequence[Entry]
-    columns: Mapping[str, tuple[Sequence[Value], Sequence[int]]]
-
-    @classmethod
-    def of(cls, entries: Sequence[Entry]) -> Table:
-        """The table of these entries."""
-        columns = {}
-        for column in zip(*[entry.problem.sorted_key for entry in entries], strict=True):
-            numbers: dict[Value, int] = {}
-            places = [numbers.setdefault(value, len(numbers)) for value in column]
-            columns[column[0].name] = tuple(numbers), places
-        return cls(entries[0].problem.device, entries, columns)
 
 
 class _Kernel:
@@ -63,14 +40,6 @@ class _Kernel:
         for entry in self.entries:
             found.setdefault(entry.problem.sorted_key, []).append(entry)
         return found
-
-    @cached_property
-    def tables(self) -> Sequence[Table]:
-        found: dict[tuple[object, ...], list[Entry]] = {}
-        for entry in self.entries:
-            names = tuple([value.name for value in entry.problem.sorted_key])
-            found.setdefault((entry.problem.device, names), []).append(entry)
-        return list(map(Table.of, found.values()))
 
     @cached_property
     def by_fingerprint(self) -> frozenset[_Key]:
@@ -109,11 +78,6 @@ class EntryIndex:
         """The entries of one kernel, of any key and device."""
         found = self._kernels.get((tuner, kernel))
         return found.entries if found else ()
-
-    def tables(self, tuner: str, kernel: str) -> Sequence[Table]:
-        """The same entries, in tables of those that can be compared part by part."""
-        found = self._kernels.get((tuner, kernel))
-        return found.tables if found else ()
 
     def same_key(self, problem: Problem) -> Sequence[Entry]:
         """The entries of the problem's tuner, kernel and key, of any device."""

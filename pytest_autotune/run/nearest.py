@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import add, itemgetter
+from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pytest_autotune.cache.index import EntryIndex, Table
+from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Entry, Problem, Value
 from pytest_autotune.run.lookup import NO_ENTRY
 
@@ -42,17 +42,17 @@ def nearest(indexes: Sequence[EntryIndex], problem: Problem, aliases: Mapping[st
 
     :param aliases: device name -> name of a device whose entries it may use.
     """
-    tables = [table for index in indexes for table in index.tables(problem.tuner, problem.kernel)]
-    usable = [table for table in tables if table.device == problem.device]
+    entries = [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
+    usable = [entry for entry in entries if entry.problem.device == problem.device]
     if not usable:
         other = aliases.get(problem.device.name)
-        usable = [table for table in tables if table.device.name == other]
+        usable = [entry for entry in entries if entry.problem.device.name == other]
     if not usable:
         return Near()
     wanted = {value.name: value for value in problem.key}
     _, entry = min(_distances(usable, wanted), key=itemgetter(0), default=(0.0, None))
     if entry is None:
-        names = ", ".join(value.name for value in usable[0].entries[0].problem.key) or "no names"
+        names = ", ".join(value.name for value in usable[0].problem.key) or "no names"
         return Near(f"no entry with these key names; the entries of this kernel have {names}")
     has = {value.name: value for value in entry.problem.key}
     pairs = [(name, has.get(name), wanted.get(name)) for name in dict.fromkeys([*wanted, *has])]
@@ -68,25 +68,18 @@ def nearest(indexes: Sequence[EntryIndex], problem: Problem, aliases: Mapping[st
 def nearest_entries(indexes: Sequence[EntryIndex], problem: Problem, aliases: Mapping[str, str]) -> list[Entry]:
     """The entries of a problem's kernel, the nearest first: of its own device, then by how their keys differ."""
     own = {problem.device.name, aliases.get(problem.device.name)}
-    tables = [table for index in indexes for table in index.tables(problem.tuner, problem.kernel)]
-    found = _distances(tables, {value.name: value for value in problem.key})
+    entries = [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
+    found = _distances(entries, {value.name: value for value in problem.key})
     ordered = sorted(found, key=lambda pair: (pair[1].problem.device.name not in own, pair[0]))
     return [entry for _, entry in ordered]
 
 
-def _distances(tables: Iterable[Table], wanted: Mapping[str, Value]) -> Iterator[tuple[float, Entry]]:
-    """How far the keys are apart that can be compared part by part: whose names differ by :data:`OPTIONAL` ones only.
-
-    What two values are apart is found once for all entries that have the one.
-    """
-    for table in tables:
-        if table.columns.keys() ^ wanted.keys() <= OPTIONAL:
-            missing = sum(_distance(None, wanted[name]) for name in wanted.keys() - table.columns.keys())
-            totals = [missing] * len(table.entries)
-            for name, (values, places) in table.columns.items():
-                distances = [_distance(value, wanted.get(name)) for value in values]
-                totals = list(map(add, totals, map(distances.__getitem__, places)))
-            yield from zip(totals, table.entries, strict=True)
+def _distances(entries: Iterable[Entry], wanted: Mapping[str, Value]) -> Iterator[tuple[float, Entry]]:
+    """How far keys are apart that can be compared part by part: whose names differ by :data:`OPTIONAL` ones only."""
+    for entry in entries:
+        has = {value.name: value for value in entry.problem.key}
+        if has.keys() ^ wanted.keys() <= OPTIONAL:
+            yield sum(_distance(has.get(name), wanted.get(name)) for name in {**wanted, **has}), entry
 
 
 def _part(name: str, one: Value | None, other: Value | None) -> str:

@@ -92,7 +92,7 @@ def measure_nearest(count: int) -> None:
     index = EntryIndex.of([Cache(some_entries(count, ["lib.ops.kernel"]))])
     misses = [entry.problem for entry in some_entries(2 * count, ["lib.ops.kernel"])][count:]
     taken = seconds(lambda: [nearest([index], problem) for problem in misses])
-    tell(f"the nearest of {count:,} entries for {len(misses):,} misses", taken, "s", 1.0)
+    tell(f"the nearest of {count:,} entries for {len(misses):,} misses", taken, "s", 5.0)
 
 
 def main() -> None:
