@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pytest_autotune.cache.codec import entry_from_mapping, entry_to_mapping
+from pytest_autotune.cache.codec.mapping import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Entry
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy

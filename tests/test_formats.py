@@ -11,15 +11,8 @@ from pathlib import PurePath
 
 import pytest
 
-from pytest_autotune.cache.codec import (
-    Format,
-    decode,
-    encode,
-    entry_from_mapping,
-    entry_to_mapping,
-    format_of,
-    mapping,
-)
+from pytest_autotune.cache.codec import Format, decode, encode, format_of, mapping
+from pytest_autotune.cache.codec.mapping import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 
@@ -227,7 +220,7 @@ def test_an_empty_file_is_refused(data, format):
 
 @every_text
 def test_binary_data_in_a_file_named_as_text_is_told(format):
-    assert "is it a .pb file?" in refusal(encode(CACHE, Format.BINARY), format)
+    assert refusal(encode(CACHE, Format.BINARY), format) == f"cache: holds binary, not {format.value.name} (name it .pb)"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +288,7 @@ def test_a_mapping_that_breaks_the_model_is_refused_with_its_path(fields, expect
         ("!!python/object/apply:os.system [echo]", "the tag"),
         ("format_version: !!int 1", "the tag"),
         ("format_version: 1\nformat_version: 1", "stands twice"),
-        ("format_version: 1\n---\nformat_version: 1", "a second YAML document"),
+        ("format_version: 1\n---\nformat_version: 1", "2 YAML documents where one belongs"),
         ("- 1", "[1] where a mapping belongs"),
         ("? [1]\n: 2", "a name that is not text"),
         ("format_version: 1\nentries: [{tuner: 2024-01-01}]", "entries[0].device"),

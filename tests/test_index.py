@@ -22,13 +22,13 @@ CACHE = Cache(
 
 
 def crossed(index: EntryIndex) -> EntryIndex:
-    return EntryIndex.from_groups(index.groups())
+    return EntryIndex(index.encoded)
 
 
-@pytest.fixture(params=["caches", "groups"])
+@pytest.fixture(params=["caches", "encoded"])
 def index(request) -> EntryIndex:
     index = EntryIndex.of([CACHE])
-    return crossed(index) if request.param == "groups" else index
+    return crossed(index) if request.param == "encoded" else index
 
 
 def test_same_key_finds_the_entries_of_every_device(index):
@@ -46,12 +46,6 @@ def test_tuners_devices_and_length_are_told(index):
     assert index.devices("triton") == {H200, MI300}
     assert index.devices("xla") == {MI300}
     assert len(index) == 5
-
-
-def test_groups_are_plain_data_and_the_same_after_crossing(index):
-    groups = index.groups()
-    assert {type(part) for group in groups for part in group} == {str, bytes}
-    assert crossed(index).groups() == groups
 
 
 def test_the_last_cache_comes_first():

@@ -14,6 +14,7 @@ import pytest
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.locations import MARKER
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.stores import check_writable, read, update
 from pytest_autotune.cache.stores.writing import locked
@@ -98,7 +99,7 @@ def test_a_folder_a_pipe_and_a_giant_are_no_caches(tmp_path, monkeypatch):
 def test_a_folder_keeps_one_file_for_each_problem(tmp_path):
     folder = tmp_path / "kept"
     update(f"{folder}/", adding(entry("add"), entry("mul")))
-    names = {stores.MARKER, *(f"{entry(kernel).problem.digest}.textproto" for kernel in ("add", "mul"))}
+    names = {MARKER, *(f"{entry(kernel).problem.digest}.textproto" for kernel in ("add", "mul"))}
     assert set(os.listdir(folder)) == names
     assert set(read(folder).entries) == {entry("add"), entry("mul")}
 
@@ -334,7 +335,8 @@ def test_a_folder_is_read_as_a_whole_while_another_process_replaces_its_files(tm
     path, few, many = f"{tmp_path}/c/", [entry("0")], [entry(str(number)) for number in range(20)]
     update(path, lambda now: Cache(tuple(many)))
     program = f"""
-from pytest_autotune.cache.stores import Cache, read, update
+from pytest_autotune.cache.model import Cache
+from pytest_autotune.cache.stores import read, update
 many = read({path!r})
 for number in range(40):
     update({path!r}, lambda now: Cache(many.entries[: 1 if number % 2 else 20]))

@@ -49,7 +49,9 @@ def difference(name: str, before: Digest, now: Digest) -> str:
     """What is another in two digests of a part of a fingerprint, in words; empty where they do not say."""
     old, new = before.parts, now.parts
     if name == "source":
-        return _of_sources(_pairs(old), _pairs(new))
+        was, now_is = _pairs(old), _pairs(new)
+        changed = (part for part in was.keys() & now_is.keys() if was[part] != now_is[part])
+        return _came_and_went(now_is.keys() - was.keys(), was.keys() - now_is.keys(), changed)
     if not old or not new or _CUT in (*old, *new):
         return ""
     are_axes = [all("=" in part for part in parts) for parts in (old, new)]
@@ -59,14 +61,6 @@ def difference(name: str, before: Digest, now: Digest) -> str:
         values = [{f"{axis}={value}" for axis, each in _axes(parts) for value in each} for parts in (old, new)]
         return _came_and_went(values[1] - values[0], values[0] - values[1])
     return ""
-
-
-def _of_sources(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    changed = sorted(part for part in old.keys() & new.keys() if old[part] != new[part])
-    said = [_some(changed)] if changed else []
-    said += [f"{_some(sorted(new.keys() - old.keys()))} came"] if new.keys() - old.keys() else []
-    said += [f"{_some(sorted(old.keys() - new.keys()))} went"] if old.keys() - new.keys() else []
-    return "; ".join(said)
 
 
 def _of_lists(old: Sequence[str], new: Sequence[str]) -> str:
@@ -86,9 +80,9 @@ def _of_lists(old: Sequence[str], new: Sequence[str]) -> str:
     return _came_and_went(now - before, before - now)
 
 
-def _came_and_went(came: Iterable[str], went: Iterable[str]) -> str:
-    said = [f"{_some(sorted(each, key=_order))} {word}" for each, word in ((came, "came"), (went, "went")) if each]
-    return "; ".join(said)
+def _came_and_went(came: Iterable[str], went: Iterable[str], changed: Iterable[str] = ()) -> str:
+    kinds = [(sorted(each, key=_order), word) for each, word in ((changed, ""), (came, " came"), (went, " went"))]
+    return "; ".join(f"{_some(each)}{word}" for each, word in kinds if each)
 
 
 def _some(words: Sequence[str]) -> str:
@@ -129,6 +123,4 @@ def known_digests(entries: Iterable[Entry]) -> dict[str, Digest]:
 
 def digests_of(fingerprint: Iterable[Value], known: Mapping[str, Digest]) -> tuple[Digest, ...]:
     """Of what is known of digests, what a fingerprint holds."""
-    if not known:
-        return ()
-    return tuple([known[value.value] for value in fingerprint if type(value.value) is str and value.value in known])
+    return tuple([known[value.value] for value in fingerprint if isinstance(value.value, str) and value.value in known])

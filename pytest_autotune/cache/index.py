@@ -1,8 +1,9 @@
-"""Entries by tuner, kernel and key, decoded kernel by kernel as somebody asks for them."""
+"""Entries by tuner, kernel and key, for lookups; in precedence order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 
@@ -11,83 +12,65 @@ from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
 _Key = tuple[Value, ...]
 
 
-class _Kernel:
-    """The entries of one kernel, in precedence order.
-
-    :param encoded: the same as a serialised AutotuneCache, where that is all there is of them.
-    """
-
-    def __init__(self, name: str, entries: Sequence[Entry] = (), encoded: bytes = b"") -> None:
-        self._name = name
-        self._entries = entries
-        self._encoded = encoded
-
-    @cached_property
-    def entries(self) -> tuple[Entry, ...]:
-        from pytest_autotune.cache.codec import binary  # protobuf is imported at the first question
-
-        return binary.decode(self._encoded, self._name).entries if self._encoded else tuple(self._entries)
-
-    @cached_property
-    def encoded(self) -> bytes:
-        from pytest_autotune.cache.codec import binary
-
-        return self._encoded or binary.encode(self._entries)
-
-    @cached_property
-    def by_key(self) -> Mapping[_Key, Sequence[Entry]]:
-        found: dict[_Key, list[Entry]] = {}
-        for entry in self.entries:
-            found.setdefault(entry.problem.sorted_key, []).append(entry)
-        return found
-
-    @cached_property
-    def by_fingerprint(self) -> frozenset[_Key]:
-        return frozenset(entry.fingerprint for entry in self.entries)
-
-
 class EntryIndex:
-    """The entries of some caches, for lookups; made with :meth:`of` or :meth:`from_groups`.
+    """The entries of some caches; those of one key come in precedence order.
 
-    Entries of one key come in precedence order. Nothing is decoded, nor protobuf
-    imported, before the first question about a kernel. That question raises
-    :class:`CacheError` where what was indexed without a look inside is damaged.
+    :param entries: in that order, or as :attr:`encoded` has them, which are decoded at the first question.
     """
 
-    def __init__(self, kernels: Mapping[tuple[str, str], _Kernel]) -> None:
-        self._kernels = kernels
+    def __init__(self, entries: Iterable[Entry] | bytes) -> None:
+        self._given = entries if isinstance(entries, bytes) else tuple(entries)
 
     @classmethod
     def of(cls, caches: Sequence[Cache]) -> EntryIndex:
-        """The index of decoded caches; the last one precedes."""
-        found: dict[tuple[str, str], list[Entry]] = {}
-        for entry in chain.from_iterable(cache.entries for cache in reversed(caches)):
-            found.setdefault((entry.problem.tuner, entry.problem.kernel), []).append(entry)
-        return cls({name: _Kernel(":".join(name), entries) for name, entries in found.items()})
+        """The index of caches; the last one precedes."""
+        return cls(chain.from_iterable(cache.entries for cache in reversed(caches)))
 
-    @classmethod
-    def from_groups(cls, groups: Iterable[tuple[str, str, bytes]]) -> EntryIndex:
-        """The index whose :meth:`groups` these are."""
-        return cls({(tuner, name): _Kernel(f"{tuner}:{name}", encoded=data) for tuner, name, data in groups})
+    @cached_property
+    def encoded(self) -> bytes:
+        """The entries as plain data, for another process."""
+        from pytest_autotune.cache.codec import binary
 
-    def groups(self) -> list[tuple[str, str, bytes]]:
-        """The index as plain data, for another process: (tuner, kernel, serialised AutotuneCache)."""
-        return [(*name, kernel.encoded) for name, kernel in sorted(self._kernels.items(), key=lambda item: item[0])]
+        return binary.encode(tuple(self))
 
-    def of_kernel(self, tuner: str, kernel: str) -> tuple[Entry, ...]:
+    @cached_property
+    def _kernels(self) -> dict[tuple[str, str], list[Entry]]:
+        given = self._given
+        if isinstance(given, bytes):
+            from pytest_autotune.cache.codec import binary  # protobuf is imported at the first question
+
+            given = binary.decode(given, "what was loaded").entries
+        found: defaultdict[tuple[str, str], list[Entry]] = defaultdict(list)
+        for entry in given:
+            found[entry.problem.tuner, entry.problem.kernel].append(entry)
+        return dict(found)
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[str, str, _Key], list[Entry]]:
+        found: defaultdict[tuple[str, str, _Key], list[Entry]] = defaultdict(list)
+        for entry in self:
+            found[entry.problem.tuner, entry.problem.kernel, entry.problem.sorted_key].append(entry)
+        return dict(found)
+
+    @cached_property
+    def _by_fingerprint(self) -> dict[tuple[str, _Key], dict[str, None]]:
+        found: defaultdict[tuple[str, _Key], dict[str, None]] = defaultdict(dict)
+        for entry in self:
+            if entry.fingerprint:
+                found[entry.problem.tuner, entry.fingerprint][entry.problem.kernel] = None
+        return dict(found)
+
+    def of_kernel(self, tuner: str, kernel: str) -> Sequence[Entry]:
         """The entries of one kernel, of any key and device."""
-        found = self._kernels.get((tuner, kernel))
-        return found.entries if found else ()
+        return self._kernels.get((tuner, kernel), ())
 
     def same_key(self, problem: Problem) -> Sequence[Entry]:
         """The entries of the problem's tuner, kernel and key, of any device."""
-        found = self._kernels.get((problem.tuner, problem.kernel))
-        return found.by_key.get(problem.sorted_key, ()) if found else ()
+        return self._by_key.get((problem.tuner, problem.kernel, problem.sorted_key), ())
 
     def with_fingerprint(self, tuner: str, fingerprint: _Key) -> Sequence[str]:
         """The kernels of this tuner that have an entry with this fingerprint, which is not empty."""
-        kernels = [(name, kernel) for (of, name), kernel in self._kernels.items() if of == tuner and fingerprint]
-        return [name for name, kernel in kernels if fingerprint in kernel.by_fingerprint]
+        return list(self._by_fingerprint.get((tuner, fingerprint), ()))
 
     def kernels(self) -> list[str]:
         """The kernels that there are entries of, as ``tuner:kernel``."""
@@ -99,14 +82,12 @@ class EntryIndex:
 
     def devices(self, tuner: str) -> frozenset[Device]:
         """The devices that there are entries of this tuner for."""
-        of_tuner = (kernel.entries for (of, _), kernel in self._kernels.items() if of == tuner)
-        return frozenset(entry.problem.device for entries in of_tuner for entry in entries)
+        return frozenset(entry.problem.device for entry in self if entry.problem.tuner == tuner)
 
     def __iter__(self) -> Iterator[Entry]:
         """The entries, those of one key in precedence order."""
-        for kernel in self._kernels.values():
-            yield from kernel.entries
+        return chain.from_iterable(self._kernels.values())
 
     def __len__(self) -> int:
         """The number of entries."""
-        return sum(len(kernel.entries) for kernel in self._kernels.values())
+        return sum(map(len, self._kernels.values()))

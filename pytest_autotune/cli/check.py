@@ -14,7 +14,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import Format, encode, format_of
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import Location
+from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cli.export import exported_defect
 from pytest_autotune.cli.output import FOUND, OK, PATH, first_difference, print_lines, safe, whole
@@ -59,7 +59,7 @@ def _defects(path: str, cache: Cache) -> Iterator[str]:
     for entry in cache.entries:
         if entry.choice is None and not entry.candidates and not entry.native:
             yield f"{path}: {entry.problem} has no result"
-    if stores.is_url(path) or Location.of(path, Path()).is_folder:
+    if is_url(path) or Location.of(path, Path()).is_folder:
         return  # it is written file by file
     form = format_of(Path(path), path)
     data, as_written = stores.file_bytes(path), encode(cache, form)

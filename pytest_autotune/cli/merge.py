@@ -13,6 +13,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec import encode, format_of
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
+from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.merge import Combined, combine
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cli.output import PATH, choice_and_time, on_device, print_lines, safe, whole
@@ -46,7 +47,7 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     def change(now: Cache) -> Cache:
         nonlocal combined
         # A dump may have written to it meanwhile; and to what is at a URL, others add.
-        if output in sides or stores.is_url(output):
+        if output in sides or is_url(output):
             combined = combine({**sides, output: now}, ancestor)
         return combined.cache
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
-from pytest_autotune.cache.codec import in_order
+from pytest_autotune.cache.codec.mapping import in_order
 from pytest_autotune.cache.model import Cache, Entry, Scalar, Value, before_pruning
 
 #: What torch calls the dtypes of arguments.

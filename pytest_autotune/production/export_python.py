@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_autotune.cache.codec import device_ids
+from pytest_autotune.cache.codec.mapping import device_ids
 from pytest_autotune.cache.counted import counted, duration
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line

@@ -119,7 +119,7 @@ class Loaded:
             return self._pickers[tuner, on]
 
     def _made_picker(self, tuner: str, on: On) -> Any:
-        from pytest_autotune.cache.codec import device_ids
+        from pytest_autotune.cache.codec.mapping import device_ids
         from pytest_autotune.production.choices import chosen, plain_key, triton_versions
 
         entries, _ = chosen(entry for entry in self._cache.entries if entry.problem.tuner == tuner)

@@ -142,7 +142,7 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         task = Task(
-            groups=index.groups() if (index := self._beginning.index) is not None else None,
+            entries=index.encoded if (index := self._beginning.index) is not None else None,
             run_folder=str(self._folder.path or ""),
             host=socket.gethostname(),
             run_id=self._run_id,

@@ -71,14 +71,14 @@ class WorkerContext:
 class Task:
     """What the controller sends a worker when it starts.
 
-    :param groups: the loaded entries in binary form, or None when nothing is loaded.
+    :param entries: what is loaded, as an index has it encoded, or None when nothing is.
     :param run_folder: where the processes of this run write down what they do; empty where there is no place.
     :param host: the controller's host; its paths mean nothing on another one.
     :param run_id: the same for all workers of one run.
     :param workers: how many workers the controller started.
     """
 
-    groups: list[tuple[str, str, bytes]] | None = None
+    entries: bytes | None = None
     run_folder: str = ""
     host: str = ""
     run_id: str = ""
@@ -96,7 +96,7 @@ def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> Worke
     log = Log(in_reach or folder, worker, sends=in_reach is None)
     others = Others(log.folder, worker) if folder is not None and log.folder is not None else None
     return WorkerContext(
-        EntryIndex.from_groups(task.groups) if task.groups is not None else None,
+        EntryIndex(task.entries) if task.entries is not None else None,
         Coordinator(Locks(options.wait_timeout, shared=shared), folder, others),
         log,
         workers=task.workers,

@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_autotune.cache.codec import entry_from_mapping, entry_to_mapping
+from pytest_autotune.cache.codec.mapping import entry_from_mapping, entry_to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Entry, Identity, Value
 

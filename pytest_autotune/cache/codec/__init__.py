@@ -9,21 +9,9 @@ from enum import Enum
 from pathlib import PurePath
 
 from pytest_autotune.cache.codec import binary, json_text, text, yaml_text
-from pytest_autotune.cache.codec.mapping import device_ids, entry_from_mapping, entry_to_mapping, in_order, one_of_each
+from pytest_autotune.cache.codec.mapping import in_order, one_of_each
 from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
 from pytest_autotune.cache.model import Cache
-
-__all__ = [
-    "Format",
-    "decode",
-    "device_ids",
-    "encode",
-    "entry_from_mapping",
-    "entry_to_mapping",
-    "format_of",
-    "in_order",
-    "one_of_each",
-]
 
 
 class Format(Enum):
@@ -71,49 +59,48 @@ def decode(data: bytes, form: Format, where: str) -> Cache:
         raise CacheError(where, "is a pointer of Git LFS, not the file itself", "git lfs pull")
     if not data or data.isspace():
         raise CacheError(where, "is empty", "remove it, or restore it from version control")
-    row = form.value
-    words = _words(data, row.name, where) if row.is_text else ""
     try:
-        cache = row.read(words if row.is_text else data, where)
+        cache = _read(data, form, where)
     except CacheError as error:
-        _check_what_it_is(words or data.decode(errors="replace"), form, where)
+        _check_conflict(data, where)
+        other = next((other for other in reversed(Format) if _holds(data, other)), None)
+        if other is not None:
+            found = f"holds {other.value.name}, not {form.value.name}"
+            raise CacheError(where, found, f"name it {other.value.suffixes[0]}") from None
         remedy = error.remedy or "mend it, or restore it from version control"
         raise CacheError(error.where, error.found, remedy) from None
     return replace(cache, entries=one_of_each(cache.entries))
 
 
-def _words(data: bytes, name: str, where: str) -> str:
-    """The data as text.
-
-    :raises CacheError: where it is none.
-    """
+def _read(data: bytes, form: Format, where: str) -> Cache:
+    if not form.value.is_text:
+        return form.value.read(data, where)
     try:
         words = data.decode("utf-8-sig")  # some editors begin a file with a mark of its encoding
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise CacheError(f"{where}:{line}", f"is not {name}: not encoded in UTF-8", "is it a .pb file?") from None
-    if "\0" in words or data[0] < 9:
-        raise CacheError(where, f"holds binary data, not {name}", "is it a .pb file?")
-    return words
+        raise CacheError(f"{where}:{line}", f"is not {form.value.name}: not encoded in UTF-8") from None
+    return form.value.read(words, where)
+
+
+def _holds(data: bytes, form: Format) -> bool:
+    try:
+        return bool(_read(data, form, "").entries)
+    except CacheError:
+        return False
 
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-_CONFLICT = re.compile(r"^<{7}(?: |$)", re.MULTILINE)
+_CONFLICT = re.compile(rb"^<{7}(?: |$)", re.MULTILINE)
 
 
-def _check_what_it_is(words: str, form: Format, where: str) -> None:
-    """Say what a file that cannot be read is, where that can be seen.
+def _check_conflict(data: bytes, where: str) -> None:
+    """Say so where a file that cannot be read has the lines of both sides of a merge.
 
     :raises CacheError: then.
     """
-    if conflict := _CONFLICT.search(words):
-        line = words.count("\n", 0, conflict.start()) + 1
+    if conflict := _CONFLICT.search(data):
+        line = data.count(b"\n", 0, conflict.start()) + 1
         file = shlex.quote(where)
         remedy = f"in git: pytest-autotune git-setup {file} && git checkout --merge -- {file} && git add {file}"
         raise UnresolvedConflictError(f"{where}:{line}", "an unresolved merge conflict", remedy)
-    # How JSON starts is the most distinctive; and it is YAML.
-    starts = ((other, other.value.start) for other in reversed(Format))
-    found = next((other for other, start in starts if start and start.match(words)), form)
-    if found is not form and (found, form) != (Format.JSON, Format.YAML):
-        remedy = f"name it {found.value.suffixes[0]}"
-        raise CacheError(where, f"holds {found.value.name}, not {form.value.name}", remedy)

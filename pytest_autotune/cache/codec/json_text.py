@@ -46,4 +46,4 @@ def decode(text: str, where: str) -> Cache:
     return from_mapping(plain, where, text)
 
 
-ROW = Row("JSON", (".json",), decode, encode, re.compile(r"\s*[{\[]"))
+ROW = Row("JSON", (".json",), decode, encode)

@@ -13,6 +13,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import chain, count
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -47,7 +48,6 @@ class Row:
     :param suffixes: those of its files; the first is the one that is recommended.
     :param read: text or bytes, and where they are from, to a cache; raises CacheError.
     :param write: entries in order to text or bytes; raises CacheError.
-    :param start: how a file of it starts, or starts its first device or entry; None where it cannot be seen.
     :param is_text: a file of it is text in UTF-8.
     """
 
@@ -55,7 +55,6 @@ class Row:
     suffixes: tuple[str, ...]
     read: Callable[..., Cache]
     write: Callable[[Sequence[Entry]], str | bytes]
-    start: re.Pattern[str] | None = None
     is_text: bool = True
 
 
@@ -112,15 +111,12 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
 
 def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
     """An id for each device, unique inside one file and the same in any order of the devices."""
-    ids: dict[Device, str] = {}
+    ids: dict[str, Device] = {}
     for device in sorted(set(devices), key=attrgetter("sort_key")):
-        base = id = device.id or "device"
-        number = 2
-        while id in ids.values():
-            id = f"{base}-{number}"
-            number += 1
-        ids[device] = id
-    return ids
+        base = device.id or "device"
+        names = chain([base], (f"{base}-{number}" for number in count(2)))
+        ids[next(name for name in names if name not in ids)] = device
+    return {device: name for name, device in ids.items()}
 
 
 # To a mapping

@@ -93,7 +93,7 @@ def decode(text: str, where: str) -> Cache:
     :raises CacheError: where it holds none, with line and column where it is no text of protobuf's.
     """
     try:
-        plain = _Written().read(text)
+        plain = _Written().message("cache", iter(_TOKEN.findall(text)), "")
     except (LookupError, ValueError, StopIteration):
         return _read_by_protobuf(text, where)
     return from_mapping(plain, where, text)
@@ -106,14 +106,11 @@ class _Written:
         # Of equal messages, which are many, one object.
         self._simple: dict[tuple[str, str], Plain] = {}
 
-    def read(self, text: str) -> Plain:
-        """The whole text.
+    def message(self, kind: str, tokens: Iterator[str], end: str) -> Plain:
+        """A message, or the whole text.
 
         :raises LookupError, ValueError, StopIteration: where it is laid out otherwise, or wrong.
         """
-        return self._message("cache", iter(_TOKEN.findall(text)), "")
-
-    def _message(self, kind: str, tokens: Iterator[str], end: str) -> Plain:
         found: Plain = {}
         fields = MESSAGES[kind]
         while (token := next(tokens)) != end:
@@ -137,11 +134,11 @@ class _Written:
         if kind not in MESSAGES:
             return _scalar_of(kind, token)
         if token == "{":
-            return self._message(kind, tokens, "}")
+            return self.message(kind, tokens, "}")
         if token[0] != "{":
             raise ValueError(token)
         if (kind, token) not in self._simple:
-            self._simple[kind, token] = self._message(kind, iter(_TOKEN.findall(token, 1)), "}")
+            self._simple[kind, token] = self.message(kind, iter(_TOKEN.findall(token, 1)), "}")
         return self._simple[kind, token]
 
     def _list(self, kind: str, tokens: Iterator[str]) -> list[Any]:
@@ -206,10 +203,4 @@ def _read_by_protobuf(text: str, where: str) -> Cache:
     return from_mapping(plain_of(message, "cache", {}), where, text, unknown)
 
 
-ROW = Row(
-    "text",
-    (".textproto", ".txtpb", ".pbtxt", ".txt"),
-    decode,
-    encode,
-    re.compile(r"(?:.*\n){0,99}?[ \t]*(?:entries|devices)[ \t]*:?[ \t]*[{<]"),
-)
+ROW = Row("text", (".textproto", ".txtpb", ".pbtxt", ".txt"), decode, encode)

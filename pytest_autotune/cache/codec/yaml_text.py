@@ -81,13 +81,11 @@ class _Events:
 
     def document(self) -> object:
         """The one document of the stream."""
-        documents: list[object] = []
-        for event in self._events:
-            if type(event).__name__ == "DocumentStartEvent":
-                if documents:
-                    self._refuse(event, "a second YAML document")
-                documents.append(self._node(next(self._events), 0))
-        return documents[0] if documents else None
+        starts = (event for event in self._events if type(event).__name__ == "DocumentStartEvent")
+        documents = [self._node(next(self._events), 0) for _ in starts]
+        if len(documents) != 1:
+            raise CacheError(self._where, f"{len(documents)} YAML documents where one belongs")
+        return documents[0]
 
     def _node(self, event: Any, depth: int) -> object:
         kind = type(event).__name__
@@ -130,10 +128,4 @@ def _plain_scalar(word: str) -> Any:
         return word
 
 
-ROW = Row(
-    "YAML",
-    (".yaml", ".yml"),
-    decode,
-    encode,
-    re.compile(r"---|(?:.*\n){0,99}?(?:entries|devices):[ \t]*(?:\[.*)?$", re.MULTILINE),
-)
+ROW = Row("YAML", (".yaml", ".yml"), decode, encode)

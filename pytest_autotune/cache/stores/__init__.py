@@ -10,22 +10,10 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import MARKER, Location, is_url
+from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores.disk import Change, FileStore, FolderStore, Updated, bytes_of
 from pytest_autotune.cache.stores.writing import lock_of, locked, os_errors, replace
-
-__all__ = [
-    "MARKER",
-    "Updated",
-    "check_writable",
-    "compact",
-    "file_bytes",
-    "is_url",
-    "read",
-    "replace_file",
-    "update",
-]
 
 #: A text is relative to the current folder.
 AnyLocation: TypeAlias = "Location | str | os.PathLike[str]"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_autotune.cache.codec import Format, decode, encode, format_of, one_of_each
+from pytest_autotune.cache.codec import Format, decode, encode, format_of
+from pytest_autotune.cache.codec.mapping import one_of_each
 from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location
@@ -39,11 +38,12 @@ class Updated:
     cache: Cache
 
 
-class PathStore(ABC):
-    """What stores on a disk have in common: a lock beside what they keep, and a name for what cannot replace it."""
+#: A larger file is no cache.
+MAX_BYTES = 64 * 2**20
 
-    #: It is a folder.
-    _keeps_files = False
+
+class FileStore:
+    """Keeps a cache in one file, with a lock beside it."""
 
     def __init__(self, location: Location) -> None:
         self._path = location.path
@@ -54,27 +54,32 @@ class PathStore(ABC):
     def read(self, missing_ok: bool = False) -> Cache:
         """The cache that is kept there.
 
-        :param missing_ok: where there is nothing, it is an empty cache.
+        :param missing_ok: where there is nothing, or an empty file, it is an empty cache.
         :raises CacheError: where there is none, or none that can be read.
         """
         return self._read(missing_ok)
 
-    @abstractmethod
     def _read(self, missing_ok: bool) -> Cache:
         """The same while nobody else writes."""
+        form = format_of(self._path, self._where)
+        data = bytes_of(self._path, self._where, missing_ok)
+        return Cache() if missing_ok and not data.strip() else decode(data, form, self._where)
 
     @property
-    @abstractmethod
     def _lock(self) -> Path:
         """The lock file; what is written has the folder that it is in."""
+        return lock_of(self._target)
 
-    @abstractmethod
     def _write(self, target: Path, cache: Cache) -> bool:
         """Write what differs; whether anything does."""
+        data = encode(cache, format_of(self._path, self._where))
+        if data == bytes_of(target, self._where, missing_ok=True):
+            return False
+        replace(target, data)
+        return True
 
-    @abstractmethod
     def _check_ours(self) -> None:
-        """Refuse to put a cache in the place of something else.
+        """Refuse to put a cache in the place of something else; of a file, what cannot be read is kept in any case.
 
         :raises CacheError: then.
         """
@@ -122,42 +127,11 @@ class PathStore(ABC):
                 cache = change(cache)
                 if replaceable:
                     return Updated(self._where, "", self._write(self._target, cache), cache)
-            beside = unused(self._target, as_folder=self._keeps_files)
-            try:
-                self._write(beside, cache)
-            except BaseException:  # it was made here, a moment ago
-                shutil.rmtree(beside) if beside.is_dir() else beside.unlink()
-                raise
+            beside = unused(self._target, as_folder=isinstance(self, FolderStore))
+            self._write(beside, cache)
             entries = counted(len(cache.entries), "entry")
             why = f"could not be locked or read; {entries} written to {beside}: compare and rename it"
             return Updated(str(beside), why, True, cache)
-
-
-#: A larger file is no cache.
-MAX_BYTES = 64 * 2**20
-
-
-class FileStore(PathStore):
-    """Keeps a cache in one file."""
-
-    def _read(self, missing_ok: bool) -> Cache:  # an empty file is like a missing one
-        form = format_of(self._path, self._where)
-        data = bytes_of(self._path, self._where, missing_ok)
-        return Cache() if missing_ok and not data.strip() else decode(data, form, self._where)
-
-    @property
-    def _lock(self) -> Path:
-        return lock_of(self._target)
-
-    def _check_ours(self) -> None:
-        """What cannot be read is kept, whatever it is."""
-
-    def _write(self, target: Path, cache: Cache) -> bool:
-        data = encode(cache, format_of(self._path, self._where))
-        if data == bytes_of(target, self._where, missing_ok=True):
-            return False
-        replace(target, data)
-        return True
 
 
 def bytes_of(path: Path, where: str, missing_ok: bool = False) -> bytes:
@@ -191,13 +165,11 @@ _LITTER = re.compile(rf"\.{_PROBLEM_FILE.pattern}\.tmp")
 _LONGEST_WRITE_S = 5.0
 
 
-class FolderStore(PathStore):
+class FolderStore(FileStore):
     """Keeps a cache in a folder that holds a marker file, which tells it from a folder of other things."""
 
-    _keeps_files = True
-
     def read(self, missing_ok: bool = False) -> Cache:
-        """See :class:`PathStore`; a folder without the marker file is like a missing one."""
+        """See :class:`FileStore`; a folder without the marker file is like a missing one."""
         if MARKER in self._names():
             with suppress(OSError), locked(self._lock, _LONGEST_WRITE_S):  # who writes replaces files one by one
                 return self._read(missing_ok)
