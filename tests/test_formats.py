@@ -220,7 +220,8 @@ def test_an_empty_file_is_refused(data, format):
 
 @every_text
 def test_binary_data_in_a_file_named_as_text_is_told(format):
-    assert refusal(encode(CACHE, Format.BINARY), format) == f"cache: holds binary, not {format.value.name} (name it .pb)"
+    what = f"holds binary, not {format.value.name} (name it .pb)"
+    assert refusal(encode(CACHE, Format.BINARY), format) == f"cache: {what}"
 
 
 @pytest.mark.parametrize(

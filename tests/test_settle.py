@@ -119,7 +119,7 @@ def test_what_another_run_wrote_meanwhile_stays() -> None:
     summary = settle(beginning(), collected(searched(mine)), Cache((theirs,)), Request(dumps=True, prune=True))
 
     assert {one.problem for one in summary.cache.entries} == {mine.problem, theirs.problem}
-    assert (summary.merged.added, summary.merged.unchanged) == (1, 1)
+    assert (summary.merged.counts["added"], summary.merged.counts["unchanged"]) == (1, 1)
 
 
 def test_what_was_recovered_counts_only_where_this_run_did_not_ask() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from pytest_autotune.cache.model import Digest, Entry, Value
+from pytest_autotune.cache.model import Digest, Value
 
 #: A list of candidates is kept whole up to this many characters.
 MOST = 1200
@@ -108,19 +108,3 @@ def _order(text: str) -> list[tuple[int, str]]:
 
 def _plain(text: str) -> str:
     return _PLAIN.sub("_", text) or "-"
-
-
-def known_digests(entries: Iterable[Entry]) -> dict[str, Digest]:
-    """What entries say of digests, by the digest; where they do not say the same, the one that is lower."""
-    found: dict[str, Digest] = {}
-    for entry in entries:
-        for digest in entry.digests:
-            other = found.setdefault(digest.id, digest)
-            if digest.parts < other.parts:
-                found[digest.id] = digest
-    return found
-
-
-def digests_of(fingerprint: Iterable[Value], known: Mapping[str, Digest]) -> tuple[Digest, ...]:
-    """Of what is known of digests, what a fingerprint holds."""
-    return tuple([known[value.value] for value in fingerprint if isinstance(value.value, str) and value.value in known])

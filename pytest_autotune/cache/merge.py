@@ -11,14 +11,17 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
+from pytest_autotune.cache.codec.mapping import digests_of, known_digests
 from pytest_autotune.cache.diff import ChangeKind, diff
-from pytest_autotune.cache.digest_parts import digests_of, known_digests
 from pytest_autotune.cache.model import Cache, Candidate, Digest, Entry, Identity, Problem, before_pruning
 from pytest_autotune.cache.ties import Measured, keeps, ranked
 
 #: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
 MOST_COMPILED = 64
 _LAST_GENERATION = 2**32 - 1
+
+
+_COUNTS = ("added", "changed", "unchanged", "removed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +37,17 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The outcome of a merge; the counts are of entries.
+    """The outcome of a merge.
 
-    :param changed: a problem whose code changed, or a kernel that was moved, is one of these, too.
+    :param counts: of entries, by what became of them, in the order in which they are told. A problem whose code
+        changed, or a kernel that was moved, is a changed one, too.
     :param best: of what was measured, the measurement that counts; the cache may keep an older choice all the same.
     """
 
     cache: Cache
     disagreements: tuple[Disagreement, ...] = ()
-    added: int = 0
-    changed: int = 0
-    unchanged: int = 0
-    removed: int = 0
+    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
     best: Mapping[Identity, Entry] = field(default_factory=dict)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The counts by what became of entries, in the order in which they are told."""
-        return {name: getattr(self, name) for name in ("added", "changed", "unchanged", "removed")}
 
     @property
     def counts_in_words(self) -> str:
@@ -115,13 +111,12 @@ def merge(
     cache = replace(base, entries=tuple(entries))
     found = diff(base, cache)
     kinds = Counter(change.kind for change in found.changes)
+    added, removed = kinds[ChangeKind.ADDED], kinds[ChangeKind.REMOVED]
+    changed = len(found.changes) - added - removed
     return Merged(
         cache,
         tuple(filter(None, map(_disagreement, rivals.values()))),
-        added=kinds[ChangeKind.ADDED],
-        changed=len(found.changes) - kinds[ChangeKind.ADDED] - kinds[ChangeKind.REMOVED],
-        unchanged=found.unchanged,
-        removed=kinds[ChangeKind.REMOVED],
+        dict(zip(_COUNTS, (added, changed, found.unchanged, removed), strict=True)),
         best={identity: measurements[0].entry for identity, measurements in rivals.items()},
     )
 
@@ -279,6 +274,7 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
         if any(other.entry != best.entry for other in others):
             conflicts.append(Conflict(best.entry, tuple(changed.items())))
         kept.append(united(best.entry, rivals.values()))
+    removed.sort(key=attrgetter("sort_key"))
     of_problem: defaultdict[Problem, list[Entry]] = defaultdict(list)
     for entry in kept:
         of_problem[entry.problem].append(entry)
@@ -292,14 +288,9 @@ def combine(sides: Mapping[str, Cache], ancestor: Cache | None = None) -> Combin
     return Combined(
         Cache(tuple(kept), next((side.lossy for side in sides.values() if side.lossy), ())),
         tuple(sorted(conflicts, key=lambda conflict: conflict.kept.sort_key)),
-        *(
-            tuple(sorted(entries, key=lambda entry: entry.sort_key))
-            for entries in (
-                [entry for entry in removed if entry.problem not in of_problem],
-                [entry for entry in removed if entry.problem in of_problem],
-                apart,
-            )
-        ),
+        tuple(entry for entry in removed if entry.problem not in of_problem),
+        tuple(entry for entry in removed if entry.problem in of_problem),
+        tuple(sorted(apart, key=attrgetter("sort_key"))),
     )
 
 

@@ -17,7 +17,6 @@ from itertools import chain, count
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from pytest_autotune.cache.digest_parts import digests_of, known_digests
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import (
     INT64,
@@ -119,6 +118,22 @@ def device_ids(devices: Iterable[Device]) -> dict[Device, str]:
     return {device: name for name, device in ids.items()}
 
 
+def known_digests(entries: Iterable[Entry]) -> dict[str, Digest]:
+    """What entries say of digests, by the digest; where they do not say the same, the one that is lower."""
+    found: dict[str, Digest] = {}
+    for entry in entries:
+        for digest in entry.digests:
+            other = found.setdefault(digest.id, digest)
+            if digest.parts < other.parts:
+                found[digest.id] = digest
+    return found
+
+
+def digests_of(fingerprint: Iterable[Value], known: Mapping[str, Digest]) -> tuple[Digest, ...]:
+    """Of what is known of digests, what a fingerprint holds."""
+    return tuple([known[value.value] for value in fingerprint if isinstance(value.value, str) and value.value in known])
+
+
 # To a mapping
 
 
@@ -182,8 +197,7 @@ def for_json(plain: Any) -> Any:
 
 def entry_to_mapping(entry: Entry) -> Plain:
     """The entry as JSON holds it outside a file: a cache of that alone."""
-    jsonable: Plain = for_json(to_mapping((entry,)))
-    return jsonable
+    return dict(for_json(to_mapping((entry,))))
 
 
 # From a mapping

@@ -46,10 +46,7 @@ def unused(path: Path, *, as_folder: bool) -> Path:
     for number in chain([""], count(2)):
         beside = path.with_name(f"{path.name}.new{number}")
         with suppress(FileExistsError):
-            if as_folder:
-                beside.mkdir()
-            else:
-                beside.open("xb").close()
+            beside.mkdir() if as_folder else beside.touch(exist_ok=False)
             break
     return beside
 
