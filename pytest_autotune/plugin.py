@@ -69,10 +69,11 @@ def _start(config: pytest.Config, *, is_asked: bool = True) -> None:
     :param is_asked: somebody has asked for it; else the options say whether.
     """
     forget_removed_modules()
+    from pytest_autotune.session.completeness import unloaded_gate
     from pytest_autotune.session.values import read_options
 
     options, process = read_options(config), None
-    if not (is_asked or options.active):
+    if not (is_asked or options.active or unloaded_gate(config, options)):
         return
     from pytest_autotune.session.controller import Controller
     from pytest_autotune.session.worker import TestProcess, context_of_worker

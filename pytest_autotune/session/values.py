@@ -100,8 +100,7 @@ class Options:
         """Whether the user asked for anything to happen in this run."""
         # A limit alone judges nothing, and a run has to say so: a load may have been forgotten.
         asks = self.load or self.dump or self.update or self.report or self.max_misses or self.fail_on_unused
-        asks = asks or self.on_miss != "tune" or self.on_stale == "error"
-        return bool(asks or self.spread_gpus or any(map(str, self.modes)))
+        return bool(asks or self.spread_gpus or self.on_miss == "first" or any(map(str, self.modes)))
 
     @property
     def updates(self) -> bool:

@@ -30,6 +30,8 @@ def test_an_ini_line_that_was_lost_does_not_turn_the_gate_off(serial_suite: Suit
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: autotune_max_misses (ini): nothing is loaded, *"])
     assert serial_suite.run("test_lib.py").ret == 0, "a part of a suite of which other tests may load caches"
+    serial_suite.pytester.makeini("[pytest]\nautotune_on_miss = error\n")
+    serial_suite.run("test_lib.py").stdout.no_fnmatch_line("*autotune cache*")
 
 
 @pytest.mark.parametrize("options", [["--autotune-load="], ["--autotune-dump=new.textproto"], ["--collect-only"]])
