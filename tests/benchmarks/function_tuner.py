@@ -2,7 +2,7 @@
 
     python tests/benchmarks/function_tuner.py
 
-On a GPU where CuPy is installed it also compiles real kernels in threads and measures them meanwhile.
+On a GPU where CuPy is installed it also compiles real kernels in threads, then measures them.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def on_the_gpu() -> list[tuple[str, str]]:
 
     seconds()
     return [
-        ("24 CUDA kernels, compiled in threads and measured meanwhile", f"{median([seconds() for _ in range(3)]):.2f}")
+        ("24 CUDA kernels, compiled in threads, then measured", f"{median([seconds() for _ in range(3)]):.2f}")
     ]
 
 
