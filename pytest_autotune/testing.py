@@ -78,16 +78,13 @@ class AdapterConformance(ABC):
         self, library: ModuleType, *entries: Entry, **policy: Any
     ) -> Iterator[tuple[Session, list[Lookup], Adapter]]:
         """The adapter hooked for a run that has these entries loaded, and what is reported to the run."""
-        lookups: list[Lookup] = []
         self._log = Log(None, "main")
         index = EntryIndex.of([Cache(entries)]) if entries else None
-        session = Session(
-            Policy(**policy), index, Coordinator(Locks(WAIT_S)), lookups.append, pytest.fail, log=self._log
-        )
+        session = Session(Policy(**policy), index, Coordinator(Locks(WAIT_S)), pytest.fail, log=self._log)
         adapter = self._make()
         try:
             adapter.hook(library, session)
-            yield session, lookups, adapter
+            yield session, session.lookups, adapter
         finally:
             adapter.unhook()
 

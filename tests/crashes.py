@@ -261,10 +261,8 @@ def _kernels(dump: Path) -> set[str]:
 
 def _given_up(output: str, finished: int) -> int:
     """Of how many tunings a run said that they are lost."""
-    found = re.search(r"(\d+) of (\d+) tunings are kept", output)
-    if found:
-        return int(found[2]) - int(found[1])
-    return finished if "what was tuned is lost" in output else 0
+    found = re.search(r"(\d+) of \d+ tunings are lost", output)
+    return int(found[1]) if found else 0
 
 
 @cache

@@ -19,10 +19,10 @@ def a_session(
     entries: tuple[Entry, ...] | None = None, coordination: Any = None, refuse: Any = raise_refusal, **policy: Any
 ) -> tuple[Session, list[Lookup]]:
     """A run that has loaded these entries, if any, and the lookups that it is told of."""
-    lookups: list[Lookup] = []
     index = None if entries is None else EntryIndex.of([Cache(entries)])
     alone = coordination or Coordinator(Locks(1.0))
-    return Session(Policy(**policy), index, alone, lookups.append, refuse), lookups
+    session = Session(Policy(**policy), index, alone, refuse)
+    return session, session.lookups
 
 
 def verifying(share: str = "all", seconds: float = 100.0) -> Any:
@@ -39,7 +39,8 @@ def verifying(share: str = "all", seconds: float = 100.0) -> Any:
                 self.verdicts += [verdict for _, verdict in verify.verdicts([event])]
                 session.append(event)
 
-            super().race(SimpleNamespace(append=append, claimed=session.claimed), tuning, contest)
+            noting = SimpleNamespace(append=append, guarded=session.guarded, coordinator=session.coordinator)
+            super().race(noting, tuning, contest)
 
     return Noting()
 

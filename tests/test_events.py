@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.run.collected import Collected, ProcessFacts, collect
+from pytest_autotune.run.collected import Collected, collect
 from pytest_autotune.run.lookup import Lookup, Outcome
-from pytest_autotune.workers.events import RACED, Event, Log, Others, RunFolder, race_of
+from pytest_autotune.workers.events import END, RACED, Event, Log, Others, RunFolder, race_of
 
 
 def lookup(kernel: str = "k") -> Lookup:
@@ -51,11 +51,18 @@ def test_a_lookup_comes_back_from_its_line_as_it_was() -> None:
     assert "\n" not in line
 
 
-def test_what_a_process_reports_at_its_end_comes_back_as_it_was() -> None:
-    versions = (("triton", Versions.of("triton 3.6")),)
-    facts = ProcessFacts("gw1", 3, ("note",), ("triton:k",), (("triton", "why"),), versions, ("t:k",), ("t::t",), 1.5)
+def test_what_a_process_reports_at_its_end_comes_back_as_it_was_unless_its_line_is_damaged() -> None:
+    data = {
+        "notes": ["note"], "untracked": ["triton:k"], "imported": ["t:k"], "drawn": ["t::t"], "disabled": [],
+        "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3, "waited_s": 1.5,
+    }  # fmt: skip
+    ends = [("gw1", Event.decode(Event(END, data=said).encode())) for said in (data, {"notes": 5})]
 
-    assert ProcessFacts.of(Event.decode(facts.event.encode())) == facts
+    found = collect(ends)
+
+    assert (found.notes, found.untracked, found.imported) == (("note",), ("triton:k",), ("t:k",))
+    assert (found.unhooked, found.versions) == ((("triton", "why"),), {"triton": Versions.of("triton 3.6")})
+    assert (found.drawn, found.deselected, found.waited_s) == (("t::t",), 3, {"gw1": 1.5})
 
 
 @pytest.mark.parametrize(
@@ -72,8 +79,8 @@ def test_a_line_of_json_that_is_no_lookup_or_no_end_is_passed_over() -> None:
     asked = lookup().identity
     wrong = [
         Event("tuned", asked, lookup().entry, data={"outcome": "odd"}),
-        Event("hit", asked, lookup().entry, data={"unknown": 1}),
-        Event("hit", asked, lookup().entry, data={"verdict": 3}),
+        Event("asked", asked, lookup().entry, data={"unknown": 1}),
+        Event("asked", asked, lookup().entry, data={"verdict": 3}),
         Event("end", data={"versions": 1}),
     ]
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.merge import Merged
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
 from pytest_autotune.report.findings import findings
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
@@ -23,7 +24,8 @@ def misses(kernel: str = "relu", entries: list[dict[str, Any]] | None = None, **
 
     keys = [dict(zip(axes, values, strict=True)) for values in zip(*axes.values(), strict=True)]
     index = EntryIndex.of([Cache(tuple(Entry(problem(key)) for key in entries or []))])
-    return rows_of([Lookup(problem(key), (), Outcome.MISS, NO_ENTRY) for key in keys], partial(nearest, [index]))
+    met = [Lookup(problem(key), (), Outcome.MISS, NO_ENTRY) for key in keys]
+    return rows_of(met, partial(nearest, [index]), Merged(Cache()))
 
 
 def told(*rows: Row, **more: Any) -> list[str]:

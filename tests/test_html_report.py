@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
-from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.merge import Merged
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.report.html import page_data, to_html
 from pytest_autotune.report.naming import described
 from pytest_autotune.run.lookup import Outcome
@@ -44,7 +45,9 @@ def summary(problems: int = 3) -> Result:
         rows.append(tuned(row, slow[0], 1.5, test))
     change = Change(ChangeKind.CHOICE, *(Entry(rows[0].problem, choice=one) for one in rows[0].candidates[1::-1]))
     gate = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
-    return result(loaded=(("c.textproto", 3),), rows=tuple(rows), gate=gate, changes=Diff((change,), 2))
+    return result(
+        loaded=(("c.textproto", 3),), rows=tuple(rows), gate=gate, merged=Merged(Cache(), changes=Diff((change,), 2))
+    )
 
 
 def test_the_page_loads_nothing_and_may_run_its_own_script_alone() -> None:
@@ -80,7 +83,7 @@ def test_a_run_that_asked_for_nothing_has_not_passed() -> None:
 def test_a_dump_says_what_it_has_tuned() -> None:
     dump = Dump("c.textproto", "c.textproto", rewritten=True)
     dumped = replace(summary(3), loaded=(), gate=Gate(skipped="not judged: nothing was loaded"), dump=dump)
-    dumped = replace(dumped, rows=tuple(replace(row, outcome=None) for row in dumped.rows))
+    dumped = replace(dumped, rows=tuple(replace(row, outcome=None) for row in dumped.rows), merged=Merged(Cache()))
     assert '<p id="verdict" class="passed">3 problems tuned in 4.5s; 0 entries written to c.textproto</p>' in to_html(
         dumped
     )

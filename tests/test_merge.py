@@ -39,7 +39,7 @@ def test_new_entries_are_added_without_their_candidates() -> None:
     merged = merge(Cache(), [Measured(entry())])
 
     assert merged.cache.entries == (kept(entry()),)
-    assert merged.counts == {"added": 1, "changed": 0, "unchanged": 0, "removed": 0}
+    assert merged.counts_in_words == "1 added"
 
 
 def test_candidates_are_kept_on_request() -> None:
@@ -78,7 +78,7 @@ def test_the_committed_choice_stays_while_it_is_not_slower_by_more_than_noise(sl
     merged = merge(Cache((committed,)), [Measured(again)])
 
     assert merged.cache.entries == ((committed,) if stays else (kept(again),))
-    assert (merged.counts["unchanged"], merged.counts["changed"]) == ((1, 0) if stays else (0, 1))
+    assert merged.counts_in_words == ("1 unchanged" if stays else "1 changed")
 
 
 def test_what_replaces_an_entry_is_of_the_next_generation_and_what_stays_of_the_same() -> None:
@@ -113,7 +113,7 @@ def test_that_no_candidate_works_stays_to_the_byte_when_the_reasons_say_it_in_ot
     merged = merge(Cache((was,)), [Measured(again)])
 
     assert merged.cache.entries == (was,)
-    assert merged.counts["unchanged"] == 1
+    assert merged.counts_in_words == "1 unchanged"
     assert chosen(merge(merged.cache, [Measured(entry())]).cache) == ["BLOCK=a"]
 
 
@@ -123,7 +123,7 @@ def test_entries_of_a_tuned_problem_with_other_fingerprints_go_unless_they_were_
     merged = merge(Cache((old, used)), [Measured(entry(source="new"))], [used])
 
     assert merged.cache.entries == (new, used)
-    assert merged.counts == {"added": 0, "changed": 1, "unchanged": 1, "removed": 0}
+    assert merged.counts_in_words == "1 changed, 1 unchanged"
 
 
 def test_a_used_entry_of_another_file_is_added_or_replaces_the_one_there() -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.merge import Merged
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import nearest
@@ -24,8 +25,8 @@ def index(*problems: Problem) -> EntryIndex:
     return EntryIndex.of([Cache(tuple(Entry(one, (), Candidate()) for one in problems))])
 
 
-def reason(asked: Problem, *problems: Problem, **aliases: str) -> str:
-    return nearest([index(*problems)], asked, aliases).reason
+def reason(asked: Problem, *problems: Problem, alias: str = "") -> str:
+    return nearest([index(*problems)], asked, alias).reason
 
 
 def test_the_parts_of_the_key_that_differ_in_the_nearest_entry_are_told() -> None:
@@ -40,7 +41,7 @@ def test_of_entries_with_as_many_differences_that_of_the_nearest_size_is_told() 
 
 def test_a_kernel_without_entries_for_the_device_has_no_nearest_one_but_for_an_alias() -> None:
     assert reason(problem(M=1), problem(OTHER, M=2)) == NO_ENTRY
-    assert reason(problem(M=1), problem(OTHER, M=2), GPU="Other") == "no entry; the nearest has M 2 instead of 1"
+    assert reason(problem(M=1), problem(OTHER, M=2), alias="Other") == "no entry; the nearest has M 2 instead of 1"
 
 
 def test_another_digest_alone_is_new_or_changed_code() -> None:
@@ -68,7 +69,9 @@ def test_keys_whose_names_differ_by_optional_parts_are_compared_part_by_part() -
 
 def test_a_row_tells_the_nearest_entry_though_the_lookup_did_not_look_for_it() -> None:
     asked = problem(M=3)
-    (row,) = rows_of([Lookup(asked, (), Outcome.MISS, NO_ENTRY)], partial(nearest, [index(problem(M=1))]))
+    (row,) = rows_of(
+        [Lookup(asked, (), Outcome.MISS, NO_ENTRY)], partial(nearest, [index(problem(M=1))]), Merged(Cache())
+    )
     assert row.reason == "no entry; the nearest has M 1 instead of 3"
 
 
@@ -79,6 +82,6 @@ def test_the_test_with_the_worst_outcome_stands_first_in_its_row() -> None:
         Lookup(asked, (Value("source", "b"),), Outcome.STALE, "source changed", "test_stale"),
         Lookup(asked, (), Outcome.HIT, test="test_last"),
     ]
-    (row,) = rows_of(met)
+    (row,) = rows_of(met, partial(nearest, []), Merged(Cache()))
     assert row.outcome is Outcome.STALE
     assert row.tests == ("test_stale", "test_first", "test_last")

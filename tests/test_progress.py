@@ -55,7 +55,7 @@ class Screen:
         return self.written()
 
 
-STAGE = Stage("toy:lib.op", 100.0, 3, 12)
+STAGE = Stage("toy:lib.op", 100.0, "candidate 3 of 12")
 
 
 def test_a_terminal_shows_kernel_candidate_and_seconds_in_the_rest_of_pytests_line_and_clears_it() -> None:
@@ -74,10 +74,10 @@ def test_a_line_never_wraps() -> None:
 
 
 def test_what_several_workers_tune_is_one_line_with_the_longest() -> None:
-    younger = Stage("toy:lib.other", 102.0, waits=WAITING_FOR_GPU)
+    younger = Stage("toy:lib.other", 102.0, WAITING_FOR_GPU)
 
     assert "toy:lib.op: candidate 3 of 12, 9s (and 1 more)" in Screen(True, younger, STAGE).after(9)
-    assert "toy:lib.other: 7s, waiting for the GPU" in Screen(True, younger).after(9)
+    assert "toy:lib.other: waiting for the GPU, 7s" in Screen(True, younger).after(9)
 
 
 def test_a_log_has_a_plain_line_now_and_then_and_never_an_escape_code() -> None:
@@ -127,11 +127,11 @@ def test_the_stages_of_a_tuning_are_told_and_an_inner_one_before_the_outer() -> 
     progress = Progress(lambda stage: told.append(stage and stage.text(clock.now)), clock)
 
     progress.begin(PROBLEM)
-    progress.at(PROBLEM, number=1, of=2)
+    progress.at(PROBLEM, "candidate 1 of 2")
     clock.now += 5
-    progress.at(PROBLEM, waits=WAITING_FOR_GPU)
-    progress.at(PROBLEM, number=9, of=12, waits="", racing=True)
-    progress.at(INNER, number=1, of=1)
+    progress.at(PROBLEM, WAITING_FOR_GPU)
+    progress.at(PROBLEM, "9 of 12 candidates race")
+    progress.at(INNER, "candidate 1 of 1")
     progress.begin(INNER)
     progress.end(INNER)
     progress.end(PROBLEM)
@@ -140,7 +140,7 @@ def test_the_stages_of_a_tuning_are_told_and_an_inner_one_before_the_outer() -> 
     assert told == [
         "toy:lib.op: 0s",
         "toy:lib.op: candidate 1 of 2, 0s",
-        "toy:lib.op: candidate 1 of 2, 5s, waiting for the GPU",
+        "toy:lib.op: waiting for the GPU, 5s",
         "toy:lib.op: 9 of 12 candidates race, 5s",
         "toy:lib.inner: 0s",
         "toy:lib.op: 9 of 12 candidates race, 5s",
@@ -152,12 +152,12 @@ def test_a_worker_tells_its_controller_by_a_file_and_nothing_is_left_of_it(tmp_p
     progress = Progress(file_of_worker(tmp_path, "gw1"))
 
     progress.begin(PROBLEM)
-    progress.at(PROBLEM, number=2, of=3)
+    progress.at(PROBLEM, "candidate 2 of 3")
     (stage,) = stages_in(tmp_path)
     (tmp_path / "progress-gw0").write_text('{"torn')
     progress.end(PROBLEM)
 
-    assert (stage.kernel, stage.number, stage.of) == ("toy:lib.op", 2, 3)
+    assert (stage.kernel, stage.doing) == ("toy:lib.op", "candidate 2 of 3")
     assert stages_in(tmp_path) == []
 
 

@@ -6,7 +6,8 @@ import re
 from dataclasses import replace
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
-from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.merge import Merged
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.report import ci_log, markdown
 from pytest_autotune.report.findings import Cost, by_kernel, by_test
 from pytest_autotune.run.lookup import Outcome
@@ -77,7 +78,7 @@ def test_a_slower_choice_and_a_test_that_failed_in_a_sweep_are_told_at_their_tes
 
 
 def test_a_refused_outcome_is_an_error_without_a_limit() -> None:
-    assert ci_log.github_annotations(missed(1, refused=(Outcome.STALE,)))[0].startswith("::error file=test_a.py")
+    assert ci_log.github_annotations(missed(1, on_stale="error"))[0].startswith("::error file=test_a.py")
 
 
 def test_percent_signs_colons_and_commas_are_encoded_as_github_decodes_them() -> None:
@@ -133,7 +134,11 @@ def changed() -> Result:
     problem = Problem("toy", "lib.op", (Value("M", 1),), GPU)
     change = Change(ChangeKind.CHOICE, Entry(problem, choice=old), Entry(problem, choice=new))
     rows = (row(Outcome.STALE, test="test_a.py::test_x", seconds=2.0, M=1), row(Outcome.HIT, M=2))
-    return replace(missed(0, gate=FAILED, update="--autotune-load=c"), rows=rows, changes=Diff((change,), 1))
+    return replace(
+        missed(0, gate=FAILED, update="--autotune-load=c"),
+        rows=rows,
+        merged=Merged(Cache(), changes=Diff((change,), 1)),
+    )
 
 
 def test_markdown_has_the_verdict_the_misses_the_changes_and_where_the_time_went() -> None:

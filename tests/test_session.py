@@ -94,8 +94,9 @@ def test_a_miss_tells_the_nearest_entry_at_once_where_it_is_an_error_or_a_test_h
         pytest.fail("the tuner was asked")
 
     session, lookups = a_session(())
-    session.add_cache(EntryIndex.of([Cache(entries)]))
-    tune(session, problem(M=64))
+    with session.isolated():
+        session.add_cache(EntryIndex.of([Cache(entries)]))
+        tune(session, problem(M=64))
     assert lookups[0].reason == "no entry; the nearest has M 16 instead of 64"
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
-from pytest_autotune.report import html, json_report, markdown, terminal
+from pytest_autotune.report import json_report, terminal
 from pytest_autotune.report.gate import Limit, judge
-from pytest_autotune.run.collected import Collected, ProcessFacts
+from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.result import Dump, Request, Result
 from pytest_autotune.run.rows import Row
@@ -21,7 +21,7 @@ from tests.results import result
 
 GPU = Device("GPU", "arch", 4)
 OTHER = Device("Other GPU", "arch", 8)
-FACTS = ProcessFacts(versions=(("toy", Versions.of("toy 1.0")),))
+VERSIONS = {"toy": Versions.of("toy 1.0")}
 DUMP = Dump("new.textproto", "new.textproto", rewritten=True)
 
 
@@ -54,7 +54,7 @@ def beginning(*loaded: Entry, held: tuple[Entry, ...] = ()) -> Beginning:
 
 def collected(*lookups: tuple[str, Lookup] | Lookup, **more: Any) -> Collected:
     pairs = [one if isinstance(one, tuple) else ("", one) for one in lookups]
-    return Collected(tuple(pairs), **{"facts": (FACTS,), **more})
+    return Collected(tuple(pairs), **{"versions": VERSIONS, **more})
 
 
 def finished(began: Beginning, found: Collected, **request: Any) -> Result:
@@ -68,7 +68,7 @@ def test_the_report_shows_the_choice_that_the_file_keeps_where_it_is_as_good_as_
 
     summary = finished(beginning(held=(old,)), collected(searched(new)), dumps=True)
 
-    assert summary.cache.entries == (old,)
+    assert summary.merged.cache.entries == (old,)
     assert [row.choice for row in summary.rows] == [old.choice]
     assert summary.rows[0].candidates == new.candidates
 
@@ -82,7 +82,7 @@ def test_of_two_searches_the_report_shows_the_one_that_counts(dumps: bool) -> No
         summary = finished(beginning(), collected(*lookups), dumps=dumps)
 
         (row,) = summary.rows
-        assert row.choice == summary.cache.entries[0].choice == candidate("b", 2.0)
+        assert row.choice == summary.merged.cache.entries[0].choice == candidate("b", 2.0)
         assert row.candidates == good.entry.candidates  # type: ignore[union-attr]
         assert not row.disturbed
         assert len(summary.merged.disagreements) == dumps
@@ -118,8 +118,8 @@ def test_what_another_run_wrote_meanwhile_stays() -> None:
 
     summary = settle(beginning(), collected(searched(mine)), Cache((theirs,)), Request(dumps=True, prune=True))
 
-    assert {one.problem for one in summary.cache.entries} == {mine.problem, theirs.problem}
-    assert (summary.merged.counts["added"], summary.merged.counts["unchanged"]) == (1, 1)
+    assert {one.problem for one in summary.merged.cache.entries} == {mine.problem, theirs.problem}
+    assert summary.merged.counts_in_words == "1 added, 1 unchanged"
 
 
 def test_what_was_recovered_counts_only_where_this_run_did_not_ask() -> None:
@@ -129,7 +129,7 @@ def test_what_was_recovered_counts_only_where_this_run_did_not_ask() -> None:
 
     summary = finished(beginning(), found, dumps=True)
 
-    assert [one.choice for one in summary.cache.entries] == [now.choice, other.choice]
+    assert [one.choice for one in summary.merged.cache.entries] == [now.choice, other.choice]
     assert summary.recovered == 1
     assert finished(beginning(), found).recovered == 0
 
@@ -147,31 +147,6 @@ def test_loaded_entries_that_the_dump_does_not_hold_are_named_by_device(capsys: 
     told = [line.text for line in terminal.section(summary, 0)]
     assert f"8 loaded entries are not in new.textproto: no test asked for them (1 for {GPU}; 7 for {OTHER})" in told
     assert len(json_report.to_mapping(summary)["left_out"]) == 8
-
-
-def test_a_dump_names_the_kernels_of_which_it_drops_what_another_suite_may_have_tuned() -> None:
-    ours, theirs = (entry(problem(f"k{n}"), source="ours", a=1.0) for n in range(5)), entry(problem("k0"), source="old")
-    held = [theirs, *(entry(problem(f"k{n}", M=m), source="old") for n in range(1, 5) for m in (1, 2))]
-    again = [*ours, *(entry(problem(f"k{n}", M=m), source="ours", a=1.0) for n in range(1, 5) for m in (1, 2))]
-
-    summary = finished(beginning(held=tuple(held)), collected(*map(searched, again)), dumps=True)
-
-    assert set(summary.replaced) == set(held)
-    told = "9 entries of other code or candidates were replaced: toy:k0, toy:k1, toy:k2 and 2 other kernels"
-    assert told in [line.text for line in terminal.section(summary, 0)]
-    assert len(json_report.to_mapping(summary)["replaced"]) == 9
-    for renderer in (markdown.to_markdown(summary), html.to_html(summary)):
-        assert told in renderer
-
-
-def test_what_a_row_tells_to_be_stale_is_not_told_again_when_it_is_replaced() -> None:
-    old, new = entry(problem(), source="old"), entry(problem(), source="new", a=1.0)
-    stale = collected(searched(new, Outcome.STALE))
-
-    assert finished(beginning(old, held=(old,)), stale, dumps=True).replaced == ()
-    assert finished(beginning(old), stale).replaced == ()
-    pruned = finished(beginning(held=(old,)), collected(searched(entry(problem(M=1)))), dumps=True, prune=True)
-    assert pruned.replaced == ()
 
 
 def rows(*outcomes: Outcome) -> tuple[Row, ...]:
@@ -256,7 +231,7 @@ def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_a
         ("gw2", searched(entry(problem(M=2), "b", b=2.0))),
         recovered=(searched(entry(problem(M=3), a=1.0)),),
         crashed=("gw3",),
-        facts=(replace(FACTS, worker="gw1", waited_s=1.5),),
+        waited_s={"gw1": 1.5},
     )
 
     summary = finished(beginning(old), found, dumps=True, tells=("another run tells",))

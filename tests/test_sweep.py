@@ -55,12 +55,11 @@ def test_what_is_no_seed_and_no_part_is_refused(text: str) -> None:
 
 
 def test_a_candidate_that_cannot_be_used_is_noted_and_the_next_ones_turn_comes() -> None:
-    first, second, _ = Sweep("7").sources(Notes(), problem(), lambda: candidates(3))
+    offers = Sweep("7").offers(Notes(), Lookup(problem()), lambda: candidates(3))
     order = Sweep("7").ordered(problem(), candidates(3))
 
-    offered = first.ask(Lookup(problem()))
-    rejected = first.rejected(Lookup(problem()), "does not compile")
-    answer = second.ask(rejected)
+    offered = next(offers)
+    answer = offers.send("does not compile")
 
     assert offered.entry == Entry(problem(), (), order[0], tuple(order))
     assert answer.entry is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_autotune.cache.merge import Merged
+from pytest_autotune.cache.merge import merge
 from pytest_autotune.cache.model import Cache, Device, Entry, Problem, Value
 from pytest_autotune.report.terminal import section
 from pytest_autotune.run.lookup import Outcome
@@ -30,7 +30,7 @@ def shown(summary: Result, verbosity: int = 0) -> list[str]:
 def test_a_dump_run_says_nothing_of_hits(verbosity: int) -> None:
     rows = (row(None, searches=(("", 0.0),)), row(Outcome.UNCACHEABLE, "lib.list", "M is a list"))
 
-    merged = Merged(Cache(tuple(Entry(one.problem) for one in rows)), counts={"added": 2})
+    merged = merge(Cache(), used=[Entry(one.problem) for one in rows])
     lines = shown(result(rows=rows, merged=merged, dump=DUMP), verbosity)
 
     assert lines[-1] == "1 problem tuned, 1 uncacheable; 2 entries written to cache.textproto: 2 added"

@@ -31,7 +31,7 @@ from triton.runtime import autotuner as autotuner_module
 from triton.runtime import driver
 
 from pytest_autotune.cache.model import Device, Entry, Value
-from pytest_autotune.run.lookup import Lookup, OnMiss, Refusal
+from pytest_autotune.run.lookup import Lookup, Refusal
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.internals.compiler import compiles_in_pools
 from pytest_autotune.workers.coordinator import Coordinator
@@ -741,7 +741,7 @@ def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, threads, without_colle
 
 
 def test_no_tensor_outlives_a_call_that_is_refused(run, absent_gpu, without_collector) -> None:
-    run((), on_miss=OnMiss.ERROR)
+    run((), on_miss="error")
     kernel = copy_kernel([config(16), config(32)])
 
     def refused() -> Any:

@@ -62,10 +62,9 @@ def raced(
 ) -> Any:
     """The verdict on a hit with this choice, where candidates take so long now; None where it is not raced."""
     entry = Entry(PROBLEMS[0], (), candidate(choice), tuple(kept))
-    lookups: list[Lookup] = []
     log, policy = Log(None, "main"), Policy(modes=(Verify(share, seconds),))
     index = EntryIndex.of([Cache((entry,))])
-    session = Session(policy, index, Coordinator(Locks(1.0)), lookups.append, log=log)
+    session = Session(policy, index, Coordinator(Locks(1.0)), log=log)
 
     def ready(some: Sequence[Candidate]) -> dict[Candidate, Runner]:
         numbers = {one: one.params[0].value for one in some}
@@ -76,7 +75,7 @@ def raced(
         given = {"ready": ready, **contest}
         tuning.race(lambda: Contest(candidates, make_clock=lambda: gpu, **given))  # type: ignore[arg-type]
         assert tuning.entry == entry
-    assert [lookup.outcome for lookup in lookups] == [Outcome.HIT]
+    assert [lookup.outcome for lookup in session.lookups] == [Outcome.HIT]
     told = [verdict for _, verdict in verdicts(Event.decode(line) for line in log.unwritten)]
     assert len(told) <= 1
     return told[0] if told else None

@@ -12,16 +12,13 @@ from itertools import groupby
 from operator import attrgetter
 
 from pytest_autotune.cache.codec.mapping import digests_of, known_digests
-from pytest_autotune.cache.diff import ChangeKind, diff
+from pytest_autotune.cache.diff import ChangeKind, Diff, diff
 from pytest_autotune.cache.model import Cache, Candidate, Digest, Entry, Identity, Problem, before_pruning
 from pytest_autotune.cache.ties import Measured, keeps, ranked
 
 #: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
 MOST_COMPILED = 64
 _LAST_GENERATION = 2**32 - 1
-
-
-_COUNTS = ("added", "changed", "unchanged", "removed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +36,22 @@ class Disagreement:
 class Merged:
     """The outcome of a merge.
 
-    :param counts: of entries, by what became of them, in the order in which they are told. A problem whose code
-        changed, or a kernel that was moved, is a changed one, too.
+    :param changes: what is different from what was there.
     :param best: of what was measured, the measurement that counts; the cache may keep an older choice all the same.
     """
 
     cache: Cache
     disagreements: tuple[Disagreement, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
+    changes: Diff = field(default_factory=lambda: Diff((), 0))
     best: Mapping[Identity, Entry] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts by what became of entries, in the order in which they are told; changed is what moved, too."""
+        kinds = Counter(change.kind for change in self.changes.changes)
+        added, removed = kinds[ChangeKind.ADDED], kinds[ChangeKind.REMOVED]
+        changed = kinds.total() - added - removed
+        return {"added": added, "changed": changed, "unchanged": self.changes.unchanged, "removed": removed}
 
     @property
     def counts_in_words(self) -> str:
@@ -109,14 +113,10 @@ def merge(
     digests = known_digests([*measured_now, *after.values()]) | known_digests(base.entries)
     entries = [_with_digests(entry, digests) for entry in sorted(after.values(), key=attrgetter("sort_key"))]
     cache = replace(base, entries=tuple(entries))
-    found = diff(base, cache)
-    kinds = Counter(change.kind for change in found.changes)
-    added, removed = kinds[ChangeKind.ADDED], kinds[ChangeKind.REMOVED]
-    changed = len(found.changes) - added - removed
     return Merged(
         cache,
         tuple(filter(None, map(_disagreement, rivals.values()))),
-        dict(zip(_COUNTS, (added, changed, found.unchanged, removed), strict=True)),
+        diff(base, cache),
         best={identity: measurements[0].entry for identity, measurements in rivals.items()},
     )
 

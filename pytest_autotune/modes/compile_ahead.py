@@ -8,13 +8,13 @@ test.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from pytest_autotune import devices
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.run.mode import Beside, Job, Mode, Section
+from pytest_autotune.run.mode import Job, Mode, Section
 from pytest_autotune.run.result import Result
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
@@ -42,17 +42,17 @@ class CompileAhead(Mode):
         self._seconds: list[float] = []
         self._failures: list[str] = []
 
-    def collected(self, session: Session, beside: Beside) -> None:
-        usable = cores(devices.cpu().multiprocessors) // beside.processes
-        threads = min(max(usable - 1, self._always), MOST_THREADS)
-        if session.index is None or beside.folder is None or not threads or in_distributed_run():
+    def collected(
+        self, session: Session, folder: Path | None, processes: int, jobs: Callable[[], Sequence[Job]]
+    ) -> None:
+        threads = min(max(cores(devices.cpu().multiprocessors) // processes - 1, self._always), MOST_THREADS)
+        if session.index is None or folder is None or not threads or in_distributed_run():
             return
-        jobs = beside.jobs()
-        if not jobs:
+        if not (found := jobs()):
             return
-        session.compile_in(beside.folder)
-        self._pool = CompilePool(min(threads, len(jobs))).__enter__()
-        for job in jobs:
+        session.coordinator.compile_in(folder)
+        self._pool = CompilePool(min(threads, len(found))).__enter__()
+        for job in found:
             self._pool.submit(self._do, job)
 
     def _do(self, job: Job) -> None:

@@ -64,7 +64,8 @@ class Problems(Mode):
         uncovered.sort(key=lambda one: (-wanted[one], str(one)))
         found = [_finding(one, wanted[one], tests[one.tuner, one.kernel]) for one in uncovered]
         missing = f": {len(found)} not covered by the suite" if found else ", all covered"
-        so_far = f" (this run was not complete: {result.incomplete})" if found and result.incomplete else ""
+        why = result.collected.incomplete
+        so_far = f" (this run was not complete: {why})" if found and why else ""
         line = f"{counted(len(wanted), 'problem')} of production{missing}{so_far}"
         data = [{"problem": one.problem, "nearest_test": one.test, "reason": one.what} for one in found]
         return Section(self.name, str(self), (line,), tuple(found), data={"uncovered": data})

@@ -20,7 +20,7 @@ from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.mode import Finding, Mode, Section
 from pytest_autotune.run.result import Result
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.sources import Answer, Source
+from pytest_autotune.run.sources import Answer, Answers
 from pytest_autotune.workers.events import Event
 
 #: The kind of event that tells what a test that failed ran with.
@@ -66,17 +66,20 @@ class Sweep(Mode):
             first = (self.part - 1) * max(number, self.parts) // self.parts % number
         return [distinct[encoded] for encoded in ranked[first:] + ranked[:first]]
 
-    def sources(
-        self, session: Session, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
-    ) -> Sequence[Source]:
-        """One for each candidate; where the tuner cannot use it, the next one has the next."""
+    def offers(self, session: Session, lookup: Lookup, candidates: Callable[[], Iterable[Candidate]] | None) -> Answers:
+        """Each candidate; where the tuner cannot use it, the next one."""
+        problem, fingerprint = lookup.identity
         if candidates is None:
             session.note(f"{problem.tuner} does not say what its candidates are: in a sweep, too, it chose by itself")
-            return ()
+            return
+        ordered: list[Candidate] = []
         with session.guard(problem.tuner, "candidates()"):
-            ordered, refused = self.ordered(problem, candidates()), dict[int, str]()
-            return [Swept(ordered, number, refused) for number in range(len(ordered))]
-        return ()
+            ordered = self.ordered(problem, candidates())
+        noted = list(ordered)
+        for number, candidate in enumerate(ordered):
+            entry = Entry(problem, fingerprint, candidate, tuple(noted))
+            reason = yield Answer(replace(lookup, entry=entry), entry)
+            noted[number] = replace(candidate, failed=reason)
 
     def begin_test(self) -> None:
         self.ran_with.clear()
@@ -139,32 +142,6 @@ def parse(text: str) -> Sweep:
 def make(sweep: Sweep) -> Sweep:
     """The mode, by its option."""
     return sweep
-
-
-class Swept(Source):
-    """One candidate of a sweep.
-
-    :param candidates: all of them, in the order of the sweep.
-    :param number: of this source's among them.
-    :param refused: why those before it could not be used, by number; shared by the sources of one lookup.
-    """
-
-    def __init__(self, candidates: Sequence[Candidate], number: int, refused: dict[int, str]) -> None:
-        self._candidates = candidates
-        self._number = number
-        self._refused = refused
-
-    def ask(self, lookup: Lookup) -> Answer:
-        noted = tuple(
-            replace(candidate, failed=self._refused.get(number, ""))
-            for number, candidate in enumerate(self._candidates)
-        )
-        entry = Entry(lookup.problem, lookup.fingerprint, self._candidates[self._number], noted)
-        return Answer(replace(lookup, entry=entry), entry)
-
-    def rejected(self, lookup: Lookup, reason: str) -> Lookup:
-        self._refused[self._number] = reason
-        return lookup
 
 
 def _finding(problem: str, candidate: Candidate, test: str) -> Finding:

@@ -31,6 +31,7 @@ from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.launching import Result as Launched
 from pytest_autotune.tuners.measuring.race import Contest, Limits, OwnRace, Race, Raced
 from pytest_autotune.tuners.shared.candidates import error_line, rounded_us
+from pytest_autotune.workers.coordinator import Claim
 from pytest_autotune.workers.events import RACED, Event, race_of
 from pytest_autotune.workers.locks import in_distributed_run
 
@@ -160,8 +161,9 @@ class Verify(Mode):
             session.append(Verdict(why).event(lookup))
             return
         assert not isinstance(brought, str)
-        with session.claimed(race_of(lookup.identity)) as is_mine:
-            if not is_mine:  # another worker races it, or has
+        claiming = session.coordinator.claim(race_of(lookup.identity), wait=False)
+        with session.guarded(lookup.problem.tuner, claiming, Claim()) as claim:
+            if not claim.is_mine:  # another worker races it, or has
                 return
             started = time.perf_counter()
             verdict = self._verdict(tuning, brought)
@@ -256,7 +258,7 @@ class Verify(Mode):
             if late:
                 late_choices = counted(late, "choice")
                 failure = f"not one of {late_choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
-            elif result.is_empty:
+            elif result.loaded and not result.entries:
                 failure = "no entry is loaded, so no choice was raced (add some with --autotune-update)"
             else:
                 why = "not one was raced" if result.is_judged else "nothing was loaded"

@@ -43,7 +43,7 @@ def findings(result: Result, *, each: bool = False) -> list[Finding]:
     found += _folded("UNUSED", _unused(result), each=each, fails=_fails_on_unused(result))
     found += result.findings
     behind = "tuned behind pytest-autotune's back; neither loaded nor dumped"
-    found += [Finding("UNTRACKED", one, behind, fails=bool(result.gate.failure)) for one in result.untracked]
+    found += [Finding("UNTRACKED", one, behind, fails=bool(result.gate.failure)) for one in result.collected.untracked]
     return found
 
 
@@ -54,7 +54,7 @@ def not_covered(result: Result, rows: Sequence[Row], *, each: bool = False) -> I
     """
     drawn = set(result.drawn)
     for outcome in _ORDER:
-        fails = bool(result.gate.failure) or outcome in result.request.refused
+        fails = bool(result.gate.failure) or result.request.policy.is_error(outcome)
         found = [row for row in rows if row.outcome is outcome]
         yield from _folded(outcome.value.upper(), found, each=each, fails=fails, drawn=drawn)
 
@@ -65,7 +65,7 @@ def _without_entries(result: Result, tuner: str, rows: Sequence[Row]) -> Finding
     others = sorted(map(str, result.covered.get(tuner, ())))
     has = f"; those for {', '.join(others)} do not hold here" if others else ""
     what = f"no entries for {rows[0].problem.device}{has}"
-    fails = bool(result.gate.failure) or any(row.outcome in result.request.refused for row in rows)
+    fails = bool(result.gate.failure) or any(result.request.policy.is_error(row.outcome) for row in rows)
     return Finding(word, f"{len(rows)} problems of {tuner}", what, fails=fails, count=len(rows))
 
 

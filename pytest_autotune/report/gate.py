@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.model import is_named, library_of
+from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Gate, Result
 
@@ -45,7 +45,7 @@ def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unl
     :param unloaded: what is wrong with judging a run that loads nothing; nothing is where a test has loaded something.
     """
     # Where each miss fails its test, a run without one is judged by that as well.
-    refuses = Outcome.MISS in result.request.refused and not result.request.updates
+    refuses = result.request.policy.is_error(Outcome.MISS) and not result.request.updates
     judged = ["misses"] if limit is not None or refuses else []
     judged += ["unused entries"] if fail_on_unused else []
     why_not = ""
@@ -61,8 +61,8 @@ def judge(result: Result, limit: Limit | None, fail_on_unused: bool = False, unl
         gate = replace(gate, skipped=f"autotune cache {' and '.join(judged)} not judged: {why_not}")
     elif judged:
         failures += [(_misses(result, limit) if limit is not None else "") or asked_nothing(result)]
-        if fail_on_unused and result.incomplete:
-            gate = replace(gate, skipped=f"unused autotune cache entries not judged: {result.incomplete}")
+        if fail_on_unused and result.collected.incomplete:
+            gate = replace(gate, skipped=f"unused autotune cache entries not judged: {result.collected.incomplete}")
         elif fail_on_unused and result.unused:
             failures += [f"{_entries_were(len(result.unused))} loaded and not asked for (--autotune-fail-on-unused)"]
     if any(failures):
@@ -77,25 +77,17 @@ def asked_nothing(result: Result) -> str:
 
     Skipped tests are no excuse: where a GPU is lost, every test of it is skipped, and the gate would be green for ever.
     """
-    if result.problems or not result.loaded or (result.incomplete and not result.collected.only_skipped):
+    if result.problems or not result.loaded or (result.collected.incomplete and not result.collected.only_skipped):
         return ""
-    left_out = sorted(name for name in result.covered if not is_named(name, result.request.tuners))
-    leaves = (
-        f"{result.request.tuners_named_by} leaves out {', '.join(left_out)}"
-        if result.request.tuners and left_out
-        else ""
-    )
-    ignores = f"autotune_ignore (ini) leaves out {result.ignored}" if result.ignored else ""
-    disabled = result.collected.disabled
-    marked = f"autotune_cache(enabled=False) leaves out {counted(disabled, 'test')}" if disabled else ""
-    why = "; ".join(filter(None, [leaves, ignores, marked, result.incomplete]))
-    return f"{_entries_were(result.unasked)} loaded and not one was asked for{f' ({why})' if why else ''}"
+    leaves = f"{' or '.join(result.bypassing)} may leave them out" if result.bypassing else ""
+    why = "; ".join(filter(None, [leaves, result.collected.incomplete]))
+    return f"{_entries_were(result.entries)} loaded and not one was asked for{f' ({why})' if why else ''}"
 
 
 def _misses(result: Result, limit: Limit) -> str:
     # Who loads a tuner's entries wants it hooked; else the gate would pass for want of lookups.
-    wanted = {library_of(name) for name in result.request.tuners or result.covered}
-    if unhooked := [tuner for tuner, _ in result.unhooked if library_of(tuner) in wanted]:
+    wanted = {library_of(name) for name in result.request.policy.tuners or result.covered}
+    if unhooked := [tuner for tuner, _ in result.collected.unhooked if library_of(tuner) in wanted]:
         return f"requested tuner could not be hooked: {', '.join(unhooked)}"
     if result.without_adapter:
         return f"entries are loaded, and no adapter is installed for {', '.join(result.without_adapter)}"

@@ -37,7 +37,7 @@ def _update(result: Result, has_missed: bool) -> Iterator[str]:
         prune = f"{update}=prune"
     elif dump is not None and (update or is_dumped):
         prune = f"--autotune-load={dump.path} --autotune-update=prune"
-    has_no_entries = bool(result.is_empty and result.failures)
+    has_no_entries = bool(result.loaded and not result.entries and result.failures)
     begin, too = ("Re-run" if update else "Run"), ""
     if update and (has_missed or (not is_dumped and (result.moved or has_no_entries))):
         yield f"Re-run{_on(result)} with {update} to update the cache."
@@ -54,8 +54,8 @@ def _on(result: Result) -> str:
 
 
 def _go_without(result: Result) -> Iterator[str]:
-    wanted = {library_of(name) for name in result.request.tuners or result.covered}
-    missing = wanted & {library_of(tuner) for tuner, _ in result.unhooked}
+    wanted = {library_of(name) for name in result.request.policy.tuners or result.covered}
+    missing = wanted & {library_of(tuner) for tuner, _ in result.collected.unhooked}
     if missing and result.gate.failure:
         others = ",".join(sorted(wanted - missing))
         without = f"; --autotune-tuners={others} goes on without" if others else ""
@@ -67,7 +67,7 @@ def _bypass(result: Result) -> Iterator[str]:
         return
     rows = [row for row in result.rows if row.outcome is Outcome.UNCACHEABLE]
     uncacheable = [f"{row.problem.library}:{row.problem.kernel}" for row in rows]
-    untracked = [kernel.partition(" ")[0] for kernel in result.untracked]
+    untracked = [kernel.partition(" ")[0] for kernel in result.collected.untracked]
     unrecorded = [f"{row.problem.library}:{row.problem.kernel}" for row in result.rows if row.unrecorded]
     if kernels := sorted({*uncacheable, *untracked, *unrecorded}):
         found = {"uncacheable": uncacheable, "untracked": untracked, "not recorded": unrecorded}

@@ -14,7 +14,7 @@ from pytest_autotune.run.result import Dump, Result
 from pytest_autotune.run.rows import Row
 
 #: Lists of entries, of which the problems are told.
-_ENTRIES = ("unused", "left_out", "replaced")
+_ENTRIES = ("unused", "left_out")
 #: Of a row.
 _AS_THEY_ARE = (
     "label", "reason", "moved_from", "tuned", "failed", "unrecorded", "fallback", "disturbed", "tuning_seconds",
@@ -30,8 +30,8 @@ def to_mapping(result: Result) -> dict[str, Any]:
     """The result as plain values, in the order of the documented schema."""
     return {
         "format_version": 1,
-        "complete": not result.incomplete,
-        "incomplete_reason": result.incomplete,
+        "complete": not result.collected.incomplete,
+        "incomplete_reason": result.collected.incomplete,
         "counts": result.counts,
         "tuning_seconds": result.tuning_seconds,
         "saved_seconds": result.saved_seconds,
@@ -47,7 +47,7 @@ def to_mapping(result: Result) -> dict[str, Any]:
         "errors": list(result.errors),
         "lookups": [_lookup(result, row) for row in result.rows],
         **{name: [problem_mapping(entry.problem) for entry in getattr(result, name)] for name in _ENTRIES},
-        "untracked": list(result.untracked),
+        "untracked": list(result.collected.untracked),
         "disagreements": len(result.merged.disagreements),
         "conflicts": [_conflict(disagreement) for disagreement in result.merged.disagreements],
         "crashed": list(result.collected.crashed),
@@ -62,7 +62,7 @@ def to_mapping(result: Result) -> dict[str, Any]:
             for (device, other), problems in result.aliases.items()
         ],
         "update": result.request.update,
-        "notes": list(result.notes),
+        "notes": list(result.collected.notes),
         "changes": [_change(change) for change in result.changes.changes],
         "places": {test: {"file": place.path, "line": place.line} for test, place in result.places.items()},
         **{key: value for section in result.sections for key, value in section.data.items()},

@@ -75,7 +75,7 @@ def _tables(result: Result) -> Iterator[str]:
     for title, found in titled.items():
         head = ["", "test", "problem", "why"]
         yield from _part(title, head, found, _found, size=lambda one: one.count)
-    title = f"Different from {'the loaded cache' if result.loaded else 'what the file held'}"
+    title = f"Different from {'what the file held' if result.dump else 'the loaded cache'}"
     yield from _part(title, ["", "problem", "choice", "time"], result.changes.changes, _change)
     head = ["", "problems", "time"]
     yield from _part("Time of tuning by kernel", head, by_kernel(result), _cost)

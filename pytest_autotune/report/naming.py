@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pytest_autotune.cache.counted import counted, duration
@@ -80,14 +79,6 @@ def noun(number: int, word: str, more: str = "") -> str:
 def process(worker: str) -> str:
     """A process by the name of its worker, which is empty for the only one of a run."""
     return worker or "main"
-
-
-def replaced(entries: Iterable[Entry]) -> str:
-    """What a dump has replaced without a row that tells of it; a suite that shares the cache may need it."""
-    names = Counter(f"{entry.problem.library}:{entry.problem.kernel}" for entry in entries)
-    of = "of other code or candidates"
-    were = counted(names.total(), f"entry {of} was", f"entries {of} were")
-    return f"{were} replaced: {some_of(list(names))}"
 
 
 def some_of(kernels: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import findings
 from pytest_autotune.report.hints import hints
-from pytest_autotune.report.naming import disagreed, noun, replaced
+from pytest_autotune.report.naming import disagreed, noun
 from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Result
 
@@ -55,8 +55,9 @@ def section(result: Result, verbosity: int) -> list[Line]:
         return [*lines, *errors]
     lines += [note for note in _notes(result, verbosity) if note not in lines]
     nothing_judged = result.gate.limit and not result.problems
-    is_bad = result.misses or result.unused or result.unhooked or result.notes or result.gate.failure
-    has_more = bool(not is_quiet or is_bad or nothing_judged or result.counts["unrecorded"])
+    is_bad = result.misses or result.unused or result.gate.failure or result.counts["unrecorded"]
+    is_noted = result.collected.unhooked or result.collected.notes
+    has_more = bool(not is_quiet or is_bad or is_noted or nothing_judged)
     lines += [*settled(result, with_counts=has_more), *(() if is_quiet else _modes(result)), *errors]
     lines += map(Line, hints(result) if has_more else ())
     return [*lines, *(Line(gate.skipped) for gate in (result.gate, *result.gates_of_modes) if gate.skipped)]
@@ -93,14 +94,14 @@ def _crashes(result: Result) -> Iterator[Line]:
 
 
 def _unhooked(result: Result) -> Iterator[Line]:
-    for tuner, reason in result.unhooked:
+    for tuner, reason in result.collected.unhooked:
         yield Line(f"{tuner} was bypassed: {reason}", color="yellow")
 
 
 def _noted(result: Result) -> Iterator[Line]:
     for tuner in result.without_adapter:
         yield Line(f"{tuner}: entries are loaded, and no adapter for it is installed", color="yellow")
-    for note in result.notes:
+    for note in result.collected.notes:
         yield Line(note, color="yellow")
 
 
@@ -116,10 +117,10 @@ def _notes(result: Result, verbosity: int) -> Iterator[Line]:
         for worker, seconds in result.collected.waited_s.items():
             if seconds >= 0.1:
                 yield Line(f"{worker} waited {seconds:.1f}s for other workers' tunings")
-    if result.incomplete and result.request.prune:
-        yield Line(f"nothing was pruned, the run was not complete: {result.incomplete}", color="yellow")
-    elif result.incomplete and verbosity > 0 and (result.loaded or result.dump):
-        yield Line(f"unused entries not checked: {result.incomplete}")
+    if result.collected.incomplete and result.request.prune:
+        yield Line(f"nothing was pruned, the run was not complete: {result.collected.incomplete}", color="yellow")
+    elif result.collected.incomplete and verbosity > 0 and (result.loaded or result.dump):
+        yield Line(f"unused entries not checked: {result.collected.incomplete}")
     for mode in result.sections:
         yield from map(Line, [*(mode.notes if verbosity >= 0 else ()), *(mode.details if verbosity > 0 else ())])
 
@@ -139,8 +140,6 @@ def _of_entries(result: Result) -> Iterator[Line]:
         are = counted(len(result.left_out), "loaded entry is", "loaded entries are")
         them = "it" if len(result.left_out) == 1 else "them"
         yield Line(f"{are} not in {result.dump.path}: no test asked for {them} ({devices})")
-    if result.replaced:
-        yield Line(replaced(result.replaced), color="yellow")
     if result.merged.disagreements:
         several = counted(len(result.merged.disagreements), "problem")
         yield Line(f"{several} tuned more than once with different choices")
@@ -156,7 +155,7 @@ def verdict(result: Result) -> tuple[str, str]:
     """Whether the run is ``"passed"``, ``"failed"`` or ``"unjudged"``, and what is to be read first."""
     if result.failures:
         return "failed", "; ".join(result.failures)
-    if result.gate.skipped and not (result.dump is not None and result.dump.written):
+    if result.gate.skipped and not (result.dump is not None and result.dump.written_to):
         return "unjudged", result.gate.skipped
     if result.gate.limit and not result.gate.skipped:
         return "passed", f"within the limit of {result.gate.limit} misses"
@@ -169,7 +168,7 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     yield from (("Device", str(device)) for device in result.devices)
     yield from (("Loaded", f"{path} ({counted(entries, 'entry')})") for path, entries in result.loaded)
     dump, merged = result.dump, result.merged
-    if dump is not None and dump.written:
+    if dump is not None and dump.written_to:
         changed = f": {merged.counts_in_words}" if merged.counts_in_words else ""
         yield "Written", f"{dump.written_to} ({counted(len(merged.cache.entries), 'entry')}{changed})"
     yield from (("Versions", str(one)) for one in sorted(set(result.collected.versions.values()), key=str) if one)
@@ -177,8 +176,8 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
         if mode.lines:
             name = mode.name.replace("_", " ").capitalize()
             yield name, "; ".join(filter(None, [mode.about, *mode.lines]))
-    if result.incomplete:
-        yield "Not complete", result.incomplete
+    if result.collected.incomplete:
+        yield "Not complete", result.collected.incomplete
 
 
 def settled(result: Result, *, with_counts: bool = True) -> Iterator[Line]:
@@ -211,7 +210,7 @@ def _counts(result: Result) -> str:
 
     if result.is_judged and not result.problems:
         parts = [_no_lookups(result)]
-        parts += [f"{counted(result.unasked, 'entry')} loaded for nothing"] if result.unasked else []
+        parts += [f"{counted(result.entries, 'entry')} loaded for nothing"] if result.entries else []
         return "; ".join(parts)
     number = result.counts["tuned"]
     tuned = [f"{number if result.is_judged else counted(number, 'problem')} tuned"] if number else []
@@ -230,7 +229,7 @@ def _counts(result: Result) -> str:
 def _no_lookups(result: Result) -> str:
     if result.without_adapter:
         return f"no lookups: no adapter is installed for {' and '.join(result.without_adapter)}"
-    alone = sorted({tuner for tuner, _ in result.unhooked})
+    alone = sorted({tuner for tuner, _ in result.collected.unhooked})
     if alone:
         return f"no lookups: {' and '.join(alone)} bypassed"
     leaves_out = " or ".join(result.bypassing)
@@ -249,7 +248,7 @@ def _dump(result: Result) -> tuple[str, bool]:
         return f"{dump.path} {dump.beside}", True
     if not dump.written_to:
         # Who asked, was bypassed or tuned elsewhere has tuned all the same.
-        what = "recorded" if result.problems or result.unhooked else "tuned"
+        what = "recorded" if result.problems or result.collected.unhooked else "tuned"
         return f"nothing was {what}: {dump.path} was not written", True
     if not dump.rewritten:
         is_left = result.request.new_only or result.to_update or result.counts["unrecorded"] or not result.problems

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.run.collected import Collected, collect
+from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.result import Dump, Request, Result
 from pytest_autotune.run.settle import Beginning, settle
-from pytest_autotune.workers.events import Log, events_in
+from pytest_autotune.workers.events import TUNED, Log, events_in
 
 
 def dump(
@@ -23,27 +24,22 @@ def dump(
     :param given: the option that named the location.
     :param log: keeps, for the next run, what is in no file where the dump cannot be written.
     """
-    nothing = Cache()
     request = replace(request, shared=bool(location.url))
-    result: Result | None = None
-    if not beginning.held.entries:
-        result = settle(beginning, collected, nothing, request)
-        if not result.cache.entries:
-            return result.dumped(Dump(str(location)))
+    result = settle(beginning, collected, beginning.held, request)
+    if not (beginning.held.entries or result.merged.cache.entries):
+        return result.dumped(Dump(str(location)))
 
     def change(now: Cache) -> Cache:
         nonlocal result
-        if result is None or now != nothing:
+        if now != beginning.held:
             result = settle(beginning, collected, now, request)
-        return result.cache
+        return result.merged.cache
 
     try:
         updated = stores.update(location, change, removing=request.prune)
     except CacheError as error:
         message = f"{given}: {error}; {_keep_for_next_run(log, collected)}"
-        result = result or settle(beginning, collected, beginning.held, request)
         return result.dumped(Dump(str(location), error=message))
-    assert result is not None, "a store that is updated asks for the change"
     return result.dumped(Dump(str(location), updated.written_to, updated.changed, beside=updated.beside))
 
 
@@ -60,18 +56,17 @@ def dump_for_tests(
     results = []
     for name in sorted({lookup.cache for _, lookup in collected.lookups if lookup.cache}):
         location = place(name)
-        try:
+        held = set()
+        with suppress(CacheError):  # said when it is to be written
             held = {entry.identity for entry in stores.read(location, missing_ok=True).entries}
-        except CacheError:  # said when it is to be written
-            held = set()
         lookups = tuple(
-            (process, lookup)
+            (process, replace(lookup, cache=""))
             for process, lookup in collected.lookups
             if lookup.cache == name
             and (not held or lookup.searched or (lookup.entry is not None and lookup.entry.identity in held))
         )
         if lookups and (request.updates or not held):
-            recovered = tuple(lookup for lookup in collected.recovered if lookup.cache == name)
+            recovered = tuple(replace(one, cache="") for one in collected.recovered if one.cache == name)
             part = replace(collected, lookups=lookups, recovered=recovered)
             asked = replace(request, dumps=True, updates=False, prune=False)
             results.append(dump(location, given, Beginning(), part, asked, log))
@@ -85,15 +80,9 @@ def _keep_for_next_run(log: Log, collected: Collected) -> str:
         return "nothing was tuned"
     if log.folder is not None:
         log.save()
-    lost = {
-        lookup.entry
-        for _, lookup in collect(events_in(("", line) for line in log.unwritten)[0]).lookups
-        if lookup.tuned
-    } & wanted
-    why = f"the log cannot be written: {log.error}" if log.error else "no log can be kept"
+    unwritten = events_in(("", line) for line in log.unwritten)[0]
+    lost = {event.entry for _, event in unwritten if event.kind == TUNED} & wanted
     if not lost:
         return "what was tuned is kept for the next run with this dump path"
-    if lost == wanted:
-        return f"what was tuned is lost ({why})"
-    kept = len(wanted) - len(lost)
-    return f"{kept} of {len(wanted)} tunings are kept for the next run with this dump path, the rest is lost ({why})"
+    why = f"the log cannot be written: {log.error}" if log.error else "no log can be kept"
+    return f"{len(lost)} of {len(wanted)} tunings are lost ({why}); the next run with this dump path has the rest"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from pytest_autotune.cache.model import Entry, Identity, Problem, Value, library_of
-from pytest_autotune.workers.events import FAILED, TUNED, Event
+from pytest_autotune.cache.model import Entry, Identity, Problem, Value
+from pytest_autotune.workers.events import TUNED, Event
 
 if TYPE_CHECKING:
     from pytest_autotune.run.mode import Mode
@@ -19,7 +18,7 @@ NO_ENTRY = "no entry"
 
 
 class Outcome(str, Enum):
-    """The outcome of one lookup, as reports spell it."""
+    """The outcome of one lookup, as reports spell it; where processes met several of one problem, the last of these."""
 
     HIT = "hit"
     MISS = "miss"
@@ -27,20 +26,11 @@ class Outcome(str, Enum):
     STALE = "stale"
     UNCACHEABLE = "uncacheable"
 
-    @property
-    def badness(self) -> int:
-        """Where processes met different outcomes of one problem, the worst is reported."""
-        return list(Outcome).index(self)
 
-
-#: What a lookup is in a run that loaded nothing, and in which nothing was searched.
+#: The kind of event of a lookup for which nothing was searched in its process.
 _ASKED = "asked"
-_KINDS = frozenset({TUNED, FAILED, _ASKED, *(outcome.value for outcome in Outcome)})
 #: The fields that an event holds beside what was asked, entry and test.
-_DATA = (
-    "outcome", "reason", "label", "shared", "disturbed", "alias", "fallback", "inside", "failed",
-    "unrecorded", "cache",
-)  # fmt: skip
+_DATA = ("outcome", "reason", "label", "shared", "disturbed", "fallback", "inside", "failed", "unrecorded", "cache")
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,13 +44,12 @@ class Lookup:
     :param tuned: a search took place in this process.
     :param shared: the choice came from another worker's tuning in this run.
     :param disturbed: something else may have run on the device while it was measured.
-    :param fallback: what was used in place of a tuning, of which there was none: ``"first"``, the first candidate, or
-        ``"nearest"``, the choice of the nearest entry; else empty.
+    :param fallback: what was used in place of a tuning, of which there was none: ``"first"``, the first candidate,
+        ``"nearest"``, the choice of the nearest entry, or ``"stale"``, that of its own stale one; else empty.
     :param inside: the tuning, as ``tuner:kernel``, by which it was asked for; of several inside each other the first.
     :param failed: what a search recorded is that no candidate can be used.
     :param unrecorded: why a search came to nothing that could be recorded; empty where there was none, or it did.
     :param cache: that its test loads for itself, as it is typed on the command line; empty where it loads none.
-    :param saved_seconds: the tuning that a hit made unnecessary, in seconds.
     """
 
     problem: Problem
@@ -73,7 +62,6 @@ class Lookup:
     tuned: bool = False
     shared: bool = False
     disturbed: bool = False
-    alias: str = ""
     fallback: str = ""
     inside: str = ""
     failed: bool = False
@@ -88,9 +76,8 @@ class Lookup:
     @property
     def event(self) -> Event:
         """The lookup as it is written down."""
-        kind = FAILED if self.failed and self.tuned else TUNED if self.tuned else self.outcome or _ASKED
         data = {name: value for name in _DATA if (value := getattr(self, name))}
-        return Event(str(getattr(kind, "value", kind)), self.identity, self.entry, self.test, data)
+        return Event(TUNED if self.tuned else _ASKED, self.identity, self.entry, self.test, data)
 
     @staticmethod
     def of(event: Event) -> Lookup | None:
@@ -98,14 +85,13 @@ class Lookup:
 
         :raises ValueError: for an event that only looks like a lookup.
         """
-        if event.asked is None or event.kind not in _KINDS:
+        if event.asked is None or event.kind not in (TUNED, _ASKED):
             return None
         try:
             data = dict(event.data)
             if (outcome := data.pop("outcome", None)) is not None:
                 data["outcome"] = Outcome(outcome)
-            tuned = event.kind in (TUNED, FAILED)
-            return Lookup(*event.asked, entry=event.entry, test=event.test, tuned=tuned, **data)
+            return Lookup(*event.asked, entry=event.entry, test=event.test, tuned=event.kind == TUNED, **data)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a lookup: {error}") from None
 
@@ -126,38 +112,9 @@ class Lookup:
             return None
         return self.entry
 
-    @property
-    def saved_seconds(self) -> float:
-        if self.entry is None or self.entry.every_failed or self.outcome is not Outcome.HIT or self.tuned:
-            return 0.0
-        return self.entry.tuning_seconds
-
-
-class OnMiss(str, Enum):
-    """What becomes of a problem that the loaded caches do not cover, as options spell it."""
-
-    TUNE = "tune"
-    FIRST = "first"
-    NEAREST = "nearest"
-    ERROR = "error"
-
-
-class OnStale(str, Enum):
-    """What becomes of a stale problem, as options spell it."""
-
-    TUNE = "tune"
-    USE = "use"
-    ERROR = "error"
-
 
 class Refusal(LookupError):
     """A lookup that the policy calls an error; no guard holds it back."""
-
-
-def is_ignored(tuner: str, kernel: str, globs: Iterable[str]) -> bool:
-    """Whether globs of ``tuner:kernel`` bypass a kernel."""
-    names = {f"{tuner}:{kernel}", f"{library_of(tuner)}:{kernel}"}
-    return any(fnmatchcase(name, glob) for name in names for glob in globs)
 
 
 @dataclass(frozen=True)
@@ -165,8 +122,8 @@ class Policy:
     """What a run does with its lookups.
 
     :param dumping: what is chosen will be written down, so every search must be a real one.
-    :param on_miss: applies to every outcome but a hit.
-    :param on_stale: applies to stale problems, beside ``on_miss``.
+    :param on_miss: ``"tune"``, ``"first"``, ``"nearest"`` or ``"error"``; applies to every outcome but a hit.
+    :param on_stale: ``"tune"``, ``"use"`` or ``"error"``; applies to stale problems, beside ``on_miss``.
     :param tuners: the tuners to act on, each with those below it; None for all.
     :param ignore: globs of ``tuner:kernel`` that are bypassed.
     :param aliases: device name -> name of a device whose entries it may use.
@@ -176,8 +133,8 @@ class Policy:
     """
 
     dumping: bool = False
-    on_miss: OnMiss = OnMiss.TUNE
-    on_stale: OnStale = OnStale.TUNE
+    on_miss: str = "tune"
+    on_stale: str = "tune"
     tuners: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -190,13 +147,8 @@ class Policy:
         """Whether a mode gives candidates in place of searches, so that every test asks anew."""
         return any(mode.picks for mode in self.modes)
 
-    @property
-    def wants_no_tuning(self) -> bool:
-        """Whether something is to stand in for a tuning."""
-        return self.on_miss == OnMiss.FIRST or self.on_miss == OnMiss.NEAREST
-
     def is_error(self, outcome: Outcome | None) -> bool:
         """Whether a problem with this outcome is an error, where no entry is used for it all the same."""
         if outcome is None or outcome is Outcome.HIT:
             return False
-        return self.on_miss == OnMiss.ERROR or (outcome is Outcome.STALE and self.on_stale == OnStale.ERROR)
+        return self.on_miss == "error" or (outcome is Outcome.STALE and self.on_stale == "error")

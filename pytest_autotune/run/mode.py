@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_autotune.run.result import Gate, Result
     from pytest_autotune.run.session import Session
-    from pytest_autotune.run.sources import Source
+    from pytest_autotune.run.sources import Answers
     from pytest_autotune.run.tuning import Tuning
 
 #: What can be done beside the tests, in a thread: returns whether there was anything to do.
@@ -100,25 +100,11 @@ class Suite:
     is_part: bool
 
 
-@dataclass(frozen=True)
-class Beside:
-    """What there is for doing something beside the tests.
-
-    :param folder: the run's own, the same for all its processes on this machine; None where there is none.
-    :param processes: how many of them run tests here.
-    :param jobs: gives what the tuners can do, what the tests need first in front.
-    """
-
-    folder: Path | None
-    processes: int
-    jobs: Callable[[], Sequence[Job]]
-
-
 class Mode:
     """A mode in one process. What is not overridden does nothing.
 
     In a process that runs tests: :meth:`collected`, once; for each test :meth:`begin_test`, for each lookup in it
-    :meth:`sources`, or where a loaded choice is a hit :meth:`has_turn` and :meth:`race`, then :meth:`used`, and
+    :meth:`offers`, or where a loaded choice is a hit :meth:`has_turn` and :meth:`race`, then :meth:`used`, and
     :meth:`test_failed` where it fails; :meth:`end` after the last one. Where the run comes together, with the events of
     all processes: :meth:`replacing`, perhaps more than once, and :meth:`section` when all else is settled and judged.
 
@@ -139,17 +125,22 @@ class Mode:
     def __str__(self) -> str:
         return ""
 
-    def collected(self, session: Session, beside: Beside) -> None:
-        """The tests are known, and none has begun."""
+    def collected(
+        self, session: Session, folder: Path | None, processes: int, jobs: Callable[[], Sequence[Job]]
+    ) -> None:
+        """The tests are known, and none has begun.
+
+        :param folder: the run's own, the same for all its processes on this machine; None where there is none.
+        :param processes: how many of them run tests here.
+        :param jobs: gives what the tuners can do beside the tests, what those need first in front.
+        """
 
     def begin_test(self) -> None:
         """A test begins."""
 
-    def sources(
-        self, session: Session, problem: Problem, candidates: Callable[[], Iterable[Candidate]] | None
-    ) -> Sequence[Source]:
-        """Where the choice for a lookup comes from, where the mode picks candidates."""
-        return ()
+    def offers(self, session: Session, lookup: Lookup, candidates: Callable[[], Iterable[Candidate]] | None) -> Answers:
+        """What a tuner is to use one after another, where the mode picks candidates; sent back is why it cannot."""
+        yield from ()
 
     def has_turn(self, problem: Problem, *, now: bool = False) -> bool:
         """Whether a loaded choice of this problem is to be raced before it is used.

@@ -7,9 +7,8 @@ summary, and for a lookup that is an error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from types import MappingProxyType
 from typing import NamedTuple
 
 from pytest_autotune.cache.index import EntryIndex
@@ -18,8 +17,6 @@ from pytest_autotune.run.lookup import NO_ENTRY
 
 #: Parts of a key that Inductor's tuners give only where they are not as usual.
 OPTIONAL = frozenset({"code", "hint", "output", "settings", "sizes", "unaligned"})
-
-NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 
 #: What a part that differs counts, beside how far it is apart: fewer parts are nearer, whatever their values are.
 _PART = 1000.0
@@ -37,23 +34,20 @@ class Near(NamedTuple):
     has: tuple[tuple[str, str], ...] = ()
 
 
-def nearest(indexes: Sequence[EntryIndex], problem: Problem, aliases: Mapping[str, str] = NO_ALIASES) -> Near:
+def nearest(indexes: Sequence[EntryIndex], problem: Problem, alias: str = "") -> Near:
     """How the nearest entry of a problem's kernel differs, or which key names its entries have.
 
-    :param aliases: device name -> name of a device whose entries it may use.
+    :param alias: name of another device whose entries it may use.
     """
-    entries = [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
-    usable = [entry for entry in entries if entry.problem.device == problem.device]
-    if not usable:
-        other = aliases.get(problem.device.name)
-        usable = [entry for entry in entries if entry.problem.device.name == other]
+    of_kernel = [(entry.problem.device, entry) for entry in entries_of(indexes, problem)]
+    usable = [entry for device, entry in of_kernel if device == problem.device or device.name == alias]
     if not usable:
         return Near()
-    wanted = {value.name: value for value in problem.key}
-    _, entry = min(_distances(usable, wanted), key=itemgetter(0), default=(0.0, None))
+    entry = next(iter(nearest_entries(usable, problem)), None)
     if entry is None:
         names = ", ".join(value.name for value in usable[0].problem.key) or "no names"
         return Near(f"no entry with these key names; the entries of this kernel have {names}")
+    wanted = {value.name: value for value in problem.key}
     has = {value.name: value for value in entry.problem.key}
     pairs = [(name, has.get(name), wanted.get(name)) for name in dict.fromkeys([*wanted, *has])]
     differing = [(name, one, other) for name, one, other in pairs if one != other]
@@ -65,21 +59,27 @@ def nearest(indexes: Sequence[EntryIndex], problem: Problem, aliases: Mapping[st
     return Near(f"no entry; the nearest has {difference}", shown)
 
 
-def nearest_entries(indexes: Sequence[EntryIndex], problem: Problem, aliases: Mapping[str, str]) -> list[Entry]:
-    """The entries of a problem's kernel, the nearest first: of its own device, then by how their keys differ."""
-    own = {problem.device.name, aliases.get(problem.device.name)}
-    entries = [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
-    found = _distances(entries, {value.name: value for value in problem.key})
-    ordered = sorted(found, key=lambda pair: (pair[1].problem.device.name not in own, pair[0]))
-    return [entry for _, entry in ordered]
+def entries_of(indexes: Sequence[EntryIndex], problem: Problem) -> list[Entry]:
+    """All entries of a problem's kernel."""
+    return [entry for index in indexes for entry in index.of_kernel(problem.tuner, problem.kernel)]
 
 
-def _distances(entries: Iterable[Entry], wanted: Mapping[str, Value]) -> Iterator[tuple[float, Entry]]:
-    """How far keys are apart that can be compared part by part: whose names differ by :data:`OPTIONAL` ones only."""
+def nearest_entries(entries: Iterable[Entry], problem: Problem, alias: str = "") -> list[Entry]:
+    """The entries whose keys can be compared with a problem's part by part, the nearest first.
+
+    Their names may differ by :data:`OPTIONAL` ones. First come those of its own device, then those of other ones.
+
+    :param alias: name of a device whose entries it may use: they are as its own.
+    """
+    wanted = {value.name: value for value in problem.key}
+    found: list[tuple[bool, float, Entry]] = []
     for entry in entries:
         has = {value.name: value for value in entry.problem.key}
         if has.keys() ^ wanted.keys() <= OPTIONAL:
-            yield sum(_distance(has.get(name), wanted.get(name)) for name in {**wanted, **has}), entry
+            is_other = entry.problem.device != problem.device and entry.problem.device.name != alias
+            apart = sum(_distance(has.get(name), wanted.get(name)) for name in has.keys() | wanted.keys())
+            found.append((is_other, apart, entry))
+    return [entry for *_, entry in sorted(found, key=itemgetter(0, 1))]
 
 
 def _part(name: str, one: Value | None, other: Value | None) -> str:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import inspect
 import os
-import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import CodeType, FunctionType, MethodType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.model import Problem
@@ -69,43 +68,20 @@ class Notes:
         """
         try:
             yield
-        except BaseException as error:  # an adapter may exit, or skip
-            if is_from_outside(error):
-                raise
+        except Exception as error:
             self.error(tuner, where, error)
 
     @contextmanager
     def guarded(self, tuner: str, held: AbstractContextManager[_T], otherwise: _T) -> Iterator[_T]:
         """Hold something of ours; ``otherwise`` is given where it cannot be had. What is raised inside passes."""
-        value, exits = otherwise, ExitStack()
-        with self.guard(tuner, "the session"):
-            value = exits.enter_context(held)
-        try:
-            yield value
-        finally:
+        with ExitStack() as exits:
             with self.guard(tuner, "the session"):
-                exits.close()
+                otherwise = exits.enter_context(held)
+            yield otherwise
 
     def _debug(self, error: BaseException | None) -> None:
         if self._debug_to is not None and error is not None:
             os.write(self._debug_to, "".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
-
-
-def is_from_outside(error: BaseException) -> bool:
-    """Whether an error that came through an adapter is none of its own: Ctrl-C, or what a handler of a signal raised.
-
-    pytest-timeout's handler raises ``pytest.fail``, wherever the test is.
-    """
-    handlers = {code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    return isinstance(error, KeyboardInterrupt) or any(code in handlers for code, _ in frames_of(error))
-
-
-def frames_of(error: BaseException) -> Iterator[tuple[CodeType, str]]:
-    """Where an error came through below the function that caught it: code, and name of its module."""
-    found = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    while found is not None:
-        yield found.tb_frame.f_code, str(found.tb_frame.f_globals.get("__name__", ""))
-        found = found.tb_next
 
 
 def code_of(value: object) -> CodeType | None:
@@ -131,27 +107,16 @@ class Stage:
 
     :param kernel: ``triton:lib.matmul``.
     :param since: when it began, in seconds of :func:`time.time`, which processes of one machine share.
-    :param number: the candidate that is tried now, from 1; 0 where the tuner does not say.
-    :param of: how many there are.
-    :param waits: for what it waits; empty where it does not.
-    :param racing: candidates take turns, and ``number`` is how many of them are still in the race.
+    :param doing: which candidates it tries now, or for what it waits; empty where that is not known.
     """
 
     kernel: str
     since: float
-    number: int = 0
-    of: int = 0
-    waits: str = ""
-    racing: bool = False
+    doing: str = ""
 
     def text(self, now: float) -> str:
-        """The stage in words: ``triton:lib.matmul: candidate 3 of 12, 4s, waiting for the GPU``."""
-        tried = (
-            f"{self.number} of {self.of} candidates race" if self.racing else f"candidate {self.number} of {self.of}"
-        )
-        parts = [tried] if self.number else []
-        parts += [f"{max(now - self.since, 0):.0f}s", *filter(None, [self.waits])]
-        return f"{self.kernel}: {', '.join(parts)}"
+        """The stage in words: ``triton:lib.matmul: candidate 3 of 12, 4s``."""
+        return f"{self.kernel}: {', '.join(filter(None, [self.doing, f'{max(now - self.since, 0):.0f}s']))}"
 
 
 class Progress:
@@ -174,26 +139,26 @@ class Progress:
         """The problems that are tuned now, as ``tuner:kernel``."""
         return sorted(stage.kernel for stage in self._stages.values())
 
-    def begin(self, problem: Problem, waits: str = "") -> None:
+    def begin(self, problem: Problem, doing: str = "") -> None:
         """A problem is searched, or another process's search waited for; once it ends, call :meth:`end`."""
         stage = self._stages.get(problem) or Stage(problem.name, self._now())
-        self._set(problem, replace(stage, waits=waits))
+        self._stages[problem] = replace(stage, doing=doing)
+        self._tell_innermost()
 
     def begin_search(self, problem: Problem) -> None:
         """This process searches."""
         self.searches += 1
         self.begin(problem)
 
-    def at(self, problem: Problem, **changes: Any) -> None:
-        """What has changed of a tuning's stage, by the names of its fields."""
+    def at(self, problem: Problem, doing: str) -> None:
+        """How far a tuning has come."""
         if problem in self._stages:
-            self._set(problem, replace(self._stages[problem], **changes))
+            self.begin(problem, doing)
 
     def end(self, problem: Problem) -> None:
         """A tuning is over; nothing for one that never began."""
-        if self._stages and self._stages.pop(problem, None) is not None:
-            self._tell(next(reversed(self._stages.values()), None))
+        if self._stages.pop(problem, None) is not None:
+            self._tell_innermost()
 
-    def _set(self, problem: Problem, stage: Stage) -> None:
-        self._stages[problem] = stage
-        self._tell(next(reversed(self._stages.values())))
+    def _tell_innermost(self) -> None:
+        self._tell(next(reversed(self._stages.values()), None))

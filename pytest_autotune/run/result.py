@@ -6,18 +6,16 @@ Whatever one renderer knows stands here, so that all of them can show it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pytest_autotune.cache.diff import Diff
+from pytest_autotune.cache.diff import ChangeKind, Diff
 from pytest_autotune.cache.merge import Merged
 from pytest_autotune.cache.model import Cache, Device, Entry, is_named, library_of
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import Outcome
-from pytest_autotune.run.mode import Finding, Mode, Section
+from pytest_autotune.run.lookup import Outcome, Policy
+from pytest_autotune.run.mode import Finding, Section
 from pytest_autotune.run.rows import NOT_COVERED, Row
-
-NO_CHANGES = Diff((), 0)
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,9 @@ class Request:
     :param keep_candidates: keep every candidate of a new entry that has a choice.
     :param updates: the dump path was loaded, too.
     :param update: the options that bring the cache up to date, as a user would type them; empty where nothing does.
-    :param tuners: those that the user named; empty where those with loaded entries act.
+    :param policy: what the processes did with their lookups.
     :param tuners_named_by: how the user named them, as spelt.
     :param adapters: the tuners that there are adapters for; None where that is not known.
-    :param ignore: globs of kernels that are bypassed.
-    :param aliases: device name -> name of a device whose entries it may use.
-    :param refused: the outcomes for which the test that asks fails.
-    :param modes: what the run did beside loading and dumping.
     :param tells: what would tell whether choices of other versions are still good.
     """
 
@@ -78,13 +72,9 @@ class Request:
     keep_candidates: bool = False
     updates: bool = False
     update: str = ""
-    tuners: tuple[str, ...] = ()
+    policy: Policy = field(default_factory=Policy)
     tuners_named_by: str = ""
     adapters: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] = ()
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    refused: tuple[Outcome, ...] = ()
-    modes: tuple[Mode, ...] = ()
     tells: tuple[str, ...] = ()
 
 
@@ -105,11 +95,6 @@ class Dump:
     error: str = ""
     beside: str = ""
 
-    @property
-    def written(self) -> bool:
-        """Whether what the run came to is in a file now."""
-        return bool(self.written_to)
-
 
 @dataclass(frozen=True)
 class Result:
@@ -121,12 +106,7 @@ class Result:
     :param covered: tuner -> the devices that the loaded caches have entries for.
     :param unused: entries that nobody asked for; those that were pruned are not among them.
     :param left_out: loaded entries of problems that nobody asked for and the dump path does not hold.
-    :param replaced: entries that the dump path had for other code or candidates of what was tuned, of which no row
-        tells.
     :param recovered: how many tunings of killed runs with this dump path count in this one.
-    :param ignored: how many loaded entries ``autotune_ignore`` leaves out, in a run that asked for nothing.
-    :param changes: how what was chosen differs from what was loaded; where nothing was, from what the dump path held.
-    :param notes: what is to be known beside: lines of adapters and of the plugin itself.
     :param errors: what the user asked for and did not get; any fails the run.
     :param places: node id of a test that asked -> where it is defined.
     :param about: when, where and by which command it ran, as (word, text); for people, and in no cache.
@@ -141,11 +121,7 @@ class Result:
     covered: Mapping[str, frozenset[Device]] = field(default_factory=dict)
     unused: tuple[Entry, ...] = ()
     left_out: tuple[Entry, ...] = ()
-    replaced: tuple[Entry, ...] = ()
     recovered: int = 0
-    ignored: int = 0
-    changes: Diff = NO_CHANGES
-    notes: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     dump: Dump | None = None
     gate: Gate = field(default_factory=Gate)
@@ -154,52 +130,38 @@ class Result:
     sections: tuple[Section, ...] = ()
 
     @property
-    def cache(self) -> Cache:
-        """What the dump path is to hold."""
-        return self.merged.cache
+    def changes(self) -> Diff:
+        """How what was chosen differs from what was in the dump path, else from what was loaded, if anything was."""
+        found = self.merged.changes
+        is_new = not found.unchanged and all(change.kind is ChangeKind.ADDED for change in found.changes)
+        return Diff((), 0) if is_new else found
 
     def dumped(self, dump: Dump) -> Result:
         """The result, when what became of the dump is known."""
-        if not dump.written:
+        if not dump.written_to:
             errors = (*self.errors, *([dump.error] if dump.error else []))
-            merged = Merged(self.cache, best=self.merged.best)
-            return replace(self, dump=dump, merged=merged, recovered=0, left_out=(), replaced=(), errors=errors)
+            merged = Merged(self.merged.cache, best=self.merged.best)
+            return replace(self, dump=dump, merged=merged, recovered=0, left_out=(), errors=errors)
         return replace(self, dump=dump, unused=() if self.request.prune else self.unused)
-
-    @property
-    def incomplete(self) -> str:
-        """The first reason why unused entries were not looked for."""
-        return self.collected.incomplete
-
-    @property
-    def untracked(self) -> tuple[str, ...]:
-        """Kernels that were tuned without passing the session."""
-        return self.collected.untracked
-
-    @property
-    def unhooked(self) -> tuple[tuple[str, str], ...]:
-        """(tuner, why it could not be hooked)."""
-        return self.collected.unhooked
 
     @property
     def without_adapter(self) -> tuple[str, ...]:
         """The tuners of loaded entries for which there is no adapter here, and which the user has not left out."""
-        adapters, wanted = self.request.adapters, self.request.tuners
+        adapters, wanted = self.request.adapters, self.request.policy.tuners
         loaded = {library_of(name) for name in self.covered if not wanted or is_named(name, wanted)}
         return () if adapters is None else tuple(sorted(loaded - set(adapters)))
 
     @property
     def bypassing(self) -> tuple[str, ...]:
         """What bypasses some tuners, kernels or tests, as spelt."""
-        named_by = [self.request.tuners_named_by] if self.request.tuners else []
-        ignores = ["autotune_ignore (ini)"] if self.request.ignore else []
+        named_by = [self.request.tuners_named_by] if self.request.policy.tuners else []
+        ignores = ["autotune_ignore (ini)"] if self.request.policy.ignore else []
         return (*named_by, *ignores, *(["autotune_cache(enabled=False)"] if self.collected.disabled else []))
 
     @property
     def drawn(self) -> tuple[Row, ...]:
         """The rows that an update would cover and a test draws anew in each run."""
-        drawn = {test for process in self.collected.facts for test in process.drawn}
-        return tuple(row for row in self.to_update if row.tests and row.tests[0] in drawn)
+        return tuple(row for row in self.to_update if row.tests and row.tests[0] in self.collected.drawn)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -216,7 +178,7 @@ class Result:
         counts["fallback"] = sum(bool(row.fallback) for row in self.rows)
         counts["unused"] = len(self.unused)
         counts["uncacheable"] = by_outcome[Outcome.UNCACHEABLE]
-        counts["untracked"] = len(self.untracked)
+        counts["untracked"] = len(self.collected.untracked)
         return counts
 
     @property
@@ -238,15 +200,12 @@ class Result:
     def moved(self) -> dict[tuple[str, str], int]:
         """(tuner:kernel as it was, kernel as it is) -> how many of its problems are found under the old name only."""
         rows = [row for row in self.rows if row.moved_from]
-        return dict(
-            sorted(Counter((f"{row.problem.tuner}:{row.moved_from}", row.problem.kernel) for row in rows).items())
-        )
+        return _numbers((f"{row.problem.tuner}:{row.moved_from}", row.problem.kernel) for row in rows)
 
     @property
     def aliases(self) -> dict[tuple[str, str], int]:
         """(device, name of the device whose entries it took) -> how many problems."""
-        pairs = Counter((row.problem.device.name, row.alias) for row in self.rows if row.alias)
-        return dict(sorted(pairs.items()))
+        return _numbers((row.problem.device.name, row.alias) for row in self.rows if row.alias)
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -266,23 +225,17 @@ class Result:
     @property
     def misses(self) -> int:
         """The number of problems that the loaded caches do not cover."""
-        return sum(row.outcome in NOT_COVERED for row in self.rows) + len(self.untracked)
+        return sum(row.outcome in NOT_COVERED for row in self.rows) + len(self.collected.untracked)
 
     @property
     def problems(self) -> int:
         """The number of problems that were looked up."""
-        return len(self.rows) + len(self.untracked)
+        return len(self.rows) + len(self.collected.untracked)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether what was loaded has no entry at all, nor had the cache of a test one for what that looked up."""
-        found_nothing = all(row.outcome in (None, Outcome.MISS, Outcome.UNCACHEABLE) for row in self.rows)
-        return bool(self.loaded) and not any(entries for _, entries in self.loaded) and found_nothing
-
-    @property
-    def unasked(self) -> int:
-        """How many entries were loaded for lookups, in a run that made none at all; else 0."""
-        return 0 if self.problems else sum(entries for _, entries in self.loaded)
+    def entries(self) -> int:
+        """How many entries were loaded."""
+        return sum(entries for _, entries in self.loaded)
 
     @property
     def tuning_seconds(self) -> float:
@@ -300,12 +253,12 @@ class Result:
     @property
     def other_versions(self) -> dict[tuple[str, str], int]:
         """(tuned with, this run's) -> how many hits; noted as a hint, never judged."""
-        hints: Counter[tuple[str, str]] = Counter()
+        hints = []
         for row in self.rows:
             then, now = row.versions, self.collected.versions.get(row.problem.library)
             if row.outcome is Outcome.HIT and then and now and then.minor != now.minor:
-                hints[then.first, now.first] += 1
-        return dict(sorted(hints.items()))
+                hints.append((then.first, now.first))
+        return _numbers(hints)
 
     @property
     def without_any_entry(self) -> dict[tuple[str, Device], tuple[Row, ...]]:
@@ -323,3 +276,7 @@ class Result:
             and device not in self.covered.get(tuner, ())
             and all(row.outcome in (Outcome.MISS, Outcome.MISMATCH) for row in rows)
         }
+
+
+def _numbers(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    return dict(sorted(Counter(pairs).items()))

@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.merge import Merged
-from pytest_autotune.cache.model import NO_VERSIONS, Cache, Candidate, Entry, Identity, Problem, Versions
+from pytest_autotune.cache.model import NO_VERSIONS, Candidate, Entry, Identity, Problem, Versions
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
 from pytest_autotune.run.nearest import Near
 
 #: The outcomes that count as misses: what a fresh cache would have covered.
 NOT_COVERED = (Outcome.MISS, Outcome.STALE, Outcome.MISMATCH, Outcome.UNCACHEABLE)
 
-_FALLBACKS = {"first": "the first candidate was used", "nearest": "the nearest entry's choice was used"}
+_FALLBACKS = {
+    "first": "the first candidate was used",
+    "nearest": "the nearest entry's choice was used",
+    "stale": "the stale choice was used",
+}
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,8 @@ class Row:
     :param searches: (node id of the test in which a search took place that came to something, its seconds).
     :param failed: what was recorded is that no candidate can be used.
     :param unrecorded: why all searches came to nothing that could be recorded; empty where one did, or none took place.
-    :param fallback: what was used in place of a tuning: ``"first"`` candidate or choice of the ``"nearest"`` entry.
-    :param stale_used: it is stale, and its choice was used all the same.
+    :param fallback: what was used in place of a tuning, as :class:`Lookup` says it.
     :param nearest: of a miss, the parts of the key in which the nearest entry differs, as name and what that has.
-    :param moved_from: the kernel's old name, where its entry still has that.
     :param entry: what is kept: of several searches by the rule of a merge, or what the file had all the time.
     :param candidates: the measurement that counts.
     :param disturbed: something else may have run on the device in the measurement that counts.
@@ -42,15 +44,11 @@ class Row:
     tests: tuple[str, ...] = ()
     searches: tuple[tuple[str, float], ...] = ()
     failed: bool = False
-    saved_seconds: float = 0.0
     entry: Entry | None = None
     candidates: tuple[Candidate, ...] = ()
-    alias: str = ""
-    moved_from: str = ""
     disturbed: bool = False
     fallback: str = ""
     unrecorded: str = ""
-    stale_used: bool = False
     nearest: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -72,24 +70,42 @@ class Row:
         return self.entry.versions if self.entry is not None else NO_VERSIONS
 
     @property
+    def hit(self) -> Entry | None:
+        """The entry that made it a hit."""
+        return self.entry if self.outcome is Outcome.HIT and not self.tuned else None
+
+    @property
+    def alias(self) -> str:
+        """The name of the device whose entry it was served with; empty for its own."""
+        other = self.hit.problem.device.name if self.hit is not None else ""
+        return other if other != self.problem.device.name else ""
+
+    @property
+    def moved_from(self) -> str:
+        """The kernel's old name, where its entry still has that."""
+        old = self.hit.problem.kernel if self.hit is not None else ""
+        return old if old != self.problem.kernel else ""
+
+    @property
+    def saved_seconds(self) -> float:
+        """The tuning that a hit made unnecessary."""
+        return self.hit.tuning_seconds if self.hit is not None and not self.hit.every_failed else 0.0
+
+    @property
     def is_kept(self) -> bool:
         """Whether a dump holds what it ran with: not what was used in place of a tuning, nor where there was none."""
-        return self.tuned or not (self.choice is None or self.fallback or self.stale_used)
+        return self.tuned or not (self.choice is None or self.fallback)
 
     @property
     def became(self) -> str:
         """What became of it where something was not tuned that should have been; the end of its reason."""
-        if self.unrecorded:
-            return f"nothing was recorded: {self.unrecorded}"
-        if self.stale_used:
-            return "the stale choice was used"
-        return _FALLBACKS[self.fallback] if self.fallback else ""
+        return f"nothing was recorded: {self.unrecorded}" if self.unrecorded else _FALLBACKS.get(self.fallback, "")
 
 
 def rows_of(
     lookups: Iterable[Lookup],
-    nearest: Callable[[Problem], Near] = lambda problem: Near(),
-    merged: Merged | None = None,
+    nearest: Callable[[Problem], Near],
+    merged: Merged,
 ) -> tuple[Row, ...]:
     """One row per problem, numbers in their order; its outcome is the worst that any process met.
 
@@ -99,7 +115,6 @@ def rows_of(
     by_problem: defaultdict[Problem, list[Lookup]] = defaultdict(list)
     for lookup in lookups:
         by_problem[lookup.problem].append(lookup)
-    merged = merged or Merged(Cache())
     kept = {entry.identity: entry for entry in merged.cache.entries}
     rows = [_row(problem, met, kept, merged.best) for problem, met in by_problem.items()]
 
@@ -109,8 +124,7 @@ def rows_of(
             row = replace(row, reason=near.reason, nearest=near.has)
         return replace(row, reason="; ".join(filter(None, [row.reason, row.became])))
 
-    rows = list(map(explained, rows))
-    return tuple(sorted(rows, key=lambda row: _reading_order(row.problem)))
+    return tuple(sorted(map(explained, rows), key=lambda row: _reading_order(row.problem)))
 
 
 def _reading_order(problem: Problem) -> tuple[object, ...]:
@@ -138,27 +152,18 @@ def _row(
         tests=tuple(dict.fromkeys(lookup.test for lookup in met if lookup.test)),
         searches=_each_search(searches),
         failed=any(lookup.failed for lookup in searches) and entry is not None and entry.every_failed,
-        saved_seconds=max((lookup.saved_seconds for lookup in met), default=0.0),
         entry=entry,
         candidates=best.candidates if best else (),
-        alias=next((lookup.alias for lookup in met if lookup.alias), ""),
-        moved_from=_moved_from(met),
         disturbed=any(lookup.disturbed for lookup in searches if lookup.entry == best),
-        fallback=next((lookup.fallback for lookup in met if lookup.fallback), ""),
-        stale_used=worst.outcome is Outcome.STALE and worst.entry is not None and not (searches or worst.fallback),
+        fallback=next((lookup.fallback for lookup in met if lookup.fallback), "") if not searches else "",
         unrecorded=next((one.unrecorded for one in met if one.unrecorded and one.fingerprint not in recorded), ""),
     )
 
 
 def _badness(lookup: Lookup) -> float:
     if lookup.outcome is None:  # a search that came to nothing has missed nothing, and is to be seen beside a hit
-        return Outcome.HIT.badness + 0.5 if lookup.unrecorded else -1
-    return lookup.outcome.badness
-
-
-def _moved_from(met: Sequence[Lookup]) -> str:
-    old = (lookup.old_entry for lookup in met if lookup.outcome is Outcome.HIT)
-    return next((entry.problem.kernel for entry in old if entry is not None), "")
+        return 0.5 if lookup.unrecorded else -1
+    return list(Outcome).index(lookup.outcome)
 
 
 def _each_search(searches: Sequence[Lookup]) -> tuple[tuple[str, float], ...]:

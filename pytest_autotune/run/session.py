@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
-from itertools import chain
 from operator import attrgetter
-from pathlib import Path
 from typing import NoReturn
 
 from pytest_autotune.cache.foreign_text import one_line
@@ -24,14 +23,18 @@ from pytest_autotune.cache.model import (
     Value,
     Versions,
     is_named,
+    library_of,
 )
-from pytest_autotune.run.lookup import Lookup, Outcome, Policy, Refusal, is_ignored
+from pytest_autotune.run.lookup import Lookup, Outcome, Policy, Refusal
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress, in_words
-from pytest_autotune.run.sources import Caches, Loaded, OtherWorker, Remembered, Source, fallbacks
+from pytest_autotune.run.sources import Answer, Answers, Loaded, fallbacks, of_other_worker
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.events import SPECIALISATION, Event, Log
+
+#: The tuning inside of which this thread is, as ``tuner:kernel``; of several inside each other the first.
+_OUTERMOST = ContextVar("outermost", default="")
 
 
 def raise_refusal(message: str) -> NoReturn:
@@ -55,7 +58,6 @@ class Session(Notes):
     threads; one inside another waits for nobody. Within one memory of the tuners a problem is reported once.
 
     :param index: the loaded caches, or None in a run that loads nothing.
-    :param asked: called once for each problem that this process asked for.
     :param refuse: raises, when the policy says that a lookup is an error.
     :param progress: is told what is tuned.
     :param log: where lookups are written down.
@@ -66,7 +68,6 @@ class Session(Notes):
         policy: Policy,
         index: EntryIndex | None,
         coordinator: Coordinator,
-        asked: Callable[[Lookup], object] = lambda lookup: None,
         refuse: Callable[[str], NoReturn] = raise_refusal,
         progress: Progress | None = None,
         log: Log | None = None,
@@ -75,6 +76,8 @@ class Session(Notes):
         self.policy = policy
         self.current_test = ""
         self.paused = False
+        #: What was asked for in this process for the first time; whoever looks for a test's own empties it before.
+        self.lookups: list[Lookup] = []
         self.versions: dict[str, Versions] = {}
         #: (entry, text) of what choices were compiled for.
         self._specialisations: set[tuple[str, str]] = set()
@@ -84,34 +87,25 @@ class Session(Notes):
         self.index = index
         #: (tuner, kernel) of what was looked up.
         self._asked: set[tuple[str, str]] = set()
-        self._caches = Caches(() if index is None else (index,), policy.aliases, self._asked)
+        #: What is loaded now, the one that takes precedence first.
+        self.indexes: Sequence[EntryIndex] = () if index is None else (index,)
+        #: The last cache that the current test has loaded for itself, where what it lacks belongs into it.
+        self._own_cache = ""
         self._known: dict[Identity, Entry] = {}
-        #: What only other tunings have asked for yet.
-        self._asked_inside: dict[Identity, Lookup] = {}
-        self._of_thread = threading.local()
         self._is_isolated = False
         self._at_next_test: list[Callable[[], object]] = []
         self._log = log or Log(None, "")
-        self._was_asked = asked
         self._refuse = refuse
-        self._coordinator = coordinator
-        #: How many tunings are open, in all threads.
-        self._open = 0
-        self._mutex = threading.Lock()
+        self.coordinator = coordinator
 
     # What is loaded and known.
 
-    @property
-    def indexes(self) -> Sequence[EntryIndex]:
-        """What is loaded now, the one that takes precedence first."""
-        return self._caches.indexes
-
     def add_cache(self, index: EntryIndex, name: str = "") -> None:
-        """Load one more cache, before all others, until :meth:`isolated` ends.
+        """Load one more cache for a test, before all others, until :meth:`isolated` ends.
 
         :param name: of the cache, where what the test is not served with belongs into it.
         """
-        self._caches = self._caches.with_index(index, name)
+        self.indexes, self._own_cache = (index, *self.indexes), name
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -119,12 +113,12 @@ class Session(Notes):
 
         Afterwards nothing is known of what was chosen inside, and the caches that were added inside are forgotten.
         """
-        before = self._known, self._is_isolated, self._caches
+        before = self._known, self._is_isolated, self.indexes, self._own_cache
         self._known, self._is_isolated = {}, True
         try:
             yield
         finally:
-            self._known, self._is_isolated, self._caches = before
+            self._known, self._is_isolated, self.indexes, self._own_cache = before
 
     # The tests.
 
@@ -149,10 +143,10 @@ class Session(Notes):
 
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether the user wants this kernel bypassed."""
-        wanted = self.policy.tuners
+        wanted, names = self.policy.tuners, (f"{tuner}:{kernel}", f"{library_of(tuner)}:{kernel}")
         if wanted is not None and not is_named(tuner, wanted):
             return True
-        return is_ignored(tuner, kernel, self.policy.ignore)
+        return any(fnmatchcase(name, glob) for name in names for glob in self.policy.ignore)
 
     @contextmanager
     def tuning(
@@ -185,72 +179,67 @@ class Session(Notes):
             asks for, is its own.
         """
         self.versions.setdefault(problem.library, versions)
-        if self._caches.indexes:
+        if self.indexes:
             self._asked.add((problem.tuner, problem.kernel))
         sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
-        inside = self._outermost
-        own = self._caches.own
+        inside, own = _OUTERMOST.get(), self._own_cache
         lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label, inside=inside, cache=own)
         digest_parts = partial(self._parts, problem.tuner, digests)
         with ExitStack() as held:
-            other = OtherWorker(lambda: self._claim(lookup, held, meanwhile), offered)
-            loaded = Loaded(self._caches, self.policy, offered, digest_parts, moves)
-            sources = self._sources(lookup, offered, candidates, loaded, other)
-            tuning = Tuning(self, lookup, versions, digest_parts, sources)
+            is_own = len(self.indexes) > (self.index is not None)
+            loaded = Loaded(self.indexes, self.policy, self._asked, is_own, offered, digest_parts, moves)
+            answers = self._answers(lookup, loaded, candidates, lambda: self._claim(lookup, held, meanwhile))
+            tuning = Tuning(self, lookup, versions, digest_parts, answers)
             try:
                 tuning.ask()
-                self._of_thread.outermost = inside or problem.name
-                try:
-                    yield tuning
-                except Refusal:
-                    raise
-                except BaseException as error:
-                    if not self.policy.is_error(tuning.lookup.outcome):  # else it is our own refusal that ends the test
-                        tuning.given_up(in_words(error))
-                    raise
-                finally:
-                    self._of_thread.outermost = inside
+                _OUTERMOST.set(inside or problem.name)
+                yield tuning
+            except Refusal:
+                raise
+            except BaseException as error:
+                if not self.policy.is_error(tuning.lookup.outcome):  # else it is our own refusal that ends the test
+                    tuning.not_recorded(in_words(error), is_over=True)
+                raise
             finally:
+                _OUTERMOST.set(inside)
                 self._close(tuning)
+
+    def _answers(
+        self,
+        lookup: Lookup,
+        loaded: Loaded,
+        candidates: Callable[[], Iterable[Candidate]] | None,
+        claim: Callable[[], Claim],
+    ) -> Answers:
+        """Where the choice for a lookup may come from, in the order in which it is asked for."""
+        known = self._known.get(lookup.identity)
+        if known is not None and not known.every_failed and loaded.offered(known):
+            yield Answer(lookup, known, is_reported=True)
+        if self.policy.picks:
+            for mode in self.policy.modes:
+                yield from mode.offers(self, lookup, candidates)
+        elif loaded.indexes:
+            judged = loaded.judge(lookup)
+            if judged.entry is not None and judged.entry.every_failed:
+                yield Answer(judged)
+                return
+            rejected = yield Answer(judged, judged.entry)
+            if judged.entry is not None:
+                judged = replace(lookup, outcome=Outcome.STALE, reason=rejected)
+                yield Answer(judged)
+            lookup = judged
+            if candidates is not None and self.policy.on_miss in ("first", "nearest"):
+                yield from fallbacks(lookup, loaded, candidates)
+        if not self._is_isolated:
+            yield of_other_worker(claim(), lookup, loaded.offered)
 
     def _claim(self, lookup: Lookup, held: ExitStack, meanwhile: Callable[[], None] | None) -> Claim:
         """Claim a problem until ``held`` is left; waits for a worker that tunes it now, unless inside of a tuning."""
-        with self._mutex:
-            nested, self._open = self._open > 0, self._open + 1
-        held.callback(self._leave)
-        self.progress.begin(lookup.problem, WAITING_FOR_WORKER)
         # Waiting inside a tuning could wait for a worker that waits for this one.
-        claiming = self._coordinator.claim(lookup.identity, wait=not nested, meanwhile=meanwhile)
+        is_nested = bool(self.progress.open)
+        self.progress.begin(lookup.problem, WAITING_FOR_WORKER)
+        claiming = self.coordinator.claim(lookup.identity, wait=not is_nested, meanwhile=meanwhile)
         return held.enter_context(self.guarded(lookup.problem.tuner, claiming, Claim()))
-
-    def _leave(self) -> None:
-        with self._mutex:
-            self._open -= 1
-
-    @property
-    def _outermost(self) -> str:
-        """The tuning inside of which this thread is, as ``tuner:kernel``; of several inside each other the first."""
-        name: str = getattr(self._of_thread, "outermost", "")
-        return name
-
-    def _sources(
-        self,
-        lookup: Lookup,
-        offered: Callable[[Entry], bool],
-        candidates: Callable[[], Iterable[Candidate]] | None,
-        loaded: Loaded,
-        other: OtherWorker,
-    ) -> Iterator[Source]:
-        """Where the choice for a lookup may come from, in the order in which it is asked for."""
-        yield Remembered(self._known, offered)
-        if self.policy.picks:
-            yield from chain.from_iterable(mode.sources(self, lookup.problem, candidates) for mode in self.policy.modes)
-        else:
-            yield loaded
-            if candidates is not None and self.policy.wants_no_tuning and self._caches.indexes:
-                yield from fallbacks(lookup.identity, self.policy.on_miss, self._caches, offered, candidates)
-        if not self._is_isolated:
-            yield other
 
     def _parts(self, tuner: str, digests: Callable[[], Iterable[Digest]]) -> tuple[Digest, ...]:
         with self.guard(tuner, "digests()"):
@@ -265,21 +254,14 @@ class Session(Notes):
             self._known[lookup.identity] = entry
             for mode in self.policy.modes:
                 mode.used(lookup, entry)
-        first = self._asked_inside.get(lookup.identity)
         if not tuning.is_remembered:
             tuning.report()
-            if lookup.inside:
-                self._asked_inside[lookup.identity] = lookup
-        elif first is not None and not lookup.inside:  # whichever came first: it is asked for by itself, too
-            del self._asked_inside[lookup.identity]
-            again = replace(first, inside="", test=lookup.test, tuned=False, shared=first.searched)
-            self.report(again)
 
     def uncacheable(self, problem: Problem, reason: str) -> None:
         """Report a problem that has no form that could be written."""
         lookup = Lookup(problem, (), Outcome.UNCACHEABLE, reason, self.current_test)
         self.report(lookup)
-        if self._caches.indexes:
+        if self.indexes:
             self.refuse_errors(lookup)
 
     def not_asked(self, tuner: str, where: str, error: BaseException) -> None:
@@ -289,7 +271,7 @@ class Session(Notes):
         """
         left = f"; that call was left to {tuner}, and not recorded"
         words = self.error(tuner, where, error, left, is_counted=False)
-        if self._caches.indexes and self.policy.is_error(Outcome.MISS):
+        if self.indexes and self.policy.is_error(Outcome.MISS):
             self._refuse(f"autotune: MISS {tuner}: {words}")
 
     def observed(self, *lookups: Lookup) -> None:
@@ -298,7 +280,7 @@ class Session(Notes):
         All of them are reported before the first one that the policy calls an error is.
         """
         for lookup in lookups:
-            lookup = replace(lookup, test=lookup.test or self.current_test, inside=self._outermost)
+            lookup = replace(lookup, test=lookup.test or self.current_test, inside=_OUTERMOST.get())
             self.report(lookup)
         for lookup in lookups:
             self.refuse_errors(lookup)
@@ -308,21 +290,17 @@ class Session(Notes):
 
         An adapter of another package may record what is no entry, or ask for what is no problem.
         """
-        tuner = lookup.problem.tuner
         try:
-            try:
-                self._log.append(lookup.event)
-            except Exception as error:
-                if not lookup.searched or lookup.entry is None:
-                    raise
-                self.error(tuner, "record()", error)
-                why = in_words(error)
-                lookup = replace(lookup, entry=None, tuned=False, shared=False, label="", unrecorded=why)
-                self._log.append(lookup.event)
+            self._log.append(lookup.event)
         except Exception as error:
-            self.error(tuner, "tuning()", error, is_counted=False)
-            return
-        self._was_asked(lookup)
+            has_searched = lookup.searched and lookup.entry is not None
+            where = "record()" if has_searched else "tuning()"
+            self.error(lookup.problem.tuner, where, error, is_counted=has_searched)
+            if has_searched:
+                bare = replace(lookup, entry=None, tuned=False, shared=False, label="")
+                self.report(replace(bare, unrecorded=in_words(error)))
+        else:
+            self.lookups.append(lookup)
 
     def refuse_errors(self, lookup: Lookup) -> None:
         """Refuse a lookup that the policy calls an error: here, and nowhere else.
@@ -334,11 +312,6 @@ class Session(Notes):
 
     # What tuners may have or say beside a tuning.
 
-    @property
-    def searches(self) -> int:
-        """How many searches have begun through the session."""
-        return self.progress.searches
-
     def racer(self, problem: Problem, *, now: bool = False) -> Mode | None:
         """The mode that races the loaded choice of a problem before it is used.
 
@@ -348,24 +321,14 @@ class Session(Notes):
 
     def may_race(self, problem: Problem, fingerprint: tuple[Value, ...] = ()) -> bool:
         """Whether a hit on a problem would be raced now: for tuners that have to get ready for it before they ask."""
-        is_known = Identity(problem, fingerprint) in self._known
-        return not is_known and self.racer(problem, now=True) is not None and self._caches.have(problem)
-
-    @contextmanager
-    def claimed(self, asked: Identity) -> Iterator[bool]:
-        """Claim something beside a tuning; yields False where another worker is at it, or has done it."""
-        claiming = self._coordinator.claim(asked, wait=False)
-        with self.guarded(asked.problem.tuner, claiming, Claim()) as claim:
-            yield claim.is_mine
+        if Identity(problem, fingerprint) in self._known or self.racer(problem, now=True) is None:
+            return False
+        return any(entry.problem == problem for index in self.indexes for entry in index.same_key(problem))
 
     def append(self, event: Event) -> None:
         """Write down what is no lookup."""
         with self.guard(event.asked.problem.tuner if event.asked is not None else "session", "the log"):
             self._log.append(event)
-
-    def compile_in(self, folder: Path) -> None:
-        """Let threads of this process compile, too: who compiles what is seen in this folder, the run's own."""
-        self._coordinator.compile_in(folder)
 
     def compiling(self, name: str, wait: bool) -> AbstractContextManager[bool]:
         """Compile something that other workers, and threads, of this run may compile, too.
@@ -374,14 +337,14 @@ class Session(Notes):
         :param wait: for who compiles it now; what that one made is there then.
         :returns: yields whether nobody else compiles it now.
         """
-        return self.guarded("lock", self._coordinator.compiling(name, wait), True)
+        return self.guarded("lock", self.coordinator.compiling(name, wait), True)
 
     def measuring(self, on: str = "") -> AbstractContextManager[bool]:
         """Have the device to oneself, for a measurement outside of a tuning; yields False where that took too long.
 
         :param on: names the processor where it is not the current GPU.
         """
-        return self.guarded("lock", self._coordinator.measuring(on), False)
+        return self.guarded("lock", self.coordinator.measuring(on), False)
 
     def specialised(self, entry: Entry, text: str) -> None:
         """Write down what an entry's choice was compiled for, where a dump is to have it."""

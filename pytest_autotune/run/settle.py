@@ -7,19 +7,19 @@ nothing ends in the same way, with an empty cache: what its reports hold is sett
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
-from pytest_autotune.cache.diff import ChangeKind, Diff, diff
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import is_url
-from pytest_autotune.cache.merge import MOST_COMPILED, Merged, Rules, merge, without_candidates
+from pytest_autotune.cache.merge import MOST_COMPILED, Rules, merge, without_candidates
 from pytest_autotune.cache.model import Cache, Entry, Identity, Problem, before_pruning, library_of
 from pytest_autotune.cache.ties import Measured
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import Lookup, Outcome, is_ignored
+from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.run.nearest import nearest
-from pytest_autotune.run.result import NO_CHANGES, Request, Result
+from pytest_autotune.run.result import Request, Result
 from pytest_autotune.run.rows import rows_of
 from pytest_autotune.workers.events import SPECIALISATION, Event
 
@@ -54,48 +54,54 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
     """
     is_complete = not collected.incomplete
     prunes = request.prune and is_complete
-    lookups = with_outer(settled([lookup for _, lookup in collected.lookups]), is_complete=is_complete)
-    lookups = with_compiled(lookups, collected.others, anew=prunes)
+    lookups = settled([lookup for _, lookup in collected.lookups], collected.others, anew=prunes)
     # What this run does not ask a shared store for, others may: only who prunes it has to know.
     unused = _unused(beginning, lookups, collected) if is_complete and (prunes or not request.shared) else ()
     asked = {lookup.problem for lookup in lookups}
-    recovered = [one for one in with_outer(collected.recovered) if one.problem not in asked] if request.dumps else []
-    processes = [process for process, _ in collected.lookups]
-    # An update brings what a test's own cache does not have into that one.
-    elsewhere = request.updates
-    of_run = [pair for pair in zip(processes, lookups, strict=True) if not (elsewhere and pair[1].cache)]
-    recovered = [one for one in recovered if not (elsewhere and one.cache)]
+    there = {entry.problem for entry in held.entries} if request.new_only else set()
+    known = {entry.identity for entry in (*beginning.entries, *held.entries)}
+
+    def is_of_run(lookup: Lookup) -> bool:
+        """Not what a single test has another choice of in its own cache, nor what an update brings into that one."""
+        is_own = lookup.cache and (request.updates or (lookup.identity in known and not lookup.searched))
+        return not (is_own or lookup.problem in there)
+
+    asked_by = zip((process for process, _ in collected.lookups), lookups, strict=True)
+    of_run = [(process, lookup) for process, lookup in asked_by if is_of_run(lookup) or not request.dumps]
+    before = settled(collected.recovered) if request.dumps else []
+    recovered = [lookup for lookup in before if lookup.problem not in asked and is_of_run(lookup)]
     measured = measurements(of_run)
     measured += measurements((INTERRUPTED_RUN, lookup) for lookup in recovered)
-    kept = _of_the_run([lookup for _, lookup in of_run], beginning, held) if request.dumps else lookups
-    used = [lookup.entry for lookup in kept if lookup.entry is not None and _was_used(lookup)]
+    kept = [lookup for _, lookup in of_run]
+    used = [one.entry for one in kept if one.entry and one.outcome is Outcome.HIT and not one.searched]
     if request.shared:  # a choice of a file that is loaded, too, is the file's
         in_store = {entry.identity: entry for entry in held.entries}
         in_store |= {one.entry.identity: one.entry for one in collected.recovered if one.entry is not None}
         used = [in_store[entry.identity] for entry in used if entry.identity in in_store]
     drop = {entry.identity for entry in unused} if request.prune else set()
-    there: set[Problem] = set()
-    if request.new_only:
-        there = {entry.problem for entry in held.entries}
-        measured = [one for one in measured if one.entry.problem not in there]
-    else:
-        used, gone = _under_new_names(used, lookups, is_complete=is_complete and not request.shared)
-        drop |= gone
+    if not request.new_only:
+        renames = is_complete and not request.shared  # else another test may still ask for the old name
+        for lookup in lookups:
+            old = lookup.old_entry
+            if old is not None and (renames or lookup.outcome is not Outcome.HIT):
+                used.append(replace(old, problem=lookup.problem))
+                drop |= {old.identity} if lookup.outcome is Outcome.HIT else set()
+        used = [entry for entry in used if entry.identity not in drop]
     if request.dumps:
-        for mode in request.modes:
+        for mode in request.policy.modes:
             replacing = mode.replacing(collected.others, kept)
             used += replacing if request.keep_candidates else map(without_candidates, replacing)
     merged = merge(
-        held,
+        held if request.dumps else Cache(tuple(entry for _, cache in beginning.loaded for entry in cache.entries)),
         measured,
-        [entry for entry in used if entry.problem not in there],
+        used,
         lambda entry: entry.identity in drop,
         Rules(request.keep_candidates, not is_complete, keep_others=request.shared, forget_compiled=prunes),
     )
     index = beginning.index
-    indexes = [index] if index is not None else []
+    indexes, aliases = [index] if index is not None else [], request.policy.aliases
     return Result(
-        rows_of(lookups, lambda problem: nearest(indexes, problem, request.aliases), merged),
+        rows_of(lookups, lambda problem: nearest(indexes, problem, aliases.get(problem.device.name, "")), merged),
         collected,
         request,
         merged if request.dumps else replace(merged, disagreements=()),
@@ -103,30 +109,8 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
         covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
         unused=unused,
         left_out=_left_out(beginning, merged.cache, drop, asked) if request.dumps else (),
-        replaced=_replaced(held, merged, measured, lookups) if request.dumps else (),
         recovered=len(recovered),
-        ignored=0 if lookups else _ignored(beginning, request.ignore),
-        changes=_changes(beginning, lookups, merged.cache),
-        notes=(*collected.notes, *_aliases_of_nothing(beginning, request.aliases)),
     )
-
-
-def _under_new_names(
-    used: Sequence[Entry], lookups: Sequence[Lookup], *, is_complete: bool
-) -> tuple[list[Entry], set[Identity]]:
-    """The entries that were used, those of kernels that have moved under their new names; and which old ones go."""
-    found, gone = list(used), set[Identity]()
-    for lookup in lookups:
-        old = lookup.old_entry
-        if old is None:
-            continue
-        entry = replace(old, problem=lookup.problem)
-        if lookup.outcome is not Outcome.HIT:
-            found.append(entry)
-        elif is_complete:  # else another test may still ask for the old name
-            found = [entry if one is old else one for one in found]
-            gone.add(old.identity)
-    return found, gone
 
 
 def measurements(lookups: Iterable[tuple[str, Lookup]]) -> list[Measured]:
@@ -140,44 +124,11 @@ def measurements(lookups: Iterable[tuple[str, Lookup]]) -> list[Measured]:
     return list(found.values())
 
 
-def _was_used(lookup: Lookup) -> bool:
-    return lookup.outcome is Outcome.HIT and not lookup.searched
-
-
-def _of_the_run(lookups: Iterable[Lookup], beginning: Beginning, held: Cache) -> list[Lookup]:
-    """The lookups but those that the cache of a single test gave another choice than the caches of the run have."""
-    choices: dict[Identity, set[tuple[object, ...] | None]] = {}
-    for cache in (*(cache for _, cache in beginning.loaded), held):
-        for entry in cache.entries:
-            choices.setdefault(entry.identity, set()).add(_choice_of(entry))
-
-    def is_of_the_run(lookup: Lookup) -> bool:
-        entry = lookup.entry
-        if entry is None or not _was_used(lookup):
-            return True
-        return _choice_of(entry) in choices.get(entry.identity, {_choice_of(entry)})
-
-    return [lookup for lookup in lookups if is_of_the_run(lookup)]
-
-
-def _choice_of(entry: Entry) -> tuple[object, ...] | None:
-    return None if entry.choice is None else (entry.choice.id, entry.choice.params)
-
-
 def _left_out(beginning: Beginning, after: Cache, dropped: Set[Identity], asked: Set[Problem]) -> tuple[Entry, ...]:
     written = {entry.problem for entry in after.entries} | asked
     loaded = {entry.identity: entry for entry in beginning.entries}
     found = (entry for identity, entry in loaded.items() if identity not in dropped)
-    return tuple(sorted((entry for entry in found if entry.problem not in written), key=lambda one: one.sort_key))
-
-
-def _replaced(
-    held: Cache, merged: Merged, measured: Iterable[Measured], lookups: Iterable[Lookup]
-) -> tuple[Entry, ...]:
-    retuned = {one.entry.problem for one in measured}
-    retuned -= {lookup.problem for lookup in lookups if lookup.outcome is Outcome.STALE}
-    after = {entry.identity for entry in merged.cache.entries}
-    return tuple(entry for entry in held.entries if entry.problem in retuned and entry.identity not in after)
+    return tuple(sorted((entry for entry in found if entry.problem not in written), key=attrgetter("sort_key")))
 
 
 def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collected) -> tuple[Entry, ...]:
@@ -190,22 +141,20 @@ def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collecte
     left elsewhere: which list a test asks for may depend on those before it. Nothing is said of a tuner that was
     bypassed, if only in one call; nor of what only another tuning has asked for, where that one was asked for.
     """
-    kept = merge(beginning.held, used=beginning.entries).cache
+    known = {entry.identity: entry for entry in (*beginning.held.entries, *beginning.entries)}
     exact = {lookup.identity for lookup in lookups}
     exact |= {lookup.entry.identity for lookup in lookups if lookup.entry is not None}
     unserved = {lookup.problem for lookup in lookups if lookup.outcome is not Outcome.HIT}
     problems = {lookup.problem for lookup in lookups}
     devices = {problem.device for problem in problems}
     asked = {problem.name for problem in problems}
-    kernels = set(asked)
-    kernels.update(kernel for process in collected.facts for kernel in process.imported)
-    versions = collected.versions
+    kernels = asked.union(collected.imported)
     # A call that an error of ours left to its tuner may have been the one.
-    bypassed = {library_of(tuner) for process in collected.facts for tuner, _ in process.unhooked}
+    bypassed = {library_of(tuner) for tuner, _ in collected.unhooked}
 
     def is_unused(entry: Entry) -> bool:
         problem = entry.problem
-        now = versions.get(problem.library)
+        now = collected.versions.get(problem.library)
         return (
             problem.device in devices
             and problem.library not in bypassed
@@ -218,110 +167,50 @@ def _unused(beginning: Beginning, lookups: Sequence[Lookup], collected: Collecte
             and not (before_pruning(entry.fingerprint) != entry.fingerprint and problem in problems)
         )
 
-    return tuple(entry for entry in kept.entries if is_unused(entry))
+    return tuple(sorted(filter(is_unused, known.values()), key=attrgetter("sort_key")))
 
 
-def _ignored(beginning: Beginning, globs: tuple[str, ...]) -> int:
-    problems = [entry.problem for entry in beginning.entries] if globs else []
-    return sum(is_ignored(problem.tuner, problem.kernel, globs) for problem in problems)
+def settled(lookups: Sequence[Lookup], events: Iterable[Event] = (), *, anew: bool = False) -> list[Lookup]:
+    """The lookups with what only a whole run knows of them.
 
+    One that was served with the entry of a kernel that still exists is a miss: which kernels exist is known only when
+    all have been asked for. The choice was good all the same: source, candidates, key and device are equal.
 
-def _aliases_of_nothing(beginning: Beginning, aliases: Mapping[str, str]) -> Iterator[str]:
-    devices = {device.name for _, cache in beginning.loaded for device in cache.devices}
-    for other in sorted(set(aliases.values()) - devices):
-        if devices:
-            yield f"autotune_device_alias: no loaded entry is for {other} (they are for {', '.join(sorted(devices))})"
+    Entries that only other tunings have asked for say so in their labels: where such a tuning is a hit, its candidates
+    do not run, and nobody asks for them. What a label says already stays, unless nobody asks for that tuning any more,
+    as after a rename. And entries say what their choices were compiled for.
 
-
-def _changes(beginning: Beginning, lookups: Iterable[Lookup], after: Cache) -> Diff:
-    """What is new in the entries of the problems that a run asked for, or chosen otherwise, or measured anew.
-
-    They are compared with the loaded caches, or with what the dump path held where nothing is loaded. What nobody
-    asked for is not among it: those entries are unused, of other devices, or of tests that did not run.
+    :param anew: what an entry said of that before goes, where this run says anything.
     """
-    asked = {lookup.problem for lookup in lookups if lookup.old_entry is None}  # a moved one is not new
-
-    def of_this_run(entries: Iterable[Entry]) -> Cache:
-        return Cache(tuple(entry for entry in entries if entry.problem in asked))
-
-    given = [cache for _, cache in beginning.loaded] or [beginning.held]
-    before = {entry.identity: entry for cache in given for entry in of_this_run(cache.entries).entries}
-    if not before and not beginning.loaded:
-        return NO_CHANGES
-    found = diff(Cache(tuple(before.values())), of_this_run(after.entries))
-    return Diff(tuple(change for change in found.changes if change.kind is not ChangeKind.REMOVED), found.unchanged)
-
-
-# What only a whole run knows of its lookups.
-
-
-def settled(lookups: Sequence[Lookup]) -> list[Lookup]:
-    """The lookups of a whole run; one that was served with the entry of a kernel that still exists is a miss.
-
-    Which kernels exist is known only when all have been asked for. The choice was good all the
-    same: source, candidates, key and device are equal.
-    """
-    asked = {lookup.problem for lookup in lookups}
-
-    def judge(lookup: Lookup) -> Lookup:
-        entry = lookup.old_entry
-        if entry is None or entry.problem not in asked:
-            return lookup
-        reason = f"no entry; that of {entry.problem.kernel} was used, which has the same source"
-        return replace(lookup, outcome=Outcome.MISS, reason=reason)
-
-    return [judge(lookup) for lookup in lookups]
-
-
-def with_outer(lookups: Iterable[Lookup], *, is_complete: bool = False) -> list[Lookup]:
-    """The lookups; new entries that only other tunings have asked for say so in their labels.
-
-    Where such a tuning is a hit, its candidates do not run, and nobody asks for them.
-
-    :param is_complete: all tests ran: an entry says otherwise of one that nobody asks for any more, as after a rename.
-    """
-    found = list(lookups)
+    problems = {lookup.problem for lookup in lookups}
+    asked = {"", *(problem.name for problem in problems)}
     outer: defaultdict[Identity, set[str]] = defaultdict(set)
-    for lookup in found:
+    for lookup in lookups:
         outer[lookup.identity].add(lookup.inside)
-    asked = {lookup.problem.name for lookup in found}
+    texts: defaultdict[str, set[str]] = defaultdict(set)
+    for event in events:
+        if event.kind == SPECIALISATION:
+            texts[str(event.data.get("entry"))].add(str(event.data.get("text")))
 
-    def noted(lookup: Lookup) -> Lookup:
-        entry, names = lookup.entry, outer[lookup.identity]
-        if entry is None or "" in names:
+    def settle_one(lookup: Lookup) -> Lookup:
+        entry, old, names = lookup.entry, lookup.old_entry, outer[lookup.identity]
+        if entry is None:
             return lookup
-        before = outer_of(entry)
-        is_wrong = is_complete and bool(before) and before not in asked and lookup.outcome is Outcome.HIT
-        if not (lookup.searched or is_wrong):
-            return lookup
-        own = entry.label.removesuffix(f"{_INSIDE}{before}").removesuffix("; ") if before else entry.label
-        label = "; ".join(filter(None, [own, f"{_INSIDE}{min(names)}"]))
-        return replace(lookup, entry=replace(entry, label=label))
+        if old is not None and old.problem in problems:
+            reason = f"no entry; that of {old.problem.kernel} was used, which has the same source"
+            lookup = replace(lookup, outcome=Outcome.MISS, reason=reason)
+        if "" not in names and (lookup.searched or outer_of(entry) not in asked):
+            own = [part for part in entry.label.split("; ") if part and not part.startswith(_INSIDE)]
+            entry = replace(entry, label="; ".join([*own, f"{_INSIDE}{min(names)}"]))
+        if (met := texts.get(entry.identity.digest) if texts else None) is not None:
+            compiled = sorted(met if anew else met.union(entry.compiled))[:MOST_COMPILED]
+            entry = replace(entry, compiled=tuple(compiled))
+        return replace(lookup, entry=entry)
 
-    return [noted(lookup) for lookup in found] if any(lookup.inside for lookup in found) else found
+    return list(map(settle_one, lookups))
 
 
 def outer_of(entry: Entry) -> str:
     """The tuning, as ``tuner:kernel``, by which alone an entry was asked for; empty where there was none."""
     last = entry.label.rpartition("; ")[2]
     return last.removeprefix(_INSIDE) if last.startswith(_INSIDE) else ""
-
-
-def with_compiled(lookups: Iterable[Lookup], events: Iterable[Event], *, anew: bool) -> list[Lookup]:
-    """The lookups, whose entries say what their choices were compiled for.
-
-    :param anew: what an entry said before goes, where this run says anything.
-    """
-    texts: defaultdict[str, set[str]] = defaultdict(set)
-    for event in events:
-        if event.kind == SPECIALISATION:
-            texts[str(event.data.get("entry"))].add(str(event.data.get("text")))
-
-    def noted(lookup: Lookup) -> Lookup:
-        entry = lookup.entry
-        if entry is None or not (met := texts.get(entry.identity.digest)):
-            return lookup
-        compiled = sorted(met if anew else met.union(entry.compiled))[:MOST_COMPILED]
-        return replace(lookup, entry=replace(entry, compiled=tuple(compiled)))
-
-    return [noted(lookup) for lookup in lookups] if texts else list(lookups)

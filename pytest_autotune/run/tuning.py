@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from pytest_autotune.cache.counted import significant
 from pytest_autotune.cache.model import Candidate, Digest, Entry, Versions
 from pytest_autotune.run.lookup import Lookup, Outcome, Refusal
 from pytest_autotune.run.notes import WAITING_FOR_GPU
-from pytest_autotune.run.sources import Source
+from pytest_autotune.run.sources import Answers
 
 if TYPE_CHECKING:
     from pytest_autotune.run.session import Session
@@ -32,7 +32,7 @@ class Tuning:
 
     :param versions: of the libraries that matter to the tuner, now.
     :param digests: what the digests of the fingerprint are made of.
-    :param sources: asked in this order.
+    :param answers: of the sources, one after another.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Tuning:
         lookup: Lookup,
         versions: Versions,
         digests: Callable[[], tuple[Digest, ...]],
-        sources: Iterator[Source],
+        answers: Answers,
     ) -> None:
         #: The entry to use; None where the tuner must search.
         self.entry: Entry | None = None
@@ -51,25 +51,31 @@ class Tuning:
         self.is_remembered = False
         self._session = session
         self._digests = digests
-        self._sources = sources
-        #: The source of ``entry``, and the lookup as that was asked.
-        self._offer: tuple[Source, Lookup] | None = None
+        self._answers = answers
+        #: The lookup before ``entry`` was offered.
+        self._before = lookup
         self._started = 0.0
         self._waited_s = 0.0
         self._is_reported = False
 
-    def ask(self) -> None:
+    def ask(self, rejected: str | None = None) -> None:
         """Ask the sources that are left, until one has an entry; the session does so first.
 
+        :param rejected: why the entry before cannot be used.
         :raises BaseException: what the run raises where an outcome is an error.
         """
-        self.entry = self._offer = None
+        self.entry, self.is_remembered = None, False
         try:
-            self._ask_each()
+            with suppress(StopIteration):
+                while self.entry is None:
+                    answer = self._answers.send(rejected)
+                    rejected, self._before = None, self.lookup
+                    self.lookup, self.entry, self.is_remembered = answer
+                    if self.entry is None:
+                        self._session.refuse_errors(self.lookup)
         except Refusal:
             raise
         except Exception as error:  # the tuner goes on without
-            self._sources = iter(())
             self._session.error(self.lookup.problem.tuner, "the session", error)
             if self._session.indexes and self.lookup.outcome is None:
                 self.lookup = replace(self.lookup, outcome=Outcome.MISS, reason="an error of pytest-autotune")
@@ -79,31 +85,14 @@ class Tuning:
             self._session.progress.begin_search(self.lookup.problem)
         self._started, self._waited_s = time.perf_counter(), 0.0
 
-    def _ask_each(self) -> None:
-        for source in self._sources:
-            lookup = self.lookup
-            answer = source.ask(lookup)
-            self.lookup, self.is_remembered = answer.lookup, answer.is_reported
-            if answer.entry is not None:
-                self.entry, self._offer = answer.entry, (source, lookup)
-                return
-            self._session.refuse_errors(self.lookup)
-            if answer.is_last:
-                self._sources = iter(())
-                return
-
     def reject(self, reason: str) -> None:
         """Say why ``entry`` cannot be used; afterwards ``entry`` is another one or None.
 
         :raises BaseException: what the run raises where a stale problem is an error.
         """
-        if self._offer is None:
-            return
-        source, lookup = self._offer
-        self.entry = self._offer = None
-        self.lookup, self.is_remembered = source.rejected(lookup, reason), False
-        self._session.refuse_errors(self.lookup)
-        self.ask()
+        if self.entry is not None:
+            self.lookup = self._before
+            self.ask(reason)
 
     def race(self, contest: Callable[[], object]) -> None:
         """Have the loaded choice raced where a mode wants that; to be called when it can be used, before it is.
@@ -128,9 +117,9 @@ class Tuning:
         :param on: names the processor where it is not the current GPU.
         """
         asked, progress, problem = time.perf_counter(), self._session.progress, self.lookup.problem
-        progress.at(problem, waits=WAITING_FOR_GPU)
+        progress.at(problem, WAITING_FOR_GPU)
         with self._session.measuring(on) as undisturbed:
-            progress.at(problem, waits="")
+            progress.at(problem, "")
             self._waited_s += time.perf_counter() - asked
             if not undisturbed:
                 self.was_disturbed()
@@ -141,11 +130,11 @@ class Tuning:
 
         :param number: from 1.
         """
-        self._session.progress.at(self.lookup.problem, number=number, of=of, waits="", racing=False)
+        self._session.progress.at(self.lookup.problem, f"candidate {number} of {of}")
 
     def races(self, left: int, of: int) -> None:
         """Say how many candidates are still in the race, for people who wait."""
-        self._session.progress.at(self.lookup.problem, number=left, of=of, waits="", racing=True)
+        self._session.progress.at(self.lookup.problem, f"{left} of {of} candidates race")
 
     def was_disturbed(self) -> None:
         """Say that something else may have run on the device while it was measured."""
@@ -195,21 +184,18 @@ class Tuning:
         """Report nothing: the tuner needs no choice yet, perhaps never, and asks again when it does."""
         self._is_reported = True
 
-    def not_recorded(self, reason: str) -> None:
+    def not_recorded(self, reason: str, *, is_over: bool = False) -> None:
         """Say why a search came to nothing that can be recorded: what kept it from that may be gone the next time.
 
         The session says so itself of a search that ends with an error. Where none took place, or it has recorded
         something, or was expected to fail, nothing is said.
-        """
-        nothing_was = self.entry is not None or self.lookup.tuned or self.known_to_fail
-        if not nothing_was and not self.lookup.unrecorded:
-            self.lookup = replace(self.lookup, unrecorded=reason)
 
-    def given_up(self, reason: str) -> None:
-        """Say how a search has ended, by an error or ``pytest.skip``: it missed nothing that an update could cover."""
-        self.not_recorded(reason)
-        if self.lookup.unrecorded:
-            self.lookup = replace(self.lookup, outcome=None)
+        :param is_over: by an error or ``pytest.skip``: it missed nothing that an update could cover.
+        """
+        if self.entry is None and not self.lookup.tuned and not self.known_to_fail:
+            self.lookup = replace(self.lookup, unrecorded=self.lookup.unrecorded or reason)
+            if is_over:
+                self.lookup = replace(self.lookup, outcome=None)
 
     def record_failure(self, reasons: Iterable[str]) -> Entry:
         """Record that no candidate can be used, so that later runs expect it; each call fails as it always does.
@@ -221,7 +207,8 @@ class Tuning:
         :returns: the entry.
         """
         self.lookup = replace(self.lookup, failed=True)
-        return self.record(None, failed_candidates(reasons))
+        distinct = sorted({stable_reason(reason) for reason in reasons} - {""}) or ["failed"]
+        return self.record(None, [Candidate(failed=reason) for reason in distinct[:REASONS]])
 
 
 #: So many different reasons of failed candidates are kept in an entry without a choice,
@@ -231,15 +218,12 @@ REASON_LENGTH = 200
 
 
 #: What differs from run to run, or from machine to machine, and what stands for it; in this order.
-_UNSTABLE = [
-    (re.compile(pattern), stands_for)
-    for pattern, stands_for in (
-        (r"0[xX][0-9a-fA-F]+", "0x..."),
-        (r"(?<![\w.])/(?:[\w.+~-]+/)*([\w.+~-]+)", r"\1"),
-        (r"\btmp\w{6,}", "tmp..."),
-        (r"(?i)\b(?<!per )(?<!to )(?<!not )((?:[pt]|pp)id|process|thread)(\W{0,3}|-| id )\d+\b", r"\1\2..."),
-    )
-]
+_UNSTABLE = (
+    (r"0[xX][0-9a-fA-F]+", "0x..."),
+    (r"(?<![\w.])/(?:[\w.+~-]+/)*([\w.+~-]+)", r"\1"),
+    (r"\btmp\w{6,}", "tmp..."),
+    (r"(?i)\b(?<!per )(?<!to )(?<!not )((?:[pt]|pp)id|process|thread)(\W{0,3}|-| id )\d+\b", r"\1\2..."),
+)
 
 
 def stable_reason(text: str) -> str:
@@ -249,12 +233,6 @@ def stable_reason(text: str) -> str:
     characters. Other words that change cost no entry: one that says that none works is kept whatever its words.
     """
     for unstable, stands_for in _UNSTABLE:
-        text = unstable.sub(stands_for, text)
+        text = re.sub(unstable, stands_for, text)
     text = " ".join("".join(one if one.isprintable() else " " for one in text).split())
     return text if len(text) <= REASON_LENGTH else f"{text[: REASON_LENGTH - 3]}..."
-
-
-def failed_candidates(reasons: Iterable[str]) -> list[Candidate]:
-    """The candidates of an entry that says that none can be used, one for each of some different reasons."""
-    distinct = sorted({stable_reason(reason) for reason in reasons} - {""}) or ["failed"]
-    return [Candidate(failed=reason) for reason in distinct[:REASONS]]

@@ -27,7 +27,6 @@ from pytest_autotune.report import ci_log, terminal
 from pytest_autotune.report.gate import judge
 from pytest_autotune.run.collected import ALONE, collect
 from pytest_autotune.run.dumping import dump, dump_for_tests
-from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Request, Result
 from pytest_autotune.run.settle import Beginning, measurements, settle
 from pytest_autotune.session import INPUT_KEY, MARKER, asks_for_cache, reports
@@ -233,7 +232,7 @@ class Controller:
             incomplete=incomplete,
             only_skipped=bool(incomplete) and incomplete == self._completeness.skipped,
             interrupted=was_interrupted(session, exitstatus),
-            own_notes=tuple(self._notes),
+            notes=(*self._notes, *collected.notes),
         )
         update = options.update_arguments
         if any(lookup.cache for _, lookup in collected.lookups) and not options.writes:
@@ -243,11 +242,12 @@ class Controller:
         if options.writes:
             of_tests = dump_for_tests(self._cache_of_tests, MARKER, collected, request, self._unwritten)
         written = [
-            f"{counted(len(one.cache.entries), 'entry')} written to {one.dump.written_to}: {one.merged.counts_in_words}"
+            f"{counted(len(one.merged.cache.entries), 'entry')} written to {one.dump.written_to}: "
+            f"{one.merged.counts_in_words}"
             for one in of_tests
             if one.dump is not None and one.dump.rewritten
         ]
-        collected = replace(collected, own_notes=(*collected.own_notes, *written))
+        collected = replace(collected, notes=(*written, *collected.notes))
         if options.dump is None:
             result = settle(self._beginning, collected, Cache(), request)
         else:
@@ -276,13 +276,9 @@ class Controller:
             keep_candidates=options.keep_candidates,
             updates=options.updates or bool(options.update),
             update=update,
-            tuners=options.tuners or (),
+            policy=options.policy,
             tuners_named_by=f"--autotune-tuners={names}" if names is not None else "autotune_tuners (ini)",
             adapters=(*TUNERS, *(entry_point.name for entry_point in third_party_tuners())),
-            ignore=options.ignore,
-            aliases=options.policy.aliases,
-            refused=tuple(filter(options.policy.is_error, Outcome)),
-            modes=options.modes,
             tells=tuple(f"--autotune-{mode.name} tells {mode.tells}" for mode in MODES if mode.tells),
         )
 

@@ -150,7 +150,7 @@ def add_step_summary(result: Result) -> Result:
             file.write(text if file.tell() + len(text.encode()) <= ci_log.SUMMARY_BYTES else "")
     except OSError as error:
         note = f"the step summary could not be written: {error.strerror or error} (GITHUB_STEP_SUMMARY)"
-        return replace(result, notes=(*result.notes, note))
+        return replace(result, collected=replace(result.collected, notes=(*result.collected.notes, note)))
     return result
 
 

@@ -21,7 +21,7 @@ from pytest_autotune.cache.locations import Location, is_url
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.modes import MODES, Option
 from pytest_autotune.report.gate import Limit
-from pytest_autotune.run.lookup import OnMiss, OnStale, Policy
+from pytest_autotune.run.lookup import Policy
 from pytest_autotune.run.mode import Mode
 from pytest_autotune.session.options import OPTIONS
 from pytest_autotune.tuners import TUNERS, third_party_tuners
@@ -122,8 +122,8 @@ class Options:
         """What a process that runs tests is to do, as far as options say it."""
         return Policy(
             dumping=self.writes,
-            on_miss=OnMiss(self.on_miss),
-            on_stale=OnStale(self.on_stale),
+            on_miss=self.on_miss,
+            on_stale=self.on_stale,
             tuners=self.tuners,
             ignore=self.ignore,
             aliases=dict(self.device_alias),

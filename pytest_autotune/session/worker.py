@@ -33,9 +33,8 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.run.collected import ProcessFacts
 from pytest_autotune.run.lookup import NO_ENTRY, Lookup, Outcome
-from pytest_autotune.run.mode import Beside, Job, Suite
+from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.nearest import nearest
 from pytest_autotune.run.notes import Progress
 from pytest_autotune.run.session import Session
@@ -44,7 +43,7 @@ from pytest_autotune.session.progress import file_of_worker
 from pytest_autotune.session.values import Options, path_argument
 from pytest_autotune.tuners.hooks import Hooks
 from pytest_autotune.workers.coordinator import Coordinator
-from pytest_autotune.workers.events import Log, Others
+from pytest_autotune.workers.events import END, Event, Log, Others
 from pytest_autotune.workers.locks import Locks, shared_folder
 
 
@@ -108,10 +107,10 @@ def context_of_worker(workerinput: Mapping[str, Any], options: Options) -> Worke
 class TestProcess:
     """Hooks the tuners, knows which test runs, and hands on what is looked up.
 
-    Attributes: ``session``, what the tuners ask; ``hooks``, the adapters; ``in_this_test``, lookups of the test that
-    runs. In this order: :meth:`begin`, once the process is configured; modes hear of the collected tests; for each test
-    its caches are loaded before its fixtures and dropped after them; :meth:`end` writes the last event, after which the
-    session is paused; the tuners are as they were in ``pytest_unconfigure``.
+    Attributes: ``session``, what the tuners ask; ``hooks``, the adapters. In this order: :meth:`begin`, once the
+    process is configured; modes hear of the collected tests; for each test its caches are loaded before its fixtures
+    and dropped after them; :meth:`end` writes the last event, after which the session is paused; the tuners are as they
+    were in ``pytest_unconfigure``.
     """
 
     __test__ = False
@@ -120,19 +119,14 @@ class TestProcess:
         self._context = context
         share = max(devices.cpu().multiprocessors // context.workers, 1)
         policy = replace(options.policy, compile_threads=share)
-        #: What was looked up in the current test.
-        self.in_this_test: list[Lookup] = []
-        asked, refuse = self.in_this_test.append, self._refuse
-        self.session = Session(
-            policy, context.index, context.coordination, asked, refuse, context.progress, context.log
-        )
+        self.session = Session(policy, context.index, context.coordination, self._refuse, context.progress, context.log)
         self.hooks = Hooks(self.session, options.tuners)
         self._config = config
         self._options = options
         self._process_id = os.getpid()
         self._deselected = 0
         self._drawn: set[str] = set()
-        self._disabled = 0
+        self._disabled: set[str] = set()
         self._refused = ""
         self._run_ends = ExitStack()
         self._test_ends = ExitStack()
@@ -154,28 +148,27 @@ class TestProcess:
         self.session.paused = True
         log = self._context.log
         self._end_modes()
-        log.close(self._facts().event)
+        log.close(Event(END, data=self._facts()))
         return log
 
-    def _facts(self) -> ProcessFacts:
-        workerinput, index = getattr(self._config, "workerinput", {}), self._context.index
-        untracked = tuple(self.hooks.untracked())  # may add a note
+    def _facts(self) -> dict[str, Any]:
+        index = self._context.index
+        untracked = self.hooks.untracked()  # may add a note
         if late := self.session.progress.open:
             self.session.note(f"not recorded, since a thread still tuned it after the tests: {', '.join(late)}")
         if error := self._context.log.error:
             self.session.note(f"the log of this run cannot be written, so a kill would lose tunings: {error}")
-        return ProcessFacts(
-            worker=workerinput.get("workerid", ""),
-            deselected=self._deselected,
-            notes=(*self.session.notes, *self._context.coordination.notes),
-            untracked=untracked,
-            unhooked=tuple(self.session.unhooked.items()),
-            drawn=tuple(sorted(self._drawn)),
-            disabled=self._disabled,
-            versions=tuple(self.session.versions.items()),
-            imported=tuple(filter(_module_is_imported, index.kernels() if index is not None else ())),
-            waited_s=self._context.coordination.waited_s,
-        )
+        return {
+            "notes": [*self.session.notes, *self._context.coordination.notes],
+            "untracked": sorted(untracked),
+            "unhooked": self.session.unhooked,
+            "versions": {tuner: str(versions) for tuner, versions in self.session.versions.items()},
+            "imported": list(filter(_module_is_imported, index.kernels() if index is not None else ())),
+            "drawn": sorted(self._drawn),
+            "disabled": sorted(self._disabled),
+            "deselected": self._deselected,
+            "waited_s": self._context.coordination.waited_s,
+        }
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
@@ -196,7 +189,7 @@ class TestProcess:
 
         for mode in self._options.modes:
             with self.session.guard("session", mode.name):
-                mode.collected(self.session, Beside(self._context.folder, self._context.workers, jobs))
+                mode.collected(self.session, self._context.folder, self._context.workers, jobs)
 
     def _end_modes(self) -> None:
         if os.getpid() == self._process_id:  # else what they have begun is the parent's
@@ -206,16 +199,18 @@ class TestProcess:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.session.begin_test(item.nodeid)
+        self.session.lookups.clear()
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             self._drawn.add(item.nodeid)
-        self.in_this_test.clear()
+        self.session.lookups.clear()
         try:
             with ExitStack() as self._test_ends:
                 self._is_isolated = False
                 if item.get_closest_marker(MARKER) is not None:
                     self._isolate()
                 self.session.paused = not _enabled(item)
-                self._disabled += self.session.paused
+                if self.session.paused:
+                    self._disabled.add(item.nodeid)
                 return (yield)
         finally:
             self.session.current_test = ""
@@ -298,7 +293,7 @@ class CacheFixture:
 
     def _with(self, outcome: Outcome) -> tuple[Lookup, ...]:
         indexes = self._process.session.indexes
-        found = [lookup for lookup in self._process.in_this_test if lookup.outcome is outcome]
+        found = [lookup for lookup in self._process.session.lookups if lookup.outcome is outcome]
         reasons = [one.reason if one.reason != NO_ENTRY else nearest(indexes, one.problem).reason for one in found]
         return tuple(replace(one, reason=reason) for one, reason in zip(found, reasons, strict=True))
 

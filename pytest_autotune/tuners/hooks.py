@@ -13,7 +13,6 @@ from typing import Any
 from pytest_autotune.cache.foreign_text import words_of
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.run.mode import Job, Suite
-from pytest_autotune.run.notes import is_from_outside
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
@@ -79,7 +78,7 @@ class Hooks:
             adapter = self._adapters.pop(name, None)
             if adapter is not None and name in self._replaced:
                 self._unhook(name, adapter)
-            if is_from_outside(error):
+            if isinstance(error, KeyboardInterrupt):
                 raise
             words = words_of(error)
             reason = where + (words if isinstance(error, HookError) else f"{type(error).__name__}: {words}")

@@ -28,8 +28,8 @@ from pytest_autotune.cache.model import Entry, Identity, Value
 if TYPE_CHECKING:
     from filelock import FileLock
 
-#: A search took place, and an entry came of it; of a failed one, that no candidate can be used.
-TUNED, FAILED = "tuned", "failed"
+#: A search took place, and an entry came of it.
+TUNED = "tuned"
 #: A loaded choice was raced.
 RACED = "raced"
 #: What an entry's choice was compiled for.
@@ -205,7 +205,7 @@ class Others:
     :param process: the name of this one.
     """
 
-    _OF_INTEREST = tuple(f'{{"kind":"{kind}","id":'.encode() for kind in (TUNED, FAILED, RACED))
+    _OF_INTEREST = tuple(f'{{"kind":"{kind}","id":'.encode() for kind in (TUNED, RACED))
 
     def __init__(self, folder: Path, process: str) -> None:
         self._reader = Reader(folder)

@@ -239,15 +239,6 @@ def test_on_miss_error_applies_to_stale_mismatch_and_uncacheable_too(suite: Suit
     assert suite.tunings == []
 
 
-def test_an_alias_for_a_device_that_no_entry_is_for_is_told(serial_suite: Suite, section) -> None:
-    serial_suite.write().dump()
-    serial_suite.pytester.makeini("[pytest]\nautotune_device_alias =\n    New GPU = Toy-GPU\n")
-
-    lines = section(serial_suite.load(TOY_DEVICE="New GPU"))
-
-    assert "autotune_device_alias: no loaded entry is for Toy-GPU (they are for Toy GPU)" in lines
-
-
 ALIAS = "[pytest]\nautotune_device_alias =\n    New GPU = Old GPU\n"
 
 

@@ -66,7 +66,7 @@ def cached_calls() -> list[tuple[str, str]]:
     rows = []
     for name, space in spaces.items():
         for where in ("outside pytest", "in a run"):
-            run_of = Session(Policy(), None, Coordinator(Locks(1.0)), lambda lookup: None)
+            run_of = Session(Policy(), None, Coordinator(Locks(1.0)))
             function.MEMORIES.append(function.Memory(run_of if where == "in a run" else None))
 
             def call(space: Any = space) -> Any:

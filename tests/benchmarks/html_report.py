@@ -22,7 +22,8 @@ from pathlib import Path
 from common import machine, median, table
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
-from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value, Versions
+from pytest_autotune.cache.merge import Merged
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report.html import to_html
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Gate, Place, Request, Result
@@ -57,7 +58,7 @@ def summary(problems: int, seed: int = 0) -> Result:
     return Result(
         loaded=(("tests/autotune.textproto", problems * 9 // 10),),
         rows=rows,
-        changes=Diff(changes, problems - len(changes)),
+        merged=Merged(Cache(), changes=Diff(changes, problems - len(changes))),
         gate=Gate("0", f"maximum allowed autotune cache misses exceeded: {missed} > 0"),
         request=Request(update="--autotune-load=tests/autotune.textproto --autotune-update"),
         places={test: Place(test.partition("::")[0], number) for number, test in enumerate(seen)},

@@ -64,7 +64,7 @@ def main() -> None:
         return (time.perf_counter() - started) / LAUNCHES * 1e6
 
     adapter = Adapter()
-    run = Session(Policy(dumping=True), EntryIndex.of([Cache()]), Coordinator(Locks(1.0)), lambda lookup: None)
+    run = Session(Policy(dumping=True), EntryIndex.of([Cache()]), Coordinator(Locks(1.0)))
     stock, hooked = make_kernel(gpu), make_kernel(gpu)
     if not gpu:
         import pytest_autotune.tuners.triton.identity as ours

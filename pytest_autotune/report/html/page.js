@@ -469,7 +469,7 @@
     const title = heading("costs", "Where the tuning time went", seconds(report.tuning_seconds));
     main.append(title, el("div", { class: "pair" }, pair));
   }
-  if (report.changes.length) main.append(heading("changes", `Different from ${report.loaded.length ? "the loaded cache" : "what the file held"}`), ...changes());
+  if (report.changes.length) main.append(heading("changes", `Different from ${report.dump ? "what the file held" : "the loaded cache"}`), ...changes());
   if (report.notes.length) {
     const notes = report.notes.map((note) => el("li", {}, note));
     main.append(heading("notes", "Notes"), el("ul", { class: "notes" }, notes));

@@ -290,8 +290,6 @@ def _asked(session: Session, request: Request, forget: Callable[[], object]) -> 
         request.candidates,
         request.digest_parts,
     ) as tuning:
-        if tuning.lookup.inside:  # a test that uses it is to ask for it, too: else that would not be known
-            session.at_next_test(forget)
         taken = _taken(session, request, tuning, forget)
         return taken if taken is not None else _tuned(request, tuning)
 

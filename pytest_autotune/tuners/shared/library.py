@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
+from traceback import walk_tb
 from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import Versions
 from pytest_autotune.run.lookup import Refusal
-from pytest_autotune.run.notes import code_of, frames_of
+from pytest_autotune.run.notes import code_of
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.protocol import HookError
 
@@ -89,18 +90,18 @@ def guarded(
 
     @wraps(replacement)
     def call(*args: Any, **kwargs: Any) -> Any:
-        searches = session.searches
+        searches = session.progress.searches
         try:
             return replacement(*args, **kwargs)
         except Refusal:
             raise
         except Exception as error:
-            frames = list(frames_of(error))
+            frames = [frame for frame, _ in walk_tb(error.__traceback__)][1:]
             theirs = {code_of(one) for one in (original, *calls(*args, **kwargs), *args, *kwargs.values())} - {None}
-            if any(code in theirs for code, _ in frames):
+            if any(frame.f_code in theirs for frame in frames):
                 raise
-            modules = {module for _, module in frames} - {own}
-            if session.searches > searches and any(module.partition(".")[0] == library for module in modules):
+            modules = {str(frame.f_globals.get("__name__", "")) for frame in frames} - {own}
+            if session.progress.searches > searches and any(module.partition(".")[0] == library for module in modules):
                 raise
             session.not_asked(tuner, f"{getattr(original, '__name__', original)}()", error)
         return original(*args, **kwargs)

@@ -86,7 +86,7 @@ class Choices:
                         return bool(self._disk_cache(autotuner, tuning_key, configs, bench_fn))
                     tune(call, configs, bench_fn, tuning, session, is_compiled=_is_compiled(autotuner))
                     self._note_tuned(call, tuning.lookup)
-                self._forget_before_the_next_test(call, tuning.lookup)
+                self._forget_before_the_next_test(call)
                 return is_taken
         except Refusal:
             autotuner.nargs = None  # Triton's run lets go of the arguments only where it returns
@@ -169,17 +169,15 @@ class Choices:
                 kernel = _compiled_kernel(call, config)
             self._compiled.chosen(call, lookup.entry, config, kernel)
 
-    def _forget_before_the_next_test(self, call: Call, lookup: Lookup | None = None) -> None:
+    def _forget_before_the_next_test(self, call: Call) -> None:
         """Let the next test ask for its own choice where arguments outside the key prune the candidates.
 
         Triton's memory would give it the choice of whichever test came first, which pruning may have taken from it.
-        In a sweep it always asks, so that it is known what it ran with. What another tuning has asked for is to be
-        asked for by the tests that use it, too: else it would not be known.
+        In a sweep it always asks, so that it is known what it ran with.
         """
         autotuner = call.autotuner
         is_pruned = pruner_of(autotuner) is not None and autotuner.perf_model is None
-        is_nested = lookup is not None and lookup.inside
-        if is_pruned or is_nested or self._session.policy.picks:
+        if is_pruned or self._session.policy.picks:
             self._session.at_next_test(partial(autotuner.cache.pop, call.tuning_key, None))
 
 
