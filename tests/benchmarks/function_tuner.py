@@ -116,9 +116,7 @@ def on_the_gpu() -> list[tuple[str, str]]:
         return time.perf_counter() - started
 
     seconds()
-    return [
-        ("24 CUDA kernels, compiled in threads, then measured", f"{median([seconds() for _ in range(3)]):.2f}")
-    ]
+    return [("24 CUDA kernels, compiled in threads, then measured", f"{median([seconds() for _ in range(3)]):.2f}")]
 
 
 def main() -> None:
