@@ -128,14 +128,19 @@ def _has_xdist() -> bool:
     return True
 
 
-DISTRIBUTIONS = {"serial": [], "n0": ["-pxdist", "-n0"], "n2": ["-pxdist", "-n2"]} if _has_xdist() else {"serial": []}
+DISTRIBUTIONS = {"serial": [], "n2": ["-pxdist", "-n2"]} if _has_xdist() else {"serial": []}
+#: With xdist and without its workers, which is as good as serial; what every user does is tried with that, too.
+ALL_DISTRIBUTIONS = {**DISTRIBUTIONS, "n0": ["-pxdist", "-n0"]} if _has_xdist() else DISTRIBUTIONS
 
 
 @pytest.fixture(params=list(DISTRIBUTIONS))
 def suite(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
-    """A suite that a test runs without xdist's workers, with none and with two."""
+    """A suite that a test runs without xdist's workers and with two; :data:`everywhere` asks for more."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    return Suite(pytester, DISTRIBUTIONS[request.param])
+    return Suite(pytester, ALL_DISTRIBUTIONS[request.param])
+
+
+everywhere = pytest.mark.parametrize("suite", list(ALL_DISTRIBUTIONS), indirect=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

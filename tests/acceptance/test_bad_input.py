@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import DISTRIBUTIONS, Suite
+from tests.conftest import ALL_DISTRIBUTIONS, Suite
 
 #: Leaves a trace when a test of the suite runs.
 RUNS = "def test_runs(): open('ran', 'w')"
@@ -93,9 +93,9 @@ def test_a_cache_that_cannot_be_loaded_is_refused(bad: Suite, make: Callable[[Pa
     pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-load: {told}"])
 
 
-@pytest.mark.parametrize("distribution", [name for name in DISTRIBUTIONS if name != "serial"])
+@pytest.mark.parametrize("distribution", [name for name in ALL_DISTRIBUTIONS if name != "serial"])
 def test_a_cache_is_refused_before_workers_start(bad: Suite, distribution: str) -> None:
-    bad.distribution = DISTRIBUTIONS[distribution]
+    bad.distribution = ALL_DISTRIBUTIONS[distribution]
 
     assert "no such file" in refused(bad, bad.load())
     assert "expected tune or first or nearest or error" in refused(bad, bad.run("--autotune-on-miss=perhaps"))

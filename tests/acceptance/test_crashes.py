@@ -52,8 +52,7 @@ def test_every_finished_tuning_of_a_worker_that_dies_is_in_the_file(
     assert any(re.match(r"worker gw\d crashed", line) for line in section(result))
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("ending", [["-x"], []])
+@pytest.mark.parametrize(("place", "ending"), list(zip(PLACES, [["-x"], [], ["-x"], []], strict=True)))
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 def test_every_finished_tuning_before_an_error_is_in_the_file(
     suite: Suite, place: str, ending: list[str], distribution: list[str]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import TOY_TUNER, Suite
+from tests.conftest import TOY_TUNER, Suite, everywhere
 
 FORMATS = ["cache.textproto", "cache.txtpb", "cache.pb", "cache.yaml", "cache.json", "cache/"]
 
 
+@everywhere
 def test_a_dump_run_tunes_every_problem_and_writes_it_down(suite: Suite, section) -> None:
     result = suite.write().dump()
 
@@ -18,6 +19,7 @@ def test_a_dump_run_tunes_every_problem_and_writes_it_down(suite: Suite, section
     assert any("4 entries written to cache.textproto" in line and "4 added" in line for line in section(result))
 
 
+@everywhere
 def test_a_load_run_tunes_nothing_and_chooses_the_same(suite: Suite, section) -> None:
     suite.write().dump()
 
