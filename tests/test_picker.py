@@ -50,6 +50,16 @@ class Mode(enum.IntEnum):
     FAST = 3
 
 
+class Color(enum.Enum):
+    RED = 3
+
+
+class Int64(int):
+    """As numpy's, which has a dtype, too."""
+
+    dtype = "int64"
+
+
 CONFIGS = [Config(block) for block in (16, 32, 64, 128)]
 
 
@@ -223,6 +233,8 @@ def test_what_an_export_cannot_hold_is_left_out_and_no_launch_is_taken_for_anoth
         keyed((3,), 16),
         keyed(("3",), 32),
         keyed((4,), 64, Value("ACTIVATION", f"{__name__}.check@0", "function")),
+        keyed((6,), 32, Value("ACTIVATION.1.dtype", "int64")),
+        keyed((6,), 64, Value("M.dtype", "int64")),
     )
     constexpr = type("constexpr", (), {"__init__": lambda self, value: setattr(self, "value", value)})
 
@@ -230,7 +242,10 @@ def test_what_an_export_cannot_hold_is_left_out_and_no_launch_is_taken_for_anoth
     assert exported.pick(Mode.FAST, ACTIVATION=constexpr(None))[0] == [16]
     assert exported.pick("3")[0] == [32]
     assert exported.pick(5, also={"closure.ACTIVATION": "relu"})[0] == [128]
-    for m, activation in [(3, constexpr(check)), (4, check), (4, None), ((1,), None), (5, None)]:
+    assert exported.pick(6, ACTIVATION=(1, Int64()))[0] == [32]
+    assert exported.pick(Int64(6))[0] == [64]
+    unknown = [(3, constexpr(check)), (3, (check,)), (4, check), (4, None), ((1,), None), (5, None), (Color.RED, None)]
+    for m, activation in unknown:
         assert exported.pick(m, ACTIVATION=activation)[0] == [16, 32, 64, 128]
 
 

@@ -107,12 +107,14 @@ def key_parts(named: Any, names: Any) -> dict[str, Any]:
     """What selects a problem: arguments by name where keys have them, and the dtypes of all."""
     parts: dict[str, Any] = {}
     for name, value in named.items():
-        value = getattr(value, "value", value)  # of a constexpr
+        value = value.value if type(value).__name__ == "constexpr" else value
         typed: Any = value if hasattr(value, "dtype") else getattr(value, "base", None)  # of a tensor's descriptor
         if hasattr(typed, "dtype"):
             parts[f"{name}.dtype" if typed is value else f"{name}.base.dtype"] = str(typed.dtype).rpartition(".")[2]
-        elif name in names or (name != "grid" and (callable(value) or type(value) is tuple)):
-            parts[name] = value  # functions and tuples are in no key of an export, so nothing is known with them
+        elif isinstance(value, tuple):
+            parts.update(key_parts({f"{name}.{number}": part for number, part in enumerate(value)}, ()))
+        if name in names or (name != "grid" and callable(value)):
+            parts[name] = value  # functions are in no key of an export, so nothing is known with them
     return parts
 
 
