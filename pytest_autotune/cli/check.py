@@ -27,7 +27,7 @@ from pytest_autotune.cli.output import FOUND, OK, PATH, first_difference, print_
     "--exported", metavar="MODULE", multiple=True, type=PATH, help="What was exported from FILE as Python. Repeatable."
 )
 def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int:
-    """Report what is wrong with each cache FILE, as FILE:LINE: what.
+    """Report what is wrong with each cache FILE, as FILE:LINE: what, or by the entry's name.
 
     Wrong is: what cannot be read; entries that are not sorted or there twice, as after a merge by hand, or that have
     no result; and a module that was exported from FILE, where it is not what FILE says now. No GPU is needed, and

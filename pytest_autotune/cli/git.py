@@ -38,7 +38,8 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
     once, without FILE. Where it is not registered, git merges and shows the lines, as it always does.
     """
     root = Path(_git("rev-parse", "--show-toplevel").removesuffix("\n"))
-    lines = _append(root / ".gitattributes", [f"{_pattern(file, root)} {_ATTRIBUTES}" for file in files])
+    attributes = root / ".gitattributes"
+    lines = _append(attributes, [f"{_pattern(file, root)} {_ATTRIBUTES}" for file in files])
     program, scope = shlex.quote(_program()), ["--global"] if globally else []
     # Both fall back on what git does by itself, for when this installation is gone or cannot read a file.
     driver = f"{program} git-merge %O %A %B %P || git merge-file -q %A %O %B || exit 1"
@@ -46,9 +47,12 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
     _git("config", *scope, f"merge.{NAME}.name", "autotuning caches, entry by entry")
     _git("config", *scope, f"merge.{NAME}.driver", driver)
     _git("config", *scope, f"diff.{NAME}.textconv", textconv)
-    done = [f"{NAME}: {safe(line)}" for line in lines] or [f"{NAME}: .gitattributes stays as it is"]
-    where = "user" if globally else "clone"
-    print_lines([*done, f"{NAME}: registered in the configuration of this {where}; commit .gitattributes"])
+    done = f"registered in the configuration of this {'user' if globally else 'clone'}"
+    if lines:
+        done += "; commit .gitattributes"
+    elif not attributes.exists() or f"merge={NAME}" not in attributes.read_text(errors="replace"):
+        done += "; .gitattributes names no cache yet (git-setup FILE adds one)"
+    print_lines([f"{NAME}: {safe(line)}" for line in [*lines, done]])
 
 
 def _git(*arguments: str) -> str:

@@ -213,6 +213,15 @@ def test_setup_writes_the_lines_of_what_it_is_given_once_and_registers_alone_wit
     assert "git-merge" in git("config", "merge.pytest-autotune.driver").stdout
 
 
+def test_setup_asks_for_what_there_is_left_to_do(git: Git, capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for arguments in ([], [PATH], []):
+        assert cli.main(["git-setup", *arguments]) == 0
+        told.append(capsys.readouterr().out.splitlines()[-1].partition("this clone")[2])
+
+    assert told == ["; .gitattributes names no cache yet (git-setup FILE adds one)", "; commit .gitattributes", ""]
+
+
 def test_setup_works_from_a_folder_of_the_repository_and_for_all_repositories(
     git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
