@@ -15,6 +15,7 @@ import pytest
 
 from pytest_autotune import cli
 from pytest_autotune.cache import stores
+from pytest_autotune.cache.codec import Format
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
@@ -579,6 +580,7 @@ def test_the_hook_for_pre_commit_runs_the_check_on_caches_and_not_on_reports() -
 
     assert hook["entry"].split() == ["pytest-autotune", "check"]
     assert hook["language"] == "python"
-    paths = ["autotune.textproto", "tests/autotune.pb", "tests/autotune-h200.txtpb", "autotune.json", "a/autotune.yml"]
-    paths += [f"choices/{'0123abcd' * 4}.textproto", "autotune-report.json", "model.textproto"]
-    assert [path for path in paths if re.search(hook["files"], path)] == paths[:6]
+    caches = [f"tests/autotune-h200{suffix}" for form in Format for suffix in form.value.suffixes]
+    caches += ["autotune.textproto", f"choices/{'0123abcd' * 4}.textproto"]
+    others = ["autotune-report.json", "model.textproto"]
+    assert [path for path in [*caches, *others] if re.search(hook["files"], path)] == caches
