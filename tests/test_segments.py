@@ -473,7 +473,7 @@ def test_a_segment_that_cannot_be_read_is_one_line_and_left_out(serial_suite: Su
     suite = serial_suite.write()
     suite.run(f"--autotune-dump={url}")
     poisoned, unreadable = (f"v1/gpu/{hashlib.sha256(data).hexdigest()}.pb" for data in (b"other", b"no cache"))
-    obstore.put(bucket(url), poisoned, b"poisoned")
+    obstore.put(bucket(url), poisoned, b"")
     options = [f"--autotune-load={url}", "-o", "cache_dir=new"]
 
     result = suite.run(*options)

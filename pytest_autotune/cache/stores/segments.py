@@ -158,7 +158,8 @@ class SegmentStore:
             with self._errors("cannot be read"):
                 for _ in range(_TRIES):
                     names = self._names()
-                    found = {name: data for name, data in zip(names, pool.map(self._bytes, names), strict=True) if data}
+                    read = zip(names, pool.map(self._bytes, names), strict=True)
+                    found = {name: data for name, data in read if data is not None}
                     if len(found) == len(names):
                         break
         finally:
@@ -181,8 +182,8 @@ class SegmentStore:
         found = {one["path"]: one["size"] for page in pages for one in page}  # a page may repeat what another had
         return sorted(name for name, size in found.items() if _SEGMENT.fullmatch(name) and size <= MAX_BYTES)
 
-    def _bytes(self, name: str) -> bytes:
-        """The bytes of a segment; nothing where it is gone."""
+    def _bytes(self, name: str) -> bytes | None:
+        """The bytes of a segment; None where it is gone."""
         if self._mirror is not None:
             with suppress(OSError):
                 data = (self._mirror / name.replace("/", "-")).read_bytes()
@@ -191,7 +192,7 @@ class SegmentStore:
         try:
             data = bytes(self._library.get(self._objects, name).bytes())
         except FileNotFoundError:
-            return b""
+            return None
         if _name_of(data) in name:
             self._copy(name, data)
         return data
