@@ -73,7 +73,7 @@ class Problems(Mode):
 
 def make(problems: Sequence[Any]) -> Problems:
     """The mode, by its options."""
-    return Problems([(str(file.location.path), file.typed) for file in problems])
+    return Problems([(file.location.real, file.typed) for file in problems])
 
 
 def _read(path: str, where: str) -> list[Wanted]:

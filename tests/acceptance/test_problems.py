@@ -79,6 +79,7 @@ def test_a_file_that_is_none_fails_the_run_with_a_line(serial_suite: Suite) -> N
     for file, said in (
         ("misses.jsonl", "misses.jsonl:1: is no problem that pytest_autotune.use() reported"),
         ("none.jsonl", "none.jsonl: no such file"),
+        ("s3://bucket/x", "s3://bucket/x: no such file"),
     ):
         result = suite.run(f"--autotune-problems={file}")
         assert result.ret == 1
