@@ -39,6 +39,26 @@ class Adapter:
     def isolated(self): raise OSError("isolated")
     def untracked(self): raise OSError("untracked")
 """
+#: What an author forgets, or has wrong only at the end.
+CARELESS = """
+import contextlib
+class Adapter:
+    module = "handrolled"
+    acts_without_entries = True
+    def hook(self, module, session):
+        self.module, self.original = module, module.Tuned.time_all
+        def time_all(tuned, items):
+            session.at_next_test(self.forget)
+            return self.original(tuned, items)
+        module.Tuned.time_all = time_all
+    def unhook(self): self.module.Tuned.time_all = self.original
+    def forget(self): raise OSError("forget")
+    @contextlib.contextmanager
+    def isolated(self):
+        yield
+        raise OSError("afterwards")
+    def untracked(self): return None
+"""
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +151,7 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
 ) -> None:
     add_entry_point(tmp_path, "missing", "no_such_module:Adapter")
     add_entry_point(tmp_path, "broken", "broken_adapter:Adapter", BROKEN)
+    add_entry_point(tmp_path, "careless", "careless_adapter:Adapter", CARELESS)
     add_entry_point(tmp_path, "triton", "broken_adapter:Adapter")
     add_entry_point(tmp_path, "raising", "raising_adapter:Adapter", "raise RuntimeError('two\\nlines')")
     add_entry_point(tmp_path, "leaving", "leaving_adapter:Adapter", "raise SystemExit('needs a licence')")
@@ -160,6 +181,9 @@ def test_adapters_that_cannot_be_loaded_cost_a_line_and_no_test(
         "broken_adapter:Adapter was left out: there is a tuner triton already",
         "broken: error in isolated(): OSError: isolated",
         "broken: error in untracked(): OSError: untracked",
+        "careless: error in isolated(): OSError: afterwards",
+        "careless: error in untracked(): TypeError: 'NoneType' object is not iterable",
+        "session: error in at_next_test(): OSError: forget",
     ):
         assert sum(told in line for line in lines) == 1, told
     assert any("2 entries written" in line for line in lines)

@@ -132,7 +132,8 @@ class Session(Notes):
             mode.begin_test()
         callbacks, self._at_next_test = self._at_next_test, []
         for callback in callbacks:
-            callback()
+            with self.guard("session", "at_next_test()"):
+                callback()
 
     def at_next_test(self, forget: Callable[[], object]) -> None:
         """Call something once, before the next test begins: what a tuner is to ask for anew there."""
@@ -183,7 +184,7 @@ class Session(Notes):
             self._asked.add((problem.tuner, problem.kernel))
         sorted_fingerprint = tuple(sorted(fingerprint, key=attrgetter("name")))
         inside, own = _OUTERMOST.get(), self._own_cache
-        lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=label, inside=inside, cache=own)
+        lookup = Lookup(problem, sorted_fingerprint, test=self.current_test, label=str(label), inside=inside, cache=own)
         digest_parts = partial(self._parts, problem.tuner, digests)
         with ExitStack() as held:
             is_own = len(self.indexes) > (self.index is not None)

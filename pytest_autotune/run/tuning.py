@@ -92,7 +92,7 @@ class Tuning:
         """
         if self.entry is not None:
             self.lookup = self._before
-            self.ask(reason)
+            self.ask(str(reason))
 
     def race(self, contest: Callable[[], object]) -> None:
         """Have the loaded choice raced where a mode wants that; to be called when it can be used, before it is.

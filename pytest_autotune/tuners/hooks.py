@@ -125,7 +125,8 @@ class Hooks:
         for name, adapter in self._adapters.items():
             if (callback := getattr(adapter, method, None)) is not None:
                 with self._session.guard(name, f"{method}()"):
-                    said.append((name, callback(*given)))
+                    found = callback(*given)
+                    said.append((name, found if method == "explain" else list(found)))
         return said
 
     def uninstall(self) -> None:
@@ -154,8 +155,14 @@ class Hooks:
                 self._isolation = None
 
     def _swap_out(self, name: str, adapter: Adapter, stack: ExitStack) -> None:
+        swapped = ExitStack()
         with self._session.guard(name, "isolated()"):
-            stack.enter_context(self._session.guarded(name, adapter.isolated(), None))
+            swapped.enter_context(adapter.isolated())
+
+        @stack.callback
+        def swap_back() -> None:
+            with self._session.guard(name, "isolated()"):
+                swapped.close()
 
 
 def _see_imports() -> None:
