@@ -92,7 +92,7 @@ class Value:
         return f"{self.name}={self.words}"
 
 
-def plain_value(name: str, value: object, type: str = "") -> Value:
+def plain_value(name: str, value: object) -> Value:
     """Encode a scalar of Python as a :class:`Value`.
 
     Integers beyond 64 bits are kept as text of type ``"int"``.
@@ -103,14 +103,14 @@ def plain_value(name: str, value: object, type: str = "") -> Value:
     """
     check_name(name)
     if isinstance(value, str):
-        return Value(name, str(value), type)
+        return Value(name, str(value))
     if value is None or isinstance(value, bool):
-        return Value(name, value, type)
+        return Value(name, value)
     if isinstance(value, int):
         number = int(value)
-        return Value(name, number, type) if number in INT64 else Value(name, str(number), "int")
+        return Value(name, number) if number in INT64 else Value(name, str(number), "int")
     if isinstance(value, float) and value == value:
-        return Value(name, float(value), type)
+        return Value(name, float(value))
     raise UncacheableError(f"{name} is a {_type_name(value)}, which has no stable form")
 
 

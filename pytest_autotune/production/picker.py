@@ -79,7 +79,7 @@ def choices_here(kernel: str, other_devices: bool = False) -> tuple[dict[Any, An
     similar = [id for id, then in same_arch.items() if then[2] == now[2] or other_devices]
     if not (exact or similar):
         return {}, set(), ""
-    id = min(exact or similar, key=lambda id: (same_arch[id] != now, abs(same_arch[id][2] - now[2])))
+    id = min(exact or similar, key=lambda one: (same_arch[one] != now, abs(same_arch[one][2] - now[2])))
     version = ".".join(getattr(sys.modules.get("triton"), "__version__", "").split(".")[:2])
     if VERSIONS[id] and version not in VERSIONS[id]:
         warn(f"{kernel}: tuned with Triton {' and '.join(VERSIONS[id])}, and this is {version}", "version")

@@ -13,7 +13,7 @@ from common import machine
 
 from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions, plain_value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
 from pytest_autotune.run.nearest import nearest
 
 REPETITIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
@@ -28,13 +28,13 @@ def some_entries(count: int, kernels: list[str] = KERNELS) -> tuple[Entry, ...]:
     entries = {}
     while len(entries) < count:
         kernel = chance.choice(kernels)
-        key: dict[str, tuple[object, str]] = {name: (chance.choice(SIZES), "") for name in "MNK"}
+        key: dict[str, tuple[Scalar, str]] = {name: (chance.choice(SIZES), "") for name in "MNK"}
         key |= {f"{name}_ptr.dtype": (chance.choice(["fp16", "bf16", "fp32"]), "dtype") for name in "ab"}
         key |= {"EVEN_K": (key["K"][0] % 128 == 0, "")}
         params = {"BLOCK_M": [32, 64, 128], "BLOCK_N": [32, 64, 128, 256], "BLOCK_K": [32, 64], "GROUP_M": [8]}
         params |= {"num_warps": [4, 8], "num_stages": [2, 3, 4, 5]}
         problem = Problem(
-            "triton", kernel, tuple(plain_value(name, *part) for name, part in key.items()), chance.choice(DEVICES)
+            "triton", kernel, tuple(Value(name, *part) for name, part in key.items()), chance.choice(DEVICES)
         )
         entries[problem.digest] = Entry(
             problem,
