@@ -212,7 +212,7 @@ class Controller:
                 session.exitstatus = status
             # What pytest says between exclamation marks is one text: -x must not hide why the run fails.
             why = [str(session.shouldfail)] if session.shouldfail else []
-            session.shouldfail = "; ".join([*why, one_line(result.failures[0])])
+            session.shouldfail = "; ".join([*why, *map(one_line, result.failures)])
         self._folder.close(written=is_written)
 
     def _end(self, session: pytest.Session, exitstatus: int) -> Result:

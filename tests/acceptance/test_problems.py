@@ -84,3 +84,7 @@ def test_a_file_that_is_none_fails_the_run_with_a_line(serial_suite: Suite) -> N
         result = suite.run(f"--autotune-problems={file}")
         assert result.ret == 1
         result.stdout.fnmatch_lines([f"!* --autotune-problems: {said} !*"])
+
+    suite.run("--autotune-dump=cache.textproto", "-k", "4096")
+    both = suite.run("--autotune-problems=none.jsonl", "--autotune-load=cache.textproto", "--autotune-max-misses=0")
+    both.stdout.fnmatch_lines(["!* misses exceeded: * > 0; --autotune-problems: none.jsonl: no such file !*"])
