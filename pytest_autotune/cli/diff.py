@@ -16,8 +16,8 @@ from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, print_lines, safe, table
 from pytest_autotune.report.naming import arrow, changed
 
-#: A line of Markdown has at most these: the words for the kind of change, key, choice and time.
-_CELLS = (24, 30, 36, 20)
+#: A line of Markdown has at most so many characters: of these the choice, the time, and what stands between cells.
+_LONGEST_ROW, _LONGEST_CHOICE, _LONGEST_TIME, _BETWEEN_CELLS = 119, 36, 20, 21
 _LONGEST_HEADING = 116
 
 
@@ -82,6 +82,7 @@ def _markdown(found: Diff, shown: Sequence[Change]) -> Iterator[str]:
             yield "| | problem | choice | time |\n| --- | --- | --- | --- |"
             for change, key in zip(of_kernel, keys, strict=True):
                 problem = " ".join(f"{part}={key[part].words}" for part in own if part in key)
-                cells = [change.kind.value, problem, *changed(change)]
-                cut = (one_line(cell, longest) for cell, longest in zip(cells, _CELLS, strict=True))
-                yield f"| {' | '.join(code(cell) if cell else '' for cell in cut)} |"
+                choice, time = map(one_line, changed(change), (_LONGEST_CHOICE, _LONGEST_TIME))
+                left = _LONGEST_ROW - _BETWEEN_CELLS - len(change.kind.value + choice + time)
+                cells = change.kind.value, one_line(problem, left), choice, time
+                yield f"| {' | '.join(code(cell) if cell else '' for cell in cells)} |"
