@@ -283,7 +283,7 @@ def test_a_disk_cache_of_a_class_is_asked_only_where_its_owner_has_switched_it_o
             self.cache[key] = configs[0]
             return True
 
-    first, kernels = session(dumping=True), []
+    first = session(dumping=True)
     stock = copy_kernel(Bench())
     for is_on in (False, True):
         kernel = OwnDisk(stock.fn, stock.arg_names, configs(), ["n"], None, None, do_bench=Bench(), cache_results=is_on)
@@ -292,8 +292,8 @@ def test_a_disk_cache_of_a_class_is_asked_only_where_its_owner_has_switched_it_o
         call(kernel)
 
         assert bool(asked) is is_on
-        kernels.append(kernel)
-        assert len(first.untracked) == 1
+        del kernel
+        assert len(first.untracked) == 1, "by the first, which nobody holds any more"
 
 
 def test_a_run_inside_a_test_leaves_the_run_around_it_hooked() -> None:

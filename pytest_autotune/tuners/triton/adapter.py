@@ -36,15 +36,20 @@ class _AlwaysAsk:
     The user's own setting stays where it was, in the instance, and holds for classes with a disk cache of their own.
 
     :param check: what Triton asks where it is switched on.
+    :param passed_by: told of an autotuner that searches and asks nobody.
     """
 
-    def __init__(self, check: Callable[..., bool]) -> None:
+    def __init__(self, check: Callable[..., bool], passed_by: Callable[[Any], object] = lambda autotuner: None) -> None:
         self._check = check
+        self._passed_by = passed_by
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None or getattr(type(instance), autotuners.DISK_CACHE) is self._check:
             return True
-        return instance.__dict__.get("cache_results", False)
+        is_on = instance.__dict__.get("cache_results", False)
+        if not is_on:
+            self._passed_by(instance)
+        return is_on
 
     def __set__(self, instance: Any, value: object) -> None:
         instance.__dict__["cache_results"] = value
@@ -62,6 +67,8 @@ class Adapter:
         self._hooked = ExitStack()
         #: The autotuners that came by.
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: Kernels of autotuners that searched past us, which may be gone at the end.
+        self._passed: set[str] = set()
         self._ahead: Ahead | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
@@ -91,7 +98,7 @@ class Adapter:
         check = guarded(check_disk_cache, original, session, NAME, NAME, lambda autotuner, *_: (autotuner.pre_hook,))
         self._replace(autotuners.DISK_CACHE, check)
         self._replace(autotuners.PRUNE, prune_configs)
-        self._replace("cache_results", _AlwaysAsk(check))
+        self._replace("cache_results", _AlwaysAsk(check, self._pass_by))
 
     def explain(self, error: BaseException) -> str:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
@@ -131,15 +138,18 @@ class Adapter:
 
     def untracked(self) -> list[str]:
         """Kernels of autotuners that were tuned and never came by: before the hook, or by a search of their class's."""
-        found = set()
         for one in self._live_autotuners():
-            function = python_function(one)
-            if one in self._seen or function is None or not autotuners.was_tuned(one, self._autotuner_class):
-                continue
-            kernel = qualified_name(function)
-            if self._session is not None and not self._session.ignores(NAME, kernel):
-                found.add(f"{kernel} ({type(one).__module__}.{type(one).__qualname__})")
-        return sorted(found)
+            if one not in self._seen and autotuners.was_tuned(one, self._autotuner_class):
+                self._pass_by(one)
+        return sorted(self._passed)
+
+    def _pass_by(self, autotuner: Any) -> None:
+        function = python_function(autotuner)
+        if function is None or self._session is None or self._session.paused:
+            return
+        kernel = qualified_name(function)
+        if not self._session.ignores(NAME, kernel):
+            self._passed.add(f"{kernel} ({type(autotuner).__module__}.{type(autotuner).__qualname__})")
 
     def _live_autotuners(self) -> list[Any]:
         return autotuners.live_objects(self._autotuner_class) if self._autotuner_class is not None else []
