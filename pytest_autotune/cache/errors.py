@@ -30,5 +30,12 @@ class CacheError(Exception):
         return one_line(whole, len(whole))
 
 
+class ReportError(CacheError):
+    """What is named as a cache is the JSON report of a run."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where, "is the report of a run, not a cache", "name the cache that the run loaded or dumped")
+
+
 class UnresolvedConflictError(CacheError):
     """A text has the lines of both sides of a merge in it, as git leaves them."""

@@ -401,10 +401,11 @@ def test_a_report_replaces_no_cache_and_is_none(serial_suite: Suite) -> None:
     for option in "--autotune-load=c.json", "--autotune-on-miss=tune":
         told = refused(serial_suite, serial_suite.run(option, "--autotune-report=c.json"))
         assert told.startswith("--autotune-report: c.json: is ")
-    told = refused(serial_suite, serial_suite.run("--autotune-load=r.json"))
-
     assert cache.read_bytes() == before
-    assert told.startswith("--autotune-load: r.json: is the report of a run, not a cache (name the cache")
+    for name in "r.json", "r.yaml", "r.textproto":
+        (serial_suite.folder / name).write_bytes((serial_suite.folder / "r.json").read_bytes())
+        told = refused(serial_suite, serial_suite.run(f"--autotune-load={name}"))
+        assert told.startswith(f"--autotune-load: {name}: is the report of a run, not a cache (name the cache")
     for name in "r.json", "r.html", "r.md":  # of an earlier run
         for _ in range(2):
             assert serial_suite.run("--autotune-load=c.json", f"--autotune-report={name}").ret == 0

@@ -9,8 +9,8 @@ from enum import Enum
 from pathlib import PurePath
 
 from pytest_autotune.cache.codec import binary, json_text, text, yaml_text
-from pytest_autotune.cache.codec.mapping import in_order, one_of_each
-from pytest_autotune.cache.errors import CacheError, UnresolvedConflictError
+from pytest_autotune.cache.codec.mapping import LARGEST_FOREIGN, in_order, one_of_each
+from pytest_autotune.cache.errors import CacheError, ReportError, UnresolvedConflictError
 from pytest_autotune.cache.model import Cache
 
 
@@ -61,9 +61,12 @@ def decode(data: bytes, form: Format, where: str) -> Cache:
         raise CacheError(where, "is empty", "remove it, or restore it from version control")
     try:
         cache = _read(data, form, where)
+    except ReportError:
+        raise
     except CacheError as error:
         _check_conflict(data, where)
-        other = next((other for other in reversed(Format) if _holds(data, other)), None)
+        others = reversed(Format) if len(data) <= LARGEST_FOREIGN else ()
+        other = next((other for other in others if _holds(data, other, where)), None)
         if other is not None:
             found = f"holds {other.value.name}, not {form.value.name}"
             raise CacheError(where, found, f"name it {other.value.suffixes[0]}") from None
@@ -83,9 +86,11 @@ def _read(data: bytes, form: Format, where: str) -> Cache:
     return form.value.read(words, where)
 
 
-def _holds(data: bytes, form: Format) -> bool:
+def _holds(data: bytes, form: Format, where: str) -> bool:
     try:
-        return bool(_read(data, form, "").entries)
+        return bool(_read(data, form, where).entries)
+    except ReportError:
+        raise
     except CacheError:
         return False
 

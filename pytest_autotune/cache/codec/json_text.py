@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 
 from pytest_autotune.cache.codec.mapping import Plain, Row, for_json, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache, Entry
-
-#: How a JSON report of a run begins, which has a version, too, and fields of other names.
-_REPORT = re.compile(r'\s*\{\s*"format_version":\s*\d+,\s*"complete":')
 
 
 def encode(entries: Sequence[Entry]) -> str:
@@ -25,8 +21,6 @@ def decode(text: str, where: str) -> Cache:
 
     :raises CacheError: where it holds none, with line and column where it is no JSON.
     """
-    if _REPORT.match(text):
-        raise CacheError(where, "is the report of a run, not a cache", "name the cache that the run loaded or dumped")
 
     def once(pairs: list[tuple[str, object]]) -> Plain:
         plain = dict(pairs)

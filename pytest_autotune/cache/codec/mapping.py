@@ -17,7 +17,7 @@ from itertools import chain, count
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.errors import CacheError, ReportError
 from pytest_autotune.cache.model import (
     INT64,
     UINT32,
@@ -37,6 +37,10 @@ FORMAT_VERSION = 1
 _UPGRADE = "upgrade pytest-autotune"
 
 Plain = dict[str, Any]
+
+
+#: What is not as we write it is looked into up to this size: protobuf's own parser takes about a second for a MiB.
+LARGEST_FOREIGN = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -351,6 +355,8 @@ def from_mapping(plain: object, where: str, text: str = "", unknown: tuple[str, 
     :param unknown: a field that the parser left out, and the message that it stands in.
     :raises CacheError: where it is none.
     """
+    if isinstance(plain, dict) and {"complete", "lookups"} <= plain.keys():  # it has a version, too
+        raise ReportError(where)
     reader = _Reader()
     reader.unknown = unknown
     try:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pytest_autotune.cache.codec.mapping import MESSAGES, Plain, Row, from_mapping, to_mapping
+from pytest_autotune.cache.codec.mapping import LARGEST_FOREIGN, MESSAGES, Plain, Row, from_mapping, to_mapping
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Cache, Entry, Problem
@@ -95,6 +95,9 @@ def decode(text: str, where: str) -> Cache:
     try:
         plain = _Written().message("cache", iter(_TOKEN.findall(text)), "")
     except (LookupError, ValueError, StopIteration):
+        if len(text) > LARGEST_FOREIGN:
+            found = f"is larger than {LARGEST_FOREIGN >> 20} MiB, and not as pytest-autotune writes it"
+            raise CacheError(where, found) from None
         return _read_by_protobuf(text, where)
     return from_mapping(plain, where, text)
 
