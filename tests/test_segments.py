@@ -252,7 +252,9 @@ def test_several_stores_that_hang_cost_ten_seconds_together(serial_suite: Suite,
     assert time.monotonic() - started < 10
 
 
-def test_a_store_that_a_marker_names_is_asked_once(serial_suite: Suite, url: str, proxy) -> None:
+def test_a_store_that_a_marker_names_is_asked_once_and_told_where_it_is_down(
+    serial_suite: Suite, section, url: str, proxy
+) -> None:
     suite = serial_suite.write(
         test_a=f"""
         import pytest
@@ -264,9 +266,11 @@ def test_a_store_that_a_marker_names_is_asked_once(serial_suite: Suite, url: str
     )
     proxy.faults["LIST"] = "403"
 
-    suite.run().assert_outcomes(passed=4)
+    result = suite.run()
 
+    result.assert_outcomes(passed=4)
     assert proxy.requests == ["LIST"]
+    assert len([line for line in section(result) if f"{url}?optional: cannot be read: " in line]) == 1
 
 
 @pytest.mark.parametrize("fault", ["403", "truncated"])

@@ -242,6 +242,8 @@ class TestProcess:
         except CacheError as error:
             text = str(error).replace(f"--autotune-dump={error.where}", "--autotune-update")
             raise pytest.fail.Exception(f"{MARKER}: {text}", pytrace=False) from None
+        if cache.lossy:
+            self.session.note(str(CacheError(*cache.lossy)))
         dump = self._options.dump
         is_dump = dump is not None and argument.is_same_as(dump)
         self.session.add_cache(EntryIndex.of([cache]), "" if is_dump else argument.typed)
