@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+import re
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,6 +33,7 @@ from pytest_autotune.testing import AdapterConformance
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.triton.adapter import Adapter
 from pytest_autotune.tuners.triton.interpreter import supply_interpreter_benchmark
+from tests.conftest import REPOSITORY
 from tests.sessions import a_session
 
 pytestmark = pytest.mark.usefixtures("forget_choices")
@@ -343,6 +346,44 @@ def test_an_autotuner_that_replaces_run_is_told_as_untracked(session) -> None:
     (told,) = first.untracked
     assert "copy_kernel.<locals>.copy" in told
     assert "OwnRun" in told
+
+
+def test_a_librarys_subclass_is_tuned_by_tritons_search_with_the_conftest_of_the_docs(session, monkeypatch) -> None:
+    class Database(dict[Any, Any]):
+        """Knows a choice for every call."""
+
+        def __contains__(self, key: object) -> bool:
+            return True
+
+        def __missing__(self, key: object) -> Any:
+            return kernel.configs[0]
+
+    class MyTuner(autotuner_module.Autotuner):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args, do_bench=bench)
+            self.cache = Database()
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            raise AssertionError("a search of its own")
+
+    bench, stock = Bench(), copy_kernel()
+    kernel = MyTuner(stock.fn, stock.arg_names, configs(), ["n"], None, None)
+    monkeypatch.setitem(sys.modules, "mylib.autotuner", SimpleNamespace(MyTuner=MyTuner))
+    (conftest,) = re.findall(
+        r"```python\n# conftest.py\n(.*?)```", (REPOSITORY / "docs/adapters.md").read_text(), re.DOTALL
+    )
+    page = (REPOSITORY / "docs/adapters.md").read_text()
+    (conftest,) = re.findall(r"```python\n# conftest.py\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(conftest, names)
+    names["pytest_collection_finish"](None)
+    first = session(dumping=True)
+
+    call(kernel)
+
+    assert len(first.entries) == 1
+    assert first.untracked == []
+    assert bench.calls == 0
 
 
 def test_an_autotuner_tuned_before_the_hook_is_told_as_untracked_where_it_is_not_ignored(session) -> None:
