@@ -1,6 +1,6 @@
 """The one pool in which tuners compile candidates ahead of measuring them.
 
-Its threads parse Python one at a time where that fails: from 3.11.0 to 3.11.7, and in 3.12.0 and 3.12.1, all threads
+Python is parsed by one thread at a time where more fail: from 3.11.0 to 3.11.7, and in 3.12.0 and 3.12.1, all threads
 share the counter by which ``ast.parse`` tells how deep it is, and a thread that is switched to meanwhile leaves a
 ``SystemError: AST constructor recursion depth mismatch`` (python/cpython#106905). Compilers written in Python parse,
 and Triton does not recover: it remembers the error, and of a kernel that it was about to digest a digest that is none.
@@ -11,38 +11,24 @@ from __future__ import annotations
 import ast
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
-_ONE_AT_A_TIME = threading.RLock()
 
-
-def fails_in_threads(version: tuple[int, ...]) -> bool:
-    """Whether this version of Python has the fault."""
-    return (3, 11) <= version < (3, 11, 8) or (3, 12) <= version < (3, 12, 2)
-
-
-@contextmanager
-def parsed_one_at_a_time(version: tuple[int, ...] = sys.version_info[:3]) -> Iterator[None]:
-    """Let one thread parse at a time inside, where Python needs that; what else they do goes on side by side."""
-    if not fails_in_threads(version):
-        yield
+def parse_one_at_a_time(version: tuple[int, ...]) -> None:
+    """Let one thread parse at a time, from now on, where this version of Python fails otherwise."""
+    fails = (3, 11) <= version < (3, 11, 8) or (3, 12) <= version < (3, 12, 2)
+    if not fails or ast.parse.__module__ == __name__:
         return
-    original = ast.parse
+    original, lock = ast.parse, threading.RLock()
 
     def parse(*args: Any, **kwargs: Any) -> Any:
-        with _ONE_AT_A_TIME:
+        with lock:
             return original(*args, **kwargs)
 
     ast.parse = parse
-    try:
-        yield
-    finally:
-        if ast.parse is parse:
-            ast.parse = original
 
 
 THREAD_NAME = "pytest-autotune-compile"
@@ -58,15 +44,10 @@ class CompilePool(ThreadPoolExecutor):
     """
 
     def __init__(self, workers: int, begin_thread: Callable[[], object] | None = None) -> None:
+        parse_one_at_a_time(sys.version_info[:3])
         super().__init__(workers, THREAD_NAME, initializer=begin_thread)
-        self._entered = ExitStack()
-
-    def __enter__(self) -> CompilePool:
-        self._entered.enter_context(parsed_one_at_a_time())
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._entered:
-            self.shutdown(wait=error is None, cancel_futures=error is not None)
+        self.shutdown(wait=error is None, cancel_futures=error is not None)
