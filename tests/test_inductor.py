@@ -30,10 +30,9 @@ from pytest_autotune.tuners.inductor import Adapter as InductorAdapter
 from pytest_autotune.tuners.inductor import identity
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_shape import Paddings
-from pytest_autotune.tuners.inductor.hooking import Patches
-from pytest_autotune.tuners.inductor.kernels import uncovered
 from pytest_autotune.tuners.inductor.template_key import template_key
 from pytest_autotune.tuners.inductor.templates import _does_not_compile, _Offered
+from pytest_autotune.tuners.shared.library import Patches
 from tests import forked_torch
 from tests.sessions import a_session
 
@@ -429,13 +428,7 @@ def test_shape_and_dtype_make_another_problem(gpu_runs: Runs) -> None:
 
     assert {row["key"]["xnumel"] for row in softmaxes} == {1000, 2000}
     assert len({row["key"]["code"] for row in softmaxes if row["key"]["xnumel"] == 1000}) == 2
-    assert {row["label"].split(";")[0] for row in softmaxes} == {"fp32", "fp16"}
-
-
-def test_a_kernel_is_told_by_what_it_fuses(gpu_runs: Runs) -> None:
-    labels = re.findall(r'label: "(fp32; .*)"', gpu_runs.dump.cache)
-
-    assert any(label.startswith("fp32; aten.add, aten.relu, aten._softmax of f32[1000, 128]") for label in labels)
+    assert {row["label"] for row in softmaxes} == {"fp32", "fp16"}
 
 
 def test_all_times_of_a_template_decision_are_kept_with_readable_names(gpu_runs: Runs) -> None:
@@ -453,10 +446,7 @@ def test_fusion_measurements_are_kept_each_with_its_time(gpu_runs: Runs) -> None
 
     assert [row["kernel"] for row in rows] == ["triton_poi_fused_add_relu", "triton_tem_fused_add_mm_relu"]
     assert all(len(row["candidates"]) == 1 and row["candidates"][0]["time_us"] > 0 for row in rows)
-    assert [row["label"] for row in rows] == [
-        "float32[512, 512]; whether to fuse",
-        "float32[512, 512]; whether to fuse",
-    ]
+    assert {row["label"] for row in rows} == {"whether to fuse"}
 
 
 @pytest.mark.skipif(device.cpu().multiprocessors < 2, reason="compiles in threads only with two cores or more")
@@ -772,14 +762,6 @@ def test_under_other_versions_the_fastest_template_is_compiled_before_it_is_beli
     assert reason == ("the choice does not compile: RuntimeError: out of resource" if refused else "")
 
 
-def test_what_is_tuned_in_ways_that_are_not_covered_is_told() -> None:
-    import torch._inductor.config as config
-
-    assert uncovered(config) == []
-    with config.patch({"triton.multi_kernel": 1, "pipeline_max_autotune_gemm": True}):
-        assert uncovered(config) == ["multi-kernel choices", "pipelined template choices"]
-
-
 def config_of(**values: Any) -> Any:
     import triton
 
@@ -936,11 +918,3 @@ def test_a_measured_module_is_the_same_wherever_it_is_measured(old: str, new: st
 
     assert changed != MEASURED
     assert (identity.measured_module_digest(changed) == identity.measured_module_digest(MEASURED)) is same
-
-
-def test_what_a_kernel_fuses_is_read_from_the_comment_above_it() -> None:
-    comment = """# Topologically Sorted Source Nodes: [add, relu], Original ATen: [aten.add, aten.relu]
-#   %arg0_1 : Tensor "f32[8, 4][4, 1]cuda:0" = PlaceHolder[target=arg0_1]"""
-
-    assert identity.fused(comment) == "aten.add, aten.relu of f32[8, 4]"
-    assert identity.fused("# Original path: /home/me/kernels.py:12") == "kernels.py:12"

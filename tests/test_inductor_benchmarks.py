@@ -12,7 +12,7 @@ import pytest
 
 from pytest_autotune.run.session import Policy, Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.shared.library import Patches
 from pytest_autotune.workers.coordinator import Coordinator
 from pytest_autotune.workers.locks import Locks
 from tests.test_race import Gpu

@@ -20,7 +20,7 @@ if not sys.platform.startswith("linux"):
 
 from pytest_autotune.tuners.inductor import compiling
 from pytest_autotune.tuners.inductor.compiling import CompileWorkers, ForkedPool
-from pytest_autotune.tuners.inductor.hooking import Patches
+from pytest_autotune.tuners.shared.library import Patches
 from tests.test_inductor import USER_KERNEL
 
 

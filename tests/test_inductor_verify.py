@@ -12,9 +12,9 @@ import pytest
 from pytest_autotune.cache.model import Candidate, Device, Entry, Problem, Value
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.hooking import Patches
 from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.templates import Templates
+from pytest_autotune.tuners.shared.library import Patches
 from tests.sessions import a_session, verifying
 from tests.test_inductor_benchmarks import Inductor, Kernel
 from tests.test_race import Gpu
@@ -50,7 +50,7 @@ class Spilling(Kernel):
 
 def test_a_kernels_configurations_race_against_the_loaded_one_without_those_that_inductor_refuses() -> None:
     entry = Entry(Problem("inductor.config", "k", (), GPU), (), Candidate(params=params(64)))
-    part = Kernels(lambda name: "", Benchmarks(lambda: Gpu()))
+    part = Kernels(Benchmarks(lambda: Gpu()))
     found = []
     for times_us, spills in (({16: 40.0, 64: 44.0, 128: 30.0}, {128: 99}), ({16: 44.0, 64: 44.2}, {})):
         session, verdicts = a_race(entry)

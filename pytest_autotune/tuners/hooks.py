@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,7 +15,7 @@ from pytest_autotune.run.mode import Job, Suite
 from pytest_autotune.run.session import Session
 from pytest_autotune.tuners import TUNERS, adapter_class, third_party_tuners
 from pytest_autotune.tuners.protocol import Adapter, HookError
-from pytest_autotune.tuners.shared.library import Replaced
+from pytest_autotune.tuners.shared.library import Replaced, when_imported
 
 #: The runs that have hooked tuners in this process. Meanwhile what picks shipped choices leaves all candidates to them.
 active_runs: set[Hooks] = set()
@@ -58,7 +57,7 @@ class Hooks:
             adapter = load()()
             if self._is_to_act(name, adapter):
                 self._adapters[name] = adapter
-                self._hook_when_imported(name, adapter.module)
+                when_imported(adapter.module, self._hook, name)
                 if self._isolation is not None:
                     self._swap_out(name, adapter, self._isolation)
 
@@ -83,18 +82,6 @@ class Hooks:
             words = words_of(error)
             reason = where + (words if isinstance(error, HookError) else f"{type(error).__name__}: {words}")
             self._session.bypassed(name, " ".join(reason.split()), error)
-
-    def _hook_when_imported(self, name: str, module: str) -> None:
-        import wrapt
-
-        # wrapt keeps its hooks for the life of the process: they must not keep a run alive.
-        reference = weakref.ref(self)
-
-        def hook(library: ModuleType) -> None:
-            if (hooks := reference()) is not None:
-                hooks._hook(name, library)
-
-        wrapt.register_post_import_hook(hook, module)
 
     def _hook(self, name: str, library: ModuleType) -> None:
         adapter = self._adapters.get(name)

@@ -282,7 +282,9 @@ def test_an_unknown_jax_is_bypassed_with_the_reason(serial: Suite) -> None:
 
     result = serial.dump()
 
-    assert "xla was bypassed: backend_compile_and_load of jax 0.11.2 has another signature" in result.stdout.str()
+    assert (
+        "xla was bypassed: compiler.backend_compile_and_load of jax 0.11.2 has another signature" in result.stdout.str()
+    )
 
 
 def test_nothing_of_a_run_stays_in_the_environment_or_in_jax(serial: Suite) -> None:

@@ -9,10 +9,8 @@ A part whose hook points are not the ones known here is bypassed; the others act
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import ModuleType
 
 from pytest_autotune.run.session import Session
@@ -20,10 +18,11 @@ from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.compiling import CompileWorkers
 from pytest_autotune.tuners.inductor.graph_caches import GraphCaches
 from pytest_autotune.tuners.inductor.graph_shape import Fusions, Paddings
-from pytest_autotune.tuners.inductor.hooking import Part, Patches
-from pytest_autotune.tuners.inductor.kernels import Descriptions, Kernels
+from pytest_autotune.tuners.inductor.hooking import Part
+from pytest_autotune.tuners.inductor.kernels import Kernels
 from pytest_autotune.tuners.inductor.templates import Templates
 from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.library import Patches, when_imported
 
 
 class Adapter:
@@ -38,10 +37,9 @@ class Adapter:
         self._session: Session | None = None
         self._caches = GraphCaches()
         self._workers = CompileWorkers()
-        describe, timed = Descriptions(), Benchmarks()
-        self._kernels = Kernels(describe, timed)
+        timed = Benchmarks()
+        self._kernels = Kernels(timed)
         self._parts: list[Part] = [
-            describe,
             timed,
             self._workers,
             self._kernels,
@@ -57,12 +55,10 @@ class Adapter:
         The modules in which Inductor tunes are hooked when they are imported, which
         happens inside the first call of a compiled function.
         """
-        import wrapt
-
         self._session = session
         self._caches.keep_apart(module, session)
         for part in self._parts:
-            wrapt.register_post_import_hook(partial(_hook, weakref.ref(self), part), part.module)
+            when_imported(part.module, self.hook_part, part)
 
     def hook_part(self, part: Part, module: ModuleType) -> None:
         """Hook one part, whose module has just been imported; where that fails, only it is bypassed."""
@@ -99,9 +95,3 @@ class Adapter:
     def untracked(self) -> list[str]:
         """Kernels that were measured outside the first call, where the session is asked."""
         return sorted(self._kernels.untracked)
-
-
-def _hook(adapter: weakref.ref[Adapter], part: Part, module: ModuleType) -> None:
-    # wrapt keeps its hooks for the life of the process: they must not keep a run alive.
-    if (hooked := adapter()) is not None:
-        hooked.hook_part(part, module)

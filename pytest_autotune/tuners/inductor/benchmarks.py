@@ -14,10 +14,11 @@ from typing import Any
 
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
-from pytest_autotune.tuners.inductor.hooking import Part, Patches
+from pytest_autotune.tuners.inductor.hooking import Part
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.library import Patches
 
 #: What one call is timed for, at most, where there is nothing that it could take turns with. As Inductor's own:
 #: 25 ms; fewer launches than its 100 since the GPU is kept busy.

@@ -27,8 +27,9 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.inductor.hooking import Part, Patches
+from pytest_autotune.tuners.inductor.hooking import Part
 from pytest_autotune.tuners.protocol import HookError
+from pytest_autotune.tuners.shared.library import Patches
 
 #: Jobs of Inductor that children can do.
 _COMPILES = "_worker_compile_triton"

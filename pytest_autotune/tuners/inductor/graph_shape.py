@@ -21,11 +21,12 @@ from pytest_autotune.cache.model import Candidate, Entry, Problem, Value
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
-from pytest_autotune.tuners.inductor.hooking import Part, Patches
+from pytest_autotune.tuners.inductor.hooking import Part
 from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions
 from pytest_autotune.tuners.inductor.template_key import product_settings
 from pytest_autotune.tuners.inductor.templates import DIGITS
 from pytest_autotune.tuners.shared.candidates import rounded_us
+from pytest_autotune.tuners.shared.library import Patches
 from pytest_autotune.tuners.shared.source_digest import digest
 
 
@@ -38,8 +39,8 @@ class Fusions(Part):
     def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
         self._module: Any = None
-        #: Digest of a generated module's text -> the name that the kernel would have in a graph, and its result.
-        self._said: dict[str, tuple[str, str]] = {}
+        #: Digest of a generated module's text -> the name that the kernel would have in a graph.
+        self._names: dict[str, str] = {}
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
@@ -54,8 +55,8 @@ class Fusions(Part):
 
     def _generate(self, original: Any, scheduling: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
         source = original(scheduling, nodes, *args, **kwargs)
-        with suppress(Exception):  # a description is only a label
-            self._said[digest(source.strip())] = _name(self._module, nodes), _computed(nodes)
+        with suppress(Exception):  # it is named like all others then
+            self._names[digest(source.strip())] = _name(self._module, nodes)
         return source
 
     def _benchmark(
@@ -66,15 +67,16 @@ class Fusions(Part):
 
         session = self._session
         source = Path(mod.__file__).read_text(encoding="utf-8")
-        name, computed = self._said.get(digest(source.strip()), ("triton_fused", ""))
-        label = "; ".join(filter(None, [computed, "whether to fuse"]))
+        name = self._names.get(digest(source.strip()), "triton_fused")
         on = self._module.V.graph.get_current_device_or_throw()
         # A kernel that spills more registers counts as infinitely slow.
         key = (Value("code", measured_module_digest(f"{source}\n{n_spills_threshold = }\n"), "digest"),)
         problem = Problem(self.tuner, name, key, device_of(on.type, on.index))
         if session.paused or session.ignores(self.tuner, name):
             return measure(mod)
-        with session.tuning(problem, (), lambda entry: len(entry.candidates) == 1, versions(), label) as tuning:
+        with session.tuning(
+            problem, (), lambda entry: len(entry.candidates) == 1, versions(), "whether to fuse"
+        ) as tuning:
             entry = tuning.entry or self._measure(measure, mod, tuning)
             time_us = entry.candidates[0].time_us
             return math.inf if time_us is None else time_us / 1000, mod.__file__
@@ -104,12 +106,6 @@ def _name(module: Any, nodes: Any) -> str:
         return f"triton_tem_{fused}"
     reduces = any(node.is_reduction() for node in nodes)
     return f"triton_red_{fused}" if reduces else f"triton_poi_{fused}"
-
-
-def _computed(nodes: Any) -> str:
-    """The last of a kernel's results: ``"float16[2048, 512]"``."""
-    layout = nodes[-1].node.get_layout()
-    return f"{str(layout.dtype).removeprefix('torch.')}{[int(size) for size in layout.size]}"
 
 
 @dataclass

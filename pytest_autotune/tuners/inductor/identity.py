@@ -61,10 +61,7 @@ _CACHE_SWITCHES = "autotune_local_cache|autotune_remote_cache|backend_hash|force
 _SIZE = re.compile(r"^\s*(\w*numel)\s*=\s*(\d+)$", re.MULTILINE)
 _NUMBER = re.compile(r"_\d+$")
 _NAME = re.compile(r"^def [^(]+\(")
-_ATEN = re.compile(r"Original ATen: \[(.*?)\]")
 _MEASURED = re.compile(r"(\[.*\])((?::\w+=\w+)+)")
-_INPUT = re.compile(r'Tensor "(\w+\[[^]]*\])[^"]*" = PlaceHolder')
-_ORIGINAL_PATH = re.compile(r"Original path: (.+)")
 
 
 def versions() -> Versions:
@@ -215,14 +212,3 @@ def contiguous(sizes: Sequence[Any]) -> list[Any]:
         strides.append(expected)
         expected = expected * size if isinstance(size, int) and expected >= 0 else -1
     return strides[::-1]
-
-
-def fused(metadata: str) -> str:
-    """What a kernel fuses, or where a user's kernel stands, from the comment that Inductor writes above it."""
-    if found := _ATEN.search(metadata):
-        inputs = ", ".join(_INPUT.findall(metadata))
-        return f"{found.group(1)} of {inputs}" if inputs else found.group(1)
-    if found := _ORIGINAL_PATH.search(metadata):
-        path, _, line = found.group(1).strip().rpartition(":")
-        return f"{Path(path).name}:{line}"
-    return ""

@@ -35,88 +35,33 @@ from pytest_autotune.tuners.inductor.candidates import (
     params_of,
 )
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
-from pytest_autotune.tuners.inductor.hooking import Part, Patches
+from pytest_autotune.tuners.inductor.hooking import Part
 from pytest_autotune.tuners.inductor.identity import (
     device_of,
     dtypes,
-    fused,
     is_placeholder,
     kernel_key,
     kernel_name,
     versions,
 )
-from pytest_autotune.tuners.inductor.template_key import unusual
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile, error_line
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
+from pytest_autotune.tuners.shared.library import Patches
 
 #: Arguments of a kernel's ``run`` that are none of the kernel's.
 _OF_RUN = ("stream", "benchmark_run")
-#: Settings of Inductor under which it tunes in ways that do not come here -> what they do.
-_UNCOVERED = {
-    "triton.multi_kernel": "multi-kernel choices",
-    "benchmark_combo_kernel": "benchmarks of combo kernels",
-    "pipeline_max_autotune_gemm": "pipelined template choices",
-    "distributed_max_autotune_gemm": "distributed template choices",
-}
-
-
-class Descriptions(Part):
-    """The part of the adapter that reads the comments above generated kernels: what they fuse."""
-
-    tuner = "inductor"
-    module = "torch._inductor.codegen.wrapper"
-
-    def __init__(self) -> None:
-        self._of: dict[str, str] = {}
-        self._config: Any = None
-
-    def __call__(self, autotuner: Any) -> str:
-        """What is known of a kernel of the graph compiled last."""
-        return self._of.get(str(autotuner.inductor_meta.get("kernel_name")), "")
-
-    def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
-        """See :class:`~pytest_autotune.tuners.inductor.hooking.Part`."""
-        self._session = session
-        self._config = module.config
-        parameters = ["self", "kernel_name", "kernel_body", "metadata"]
-        owner = module.PythonWrapperCodegen
-        patches.replace(owner, "define_kernel", parameters, self._define_kernel, and_others=True)
-
-    def _define_kernel(
-        self,
-        original: Any,
-        wrapper: Any,
-        kernel_name: str,
-        kernel_body: str,
-        metadata: str | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        self._of[kernel_name] = fused(metadata or "")
-        for what in uncovered(self._config):
-            self._session.note(f"inductor: {what} are not covered: they are tuned in every run")
-        return original(wrapper, kernel_name, kernel_body, metadata, *args, **kwargs)
-
-
-def uncovered(config: Any) -> list[str]:
-    """What is tuned, under these settings of Inductor, in ways that are not covered."""
-    return [what for name, what in _UNCOVERED.items() if any(unusual(config, {name: False}))]
 
 
 class Kernels(Part):
-    """The part of the adapter for configurations of kernels.
-
-    :param describe: what a kernel fuses.
-    """
+    """The part of the adapter for configurations of kernels."""
 
     tuner = "inductor.config"
     module = "torch._inductor.runtime.triton_heuristics"
 
-    def __init__(self, describe: Callable[[Any], str], timed: Benchmarks) -> None:
-        self._describe = describe
+    def __init__(self, timed: Benchmarks) -> None:
         self._timed = timed
         self._hash_configs: Callable[[Sequence[Any]], str] = str
         self._config: Any = None
@@ -267,14 +212,13 @@ class Kernels(Part):
         autotuner.save_cache_hook = None
         on = device_of(autotuner.device_props.type, autotuner.device_props.index)
         problem = Problem(self.tuner, kernel_name(autotuner), kernel_key(autotuner, list_digest), on)
-        label = "; ".join(filter(None, [dtypes(autotuner), self._describe(autotuner)]))
         try:
             for config in configs:
                 params_of(config)
         except UncacheableError as error:
             self._session.uncacheable(problem, str(error))
             return None
-        return Search(autotuner, problem, configs, results, label)
+        return Search(autotuner, problem, configs, results, dtypes(autotuner))
 
     def _tuning(self, search: Search) -> Any:
         if self._session.policy.picks:  # the next test asks again what it runs with

@@ -24,7 +24,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import Benchmarks
 from pytest_autotune.tuners.inductor.graph_caches import forget_compiled
-from pytest_autotune.tuners.inductor.hooking import Part, Patches
+from pytest_autotune.tuners.inductor.hooking import Part
 from pytest_autotune.tuners.inductor.identity import device_of, versions
 from pytest_autotune.tuners.inductor.template_key import inner, kind, template_key
 from pytest_autotune.tuners.measuring.race import Raced
@@ -35,6 +35,7 @@ from pytest_autotune.tuners.shared.candidates import (
     error_line,
     rounded_us,
 )
+from pytest_autotune.tuners.shared.library import Patches
 
 #: Digits of a time that are kept. Those handed to Inductor in a dump run are the kept ones, so a load decides alike.
 DIGITS = 6

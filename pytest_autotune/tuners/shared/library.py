@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
@@ -41,7 +42,13 @@ def versions_of(*libraries: str) -> Versions:
 
 
 def known(
-    function: Any, what: str, library: str, parameters: Sequence[str], *, and_others: bool = False, needed: str = ""
+    function: Any,
+    what: str,
+    library: str,
+    parameters: Sequence[str],
+    *,
+    and_others: bool = False,
+    needed: str = "another version is needed",
 ) -> Callable[..., Any]:
     """A function of a library that is what is known here.
 
@@ -53,12 +60,27 @@ def known(
     :raises HookError: when it is not there, or takes others.
     """
     if function is None:
-        advice = f"; {needed}" if needed else ""
-        raise HookError(f"{library} {version_of(library)} has no {what}{advice}")
+        raise HookError(f"{library} {version_of(library)} has no {what}; {needed}")
     found = list(inspect.signature(function).parameters)
     if (found[: len(parameters)] if and_others else found) != list(parameters):
         raise HookError(f"{what} of {library} {version_of(library)} has another signature")
     return function  # type: ignore[no-any-return]
+
+
+def when_imported(module: str, hook: Callable[..., object], *given: object) -> None:
+    """Call ``hook`` with what is given and a module as soon as that is there.
+
+    :param hook: a method: wrapt keeps its hooks for the life of the process, and they must not keep a run alive.
+    """
+    import wrapt
+
+    reference = weakref.WeakMethod(hook)
+
+    def call(library: ModuleType) -> None:
+        if (method := reference()) is not None:
+            method(*given, library)
+
+    wrapt.register_post_import_hook(call, module)
 
 
 _IS_GUARDED = "_pytest_autotune_guarded"
@@ -108,6 +130,55 @@ def guarded(
 
     setattr(call, _IS_GUARDED, True)
     return call
+
+
+class Patches:
+    """Functions of a library that were replaced, by their signature; an error of a replacement leaves it to itself.
+
+    :param tuner: who replaces them.
+    """
+
+    def __init__(self, session: Session, tuner: str) -> None:
+        self._session = session
+        self._tuner = tuner
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def replace(
+        self,
+        owner: Any,
+        name: str,
+        parameters: Sequence[str],
+        replacement: Callable[..., Any],
+        *,
+        and_others: bool = False,
+    ) -> None:
+        """Replace a function of a module, or a method of a class.
+
+        :param parameters: the names of its parameters, in order.
+        :param replacement: is called with the original before what it is called with.
+        :param and_others: later versions have further parameters, which are handed on.
+        :raises HookError: when it is not there, or takes others.
+        """
+        original = self.known(owner, name, parameters, and_others=and_others)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return replacement(original, *args, **kwargs)
+
+        setattr(owner, name, guarded(call, original, self._session, self._tuner))
+
+    def known(self, owner: Any, name: str, parameters: Sequence[str], *, and_others: bool = False) -> Any:
+        """A function, or a class, that is about to be replaced, and is put back at the end."""
+        where = f"{owner.__name__.rpartition('.')[2]}.{name}"
+        library = getattr(owner, "__module__", owner.__name__).partition(".")[0]
+        original = known(vars(owner).get(name), where, library, parameters, and_others=and_others)
+        self._originals.append((owner, name, original))
+        return original
+
+    def undo(self) -> None:
+        """Put back what was there, the last one first."""
+        while self._originals:
+            owner, name, original = self._originals.pop()
+            setattr(owner, name, original)
 
 
 class Replaced:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.run.session import Session
-from pytest_autotune.tuners.shared.library import guarded
+from pytest_autotune.tuners.shared.library import Patches
 from pytest_autotune.tuners.xla import internals
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Adapter:
     acts_without_entries = False
 
     def __init__(self) -> None:
-        self._replaced: list[internals.Function] = []
+        self._patches: Patches | None = None
         self._compilations: Compilations | None = None
 
     def hook(self, module: ModuleType, session: Session) -> None:
@@ -37,29 +38,20 @@ class Adapter:
         # Most runs never import JAX: until then nothing of this package is needed but this module.
         from pytest_autotune.tuners.xla.compilations import Compilations
 
-        functions = internals.hooked_functions()
-        (_, _, compile_and_load), (_, _, asks_cache) = functions
-        compilations = Compilations(session)
+        compilations = self._compilations = Compilations(session)
         process = os.getpid()
 
-        def backend_compile_and_load(
-            backend: Any, module: Any, executable_devices: Any, options: Any, host_callbacks: Any
-        ) -> Any:
-            def compile() -> Any:
-                return compile_and_load(backend, module, executable_devices, options, host_callbacks)
-
+        def compiles(original: Any, backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
+            compile_it = partial(original, backend, module, devices, options, callbacks)
             if os.getpid() != process:  # a forked child has no way to report
-                return compile()
-            return compilations.watch(compile, backend, executable_devices, options, internals.program_name(module))
+                return compile_it()
+            return compilations.watch(compile_it, backend, devices, options, internals.program_name(module))
 
-        def is_cache_used(backend: Any) -> Any:
-            return False if compilations.tunes_on(backend) else asks_cache(backend)
+        def is_cache_used(original: Any, backend: Any) -> Any:
+            return False if compilations.tunes_on(backend) else original(backend)
 
-        self._compilations = compilations
-        self._replaced += functions
-        ours: list[Any] = [backend_compile_and_load, is_cache_used]
-        for (owner, name, original), replacement in zip(functions, ours, strict=True):
-            setattr(owner, name, guarded(replacement, original, session, "xla"))
+        self._patches = Patches(session, "xla")
+        internals.replace(self._patches, compiles, is_cache_used)
         if internals.is_in_use():
             session.note(
                 "xla: JAX was in use before the tests ran (by a conftest.py or a plugin): what was compiled by then "
@@ -68,8 +60,8 @@ class Adapter:
 
     def unhook(self) -> None:
         """See :class:`~pytest_autotune.tuners.protocol.Adapter`."""
-        while self._replaced:
-            setattr(*self._replaced.pop())
+        if self._patches is not None:
+            self._patches.undo()
         if self._compilations is not None:
             self._compilations.close()
 

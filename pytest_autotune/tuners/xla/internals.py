@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pytest_autotune.tuners.shared.library import known
-
-#: The module that a function of JAX is looked up in, its name, and the function.
-Function = tuple[Any, str, Any]
+from pytest_autotune.tuners.shared.library import Patches
 
 
-def hooked_functions() -> tuple[Function, Function]:
-    """What every compilation passes that JAX does not take from a cache of its own, and what is asked before that.
+def replace(patches: Patches, compiles: Callable[..., Any], is_cache_used: Callable[..., Any]) -> None:
+    """Replace what every compilation passes that JAX does not take from a cache of its own, and what is asked before.
 
     :raises HookError: when one is not there, or takes other parameters.
     """
     parameters = ["backend", "module", "executable_devices", "options", "host_callbacks"]
-    return (
-        _function("jax._src.compiler", "backend_compile_and_load", parameters),
-        _function("jax._src.compilation_cache", "is_cache_used", ["backend"]),
-    )
-
-
-def _function(module: str, name: str, parameters: list[str]) -> Function:
-    owner = importlib.import_module(module)
-    return owner, name, known(getattr(owner, name, None), name, "jax", parameters, needed="a newer jax is needed")
+    compiler = importlib.import_module("jax._src.compiler")
+    patches.replace(compiler, "backend_compile_and_load", parameters, compiles)
+    cache = importlib.import_module("jax._src.compilation_cache")
+    patches.replace(cache, "is_cache_used", ["backend"], is_cache_used)
 
 
 def read_mode() -> Any:
