@@ -199,18 +199,22 @@ def test_what_a_file_has_replaced_is_newer_than_what_a_store_still_has(serial_su
     assert [one.choice.time_us for one in held(url) if one.choice] == [20.0], "though the older one was faster"
 
 
-def test_without_credentials_nothing_is_written_and_a_file_is_left_to_send(
+def test_without_credentials_a_store_that_takes_nothing_is_no_error_and_a_file_is_left_to_send(
     serial_suite: Suite, section, url: str, monkeypatch, proxy
 ) -> None:
     suite = serial_suite.write()
     with monkeypatch.context() as patch:
         for name in object_storage.KEYS:
             patch.delenv(name)
+        proxy.faults["PUT"] = "403"
         result = suite.run(f"--autotune-dump={url}")
+        proxy.faults.clear()
 
-    assert (result.ret, "PUT" in proxy.requests) == (0, False)
+    assert result.ret == 0
     (line,) = [line for line in section(result) if line.startswith(url)]
-    assert line.startswith(f"{url} is only read: no credentials are in the environment; it is kept: ")
+    assert line.startswith(
+        f"{url} cannot be written: the store answers 403 Forbidden, asked without credentials: none "
+    )
     sending = line.partition("kept: pytest-autotune ")[2].removesuffix(" sends it").split()
     assert cli.main(sending) == 0
     assert len(held(url)) == 4
@@ -425,14 +429,22 @@ def test_a_removed_entry_stays_removed_through_a_compaction(url: str) -> None:
     assert held(url) == {entry(2)}
 
 
-def test_what_is_only_read_is_not_compacted(url: str) -> None:
+def test_what_is_only_read_is_neither_written_nor_compacted(serial_suite: Suite, section, url: str, proxy) -> None:
     add(url, entry(1))
     add(url, entry(2))
+    suite = serial_suite.write()
+    proxy.requests.clear()
 
-    with pytest.raises(CacheError, match="is only read"):
+    dump = suite.run(f"--autotune-dump={url}?readonly")
+    marker = f"import pytest\n@pytest.mark.autotune_cache(load='{url}?readonly')\ndef test(tune): tune('k', m=1)"
+    update = suite.write(test_one=marker).run("test_one.py", "--autotune-update")
+
+    assert dump.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = filter(None, dump.errlines)
+    assert line.startswith(f"ERROR: --autotune-dump: {url}?readonly: is only read (?readonly) (")
+    assert (update.ret, len(suite.tunings), "PUT" in proxy.requests) == (0, 1, False)
+    with pytest.raises(CacheError, match="is no store that could be compacted"):
         stores.compact(f"{url}?readonly")
-
-    assert len(objects(url)) == 2
 
 
 @pytest.mark.parametrize("fault", ["repeated", "left out"])
@@ -507,11 +519,11 @@ def test_a_damaged_mirror_is_not_used(url: str, tmp_path: Path) -> None:
 
 def test_runs_and_compactions_at_once_lose_nothing_that_was_acknowledged(url: str, proxy) -> None:
     def run(number: int) -> set[Entry]:
-        store, chance, acknowledged = SegmentStore(Location.of(url, Path())), random.Random(number), set[Entry]()
+        chance, acknowledged = random.Random(number), set[Entry]()
         for _ in range(4):
             mine = {entry(chance.randrange(60)) for _ in range(5)}
             try:
-                store.check()
+                store = SegmentStore(Location.of(url, Path()))
                 store.update(lambda now, mine=mine: Cache((*now.entries, *mine)))
                 acknowledged |= mine
                 if chance.random() < 0.3:

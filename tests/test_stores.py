@@ -58,7 +58,7 @@ def test_what_was_kept_is_read(tmp_path, name):
     updated = update(path, adding(entry("add"), entry("mul")))
     assert updated.changed
     assert (updated.written_to, updated.beside) == (path, "")
-    assert set(read(path).entries) == set(updated.cache.entries) == {entry("add"), entry("mul")}
+    assert set(read(path).entries) == {entry("add"), entry("mul")}
     assert litter(tmp_path / "new") == []
 
 
@@ -215,7 +215,20 @@ def test_without_the_lock_the_cache_is_written_beside(tmp_path):
         updated = update(path, adding(entry("mul")), lock_timeout_s=0.1)
     assert updated.written_to == str(tmp_path / "c.textproto.new")
     assert read(path).entries == (entry("add"),)
-    assert set(updated.cache.entries) == {entry("add"), entry("mul")}
+    assert b'"mul"' in Path(updated.written_to).read_bytes()
+    assert litter(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["c.pb", "c/"])
+def test_what_is_too_large_to_be_read_again_is_told_and_what_was_there_stays(tmp_path, monkeypatch, name):
+    path = f"{tmp_path}/{name}"
+    update(path, adding(entry("add")))
+    monkeypatch.setattr(stores.disk, "MAX_BYTES", 2**20)
+    large = Entry(entry("mul").problem, native=bytes(2**20))
+
+    assert "would have a file of more than 1 MiB, which is not read" in refusal(update, path, adding(large))
+
+    assert read(path).entries == (entry("add"),)
     assert litter(tmp_path) == []
 
 
@@ -232,8 +245,8 @@ def test_what_could_not_be_written_is_told_before(tmp_path):
     (tmp_path / "a.pb").mkdir()
     (tmp_path / "file").touch()
     assert "is a folder, not a cache" in refusal(check_writable, tmp_path / "a.pb")
-    assert "is not a folder" in refusal(check_writable, tmp_path / "file" / "sub" / "a.pb")
-    assert "is not a folder" in refusal(check_writable, f"{tmp_path}/file/")
+    assert "Not a directory" in refusal(check_writable, tmp_path / "file" / "sub" / "a.pb")
+    assert "Not a directory" in refusal(check_writable, f"{tmp_path}/file/")
     assert "the suffix" in refusal(check_writable, tmp_path / "a.toml")
 
 

@@ -50,10 +50,14 @@ class Location:
 
         :param base: the folder that it is relative to.
         :param shown: how to call it in messages; empty: as it was written.
-        :raises CacheError: for a URL of another kind, or with other options.
+        :raises CacheError: for a URL of another kind, or with other options; for a path that no report could hold.
         """
         text = os.fspath(written)
         if not is_url(text):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise CacheError(text, "the path is not encoded in UTF-8", "name it otherwise") from None
             return cls(base / os.path.expanduser(text), text.endswith("/"), shown or text)
         url, _, query = text.partition("?")
         scheme, _, rest = url.partition("://")

@@ -107,7 +107,7 @@ DUMPS = [
         lambda folder: make_folder("tests")(folder) + "/", "tests/: is a folder with other things in it*", id="folder"
     ),
     pytest.param(
-        lambda folder: write("file", "")(folder) + "/cache.pb", "file/cache.pb: *not a folder*", id="below a file"
+        lambda folder: write("file", "")(folder) + "/cache.pb", "file/cache.pb: *Not a directory", id="below a file"
     ),
     pytest.param(lambda folder: "cache.toml", "cache.toml: the suffix*", id="unknown suffix"),
     pytest.param(lambda folder: "cache", "cache: has no suffix*", id="no suffix"),
@@ -137,8 +137,9 @@ def test_a_dump_that_could_not_be_written_is_refused_and_what_is_there_stays(
 def test_a_dump_whose_name_cannot_be_written_is_refused_before_any_test(bad: Suite) -> None:
     for name, told in [
         ("x" * 300 + ".textproto", "*cannot be read: File name too long"),
-        ("x" * 240 + ".textproto", "*cannot be written: File name too long"),
-        ("名" * 80 + ".textproto", "*cannot be written: File name too long"),
+        ("x" * 240 + ".textproto", "*cannot be written in *: File name too long"),
+        ("名" * 80 + ".textproto", "*cannot be written in *: File name too long"),
+        ("/proc/x.textproto", "*cannot be written in /proc: No such file or directory"),
         (os.fsdecode(b"\xff.textproto"), "*the path is not encoded in UTF-8 (name it otherwise)"),
     ]:
         line = refused(bad, bad.run(f"--autotune-dump={name}"))

@@ -7,35 +7,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import Location
+from pytest_autotune.cache.locations import OPTIONAL, READ_ONLY, Location
 from pytest_autotune.cache.model import Cache
-from pytest_autotune.cache.stores.disk import Change, FileStore, FolderStore, Updated, bytes_of
+from pytest_autotune.cache.stores.disk import FileStore, FolderStore, bytes_of
+from pytest_autotune.cache.stores.store import Change, Keeping, Optional, ReadOnly, Store, Updated
 from pytest_autotune.cache.stores.writing import lock_of, locked, os_errors, replace
 
 #: A text is relative to the current folder.
 AnyLocation: TypeAlias = "Location | str | os.PathLike[str]"
 _LOCK_TIMEOUT_S = 60.0
-
-
-class Store(Protocol):
-    """What keeps a cache, with paths or without; its methods are those of the functions below."""
-
-    def read(self, missing_ok: bool = False) -> Cache:
-        """See :func:`read`."""
-
-    def check(self) -> Cache:
-        """See :func:`check_writable`."""
-
-    def update(self, change: Change, timeout_s: float, removing: bool = False) -> Updated:
-        """See :func:`update`."""
-
-    def compact(self) -> tuple[int, int]:
-        """See :func:`compact`."""
-
-
 #: The stores at URLs that were read in this process, each with what it found: what a run adds is told from that.
 _SHARED: dict[Location, Store] = {}
 
@@ -48,12 +31,22 @@ def _store_of(location: AnyLocation, *, reread: bool = True) -> Store:
     if not isinstance(location, Location):
         location = Location.of(location, Path())
     if location.url:
-        from pytest_autotune.cache.stores.segments import SegmentStore
-
         if reread or location not in _SHARED:
-            _SHARED[location] = SegmentStore(location)
+            _SHARED[location] = _at_url(location)
         return _SHARED[location]
     return FolderStore(location) if location.is_folder else FileStore(location)
+
+
+def _at_url(location: Location) -> Store:
+    from pytest_autotune.cache.stores.segments import SegmentStore
+
+    shared = SegmentStore(location)
+    store: Store = shared
+    if OPTIONAL in location.options:
+        store = Optional(shared)
+    elif not shared.has_credentials:  # as in the pull request of a fork
+        store = Keeping(shared)
+    return ReadOnly(store) if READ_ONLY in location.options else store
 
 
 def read(location: AnyLocation, missing_ok: bool = False) -> Cache:
@@ -98,7 +91,12 @@ def compact(url: str) -> tuple[int, int]:
     :returns: how many there were, and how many there are.
     :raises CacheError: where that cannot be done; nothing is lost then.
     """
-    return _store_of(url).compact()
+    from pytest_autotune.cache.stores.segments import SegmentStore
+
+    location = Location.of(url, Path())
+    if not location.url or READ_ONLY in location.options:
+        raise CacheError(url, "is no store that could be compacted: a path, or only read (?readonly)")
+    return SegmentStore(location).compact()
 
 
 def file_bytes(path: str) -> bytes:

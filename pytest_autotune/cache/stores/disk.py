@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_autotune.cache.codec import Format, decode, encode, format_of
@@ -16,27 +15,8 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER, Location
 from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.stores.store import Change, Updated
 from pytest_autotune.cache.stores.writing import check_creatable, lock_of, locked, os_errors, replace, unused
-
-#: What to put in the place of a cache.
-Change = Callable[[Cache], Cache]
-
-
-@dataclass(frozen=True)
-class Updated:
-    """What an update came to.
-
-    :param written_to: the store, as messages name it; or the file or folder that was written instead.
-    :param beside: why it is the latter, and what to do with it; empty where it is the store.
-    :param changed: whether any byte was written.
-    :param cache: what was to be written.
-    """
-
-    written_to: str
-    beside: str
-    changed: bool
-    cache: Cache
-
 
 #: A larger file is no cache.
 MAX_BYTES = 64 * 2**20
@@ -50,6 +30,9 @@ class FileStore:
         #: What links lead to.
         self._target = Path(location.real)
         self._where = str(location)
+
+    def __str__(self) -> str:
+        return self._where
 
     def read(self, missing_ok: bool = False) -> Cache:
         """The cache that is kept there.
@@ -72,7 +55,7 @@ class FileStore:
 
     def _write(self, target: Path, cache: Cache) -> bool:
         """Write what differs; whether anything does."""
-        data = encode(cache, format_of(self._path, self._where))
+        data = _encoded(cache, format_of(self._path, self._where), self._where)
         if data == bytes_of(target, self._where, missing_ok=True):
             return False
         replace(target, data)
@@ -91,23 +74,12 @@ class FileStore:
         """
         self._check_ours()
         cache = self.read(missing_ok=True)
-        try:
-            str(self._target).encode()
-        except UnicodeEncodeError:
-            raise CacheError(self._where, "the path is not encoded in UTF-8", "name it otherwise") from None
         if os.path.lexists(self._target) and not os.access(self._target, os.W_OK):
             raise CacheError(self._where, "is read-only")
         if cache.lossy:
             raise CacheError(*cache.lossy)
         check_creatable(self._lock, self._where)
         return cache
-
-    def compact(self) -> tuple[int, int]:
-        """There is nothing to compact.
-
-        :raises CacheError: always.
-        """
-        raise CacheError(self._where, "is no URL: only a store that many share has anything to compact")
 
     def update(self, change: Change, timeout_s: float, removing: bool = False) -> Updated:
         """Put ``change(what is there now)`` in its place, under a lock, as a whole or not at all.
@@ -126,12 +98,12 @@ class FileStore:
                     cache, replaceable = Cache(), False
                 cache = change(cache)
                 if replaceable:
-                    return Updated(self._where, "", self._write(self._target, cache), cache)
+                    return Updated(self._where, self._write(self._target, cache))
             beside = unused(self._target, as_folder=isinstance(self, FolderStore))
             self._write(beside, cache)
             entries = counted(len(cache.entries), "entry")
             why = f"could not be locked or read; {entries} written to {beside}: compare and rename it"
-            return Updated(str(beside), why, True, cache)
+            return Updated(str(beside), True, why)
 
 
 def bytes_of(path: Path, where: str, missing_ok: bool = False) -> bytes:
@@ -156,6 +128,18 @@ def bytes_of(path: Path, where: str, missing_ok: bool = False) -> bytes:
         raise CacheError(where, "no such file", f"create it with --autotune-dump={where}") from None
     except (OSError, ValueError) as error:
         raise CacheError(where, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _encoded(cache: Cache, form: Format, where: str) -> bytes:
+    """A cache as a file is to have it.
+
+    :raises CacheError: where it is too large to be read again.
+    """
+    data = encode(cache, form)
+    if len(data) > MAX_BYTES:
+        found = f"would have a file of more than {MAX_BYTES // 2**20} MiB, which is not read, and is left as it was"
+        raise CacheError(where, found, "keep the problems in a folder, one file each: a path with / at its end")
+    return data
 
 
 _MARKER_TEXT = b"A folder of autotuning choices, one file for each problem, kept by pytest-autotune.\n"
@@ -221,7 +205,7 @@ class FolderStore(FileStore):
         problems: dict[str, list[Entry]] = {}
         for entry in cache.entries:
             problems.setdefault(f"{entry.problem.digest}.textproto", []).append(entry)
-        new = {name: encode(Cache(tuple(entries)), Format.TEXT) for name, entries in problems.items()}
+        new = {name: _encoded(Cache(tuple(some)), Format.TEXT, self._where) for name, some in problems.items()}
         names = os.listdir(target)
         gone = [name for name in names if _PROBLEM_FILE.fullmatch(name) and name not in new]
         different = [name for name, data in new.items() if bytes_of(target / name, name, missing_ok=True) != data]

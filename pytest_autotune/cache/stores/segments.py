@@ -29,10 +29,11 @@ from typing import Any
 
 from pytest_autotune.cache.codec import Format, decode, encode
 from pytest_autotune.cache.errors import CacheError
-from pytest_autotune.cache.locations import INSTANCE, OPTIONAL, READ_ONLY, Location
+from pytest_autotune.cache.locations import INSTANCE, Location
 from pytest_autotune.cache.merge import combine, next_generation
 from pytest_autotune.cache.model import Cache, Entry
-from pytest_autotune.cache.stores.disk import MAX_BYTES, Change, Updated
+from pytest_autotune.cache.stores.disk import MAX_BYTES
+from pytest_autotune.cache.stores.store import Change, NotTakenError, Updated
 
 #: A request that hangs ends after so many seconds, and others are tried again for so many: a store that is down costs
 #: a run one request at its start and one at its end.
@@ -63,68 +64,57 @@ class SegmentStore:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._where = str(location)
-        self._library, self._objects, self._has_credentials = open_url(location)
-        #: What was there when it was last read, tombstones too; None before.
-        self._known: Mapping[str, Cache] | None = None
+        self._library, self._objects, self.has_credentials = open_url(location)
+        #: What was there when it was first asked for, tombstones too.
+        self._held: Cache | None = None
+
+    def __str__(self) -> str:
+        return self._where
 
     def read(self, missing_ok: bool = False) -> Cache:
-        """The cache that is kept there.
+        """What was there when it was first asked for; of a store that was down then, nothing but once an error.
 
-        :param missing_ok: where there is nothing, it is an empty cache.
-        :raises CacheError: where there is none, or nothing that can be read. With ``?optional`` the latter is told, and
-            a segment that cannot be read is told in any case: the others are what they were.
+        A segment that cannot be read is told: the others are what they were.
         """
-        try:
-            self._known = self._segments()
-            if not (self._known or missing_ok):
-                raise CacheError(self._where, "holds no cache", f"create it with --autotune-dump={self._where}")
-            unread = [cache.lossy for cache in self._known.values() if cache.lossy]
-            if unread and len(unread) == len(self._known):
+        held = self._read()
+        if not (held.entries or missing_ok):
+            raise CacheError(self._where, "holds no cache", f"create it with --autotune-dump={self._where}")
+        return _without_tombstones(held)
+
+    def _read(self) -> Cache:
+        if self._held is None:
+            self._held = Cache()
+            segments = self._segments()
+            unread = [cache.lossy for cache in segments.values() if cache.lossy]
+            if unread and len(unread) == len(segments):
                 raise CacheError(*unread[0])
-        except CacheError as error:
-            if OPTIONAL not in self._location.options:
-                raise
-            self._known = {}
-            return Cache(lossy=(error.where, error.found, "?optional: the run goes on without it"))
-        return _without_tombstones(_merged(self._known))
+            self._held = _merged(segments)
+        return self._held
 
     def check(self) -> Cache:
         """What is there now. Whether it can be written to is found out when it is: what cannot be is kept as a file."""
         return self.read(missing_ok=True)
 
     def update(self, change: Change, timeout_s: float = 0.0, removing: bool = False) -> Updated:
-        """Add what ``change`` adds to, or has replaced in, what was there when it was last read.
+        """Add what ``change`` adds to, or has replaced in, what was there; what it leaves out stays for others' runs.
 
         :param timeout_s: of a lock, which there is none of.
-        :param removing: what it leaves out is removed; else it stays, for the runs of others.
-        :raises CacheError: where it could not be written. What was to be is in a file then.
+        :raises NotTakenError: where it could not be written.
         """
-        if self._known is None:
-            self.read(missing_ok=True)
-        assert self._known is not None
-        held = _merged(self._known)
+        held = self._read()
         now = _without_tombstones(held)
         cache = change(now)
         new = list(_difference(held, cache))
         if removing:
             kept = {entry.identity for entry in cache.entries}
             new += [_tombstone(entry) for entry in now.entries if entry.identity not in kept]
-        is_optional, why = OPTIONAL in self._location.options, self._why_read_only
-        if not why:
-            try:
-                self._put(new)
-                return Updated(self._where, "", bool(new), cache)
-            except CacheError as error:
-                why = error.found
-        elif not new:
-            return Updated(self._where, "", False, cache)
-        else:
-            is_optional = True
-        file = self._keep_as_file(new)
-        send = f"it is kept: pytest-autotune merge {file} -o {self._location.url}/ sends it" if file else ""
-        if file and is_optional:
-            return Updated(file, f"{why}; {send}", True, cache)
-        raise CacheError(self._where, why, send)
+        try:
+            self._put(new)
+        except CacheError as error:
+            file = self._keep_as_file(new)
+            send = f"it is kept: pytest-autotune merge {file} -o {self._location.url}/ sends it"
+            raise NotTakenError(self._where, error.found, file, send) from None
+        return Updated(self._where, bool(new))
 
     def compact(self) -> tuple[int, int]:
         """Write all segments as one for each device, then remove them; what others add meanwhile stays as it is.
@@ -134,8 +124,6 @@ class SegmentStore:
         :returns: how many segments there were, and how many there are.
         :raises CacheError: where it cannot be done. Nothing is lost then.
         """
-        if self._why_read_only:
-            raise CacheError(self._where, self._why_read_only)
         segments = self._segments()
         mergeable = {name: cache for name, cache in segments.items() if not cache.lossy}
         new = self._put(_without_tombstones(_merged(mergeable)).entries, there=mergeable)
@@ -235,12 +223,6 @@ class SegmentStore:
                     self._copy(name, data)
         return set(new)
 
-    @property
-    def _why_read_only(self) -> str:
-        if READ_ONLY in self._location.options:
-            return "is only read (?readonly)"
-        return "" if self._has_credentials else "is only read: no credentials are in the environment"
-
     def _keep_as_file(self, new: Sequence[Entry]) -> str:
         """Write down what the store does not take; empty where there is no place."""
         data = encode(Cache(tuple(new)), Format.BINARY)
@@ -268,8 +250,8 @@ class SegmentStore:
             is_panic = type(error).__name__ == "PanicException"
             if not (is_panic or isinstance(error, (self._library.exceptions.BaseError, OSError, ValueError))):
                 raise
-            hint = "" if self._has_credentials else "no credentials in the environment, so it was asked without"
-            raise CacheError(self._where, f"{what}: {_words(error)}", hint) from None
+            hint = "" if self.has_credentials else ", asked without credentials: none are in the environment"
+            raise CacheError(self._where, f"{what}: {_words(error)}{hint}") from None
 
 
 def open_url(location: Location) -> tuple[Any, Any, bool]:

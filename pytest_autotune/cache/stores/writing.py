@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from pytest_autotune.cache.errors import CacheError
 
@@ -32,13 +33,13 @@ def check_creatable(lock: Path, where: str) -> None:
     :raises CacheError: then.
     """
     folder = lock.parent
-    with os_errors(where):
-        while not os.path.lexists(folder):
-            folder = folder.parent
-        if not folder.is_dir():
-            raise CacheError(where, f"cannot be written: {folder} is not a folder")
-        with locked(folder / lock.name, 0):
-            pass
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    try:
+        # Not the lock itself: of one that cannot be had nobody says at once whether it ever can.
+        NamedTemporaryFile(dir=folder, prefix=lock.name).close()
+    except OSError as error:
+        raise CacheError(where, f"cannot be written in {folder}: {error.strerror}") from None
 
 
 def unused(path: Path, *, as_folder: bool) -> Path:

@@ -1,0 +1,103 @@
+"""What a store is: four methods, for which it needs no path; and stores around another, as options of a URL ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.model import Cache
+
+#: What to put in the place of a cache.
+Change = Callable[[Cache], Cache]
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What an update came to.
+
+    :param written_to: the store, as messages name it; or the file or folder that was written instead.
+    :param changed: whether any byte was written.
+    :param beside: why it is not the store as it should be, and what to do; empty where it is.
+    """
+
+    written_to: str
+    changed: bool
+    beside: str = ""
+
+
+class NotTakenError(CacheError):
+    """A store does not take what is to be added to it.
+
+    :param file: where that is kept; empty where there is no place.
+    :param remedy: how it is sent from there.
+    """
+
+    def __init__(self, where: str, found: str, file: str, remedy: str) -> None:
+        super().__init__(where, found, remedy if file else "")
+        self.file = file
+
+
+class Store(Protocol):
+    """Keeps a cache. What the methods promise is said of the functions of this package that are called so."""
+
+    def __str__(self) -> str:
+        """Where, as messages name it."""
+
+    def read(self, missing_ok: bool = False) -> Cache:
+        """See :func:`~pytest_autotune.cache.stores.read`."""
+
+    def check(self) -> Cache:
+        """See :func:`~pytest_autotune.cache.stores.check_writable`."""
+
+    def update(self, change: Change, timeout_s: float, removing: bool = False) -> Updated:
+        """See :func:`~pytest_autotune.cache.stores.update`."""
+
+
+class Around:
+    """A store in another."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __str__(self) -> str:
+        return str(self._store)
+
+    def read(self, missing_ok: bool = False) -> Cache:
+        return self._store.read(missing_ok)
+
+
+class ReadOnly(Around):
+    """A store that is never written to."""
+
+    def check(self) -> Cache:
+        raise CacheError(str(self), "is only read (?readonly)", "leave the option out, or name another cache")
+
+    def update(self, change: Change, timeout_s: float, removing: bool = False) -> Updated:
+        return Updated("", False, "is only read (?readonly): nothing was written there")
+
+
+class Keeping(Around):
+    """A store that need not take what is to be added: that it is kept is enough."""
+
+    def check(self) -> Cache:
+        return self.read(missing_ok=True)
+
+    def update(self, change: Change, timeout_s: float, removing: bool = False) -> Updated:
+        try:
+            return self._store.update(change, timeout_s, removing)
+        except NotTakenError as error:
+            if not error.file:
+                raise
+            return Updated(error.file, True, f"{error.found}; {error.remedy}")
+
+
+class Optional(Keeping):
+    """A store that need not be there, either."""
+
+    def read(self, missing_ok: bool = False) -> Cache:
+        try:
+            return self._store.read(missing_ok)
+        except CacheError as error:
+            return Cache(lossy=(error.where, error.found, "?optional: the run goes on without it"))
