@@ -32,11 +32,9 @@ _LIBRARIES = ("cupy", "pycuda", "numba.cuda", "cuda", "cutlass", "jaxlib", "warp
 
 
 def current_gpu() -> Device | None:
-    """The type of the GPU that this thread launches on now.
+    """The type of the GPU that this thread launches on now; None where nothing can have been launched.
 
-    It is torch's current one where torch has initialised a GPU, else that of the
-    thread's CUDA context, whichever library made it. None where there is neither:
-    then nothing can have been launched.
+    It is torch's current one where torch has initialised a GPU, else that of the CUDA context of the thread.
     """
     if (cuda := torch_cuda()) is not None:
         return _cuda_device(cuda.get_device_properties(cuda.current_device()))
@@ -81,11 +79,7 @@ def current_gpu_uuid() -> str:
 
 
 def context_gpu(driver: Any = None) -> tuple[Device | None, str]:
-    """The GPU of this thread's CUDA context, and its UUID as torch spells it, of a MIG slice where it is one.
-
-    :param driver: the loaded ``libcuda``, if not this process's own.
-    :returns: no device where there is no driver, no context, or an error.
-    """
+    """The GPU of this thread's CUDA context, and its (or its MIG slice's) UUID as torch spells it; or nothing."""
     driver = driver or _loaded_driver()
     context, gpu, name = ctypes.c_void_p(), ctypes.c_int(), ctypes.create_string_buffer(_NAME_LENGTH)
     if driver is None or driver.cuCtxGetCurrent(ctypes.byref(context)) or not context:
@@ -131,10 +125,7 @@ def gpu(index: int) -> Device:
 
 @lru_cache
 def cpu(threads: int = 0) -> Device:
-    """This CPU: its widest vector instructions and how many threads may run, not its model.
-
-    :param threads: how many threads the tuner uses, where it knows.
-    """
+    """This CPU: its widest vector instructions and how many threads may run, or the tuner uses; not its model."""
     if not threads:
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
@@ -162,10 +153,7 @@ def visible_nvidia_gpus() -> list[str]:
 
 
 def only_type(known: Collection[Device], shown: str = "/proc/driver/nvidia/gpus/*/information") -> Device | None:
-    """The device that all GPUs of this machine are, if it is one of these; None where it cannot be seen.
-
-    :param shown: where NVIDIA's driver says what there is.
-    """
+    """The device that all GPUs of this machine are, as NVIDIA's driver shows them, if it is one of these."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and (not visible or visible.strip().startswith(("-", "MIG", "NoDev"))):
         return None

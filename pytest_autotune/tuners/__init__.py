@@ -18,10 +18,7 @@ ENTRY_POINTS = "pytest_autotune.tuners"
 
 
 def adapter_class(name: str) -> Any:
-    """The class of a tuner's adapter, which imports nothing of the tuner; None where none is installed.
-
-    :raises Exception: what the package of another one raises as it is imported.
-    """
+    """The class of a tuner's adapter, which imports nothing of the tuner; None where none is installed."""
     if name in TUNERS:
         return import_module(TUNERS[name]).Adapter
     return next((one.load() for one in third_party_tuners() if one.name == name), None)

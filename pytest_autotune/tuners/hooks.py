@@ -35,10 +35,7 @@ class Hooks:
         self._isolation: ExitStack | None = None
 
     def install(self) -> None:
-        """Hook each tuner that is to act now as soon as its library is there; imports none of these libraries.
-
-        To be called again when another cache is loaded.
-        """
+        """Hook each tuner that is to act as soon as its library is there; again when another cache is loaded."""
         _see_imports()
         active_runs.add(self)
         for name in TUNERS:
@@ -153,10 +150,7 @@ class Hooks:
 
 
 def _see_imports() -> None:
-    """Put wrapt's finder before all others: pytest's, which rewrites assertions, hides imports from those behind it.
-
-    Where pytester has taken it away, wrapt would not put it back.
-    """
+    """Put wrapt's finder, which pytester takes away, before pytest's, which hides imports from those behind it."""
     from wrapt.importer import ImportHookFinder as Ours  # type: ignore[import-untyped]
 
     found = [finder for finder in sys.meta_path if isinstance(finder, Ours)]

@@ -52,9 +52,7 @@ def _called_by(function: FunctionType) -> tuple[object, ...]:
 def source_text(source: object) -> str | None:
     """What stands for a source in a fingerprint; None where it has none of its own.
 
-    :param source: a function or kernel, text, the path of a file, or a module.
-    :raises OSError: when a file cannot be read.
-    :raises TypeError: for anything else.
+    :param source: a function or kernel, text, the path of a file, or a module; a TypeError else.
     """
     if isinstance(source, str):
         return digest(source)
@@ -102,20 +100,14 @@ def _kernel_of(source: object) -> object:
 
 
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is not below ``n``; 1 for 0 and 1.
-
-    :raises ValueError: for a negative number.
-    """
+    """The smallest power of two that is not below ``n``; 1 for 0 and 1."""
     if n < 0:
         raise ValueError(f"power_of_two({n}): a size is not negative")
     return 1 << (n - 1).bit_length() if n > 1 else 1
 
 
 def multiple_of(n: int, k: int) -> int:
-    """The smallest multiple of ``k`` that is not below ``n``.
-
-    :raises ValueError: when ``n`` is negative or ``k`` is not positive.
-    """
+    """The smallest multiple of ``k`` that is not below ``n``."""
     if n < 0 or k <= 0:
         raise ValueError(f"multiple_of({n}, {k}): expected a size of 0 or more, and a step of 1 or more")
     return -(-n // k) * k
@@ -125,8 +117,6 @@ def key_values(key: object, only_stable: bool = False) -> tuple[Value, ...]:
     """A caller's ``key=``, in its order.
 
     :param only_stable: leave out what has no stable form: the others tell problems apart that cannot be kept.
-    :raises TypeError: when it is no mapping from names.
-    :raises UncacheableError: when a value has no stable form.
     """
     parts = {} if key is None else key
     if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):

@@ -25,19 +25,13 @@ Hold = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class Random:
-    """Some configurations, drawn at random: the same ones in every run.
-
-    :param trials: how many are measured at most.
-    """
+    """Some configurations, at most ``trials``, drawn at random: the same ones in every run."""
 
     trials: int = 100
     seed: int = 0
 
     def search(self, space: Space, at_a_time: int, times_of: TimesOf) -> None:
-        """Measure configurations, each at most once.
-
-        :param at_a_time: how many can be compiled side by side.
-        """
+        """Measure configurations, each at most once; ``at_a_time`` can be compiled side by side."""
         times_of(_drawn(space, self.trials, self.seed))
 
     def __str__(self) -> str:
@@ -118,10 +112,7 @@ def _drawn(space: Space, number: int, seed: int) -> list[Configuration]:
 
 
 def as_strategy(strategy: object) -> Strategy:
-    """What a caller passed as ``strategy=``.
-
-    :raises TypeError: when it is none.
-    """
+    """What a caller passed as ``strategy=``."""
     if isinstance(strategy, (Random, Optuna)):
         return strategy
     if isinstance(strategy, str) and strategy in _NAMED:
@@ -131,10 +122,7 @@ def as_strategy(strategy: object) -> Strategy:
 
 @dataclass(frozen=True)
 class Processor:
-    """A device, and what a measurement holds to have it to itself.
-
-    :param lock: the processor's name; empty for the current GPU.
-    """
+    """A device, and the name of what a measurement holds to have it to itself; empty for the current GPU."""
 
     device: Device
     lock: str = ""
@@ -146,10 +134,8 @@ class Processor:
 
 
 def processor_of(device: object) -> Processor:
-    """What a caller passed as ``device=``.
+    """What a caller passed as ``device=``; for None, the current GPU where the process uses one, else the CPU.
 
-    :param device: a :class:`Device`; ``"cpu"``, or ``"cuda"`` for the current GPU, also as a
-        ``torch.device``; None for the current GPU where the process uses one, else the CPU.
     :raises TuningError: when the process uses no GPU, and that was asked for.
     """
     name = None if device is None or isinstance(device, Device) else str(device)
@@ -171,16 +157,9 @@ def processor_of(device: object) -> Processor:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a space is searched, and what the caller does with one configuration.
+    """How a space is searched, and what the caller does with one configuration: the arguments of ``tune()``.
 
     :param workers: how many configurations may be compiled at a time.
-    :param run: one call of the kernel: what is measured.
-    :param invalid: errors of these classes mean that a configuration cannot be used here.
-    :param compile: makes a second argument of ``run``.
-    :param setup: called before a candidate is checked, and whenever its turn comes.
-    :param reset: called before each run and not timed.
-    :param verify: gets the configuration and what ``run`` returned; raises or returns False for a wrong result.
-    :param strict: other errors end the search; otherwise they, too, are those of one candidate.
     """
 
     space: Space

@@ -34,11 +34,7 @@ def tells_nobody(number: int, of: int) -> None:
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one candidate.
-
-    :param compiled: what the caller's ``compile`` made of it.
-    :param error: why it cannot be chosen; None where it can.
-    """
+    """What became of one candidate, and of what ``compile`` made of it; without an error it can be chosen."""
 
     configuration: Configuration
     compiled: object = None
@@ -65,10 +61,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of a search: the trial that won, and all of them in the order of the space or search.
-
-    :param disturbed: measurements went on to disagree with each other.
-    """
+    """The trial that won, and all of them in order; disturbed where measurements went on to disagree."""
 
     best: Trial
     trials: Sequence[Trial]
@@ -77,11 +70,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Loss:
-    """What a choice costs where another one may be better.
-
-    :param choice: the configuration in question, with its time in microseconds.
-    :param best: the fastest one.
-    """
+    """What a choice costs where another candidate is the best; both have their times in microseconds."""
 
     choice: Candidate
     best: Candidate
@@ -102,7 +91,6 @@ def search(plan: Plan, hold: Hold, tries: Tells = tells_nobody, races: Tells = t
 
     :param hold: has the device to itself, as far as other pytest processes go.
     :param tries: called for each candidate of a batch, with its number from 1 and how many there are.
-    :param races: called with how many candidates are still in the race, and how many there are.
     :raises TuningError: when no candidate could be used, or the device no longer works.
     """
     bench = Bench(plan, hold, races)
@@ -121,10 +109,9 @@ def search(plan: Plan, hold: Hold, tries: Tells = tells_nobody, races: Tells = t
 
 
 def compare(plan: Plan, config: object, hold: Hold) -> Loss:
-    """Compare one configuration with the fastest of its space; takes what :func:`search` takes.
+    """Compare one configuration of a space with the fastest; takes what :func:`search` takes.
 
-    :raises TuningError: when the configuration cannot be used, or :func:`search` raises it.
-    :raises ValueError: when it is not in the space.
+    :raises TuningError: when the configuration cannot be used.
     """
     wanted = plan.space.find(params_of(config))
     if wanted is None:
@@ -147,9 +134,7 @@ def compare(plan: Plan, config: object, hold: Hold) -> Loss:
 def random_state_kept() -> Iterator[None]:
     """Give the generators of Python, numpy and torch (on the CPU and CUDA) their state back afterwards.
 
-    So what a test draws does not depend on whether a search took place before.
-
-    A library that is first imported inside is left as it is, and so are generators of the caller's own.
+    So what a test draws does not depend on whether a search took place. Libraries first imported inside are left alone.
     """
     with ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
@@ -166,11 +151,9 @@ def random_state_kept() -> Iterator[None]:
 
 
 class Bench:
-    """Where the candidates of one search are checked and measured.
+    """Where the candidates of one search are checked, and measured while the device is held.
 
-    :param hold: has the device to itself, as far as other pytest processes go; not while candidates are checked.
     :param races: called with how many candidates are still in a race, and how many there are.
-    :raises ValueError: when nothing here can time the device.
     """
 
     def __init__(self, plan: Plan, hold: Hold = nullcontext, races: Tells = tells_nobody) -> None:
@@ -186,11 +169,7 @@ class Bench:
     def checked(
         self, configurations: Sequence[Configuration], tries: Tells = tells_nobody, run: bool = True
     ) -> list[Trial]:
-        """Compile candidates side by side, in threads; set up each, run it once and check its result.
-
-        :param run: False to compile only.
-        :raises TuningError: when the device no longer works.
-        """
+        """Compile candidates side by side, in threads; set up each, run it once and check its result."""
         compile = self._plan.compile
         trials: list[Trial] = []
         with CompilePool(self._plan.workers, self._clock.use_device()) as pool:
@@ -210,10 +189,7 @@ class Bench:
             return self._failed(configuration, error)
 
     def _run(self, trial: Trial) -> None:
-        """Run a candidate once and look at its result; a kernel that compiles when it is called does so here.
-
-        :raises InvalidConfiguration: when the result is wrong.
-        """
+        """Run a candidate once and look at its result; a kernel that compiles when it is called does so here."""
         runner = self.runner(trial)
         if runner.set_up is not None:
             runner.set_up()
@@ -253,10 +229,7 @@ class Bench:
             return self._failed(trial.configuration, error)
 
     def finish(self) -> Found:
-        """The outcome, once everything was taken in.
-
-        :raises TuningError: when nothing can be used.
-        """
+        """The outcome, once everything was taken in."""
         if any(not self._trials[number].failed for number in self._racing):
             with self._hold():
                 self._take(self._racing, self._race.finish)
@@ -281,10 +254,7 @@ class Bench:
         return runner
 
     def _failed(self, configuration: Configuration, error: BaseException) -> Trial:
-        """A candidate that failed.
-
-        :raises TuningError: when the device no longer works: then every later candidate would fail as well.
-        """
+        """A candidate that failed, and left the device working: else every later one would fail as well."""
         try:
             self._clock.synchronise()
         except Exception as broken:

@@ -85,20 +85,14 @@ class Space(ABC):
 
     @cached_property
     def only(self) -> Configuration | None:
-        """The configuration of a space that has just one.
-
-        :raises SpaceError: when the space is empty.
-        """
+        """The configuration of a space that has just one; an empty one is an error."""
         first = list(itertools.islice(self, 2))
         if not first:
             raise SpaceError("the space of configurations is empty: none is listed, or where= allows none")
         return first[0] if len(first) == 1 else None
 
     def sample(self, number: int, seed: str) -> list[Configuration]:
-        """Every configuration; of a space that is too large to be listed ``number`` of them, or fewer.
-
-        :param seed: the same one gives the same ones, in every process.
-        """
+        """Every configuration; of a space too large to be listed at most ``number``, the same ones for a seed."""
         if self.can_be_listed:
             return list(self)
         chance = random.Random(seed)
@@ -203,10 +197,7 @@ def product(*, where: Callable[[dict[str, Any]], object] | None = None, **axes: 
 
 
 def as_space(space: object) -> Space:
-    """What a caller passed as ``space=``: a space, a mapping of axes, or configurations one by one.
-
-    :raises TypeError: for anything else, or a configuration that has no stable form.
-    """
+    """What a caller passed as ``space=``: a space, a mapping of axes, or configurations one by one."""
     if isinstance(space, Space):
         return space
     try:

@@ -170,9 +170,8 @@ def _kernel_name(kernel: object) -> str:
 class Request:
     """What one call asks for.
 
-    :param fingerprint: sorted by name.
     :param sources: what the digest of the source is of.
-    :param label: what the fingerprint leaves out; empty where it has the source.
+    :param label: what the fingerprint, sorted by name, leaves out.
     """
 
     problem: Problem
@@ -183,11 +182,7 @@ class Request:
 
     @classmethod
     def of(cls, kernel: str, key: object, plan: Plan, version: object, source: object) -> Request:
-        """What a call of ``tune()`` with these arguments asks for.
-
-        :param version: anything with a stable form that the caller changes when a choice is no longer good.
-        :raises UncacheableError: when a part of it has no stable form.
-        """
+        """What a call of ``tune()`` with these arguments asks for."""
         problem = Problem(NAME, kernel, key_values(key), plan.processor.device)
         values = [Value("space", plan.space.digest, "digest"), *_how(plan)]
         if version is not None:
@@ -276,10 +271,7 @@ def _choice(kernel: str, key: object, plan: Plan, version: object, source: objec
 
 
 def _asked(session: Session, request: Request, forget: Callable[[], object]) -> Configuration:
-    """What a loaded cache chooses, or a search that is recorded.
-
-    :param forget: makes the process ask again.
-    """
+    """What a loaded cache chooses, or a search that is recorded; ``forget`` has the process ask again."""
     with session.tuning(
         request.problem,
         request.fingerprint,

@@ -50,11 +50,7 @@ class Adapter:
         self._patches: list[Patches] = []
 
     def hook(self, module: ModuleType, session: Session) -> None:
-        """See :class:`~pytest_autotune.tuners.protocol.Adapter`.
-
-        The modules in which Inductor tunes are hooked when they are imported, which
-        happens inside the first call of a compiled function.
-        """
+        """Hook the modules in which Inductor tunes when they are imported: in the first call of a compiled function."""
         self._session = session
         self._caches.keep_apart(module, session)
         for part in self._parts:
@@ -85,10 +81,7 @@ class Adapter:
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Have every graph compiled anew inside, and again afterwards.
-
-        Choices made before are known to the run, so nothing is tuned again for that.
-        """
+        """Have every graph compiled anew inside, and again afterwards; choices made before stay known."""
         with self._caches.isolated():
             yield
 

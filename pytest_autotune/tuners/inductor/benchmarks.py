@@ -108,10 +108,7 @@ class Benchmarks(Part):
     def raced_ms(
         self, autotuner: Any, launchers: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[Any, float]:
-        """The times of a kernel's configurations by a race.
-
-        :returns: by launcher, in milliseconds; nothing where Inductor is to measure one after the other.
-        """
+        """The times, in ms, of a kernel's launchers by a race; none where Inductor measures one after the other."""
         if not self.is_used or len(launchers) < 2 or autotuner.device_props.type != "cuda":
             return {}
         search = self._searches[-1]
@@ -138,10 +135,7 @@ class Benchmarks(Part):
 def runners(
     autotuner: Any, launchers: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Runner]:
-    """Launches as ``CachingAutotuner.bench`` makes them; copies of what a kernel changes are not timed.
-
-    :raises AttributeError: where this torch has other functions for that.
-    """
+    """Launches as ``CachingAutotuner.bench`` makes them; copies of what a kernel changes are not timed."""
     copy, clone, reset, restore = (getattr(autotuner, name) for name in _AROUND)
     interface = autotuner.get_device_interface()
     stream = interface.get_raw_stream(interface.current_device())

@@ -21,10 +21,7 @@ _REDUCTIONS = ("REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN")
 
 
 def params_of(config: Any) -> Params:
-    """What a configuration sets.
-
-    :raises UncacheableError: for a value that has no stable form.
-    """
+    """What a configuration sets."""
     values = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
     for name, default in DEFAULTS.items():
         if (value := getattr(config, name, default)) != default:
@@ -118,10 +115,7 @@ class Search:
             self.autotuner.fn = self.autotuner._reload_kernel().fn
 
     def settle(self, choice: Candidate) -> None:
-        """Leave the launcher of the choice alone, as after a search.
-
-        :raises LookupError: when it is not there.
-        """
+        """Leave the launcher of the choice alone, as after a search; a LookupError where it is not there."""
         autotuner = self.autotuner
         found = [one for one in autotuner.launchers if params_of(one.config) == choice.params]
         if not found:

@@ -35,10 +35,7 @@ class GraphCaches:
         self._changed: list[tuple[Any, str, Any, Any]] = []
 
     def keep_apart(self, config: ModuleType, session: Session) -> None:
-        """Switch the caches of graphs off, and choose how many processes compile.
-
-        :param config: ``torch._inductor.config``.
-        """
+        """Switch the caches of graphs off in Inductor's config, and choose how many processes compile."""
         import torch.compiler.config
 
         for name in _OFF:

@@ -21,8 +21,5 @@ class Part:
     _session: Session
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
-        """Hook it.
-
-        :raises HookError: when this version's internals are not the ones known here.
-        """
+        """Hook it; a HookError where this version's internals are not the ones known here."""
         raise NotImplementedError

@@ -90,10 +90,7 @@ def is_placeholder(autotuner: Any) -> bool:
 
 
 def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
-    """The key of a kernel: its code, how candidates are searched for, and its sizes, which are for readers.
-
-    :param list_digest: stands for the list of candidates.
-    """
+    """The key of a kernel: its code, how candidates of this list are searched for, and its sizes, for readers."""
     meta = autotuner.inductor_meta
     noted = [name for name in _SEARCH_SETTINGS if meta.get(name)]
     noted += [name for name, usual in _USUAL.items() if meta.get(name, usual) != usual]
@@ -184,10 +181,7 @@ def inputs_key(inputs: str) -> list[Value]:
 
 
 def inputs_text(inputs: str) -> str:
-    """The inputs of an operation as Inductor names them, in a form for readers: ``cpu float32[8, 4] strides [1, 8]``.
-
-    Two that differ for Inductor differ here; what is not known is left as it is.
-    """
+    """The inputs of an operation for readers: ``cpu float32[8, 4] strides [1, 8]``; what is unknown, as it is."""
     try:
         tensors = ast.literal_eval(inputs)
         return ", ".join(_tensor_text(tensor) for tensor in tensors)

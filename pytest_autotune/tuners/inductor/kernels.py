@@ -174,8 +174,7 @@ class Kernels(Part):
     def _uses_threads(self) -> bool:
         """Whether kernels that are compiled now may be compiled in threads.
 
-        Not where the user says how Inductor compiles, and not where a kernel has to
-        be there when its graph is: for a cache of graphs and for code without Python.
+        Not where the user says how, nor where a kernel has to be there with its graph: for a cache, or C++.
         """
         policy = self._session.policy
         return (

@@ -52,11 +52,7 @@ class Runner:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch that was made.
-
-    :param prepared_us: what the host took for it, in microseconds.
-    :param time_us: tells how long it took, in microseconds, once the clock was synchronised.
-    """
+    """A launch: what the host took for it, and what it took once the clock was synchronised, in microseconds."""
 
     prepared_us: float
     time_us: Callable[[], float]
@@ -70,20 +66,13 @@ class Clock(Protocol):
         """Whether the device can be kept busy while a launch is prepared."""
 
     def synchronise(self) -> None:
-        """Wait until everything that was launched is done.
-
-        :raises Exception: what the library raises when the device no longer works.
-        """
+        """Wait until everything that was launched is done; raises where the device no longer works."""
 
     def use_device(self) -> Callable[[], object]:
         """What another thread calls to work on the device that is current in this one."""
 
     def launch(self, runner: Runner, busy_us: float) -> Launch:
-        """Launch once, with what belongs before and after it.
-
-        :param busy_us: how long to keep the device busy meanwhile.
-        :raises Exception: what the candidate raises.
-        """
+        """Launch once, with what is before and after it; keep the device busy meanwhile."""
 
 
 def called(runner: Runner) -> None:
@@ -171,10 +160,7 @@ class EventClock:
 
 
 def torch_clock(flush_l2: bool, interface: Any = None) -> EventClock:
-    """Events on torch's current stream.
-
-    :param interface: what another backend has in place of ``torch.cuda``.
-    """
+    """Events on torch's current stream; ``interface`` is what another backend has for ``torch.cuda``."""
     torch: Any = sys.modules["torch"]
     interface, buffer = interface or torch.cuda, None
     if flush_l2:

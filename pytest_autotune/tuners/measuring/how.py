@@ -47,10 +47,7 @@ class Measuring:
 
 
 class CallersClock:
-    """A benchmark of the caller's as a clock: what it says of a call is the time of one launch.
-
-    :param device: what can wait for the device.
-    """
+    """A benchmark of the caller's as a clock: what it says of a call is the time of one launch."""
 
     can_keep_busy = False
 
@@ -59,10 +56,7 @@ class CallersClock:
         self.synchronise, self.use_device = device.synchronise, device.use_device
 
     def measured(self, runner: Runner) -> Measurement:
-        """What the benchmark says of a candidate.
-
-        :raises UnusableTimesError: when it gives no time.
-        """
+        """What the benchmark says of a candidate."""
         runner.before()
         times = self._own(runner.run)
         return measurement([float(time) for time in times] if isinstance(times, Iterable) else [float(times)])
@@ -75,9 +69,7 @@ class CallersClock:
 def make_clock(name: str | OwnClock | None, on_gpu: bool, flush_l2: bool) -> Clock:
     """A clock by its name, a benchmark of the caller's as one, or the one that fits the device.
 
-    :param name: ``"torch"``, ``"cupy"``, ``"host"`` or None: on a GPU the events of torch where it
-        has initialised the GPU, else of CuPy; elsewhere the host's clock.
-    :raises ValueError: when the library for it is not imported, or the host's is asked to flush the L2 cache.
+    On a GPU that is the events of torch where it has initialised the GPU, else of CuPy; elsewhere the host's clock.
     """
     library = _library_on_gpu() if on_gpu else ""
     if callable(name):

@@ -25,11 +25,7 @@ BUSY_MARGIN = 1.3
 
 
 class DeviceLostError(Exception):
-    """The device no longer works after a candidate failed; every later one would fail as well.
-
-    :param number: the candidate's, in the order in which they were probed.
-    :param error: what it raised.
-    """
+    """The device no longer works after the candidate of this number failed; every later one would, too."""
 
     def __init__(self, number: int, error: BaseException) -> None:
         super().__init__(f"the device no longer works after candidate {number}: {error}")
@@ -39,10 +35,7 @@ class DeviceLostError(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one candidate: its times, or the error that it failed with.
-
-    :param same_as: the number of the candidate that was launched in its place, since it runs the same code.
-    """
+    """What became of one candidate; ``same_as`` is who was launched in its place, since it runs the same code."""
 
     measured: Measurement | None = None
     failed: BaseException | None = None
@@ -95,7 +88,7 @@ class Launching:
     """Launches candidates in turn, and times them.
 
     :param expected: errors that are a candidate's own: it fails, and the others go on.
-    :param seed: of the order in which candidates take turns, which touches no random state but its own.
+    :param seed: of the order in which they take turns; no other random state is touched.
     """
 
     def __init__(self, clock: Clock, expected: tuple[type[BaseException], ...], seed: int) -> None:
@@ -110,7 +103,6 @@ class Launching:
     def timed(self, candidates: Sequence[Racing], rounds: int, busy_us: float) -> list[Launched]:
         """The launches of some rounds, in which each candidate is launched once, without those of candidates that fail.
 
-        :param busy_us: how long the device is kept busy before each launch.
         :raises DeviceLostError: when a candidate failed and left the device broken.
         """
         turns = list(self._turns(candidates, rounds))

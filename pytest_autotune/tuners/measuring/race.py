@@ -210,10 +210,7 @@ class Race:
 
     @property
     def choice(self) -> int:
-        """The number of the candidate to choose, after the race: of those that it cannot tell apart, the first.
-
-        :raises LookupError: when every candidate failed.
-        """
+        """The number of the candidate to choose: of those that the race cannot tell apart, the first."""
         if not self._left:
             raise LookupError("every candidate failed")
         found = scores(self._rounds, [one.number for one in self._left])

@@ -46,10 +46,7 @@ class Measurement:
 
 
 def measurement(samples_us: Sequence[float]) -> Measurement:
-    """What several times of one call come to.
-
-    :raises UnusableTimesError: when there are none, or one is not a positive number.
-    """
+    """What several times of one call come to; an UnusableTimesError where one is not a positive number."""
     if not samples_us or not all(math.isfinite(sample) and sample >= 0 for sample in samples_us):
         raise UnusableTimesError(f"the clock gave no usable time: {list(samples_us)[:3]}")
     ordered = sorted(samples_us)

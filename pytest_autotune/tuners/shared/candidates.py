@@ -15,11 +15,7 @@ EVERY_CANDIDATE_FAILED = "every candidate failed"
 
 
 def rounded_us(time_us: float, digits: int = DIGITS) -> float:
-    """A time as entries and reports hold it.
-
-    :param time_us: in microseconds.
-    :param digits: more where times are compared with each other later, and not only reported.
-    """
+    """A time in microseconds as entries hold it; with more digits where times are compared with each other later."""
     return significant(time_us, digits)
 
 

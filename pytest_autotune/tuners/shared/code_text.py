@@ -1,9 +1,8 @@
-"""What Python's parser sees of source, as text that is equal on every Python.
+"""What Python's parser sees of source, as text that is equal on every Python: ``ast.dump`` and ``ast.unparse`` are not.
 
-``ast.dump`` and ``ast.unparse`` differ between versions of Python, which add fields
-and leave out others. How source is laid out is nothing that the parser sees:
-comments, line breaks, quotes, redundant parentheses and trailing commas. What Inductor generates is laid out in one
-way, and digested by its tokens (:func:`code_text`).
+How source is laid out is nothing that it sees: comments, line breaks, quotes, redundant parentheses,
+trailing commas.
+What Inductor generates is laid out in one way, and digested by its tokens (:func:`code_text`).
 
 Source is read once for each function and class: it does not change while they live.
 """
@@ -33,12 +32,9 @@ _UNSEEN = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
 
 
 def syntax_text(node: ast.AST, without: Iterable[str] = ()) -> str:
-    """The text of a tree of the parser.
-
-    Docstrings, and other statements that are only a string, are left out.
+    """The text of a tree of the parser, without docstrings and other statements that are only a string.
 
     :param without: fields of this node itself that are left out, such as ``"decorator_list"``.
-    :raises RecursionError: for a tree that is nested deeper than Python's own limit.
     """
     return _tree_text(node, frozenset(without))
 
@@ -131,7 +127,6 @@ def function_text(function: FunctionType, kept: str = "") -> FunctionText:
     """What is read of a function.
 
     :param kept: its source, where whoever made a kernel of it has kept that.
-    :raises UncacheableError: when its source cannot be read.
     """
     found = _functions.get(function)
     if found is None or found.code is not function.__code__ or found.kept != kept:
@@ -168,10 +163,7 @@ def class_text(cls: type) -> str:
 
 
 def _definition(function: FunctionType, kept: str) -> ast.AST:
-    """The ``def`` of a function.
-
-    :raises UncacheableError: when its source cannot be read, or was edited since it was imported.
-    """
+    """The ``def`` of a function, if its source can be read, and was not edited since it was imported."""
     try:
         # Of the code: of a function, inspect would read what functools.wraps() says it wraps.
         node = _first_statement(kept or "".join(inspect.getsourcelines(function.__code__)[0]))
@@ -187,10 +179,7 @@ def _definition(function: FunctionType, kept: str) -> ast.AST:
 
 
 def _check_not_edited(code: CodeType, name: str) -> None:
-    """Compare what is read with what runs, where the file has been written meanwhile.
-
-    :raises UncacheableError: when it differs: a digest would be that of code which nobody has measured.
-    """
+    """Refuse a file that was written since and differs from what runs: nobody has measured that code."""
     if any(variable.startswith("@py_") for variable in code.co_varnames):
         return  # pytest has rewritten its assertions
     try:
@@ -227,10 +216,7 @@ def _first_statement(source: str) -> ast.stmt:
 
 
 def _lambda(code: CodeType, name: str) -> ast.AST:
-    """The expression of a lambda: of those that begin on its line, one that compiles to the same code.
-
-    :raises UncacheableError: when its source cannot be read.
-    """
+    """The expression of a lambda: of those that begin on its line, one that compiles to the same code."""
     line = code.co_firstlineno
     try:
         source = "".join(inspect.findsource(code)[0])

@@ -50,14 +50,11 @@ def known(
     and_others: bool = False,
     needed: str = "another version is needed",
 ) -> Callable[..., Any]:
-    """A function of a library that is what is known here.
+    """A function of a library that is what is known here; a HookError where it is not.
 
-    :param function: None where the library has none.
     :param what: its name, for messages.
-    :param parameters: the names of its parameters, in order.
-    :param and_others: later versions have further ones, which are handed on.
+    :param parameters: the names of its parameters, in order; ``and_others``: later versions have further ones.
     :param needed: what to do where there is none.
-    :raises HookError: when it is not there, or takes others.
     """
     if function is None:
         raise HookError(f"{library} {version_of(library)} has no {what}; {needed}")
@@ -154,10 +151,8 @@ class Patches:
     ) -> None:
         """Replace a function of a module, or a method of a class.
 
-        :param parameters: the names of its parameters, in order.
+        :param parameters: their names, in order; ``and_others``: later versions have further ones, which are handed on.
         :param replacement: is called with the original before what it is called with.
-        :param and_others: later versions have further parameters, which are handed on.
-        :raises HookError: when it is not there, or takes others.
         """
         original = self.known(owner, name, parameters, and_others=and_others)
 

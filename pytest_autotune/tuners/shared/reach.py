@@ -16,10 +16,7 @@ MOST = 100_000
 
 
 def reached(tests: Iterable[Iterable[object]]) -> Iterator[object]:
-    """All that tests reach, what the first test reaches first; none of it is asked for anything.
-
-    :param tests: for each test, the functions and values that it is made of.
-    """
+    """All that tests, each made of some values, reach, the first test's first; none of it is asked for anything."""
     seen: dict[int, object] = {}  # holds them: a number of an object that has gone might be another's
     for queue in map(deque, tests):
         while queue and len(seen) < MOST:

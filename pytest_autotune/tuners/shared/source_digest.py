@@ -69,8 +69,7 @@ def is_code(value: object) -> bool:
 def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True) -> str:
     """The digest of a kernel's source with everything of its own that it uses.
 
-    The text of a function is read once. What its names stand for is looked up at
-    every call: a global may be another one the next time.
+    What its names stand for is looked up at every call: a global may be another one the next time.
 
     :param kernel: a Python function, or what its decorators made of it.
     :param own_cells: whether plain values in the kernel's own closure belong to it. They do not where kernels
@@ -86,10 +85,7 @@ def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True
 def source_parts(
     kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True
 ) -> dict[str, str]:
-    """The functions, classes and constants in :func:`source_digest`, by name, each with a digest of it alone.
-
-    :raises UncacheableError: when the source of a function cannot be read.
-    """
+    """The functions, classes and constants in :func:`source_digest`, by name, each with a digest of it alone."""
     digests = _Digests(carried)
     digests.of(kernel, own_cells, named)
     return digests.parts
@@ -355,11 +351,7 @@ class DtypeName(str):
 
 
 def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
-    """Encode a plain value so that it means the same in another process.
-
-    :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. As the dtype of data they are one.
-    :raises UncacheableError: for anything else, and for a name that UTF-8 cannot encode.
-    """
+    """Encode a plain value so that it means the same in another process; see :func:`stable_value`."""
     if type(value) in PLAIN:  # nearly all are, and a space has hundreds of them
         return plain_value(name, value)
     check_name(name)

@@ -46,7 +46,6 @@ _MODE = "xla_gpu_experimental_autotune_cache_mode"
 class _Compilation:
     """One compilation that is watched.
 
-    :param program: what JAX calls it: ``jit_f``.
     :param dump: where XLA writes its memory of choices; ``log``: what it measured.
     :param reported: its lookups are the run's; else it is only noted what XLA has learned.
     """
@@ -76,12 +75,7 @@ class Compilations:
         self._closing.close()
 
     def watch(self, compile_it: Callable[[], Any], backend: Any, devices: Any, options: Any, program: str) -> Any:
-        """Do one compilation, and report what it looked up.
-
-        :param options: JAX's ``CompileOptions``; changed in place.
-        :param program: what JAX calls what is compiled.
-        :returns: what ``compile_it`` returns.
-        """
+        """Do one compilation, of what JAX calls ``program``, with its options changed; report what it looked up."""
         compilation: _Compilation | None = None
         with self._bypassed_on_error():
             compilation = self._prepare(backend, devices, options, program)

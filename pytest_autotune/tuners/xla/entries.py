@@ -131,7 +131,7 @@ def to_entry(
     """Our entry for an entry of XLA.
 
     :param candidates: what XLA measured, where it says so.
-    :param label: op names and shapes, where XLA reports them; a legacy entry has them in itself.
+    :param label: op names and shapes; a legacy entry has them in itself.
     """
     choice = choice_of(entry)
     measured = next((one for one in candidates if one.same_configuration(choice)), choice)
@@ -147,10 +147,7 @@ def to_entry(
 
 
 def to_xla(entry: Entry) -> XlaEntry:
-    """XLA's entry in an entry of ours.
-
-    :raises CacheError: where its bytes are not those of its problem.
-    """
+    """XLA's entry in an entry of ours; a CacheError where its bytes are not those of its problem."""
     layout = next((layout for layout, kernel in KERNELS.items() if kernel == entry.problem.kernel), None)
     if layout is None:
         raise CacheError(str(entry.problem), "is of a kind of XLA's entries that is not known here", "upgrade")
@@ -165,20 +162,15 @@ def to_xla(entry: Entry) -> XlaEntry:
 
 
 def to_cache(entries: Iterable[XlaEntry], device: Device | None = None) -> Cache:
-    """A cache with XLA's entries.
-
-    :param device: what they were tuned on; None where nobody knows, as XLA does not write it down.
-    """
+    """A cache with XLA's entries; XLA does not write down the device that they were tuned on."""
     return Cache(tuple(to_entry(entry, device or Device("GPU", "")) for entry in entries))
 
 
 def hlo_summary(text: str) -> str:
     """Op names and shapes of HLO text: ``dot, tanh: f16[512,64], f16[64,512] -> f32[512,512]``.
 
-    The shapes are those of the parameters, or of an instruction's operands where it
-    stands alone, and of the result; empty where the text is not known here. A fusion
-    whose computation is not in the text is named by its own name, which XLA makes of its
-    ops, and by the operation of JAX that it came from.
+    The shapes are those of the parameters, or of the operands of an instruction that stands alone, and of the result. A
+    fusion whose computation is not in the text is named by its own name and by the operation of JAX that it came from.
     """
     ops: dict[str, None] = {}
     parameters: list[str] = []
@@ -231,11 +223,8 @@ Profiles = dict[tuple[str, str], Profile]
 def read_log(text: str) -> tuple[Profiles, dict[str, str]]:
     """The log of one compilation: what was measured, and XLA's names of backends with their versions.
 
-    XLA appends a message for each module, and their one-of-a-kind fields repeat, so
-    the text is not that of one message. A legacy log, which names no fingerprints,
-    reads as empty.
-
-    :raises ValueError: for text that is no such log.
+    XLA appends a message for each module, and their one-of-a-kind fields repeat: the text is not that of one message.
+    A legacy log, which names no fingerprints, reads as empty.
     """
     from google.protobuf import text_format
 

@@ -38,10 +38,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class XlaEntry:
-    """One entry as XLA has it.
-
-    :param raw: the serialised message, which is the authority.
-    """
+    """One entry as XLA has it: the serialised message is the authority."""
 
     layout: Layout
     raw: bytes
@@ -82,11 +79,7 @@ def is_text(path: PurePath) -> bool:
 
 
 def read(data: bytes, text: bool, where: str) -> tuple[XlaEntry, ...]:
-    """The entries of a file that XLA wrote, or would read.
-
-    :param where: the path, for the error.
-    :raises CacheError: where it is none.
-    """
+    """The entries of a file that XLA wrote, or would read; ``where`` is its path, for the CacheError."""
     if not data.strip():
         return ()
     layout, message = (_parsed_text if text else _parsed_binary)(data, where)
@@ -102,10 +95,7 @@ def read(data: bytes, text: bool, where: str) -> tuple[XlaEntry, ...]:
 
 
 def write(entries: Iterable[XlaEntry], layout: Layout, text: bool) -> bytes:
-    """A file with these entries as XLA would write it: sorted, one of each identity.
-
-    :raises CacheError: for an entry that the text form cannot hold.
-    """
+    """A file with these entries as XLA would write it: sorted, one of each identity."""
     one_of_each: dict[tuple[object, ...], XlaEntry] = {}
     for entry in entries:
         one_of_each.setdefault(entry.identity, entry)
@@ -150,10 +140,7 @@ def _parsed_text(data: bytes, where: str) -> tuple[Layout, messages.Message]:
 
 
 def _text(message: messages.Message) -> str:
-    """A message in the text form, as XLA prints it.
-
-    :raises CacheError: where the text form would lose something.
-    """
+    """A message in the text form, as XLA prints it; a CacheError where that would lose something."""
     from google.protobuf import text_format
 
     pool = messages.pool()
@@ -172,9 +159,8 @@ def _as_in_cpp(message: messages.Message, indent: int, as_one_line: bool) -> str
 
 
 def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
-    """Write entries as XLA's folder of one file per fusion; both formats may lie in one folder.
+    """Write entries, of two for one fusion the first, as XLA's folder of one file each, of either format.
 
-    :param entries: of two for one fusion the first is written.
     :returns: how many such a folder cannot hold.
     """
     left_out = 0
@@ -192,10 +178,7 @@ def write_folder(folder: Path, entries: Iterable[XlaEntry]) -> int:
 
 
 def _file_of(entry: XlaEntry) -> str:
-    """Where XLA looks for an entry, below its folder.
-
-    :raises CacheError: where it looks for none like it.
-    """
+    """Where XLA looks for an entry, below its folder; a CacheError where it looks for none like it."""
     if entry.layout is Layout.NEW:
         # A cache is data: what it holds makes a path only where it is what XLA writes.
         parts = (entry.device, entry.hlo)

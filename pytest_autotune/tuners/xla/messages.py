@@ -19,10 +19,7 @@ def new(name: str) -> Message:
 
 
 def parsed(name: str, data: bytes) -> Message:
-    """The message that the bytes hold.
-
-    :raises google.protobuf.message.DecodeError: where they hold none.
-    """
+    """The message that the bytes hold; a DecodeError where they hold none."""
     return _class(name).FromString(data)
 
 

@@ -29,11 +29,7 @@ class Offered:
 
 
 class LoadedEntries:
-    """The loaded entries of XLA, by what they are of.
-
-    :param entries: those that take precedence first.
-    :raises CacheError: for one whose bytes are not those of its problem.
-    """
+    """The loaded entries of XLA, those that take precedence first, by what they are of."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.entries = [Offered(entry, to_xla(entry)) for entry in entries]
@@ -44,8 +40,6 @@ class LoadedEntries:
     def judge(self, chosen: XlaEntry, device: Device, versions: Mapping[str, str]) -> tuple[Outcome, str, Entry | None]:
         """What the entries that were offered say about one that XLA now has in its memory.
 
-        :param device: what XLA compiled for.
-        :param versions: of the backends of this process, where known.
         :returns: the outcome, the reason, and the loaded entry for this HLO and device.
         """
         same_hlo = self._of.get((chosen.layout, chosen.hlo), [])
