@@ -52,11 +52,17 @@ def to_html(result: Result) -> str:
 def page_data(result: Result) -> dict[str, Any]:
     """All that the page shows, as plain values: the JSON report, and what the other renderers show in words."""
     report = to_mapping(result)
+    params: dict[str, int] = {}
     for lookup, row in zip(report["lookups"], result.rows, strict=True):
-        lookup |= _of_row(result, row)
+        candidates = [_listed(one, params) for one in lookup["candidates"]]
+        lookup |= {**_of_row(result, row), "choice": _listed(lookup["choice"], params), "candidates": candidates}
+        del lookup["searches"]
     for mapping, change in zip(report["changes"], result.changes.changes, strict=True):
         mapping["key"] = readable(change.entry.problem.key)
+        mapping |= {side: _listed(mapping[side], params) for side in ("old", "new")}
+    del report["places"]
     report |= {
+        "params": [*map(json.loads, params)],
         "judged": result.is_judged,
         "facts": [*result.about, *facts(result)],
         "hints": [*hints(result)],
@@ -68,6 +74,15 @@ def page_data(result: Result) -> dict[str, Any]:
     }
     shown: dict[str, Any] = _shown(report)
     return shown
+
+
+def _listed(candidate: Mapping[str, Any] | None, params: dict[str, int]) -> list[Any] | None:
+    """A candidate of the JSON report by the number of its parameters: many problems have the same ones."""
+    if candidate is None:
+        return None
+    number = params.setdefault(json.dumps(candidate["params"]), len(params))
+    label = re.sub(r"^(\+-[\d.e+-]+ us), .*", r"\1", candidate.get("label", ""))  # the page shows the spread alone
+    return [number, candidate.get("time_us"), label, candidate.get("failed", ""), candidate.get("id", "")]
 
 
 def _of_row(result: Result, row: Row) -> dict[str, Any]:

@@ -58,9 +58,9 @@
 
   function candidate(one) {
     if (!one) return null;
-    const { id = "", params, time_us: took = null, failed = "", label = "" } = one;
-    const parts = Object.entries(params).map(([name, value]) => `${name}=${plain(value)}`);
-    const spread = /^\+-([\d.e+-]+) us, /.exec(label);
+    const [number, took, label, failed, id] = one;
+    const parts = Object.entries(report.params[number]).map(([name, value]) => `${name}=${plain(value)}`);
+    const spread = /^\+-([\d.e+-]+) us$/.exec(label);
     return { id, parts: parts.length ? parts : [label || id || "default"], time: took, failed,
       spread: spread ? Number(spread[1]) : 0, label: spread || !parts.length ? "" : label };
   }
