@@ -164,7 +164,6 @@ def test_two_workers_tune_each_problem_once_on_the_gpu(tmp_path: Path) -> None:
         (tmp_path / name).write_text(SUITE)
     dump, load = dump_and_load(tmp_path, "-pxdist", "-n2", "--dist=loadfile", "-k", "test_mlp")
 
-    assert dump.report["disagreements"] == 0
     assert dump.cache.count("entries {") == dump.counts["tuned"] == load.counts["hit"]
     assert [facts["test_mlp"]["measured"] for facts in load.facts.values()] == [0, 0]
 

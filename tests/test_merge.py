@@ -67,7 +67,6 @@ def test_without_times_what_most_processes_chose_is_kept_in_any_order(reverse: b
     merged = merge(Cache(), rivals[::-1] if reverse else rivals)
 
     assert chosen(merged.cache) == ["BLOCK=b"]
-    assert len(merged.disagreements) == 1
 
 
 @pytest.mark.parametrize(("slower_by", "stays"), [(0.0, True), (NOISE * 0.9, True), (NOISE * 1.1, False)])
@@ -160,7 +159,6 @@ def test_of_two_measurements_the_lower_time_wins() -> None:
     merged = merge(Cache(), [Measured(slow, "gw0"), Measured(fast, "gw1")])
 
     assert chosen(merged.cache) == ["BLOCK=b"]
-    assert [who for who, _ in merged.disagreements[0].choices] == ["gw1", "gw0"]
 
 
 def test_an_undisturbed_measurement_wins_over_a_faster_disturbed_one() -> None:
@@ -184,7 +182,7 @@ def test_the_same_records_in_any_order_give_the_same_bytes() -> None:
         rng.shuffle(measured)
         rng.shuffle(used)
         merged = merge(base, measured, used)
-        results.add((encode(merged.cache, Format.TEXT), merged.disagreements))
+        results.add(encode(merged.cache, Format.TEXT))
 
     assert len(results) == 1
 

@@ -85,7 +85,6 @@ def test_of_two_searches_the_report_shows_the_one_that_counts(dumps: bool) -> No
         assert row.choice == summary.merged.cache.entries[0].choice == candidate("b", 2.0)
         assert row.candidates == good.entry.candidates  # type: ignore[union-attr]
         assert not row.disturbed
-        assert len(summary.merged.disagreements) == dumps
 
 
 def test_the_same_ending_in_whatever_order_processes_reported() -> None:
@@ -223,12 +222,11 @@ def test_a_run_that_should_have_loaded_something_passes_only_where_a_test_has() 
     assert judge(replace(MISSED, loaded=()), Limit.parse("9"), unloaded=why).failure == ""
 
 
-def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_as_in_the_terminal() -> None:
+def test_a_crashed_worker_and_other_versions_are_in_the_json_report_as_in_the_terminal() -> None:
     old = replace(entry(problem(M=1)), versions=Versions.of("toy 0.9"))
     found = collected(
         ("gw0", hit(old)),
         ("gw1", searched(entry(problem(M=2), "a", a=1.0))),
-        ("gw2", searched(entry(problem(M=2), "b", b=2.0))),
         recovered=(searched(entry(problem(M=3), a=1.0)),),
         crashed=("gw3",),
         waited_s={"gw1": 1.5},
@@ -244,8 +242,6 @@ def test_a_crashed_worker_a_conflict_and_other_versions_are_in_the_json_report_a
     assert report["recovered"] == 1
     assert "1 hit, tuned with toy 0.9; this run has toy 1.0 (another run tells)" in told
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
-    assert "CONFLICT toy:k (M=2): gw1 chose config=a, gw2 chose config=b - kept gw1" in told
-    assert [one["process"] for one in report["conflicts"][0]["choices"]] == ["gw1", "gw2"]
     assert "gw1 waited 1.5s" in told
     assert report["waited_seconds"] == {"gw1": 1.5}
 

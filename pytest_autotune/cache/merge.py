@@ -1,4 +1,4 @@
-"""Merging: caches and new measurements in, one cache and its disagreements out; and caches that were written apart.
+"""Merging: caches and new measurements in, one cache out; and caches that were written apart.
 
 Pure, and the same result for the same inputs in any order.
 """
@@ -8,28 +8,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from operator import attrgetter
 
 from pytest_autotune.cache.codec.mapping import digests_of, known_digests
 from pytest_autotune.cache.diff import ChangeKind, Diff, diff
-from pytest_autotune.cache.model import Cache, Candidate, Digest, Entry, Identity, Problem, before_pruning
+from pytest_autotune.cache.model import Cache, Digest, Entry, Identity, Problem, before_pruning
 from pytest_autotune.cache.ties import Measured, keeps, ranked
 
 #: An entry has so many texts of what its choice was compiled for: the first in their order, whoever met them when.
 MOST_COMPILED = 64
 _LAST_GENERATION = 2**32 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """Several searches for one problem that did not choose the same candidate.
-
-    :param choices: (who, what was chosen), the one that was kept first.
-    """
-
-    problem: Problem
-    choices: tuple[tuple[str, Candidate], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +29,6 @@ class Merged:
     """
 
     cache: Cache
-    disagreements: tuple[Disagreement, ...] = ()
     changes: Diff = field(default_factory=lambda: Diff((), 0))
     best: Mapping[Identity, Entry] = field(default_factory=dict)
 
@@ -115,7 +102,6 @@ def merge(
     cache = replace(base, entries=tuple(entries))
     return Merged(
         cache,
-        tuple(filter(None, map(_disagreement, rivals.values()))),
         diff(base, cache),
         best={identity: measurements[0].entry for identity, measurements in rivals.items()},
     )
@@ -205,12 +191,6 @@ def _with_compiled(entry: Entry, now: Sequence[Entry], before: Entry | None, rul
 def without_candidates(entry: Entry) -> Entry:
     """An entry as a file keeps it: without its candidates, unless they are the result."""
     return entry if entry.choice is None else replace(entry, candidates=())
-
-
-def _disagreement(rivals: Sequence[Measured]) -> Disagreement | None:
-    choices = [(rival.origin, rival.entry.choice) for rival in rivals if rival.entry.choice is not None]
-    distinct = [next(group) for _, group in groupby(choices, key=lambda pair: (pair[1].id, pair[1].params))]
-    return Disagreement(rivals[0].entry.problem, tuple(choices)) if len(distinct) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def preferred(numbers: Iterable[int]) -> list[int]:
 class Measured:
     """An entry that came from a search in this run.
 
-    :param origin: who measured it; reported in disagreements.
+    :param origin: who measured it.
     :param disturbed: something else may have run on the device meanwhile.
     """
 

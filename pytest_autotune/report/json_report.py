@@ -7,9 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pytest_autotune.cache.diff import Change, winner
-from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Candidate, Problem, Value
-from pytest_autotune.report.naming import process
 from pytest_autotune.run.result import Dump, Result
 from pytest_autotune.run.rows import Row
 
@@ -48,8 +46,6 @@ def to_mapping(result: Result) -> dict[str, Any]:
         "lookups": [_lookup(result, row) for row in result.rows],
         **{name: [problem_mapping(entry.problem) for entry in getattr(result, name)] for name in _ENTRIES},
         "untracked": list(result.collected.untracked),
-        "disagreements": len(result.merged.disagreements),
-        "conflicts": [_conflict(disagreement) for disagreement in result.merged.disagreements],
         "crashed": list(result.collected.crashed),
         "recovered": result.recovered,
         "waited_seconds": dict(sorted(result.collected.waited_s.items())),
@@ -81,11 +77,6 @@ def _dump(result: Result, dump: Dump) -> dict[str, Any]:
 def _change(change: Change) -> dict[str, Any]:
     sides = {"old": candidate_mapping(winner(change.old)), "new": candidate_mapping(winner(change.new))}
     return {"kind": change.kind.value, **problem_mapping(change.entry.problem), **sides}
-
-
-def _conflict(disagreement: Disagreement) -> dict[str, Any]:
-    choices = [{"process": process(who), "choice": candidate_mapping(choice)} for who, choice in disagreement.choices]
-    return {**problem_mapping(disagreement.problem), "choices": choices}
 
 
 def problem_mapping(problem: Problem) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How every renderer names a problem, a choice, a process, and what differs. Pure."""
+"""How every renderer names a problem, a choice, and what differs. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from pytest_autotune.cache.counted import counted, duration
 from pytest_autotune.cache.diff import Change, winner
-from pytest_autotune.cache.merge import Disagreement
 from pytest_autotune.cache.model import Entry, Problem, Value
 
 #: What is counted by another word than the one that rows of it begin with, in the singular and in the plural.
@@ -76,18 +75,7 @@ def noun(number: int, word: str, more: str = "") -> str:
     return counted(number, *(f"{more}{one}" for one in _NOUNS.get(word, (word.lower(), word.lower()))))
 
 
-def process(worker: str) -> str:
-    """A process by the name of its worker, which is empty for the only one of a run."""
-    return worker or "main"
-
-
 def some_of(kernels: Sequence[str]) -> str:
     """Kernels, as many as one line names: ``toy:a, toy:b, toy:c and 2 other kernels``."""
     others = len(kernels) - _NAMED
     return ", ".join(kernels[:_NAMED]) + (f" and {counted(others, 'other kernel')}" if others > 0 else "")
-
-
-def disagreed(disagreement: Disagreement) -> tuple[str, str]:
-    """What processes chose for one problem, ``toy:k (M=64): gw0 chose A, gw1 chose B``; and whose choice was kept."""
-    choices = ", ".join(f"{process(who)} chose {choice}" for who, choice in disagreement.choices)
-    return f"{disagreement.problem}: {choices}", process(disagreement.choices[0][0])

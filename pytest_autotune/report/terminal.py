@@ -10,7 +10,7 @@ from pytest_autotune.cache.counted import counted
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.report.findings import findings
 from pytest_autotune.report.hints import hints
-from pytest_autotune.report.naming import disagreed, noun
+from pytest_autotune.report.naming import noun
 from pytest_autotune.run.mode import Finding
 from pytest_autotune.run.result import Result
 
@@ -111,9 +111,6 @@ def _notes(result: Result, verbosity: int) -> Iterator[Line]:
     if verbosity >= 0:
         yield from _of_entries(result)
     if verbosity > 0:
-        for disagreement in result.merged.disagreements:
-            choices, kept = disagreed(disagreement)
-            yield Line(f" {choices} - kept {kept}", "CONFLICT")
         for worker, seconds in result.collected.waited_s.items():
             if seconds >= 0.1:
                 yield Line(f"{worker} waited {seconds:.1f}s for other workers' tunings")
@@ -140,9 +137,6 @@ def _of_entries(result: Result) -> Iterator[Line]:
         are = counted(len(result.left_out), "loaded entry is", "loaded entries are")
         them = "it" if len(result.left_out) == 1 else "them"
         yield Line(f"{are} not in {result.dump.path}: no test asked for {them} ({devices})")
-    if result.merged.disagreements:
-        several = counted(len(result.merged.disagreements), "problem")
-        yield Line(f"{several} tuned more than once with different choices")
 
 
 def notes(result: Result) -> list[str]:

@@ -104,7 +104,7 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
         rows_of(lookups, lambda problem: nearest(indexes, problem, aliases.get(problem.device.name, "")), merged),
         collected,
         request,
-        merged if request.dumps else replace(merged, disagreements=()),
+        merged,
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
         covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
         unused=unused,

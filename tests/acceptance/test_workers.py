@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from itertools import pairwise
@@ -260,21 +259,3 @@ def test_spreading_over_no_gpu_is_an_error_in_one_line(suite: Suite) -> None:
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: autotune_spread_gpus: no NVIDIA GPU is visible*"])
-
-
-def test_disagreements_between_workers_are_counted_and_shown_with_v(suite: Suite, section) -> None:
-    disagreeing = """
-        import os
-        def test_one(tune):
-            fast = "a" if os.environ["PYTEST_XDIST_WORKER"] == "gw0" else "b"
-            times = {"a": 10.0, "b": 20.0} if fast == "a" else {"a": 19.0, "b": 9.0}
-            tune("lib.flaky", times=times)
-    """
-    suite.write(test_flaky=disagreeing)
-
-    result = suite.dump("-v", "--dist=each", WORLD_SIZE="3")
-
-    lines = section(result)
-    assert any(line.startswith("CONFLICT toy:lib.flaky: gw") and "kept gw" in line for line in lines)
-    assert json.dumps(lines).count("CONFLICT") == 1
-    assert 'text: "b"' in suite.cache.read_text()
