@@ -494,6 +494,31 @@ def test_threads_that_ask_at_once_tune_once() -> None:
     assert sorted(runs) == [1, 2]
 
 
+@pytest.mark.timeout(30)  # they waited for two minutes
+def test_tunings_that_wait_for_each_other_in_other_threads_go_on_alone_in_time() -> None:
+    both = threading.Barrier(2)
+    waits = {"a": "b", "b": "a"}
+
+    def ask(kernel: str) -> None:
+        def run(config: int) -> float:
+            if other := waits.pop(kernel, ""):
+                both.wait()
+                in_a_thread(other).join()
+            return float(config)
+
+        tune(kernel, space=[1, 2], run=run, measuring=AS_TOLD)
+
+    def in_a_thread(kernel: str) -> threading.Thread:
+        thread = threading.Thread(target=ask, args=(kernel,), daemon=True)
+        thread.start()
+        return thread
+
+    with a_session_of() as lookups:
+        for thread in [in_a_thread(kernel) for kernel in "ab"]:
+            thread.join()
+    assert {lookup.problem.kernel for lookup in lookups} == {"a", "b"}
+
+
 def test_a_tuning_inside_a_tuning_works() -> None:
     def outer(config: int) -> float:
         return config + tune("inner", space=[1, 2], run=identity, measuring=AS_TOLD)

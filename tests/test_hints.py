@@ -83,12 +83,9 @@ def test_what_no_update_covers_is_named_with_what_leaves_it_alone() -> None:
 def test_who_cannot_have_a_tuner_hooked_is_told_how_to_go_on_without_it() -> None:
     failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not be hooked: toy"))
 
-    assert list(hints(failed)) == ["Upgrade pytest-autotune, or report why toy was bypassed."]
-    both = replace(failed, covered={"toy": frozenset([GPU]), "xla": frozenset([GPU])})
-    assert list(hints(both)) == [
-        "Upgrade pytest-autotune, or report why toy was bypassed; --autotune-tuners=xla goes on without."
-    ]
-    assert list(hints(replace(both, gate=Gate("0")))) == []
+    without = "autotune_ignore (ini) for toy:* goes on without."
+    assert list(hints(failed)) == [f"Upgrade pytest-autotune, or report why toy was bypassed; {without}"]
+    assert list(hints(replace(failed, gate=Gate("0")))) == []
 
 
 def test_of_problems_that_are_drawn_anew_it_names_what_helps_and_no_update() -> None:

@@ -103,6 +103,16 @@ def test_a_committed_choice_that_failed_this_time_is_replaced() -> None:
     assert chosen(merge(Cache((committed,)), [Measured(again)]).cache) == ["BLOCK=b"]
 
 
+def test_a_choice_that_worked_stays_where_nothing_works_this_time() -> None:
+    committed = kept(entry(times={"a": 9.0}))
+    failed = replace(entry(), choice=None, candidates=(Candidate(failed="ValueError: a test has patched it"),))
+
+    merged = merge(Cache((committed,)), [Measured(failed)])
+
+    assert merged.cache.entries == (committed,)
+    assert merged.counts_in_words == "1 unchanged"
+
+
 def test_that_no_candidate_works_stays_to_the_byte_when_the_reasons_say_it_in_other_words() -> None:
     was, again = (
         replace(entry(), choice=None, candidates=(Candidate(failed=f"cannot convert [{drawn}]"),))

@@ -193,7 +193,12 @@ MISSED = Result(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outcome
             "entries are loaded, and no adapter is installed for gone",
             "",
         ),
-        (result(MISSED, covered={"gone": frozenset()}, adapters=("toy",), tuners=("toy",)), "9", "", ""),
+        (
+            result(MISSED, covered=dict.fromkeys(["other", "toy.part"]), tuners=("toy",), tuners_named_by="-o"),
+            "9",
+            "entries of other are loaded, which -o leaves out: name them, too",
+            "",
+        ),
     ],
 )
 def test_the_gate_needs_the_summary_and_the_limit_only(summary: Result, limit: str, failure: str, skipped: str) -> None:

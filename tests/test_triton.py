@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from triton.compiler.errors import CompilationError
 from triton.runtime import autotuner as autotuner_module
-from triton.runtime.errors import OutOfResources
+from triton.runtime.errors import InterpreterError, OutOfResources
 from triton.runtime.jit import KernelInterface
 
 from pytest_autotune import devices as device
@@ -607,6 +607,7 @@ def test_a_tuning_that_was_expected_to_fail_and_does_not_is_stale(session) -> No
         torch.OutOfMemoryError("CUDA out of memory"),
         MemoryError(),
         OSError(28, "No space left on device"),
+        InterpreterError("'_semantic' argument must be provided: another thread's launch has ended"),
     ],
 )
 def test_what_another_run_may_not_see_is_not_kept(session, error: Exception) -> None:
@@ -616,6 +617,44 @@ def test_what_another_run_may_not_see_is_not_kept(session, error: Exception) -> 
         call(copy_kernel(Refuses(error)))
 
     assert [(lookup.tuned, lookup.entry) for lookup in first.lookups] == [(False, None)]
+
+
+def test_what_a_call_in_another_thread_may_have_caused_is_not_kept(session) -> None:
+    first = session(dumping=True)
+
+    def bench(kernel_call: Any, quantiles: Any) -> list[float]:
+        kernel.nargs = None  # as at the end of a call in another thread
+        return [kernel_call() or 1.0] * 3
+
+    kernel = copy_kernel(bench)
+    with pytest.raises(TypeError, match="NoneType"):
+        call(kernel)
+
+    assert [(lookup.tuned, lookup.entry) for lookup in first.lookups] == [(False, None)]
+
+
+def restores(named: Any, exception: Any) -> None:
+    """A hook that no test looks into."""
+
+
+def test_a_search_that_a_hook_of_the_test_looks_on_at_takes_place_in_every_run(session) -> None:
+    """Triton's own tests see in a ``post_hook`` that a candidate was refused."""
+    seen: list[Any] = []
+
+    def notes(named: Any, exception: Any) -> None:
+        seen.append(exception)
+
+    first = session(dumping=True)
+    call(copy_kernel(Bench(), post_hook=restores))
+    entries = first.entries
+    loaded = session(entries)
+    call(copy_kernel(Bench(), post_hook=restores))
+    call(copy_kernel(Bench(), restore_value=["y"]))
+    call(copy_kernel(Bench(), post_hook=notes))
+
+    assert loaded.outcomes == ["hit", "uncacheable"], "the second one is remembered"
+    assert len(seen) == len(CONFIGS)
+    assert loaded.lookups[-1].reason == "its post_hook sees each search, so there is one"
 
 
 def test_a_call_that_sets_what_is_tuned_fails_as_without_us_and_is_no_lookup(session) -> None:

@@ -643,6 +643,15 @@ def test_a_function_that_is_tuned_is_called_to_measure_it_and_never_to_compile(r
     assert loaded[0].outcome == "hit"
 
 
+def test_a_lambda_that_is_tuned_has_no_name_and_is_uncacheable(run, absent_gpu) -> None:
+    lookups = run(dumping=True)
+    configs = [config(16), config(32)]
+
+    autotuner_module.Autotuner(Runnable(lambda **given: None), [], configs, [], None, None).run()
+
+    assert [lookup.reason for lookup in lookups] == ["a lambda has no name"]
+
+
 def test_a_kernel_with_a_benchmark_of_its_own_is_not_raced_again(run, absent_gpu) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(dumping=True)
@@ -651,6 +660,19 @@ def test_a_kernel_with_a_benchmark_of_its_own_is_not_raced_again(run, absent_gpu
     verdict, _ = hit(run, hooked_kernel([16, 32], do_bench=lambda call, quantiles: [1.0, 1.0, 1.0]), lookups[0].entry)
 
     assert verdict.not_raced == "its kernel brings a benchmark of its own"
+
+
+def test_a_search_that_a_listener_of_the_test_looks_on_at_is_made_in_every_run(run, absent_gpu, monkeypatch) -> None:
+    seen: list[Any] = []
+    lookups = run(dumping=True)
+    hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
+    monkeypatch.setattr(triton.knobs.autotuning, "listener", lambda **told: seen.append(told), raising=False)
+
+    loaded = run((lookups[0].entry,))
+    hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
+
+    assert [lookup.outcome.value for lookup in loaded] == ["uncacheable"]
+    assert loaded[0].reason == "knobs.autotuning.listener sees each search, so there is one"
 
 
 def copy_kernel(configs: list[Any]) -> Any:

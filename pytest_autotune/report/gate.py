@@ -91,6 +91,9 @@ def _misses(result: Result, limit: Limit) -> str:
         return f"requested tuner could not be hooked: {', '.join(unhooked)}"
     if result.without_adapter:
         return f"entries are loaded, and no adapter is installed for {', '.join(result.without_adapter)}"
+    if result.not_named:
+        named_by = result.request.tuners_named_by
+        return f"entries of {', '.join(result.not_named)} are loaded, which {named_by} leaves out: name them, too"
     exceeded = limit.exceeded_by(result.misses, result.problems)
     return f"maximum allowed autotune cache misses exceeded: {exceeded}" if exceeded else ""
 

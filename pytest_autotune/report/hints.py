@@ -57,9 +57,11 @@ def _go_without(result: Result) -> Iterator[str]:
     wanted = {library_of(name) for name in result.request.policy.tuners or result.covered}
     missing = wanted & {library_of(tuner) for tuner, _ in result.collected.unhooked}
     if missing and result.gate.failure:
-        others = ",".join(sorted(wanted - missing))
-        without = f"; --autotune-tuners={others} goes on without" if others else ""
-        yield f"Upgrade pytest-autotune, or report why {' and '.join(sorted(missing))} was bypassed{without}."
+        ignored = ", ".join(f"{tuner}:*" for tuner in sorted(missing))
+        yield (
+            f"Upgrade pytest-autotune, or report why {' and '.join(sorted(missing))} was bypassed; "
+            f"autotune_ignore (ini) for {ignored} goes on without."
+        )
 
 
 def _bypass(result: Result) -> Iterator[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from pytest_autotune.cache.model import Entry, Identity, Problem, Value
+from pytest_autotune.cache.model import Entry, Identity, Problem, Value, library_of
 from pytest_autotune.workers.events import TUNED, Event
 
 if TYPE_CHECKING:
@@ -146,6 +147,11 @@ class Policy:
     def picks(self) -> bool:
         """Whether a mode gives candidates in place of searches, so that every test asks anew."""
         return any(mode.picks for mode in self.modes)
+
+    def ignores(self, tuner: str, kernel: str) -> bool:
+        """Whether a glob names this kernel; ``*`` is every kernel of a tuner."""
+        names = (f"{tuner}:{kernel}", f"{library_of(tuner)}:{kernel}")
+        return any(fnmatchcase(name, glob) for name in names for glob in self.ignore)
 
     def is_error(self, outcome: Outcome | None) -> bool:
         """Whether a problem with this outcome is an error, where no entry is used for it all the same."""

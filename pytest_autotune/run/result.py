@@ -103,7 +103,7 @@ class Result:
     :param collected: what its processes have reported.
     :param merged: what the dump path is to hold, and what changes there.
     :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
-    :param covered: tuner -> the devices that the loaded caches have entries for.
+    :param covered: tuner -> the devices that the loaded caches have entries for; of tuners that are not ignored.
     :param unused: entries that nobody asked for; those that were pruned are not among them.
     :param left_out: loaded entries of problems that nobody asked for and the dump path does not hold.
     :param recovered: how many tunings of killed runs with this dump path count in this one.
@@ -146,10 +146,15 @@ class Result:
 
     @property
     def without_adapter(self) -> tuple[str, ...]:
-        """The tuners of loaded entries for which there is no adapter here, and which the user has not left out."""
-        adapters, wanted = self.request.adapters, self.request.policy.tuners
-        loaded = {library_of(name) for name in self.covered if not wanted or is_named(name, wanted)}
+        """The tuners of loaded entries for which there is no adapter here."""
+        adapters, loaded = self.request.adapters, {library_of(name) for name in self.covered}
         return () if adapters is None else tuple(sorted(loaded - set(adapters)))
+
+    @property
+    def not_named(self) -> tuple[str, ...]:
+        """The tuners of loaded entries that the user has left out by naming others."""
+        wanted = self.request.policy.tuners
+        return tuple(name for name in self.covered if wanted and not is_named(name, wanted))
 
     @property
     def bypassing(self) -> tuple[str, ...]:

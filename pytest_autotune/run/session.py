@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import partial
 from operator import attrgetter
 from typing import NoReturn
@@ -23,7 +22,6 @@ from pytest_autotune.cache.model import (
     Value,
     Versions,
     is_named,
-    library_of,
 )
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy, Refusal
 from pytest_autotune.run.mode import Mode
@@ -144,10 +142,8 @@ class Session(Notes):
 
     def ignores(self, tuner: str, kernel: str) -> bool:
         """Whether the user wants this kernel bypassed."""
-        wanted, names = self.policy.tuners, (f"{tuner}:{kernel}", f"{library_of(tuner)}:{kernel}")
-        if wanted is not None and not is_named(tuner, wanted):
-            return True
-        return any(fnmatchcase(name, glob) for name in names for glob in self.policy.ignore)
+        wanted = self.policy.tuners
+        return (wanted is not None and not is_named(tuner, wanted)) or self.policy.ignores(tuner, kernel)
 
     @contextmanager
     def tuning(

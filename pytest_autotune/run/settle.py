@@ -106,7 +106,12 @@ def settle(beginning: Beginning, collected: Collected, held: Cache, request: Req
         request,
         merged,
         loaded=tuple((path, len(cache.entries)) for path, cache in beginning.loaded),
-        covered={tuner: index.devices(tuner) for tuner in sorted(index.tuners())} if index is not None else {},
+        covered={
+            tuner: index.devices(tuner)
+            for index in indexes
+            for tuner in sorted(index.tuners())
+            if not request.policy.ignores(tuner, "*")
+        },
         unused=unused,
         left_out=_left_out(beginning, merged.cache, drop, asked) if request.dumps else (),
         recovered=len(recovered),

@@ -33,7 +33,8 @@ class Claim(NamedTuple):
 class Coordinator:
     """How this process goes together with others: with all of this user's by the GPU, with its run's by claims.
 
-    Attributes: ``waited_s``, seconds in which others tuned what this process asked for; ``notes``, for the summary.
+    Attributes: ``waited_s``, seconds in which others tuned what this process asked for; ``notes``, for the summary;
+    ``timeout_s``, how long one tuning waits.
 
     The order of a tuning: :meth:`claim` it; unless another worker has made it meanwhile, compile, alone by name
     (:meth:`compiling`), then measure, alone on the GPU (:meth:`measuring`), and write the event down while the claim is
@@ -49,6 +50,7 @@ class Coordinator:
 
     def __init__(self, locks: Locks, folder: Path | None = None, others: Others | None = None) -> None:
         self._locks = locks
+        self.timeout_s = locks.timeout_s
         self._folder = folder
         self._others = others or (Others(folder, "") if folder is not None else None)
         self._membership: Membership | None = None

@@ -135,7 +135,7 @@ class Locks:
     ) -> None:
         #: Lines for the summary.
         self.notes: list[str] = []
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._uuid = uuid
         self._folder = (shared or shared_folder()).path
         self._may_wait = True
@@ -166,7 +166,7 @@ class Locks:
         if thread in self._left_s:
             yield
             return
-        self._left_s[thread] = self._timeout_s
+        self._left_s[thread] = self.timeout_s
         try:
             yield
         finally:  # in whatever thread, or process
@@ -176,7 +176,7 @@ class Locks:
     def _waiting(self) -> Iterator[float]:
         """How long this thread may wait, in seconds; what it waits inside is over for its tuning."""
         thread, started = threading.get_ident(), time.monotonic()
-        left_s = self._left_s.get(thread, self._timeout_s)
+        left_s = self._left_s.get(thread, self.timeout_s)
         try:
             yield left_s if self._may_wait else 0.0
         finally:

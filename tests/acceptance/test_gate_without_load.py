@@ -124,8 +124,28 @@ def test_a_gate_names_the_option_that_leaves_out_the_tuner_of_what_is_loaded(ser
     result = serial_suite.load("--autotune-max-misses=0", *([spelt] if "=" in spelt else []))
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    told = f"4 entries were loaded and not one was asked for ({spelt} may leave them out)"
+    told = f"entries of toy are loaded, which {spelt} leaves out: name them, too"
     result.stdout.fnmatch_lines([f"!* {told} !*"])
+
+
+def test_a_gate_is_not_green_beside_entries_of_a_tuner_that_is_left_out_or_has_no_adapter(serial_suite: Suite) -> None:
+    serial_suite.write().dump()
+    for tuner in ("gone", "xla"):
+        more = serial_suite.cache.read_text().replace('tuner: "toy"', f'tuner: "{tuner}"')
+        (serial_suite.folder / f"{tuner}.textproto").write_text(more)
+    gate = "--autotune-max-misses=0"
+
+    result = serial_suite.load("--autotune-load=xla.textproto", "--autotune-tuners=toy", gate)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    told = "!* entries of xla are loaded, which --autotune-tuners=toy leaves out: name them, too !*"
+    result.stdout.fnmatch_lines([told])
+    result = serial_suite.load("--autotune-load=gone.textproto", gate)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["!* entries are loaded, and no adapter is installed for gone !*"])
+
+    ignoring = ["-o", "autotune_ignore=gone:*\nxla:*"]
+    both = ["--autotune-load=gone.textproto", "--autotune-load=xla.textproto"]
+    assert serial_suite.load(*both, *ignoring, "--autotune-tuners=toy", gate).ret == 0
 
 
 def test_a_gate_says_how_much_of_what_is_loaded_is_ignored(serial_suite: Suite) -> None:

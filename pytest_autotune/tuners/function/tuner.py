@@ -43,7 +43,7 @@ from pytest_autotune.tuners.shared.library import version_of, versions_of
 from pytest_autotune.tuners.shared.source_digest import FORM, digest, stable_value
 
 NAME = "function"
-#: How long a thread waits for another one that tunes the same problem, in seconds.
+#: How long a thread waits for another one that tunes the same problem, in seconds, where no run says so.
 WAIT_S = 120.0
 #: So many configurations of a space that is too large to be listed are candidates of a sweep.
 SWEPT = 1000
@@ -254,7 +254,7 @@ def _choice(kernel: str, key: object, plan: Plan, version: object, source: objec
         return _search(plan, problem, hold).best.configuration
     identity = Identity(request.problem, request.fingerprint)
     lock = memory.searches.setdefault(identity, threading.RLock())
-    is_mine = lock.acquire(timeout=WAIT_S)
+    is_mine = lock.acquire(timeout=WAIT_S if memory.session is None else memory.session.coordinator.timeout_s)
     try:
         chosen = memory.chosen.get(identity)
         if chosen is None and memory.session is None and shipped is not None:

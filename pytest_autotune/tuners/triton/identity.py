@@ -156,7 +156,9 @@ def identity_of(call: Call, function: FunctionType, configs: Sequence[Any], on: 
     :param configs: the candidates that pruning left.
     """
     key: list[Value] = []
-    reason = ""
+    reason = "a lambda has no name" if function.__name__ == "<lambda>" else ""
+    if watcher := autotuners.watched_by(call.autotuner):
+        reason = f"{watcher} sees each search, so there is one"
     arguments = list(key_values(call, function))
     for name, value in arguments:
         try:

@@ -81,6 +81,7 @@ def tune(
     :param is_compiled: candidates can be compiled without a launch.
     """
     autotuner = call.autotuner
+    arguments = autotuner.nargs
     codes: Mapping[Any, Hashable] = {}
     if is_compiled:
         compile_candidates(call, configs, session, tuning.tries)
@@ -93,7 +94,8 @@ def tune(
                 with noted_failures(autotuner, failed, partial(tuning.tries, of=len(configs))):
                     bench_fn()
         except Exception as error:
-            if fails_again(error):
+            # Triton keeps the arguments of a call in the autotuner, where another thread's call puts its own.
+            if fails_again(error) and autotuner.nargs is arguments:
                 tuning.record_failure([failure_text(error)])
             else:
                 tuning.not_recorded(failure_text(error))
@@ -244,7 +246,8 @@ def fails_again(error: BaseException) -> bool:
     """Whether a candidate that failed so will fail so in the next run, too, as far as the error shows.
 
     What Triton's compiler refuses, what needs more than the device has, and a call that is wrong will.
-    Not an error of the device or of its driver, and not a lack of memory, whoever has taken it.
+    Not an error of the device or of its driver, not a lack of memory, whoever has taken it, and not what Triton's
+    interpreter raises, which launches in other threads change under it.
     """
     causes = (error, error.__cause__)
     if any(isinstance(one, (MemoryError, OSError)) or type(one).__module__.startswith("torch") for one in causes):

@@ -167,6 +167,21 @@ def jit_function(layer: Any) -> Any:
     return next((one for one in layers(layer) if (type(one).__module__, type(one).__name__) == _JIT_FUNCTION), None)
 
 
+def watched_by(autotuner: Any) -> str:
+    """What looks on at the searches of an autotuner and can remember it, in words; empty where nothing does.
+
+    That is a ``post_hook`` of the user's, or Triton's listener (since 3.8), which is a closure or a method: a test that
+    has made it asks whether there was a search. What is a function of its own restores a tensor, or writes a log.
+    """
+    settings = getattr(module("knobs"), "autotuning", None)
+    lookers = {
+        "its post_hook": autotuner.post_hook if getattr(autotuner, "user_defined_post_hook", False) else None,
+        "knobs.autotuning.listener": getattr(settings, "listener", None),
+    }
+    found = (name for name, one in lookers.items() if one and (not inspect.isfunction(one) or one.__closure__))
+    return next(found, "")
+
+
 def heuristics_under(autotuner: Any) -> list[Any]:
     """The ``triton.heuristics`` between an autotuner and its kernel."""
     return [layer for layer in layers(autotuner.fn) if is_heuristics(layer)]

@@ -16,7 +16,7 @@ from pytest_autotune.tuners.shared.library import known
 from pytest_autotune.tuners.triton.internals.environment import module
 
 _COMPILE_PARAMETERS = ["src", "target", "options"]
-_REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError", "InterpreterError"}
+_REFUSALS = {"CompilationError", "OutOfResources", "PTXASError", "AutotunerError"}
 #: What says only how a kernel was compiled, not how it is launched.
 _COMPILED_WITH = {"hash", "num_stages", "maxnreg"}
 
