@@ -1,8 +1,4 @@
-"""What pytest imports: it wires the parts together and holds no logic of its own.
-
-A suite that asks for nothing pays nothing: whatever is not needed to parse the
-options is imported when the first option, marker or fixture asks for it.
-"""
+"""What pytest imports: it wires the parts together; what parsing options does not need is imported when asked for."""
 
 from __future__ import annotations
 
@@ -64,10 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _start(config: pytest.Config, *, is_asked: bool = True) -> None:
-    """Begin a run in this process.
-
-    :param is_asked: somebody has asked for it; else the options say whether.
-    """
+    """Begin a run in this process, if it ``is_asked`` for, or options ask for it."""
     forget_removed_modules()
     from pytest_autotune.session.completeness import unloaded_gate
     from pytest_autotune.session.values import read_options

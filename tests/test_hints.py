@@ -41,10 +41,10 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
             replace(LOADED, unused=UNUSED, request=Request(), dump=Dump("c.pb", "c.pb")),
             [f"Run with --autotune-load=c.pb {PRUNED} {PRUNE}"],
         ),
-        (replace(LOADED, unused=UNUSED), [f"Re-run with --autotune-update=prune {PRUNE}"]),
+        (replace(LOADED, unused=UNUSED), [f"Run with --autotune-update=prune {PRUNE}"]),
         (
             replace(LOADED, unused=UNUSED, rows=(row(Outcome.MISS),)),
-            [f"{UPDATE}.", f"Or with {PRUNED} {PRUNE.replace(',', ', too,', 1)}"],
+            [f"{UPDATE}.", f"Run with {PRUNED} {PRUNE}"],
         ),
         (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),
     ],

@@ -114,14 +114,13 @@ def test_no_more_annotations_are_written_than_github_shows_of_a_step() -> None:
     assert "32 more tests ask for what is no hit" in lines[-1]
 
 
-def test_a_lookup_outside_of_tests_untracked_kernels_and_unused_entries_have_no_place() -> None:
+def test_a_lookup_outside_of_tests_and_untracked_kernels_have_no_place_and_unused_entries_are_left_out() -> None:
     unused = Entry(Problem("toy", "lib.old", (), GPU))
     summary = result(rows=(row(Outcome.MISS, M=1),), untracked=("lib.hidden",), unused=(unused,))
 
     assert ci_log.github_annotations(summary) == [
         "::warning title=autotune cache%3A miss%2C untracked::MISS toy:lib.op (M=1): source changed"
         "%0AUNTRACKED lib.hidden: tuned behind pytest-autotune's back; neither loaded nor dumped",
-        "::notice title=autotune cache::1 entry is unused: in this complete run no test asked for it",
     ]
 
 

@@ -58,9 +58,9 @@ def test_q_shows_what_went_wrong() -> None:
 
 def test_qq_shows_why_a_tuner_that_failed_the_gate_was_bypassed() -> None:
     failed = Gate("0", failure="requested tuner could not be hooked: toy")
-    summary = result(loaded=(("cache.pb", 1),), unhooked=(("toy", "its tune() takes other arguments"),), gate=failed)
+    summary = result(loaded=(("cache.pb", 1),), notes=("toy was bypassed: why",), gate=failed)
 
-    assert shown(summary, -2) == ["toy was bypassed: its tune() takes other arguments"]
+    assert shown(summary, -2) == ["toy was bypassed: why"]
     assert shown(replace(summary, gate=Gate("0")), -2) == []
 
 

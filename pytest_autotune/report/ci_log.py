@@ -43,15 +43,11 @@ def github_annotations(result: Result) -> list[str]:
         if hidden := len(places) - len(shown):
             what = counted(hidden, "more test asks", "more tests ask")
             lines += [_command(level, f"{what} for what is no hit; the section of the log names all with -v")]
-    if result.unused:
-        what = counted(len(result.unused), "entry is", "entries are")
-        them = "it" if len(result.unused) == 1 else "them"
-        lines.append(_command("notice", f"{what} unused: in this complete run no test asked for {them}"))
     return lines
 
 
 def _by_place(result: Result) -> Mapping[str, Mapping[Place, list[Finding]]]:
-    """Level -> place -> what is to be told there: of each place what was asked for there, several at once."""
+    """Level -> place -> what is to be told there."""
     rows: defaultdict[Place, list[Row]] = defaultdict(list)
     for row in result.rows:
         # Of a test whose worker died, only its name is known.
@@ -60,7 +56,7 @@ def _by_place(result: Result) -> Mapping[str, Mapping[Place, list[Finding]]]:
     placed = [(place, one) for place, those in rows.items() for one in not_covered(result, those)]
     others = (one for one in findings(result, each=True) if one.word not in NOT_COVERED)
     others = (one for one in others if one.test or one.fails or one.word == "UNTRACKED")
-    placed += [(_place(result, one.test), one) for one in others if one.word != "UNUSED"]
+    placed += [(_place(result, one.test), one) for one in others]
     found: Mapping[str, defaultdict[Place, list[Finding]]] = {"error": defaultdict(list), "warning": defaultdict(list)}
     for place, one in placed:
         found["error" if one.fails else "warning"][place].append(one)
@@ -72,7 +68,6 @@ def _place(result: Result, test: str) -> Place:
 
 
 def _annotation(level: str, place: Place, found: Sequence[Finding]) -> str:
-    """All that is found at one place."""
     named = [f"{one.word} {one.problem}: {one.what}" for one in found[:_NAMED]]
     if more := sum(one.count for one in found[_NAMED:]):
         named.append(f"… and {more} more")

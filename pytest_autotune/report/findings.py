@@ -1,7 +1,4 @@
-"""What is to be known of a run in rows, several that say the same as one: every renderer shows these. Pure.
-
-And where the time of searches went.
-"""
+"""What is to be known of a run in rows, several that say the same as one, and where the time of searches went. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +37,8 @@ def findings(result: Result, *, each: bool = False) -> list[Finding]:
     found += not_covered(result, [row for row in result.rows if row not in summed_up], each=each)
     unrecorded = [replace(row, reason=row.unrecorded) for row in result.rows if row.unrecorded and not row.outcome]
     found += _folded("UNRECORDED", unrecorded, each=each)
-    found += _folded("UNUSED", _unused(result), each=each, fails=_fails_on_unused(result))
+    fails_on_unused = result.gate.fail_on_unused and bool(result.gate.failure)
+    found += _folded("UNUSED", _unused(result), each=each, fails=fails_on_unused)
     found += result.findings
     behind = "tuned behind pytest-autotune's back; neither loaded nor dumped"
     found += [Finding("UNTRACKED", one, behind, fails=bool(result.gate.failure)) for one in result.collected.untracked]
@@ -48,10 +46,7 @@ def findings(result: Result, *, each: bool = False) -> list[Finding]:
 
 
 def not_covered(result: Result, rows: Sequence[Row], *, each: bool = False) -> Iterator[Finding]:
-    """What was asked for and was no hit.
-
-    :param rows: of the result, those of which is to be told.
-    """
+    """Of these rows, what was asked for and was no hit."""
     drawn = set(result.drawn)
     for outcome in _ORDER:
         fails = bool(result.gate.failure) or result.request.policy.is_error(outcome)
@@ -73,10 +68,6 @@ def _unused(result: Result) -> list[Row]:
     asked = {row.problem for row in result.rows} if result.unused else set()
     whys = ("not requested by any test", "only requested with other code or candidates")
     return [Row(entry.problem, None, whys[entry.problem in asked]) for entry in result.unused]
-
-
-def _fails_on_unused(result: Result) -> bool:
-    return result.gate.fail_on_unused and bool(result.gate.failure)
 
 
 def _folded(
@@ -163,11 +154,7 @@ def _why(rows: Sequence[Row]) -> str:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one kernel, or one test, took.
-
-    :param problems: how many problems were searched.
-    :param seconds: all searches together.
-    """
+    """What the searches of one kernel, or in one test, took."""
 
     name: str
     problems: int

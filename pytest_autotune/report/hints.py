@@ -26,10 +26,7 @@ def hints(result: Result) -> Iterator[str]:
 
 
 def _update(result: Result, has_missed: bool) -> Iterator[str]:
-    """How to bring the cache up to date.
-
-    :param has_missed: there is something that an update covers.
-    """
+    """How to bring the cache up to date, where an update covers something (``has_missed``) or entries are unused."""
     update, dump = result.request.update, result.dump
     is_dumped = dump is not None and not dump.error
     prune = ""
@@ -38,12 +35,10 @@ def _update(result: Result, has_missed: bool) -> Iterator[str]:
     elif dump is not None and (update or is_dumped):
         prune = f"--autotune-load={dump.path} --autotune-update=prune"
     has_no_entries = bool(result.loaded and not result.entries and result.failures)
-    begin, too = ("Re-run" if update else "Run"), ""
     if update and (has_missed or (not is_dumped and (result.moved or has_no_entries))):
         yield f"Re-run{_on(result)} with {update} to update the cache."
-        begin, too = "Or", ", too"
     if prune and result.unused:
-        yield f"{begin} with {prune} to drop the unused entries{too}, unless another suite uses them."
+        yield f"Run with {prune} to drop the unused entries, unless another suite uses them."
 
 
 def _on(result: Result) -> str:

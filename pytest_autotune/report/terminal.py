@@ -26,8 +26,7 @@ _OUTCOMES = ("hit", "miss", "stale", "mismatch", "uncacheable")
 class Line:
     """One line of the section, fit to be shown whatever foreign text it was made of.
 
-    :param word: its first word, shown in ``color``; may be empty.
-    :param color: a markup name of pytest's terminal writer; empty for none.
+    :param word: its first word, which ``color``, a markup name of pytest's terminal writer, is for.
     """
 
     text: str
@@ -48,12 +47,10 @@ def section(result: Result, verbosity: int) -> list[Line]:
     is_quiet, is_blamed = verbosity < 0, any(gate.failure for gate in (result.gate, *result.gates_of_modes))
     shown = [one for one in findings(result, each=verbosity > 0) if not is_quiet or (is_blamed and one.fails)]
     lines = [*_rows(shown, verbosity)]
-    if is_quiet and result.gate.failure:
-        lines += _unhooked(result)
     errors = [Line(f" {error}", "ERROR", "red") for error in result.errors]
     if verbosity < -1:
-        return [*lines, *errors]
-    lines += [note for note in _notes(result, verbosity) if note not in lines]
+        return [*lines, *(_noted(result) if result.gate.failure else ()), *errors]
+    lines += _notes(result, verbosity)
     nothing_judged = result.gate.limit and not result.problems
     is_bad = result.misses or result.unused or result.gate.failure or result.counts["unrecorded"]
     is_noted = result.collected.unhooked or result.collected.notes
@@ -64,7 +61,6 @@ def section(result: Result, verbosity: int) -> list[Line]:
 
 
 def _rows(found: Sequence[Finding], verbosity: int) -> Iterator[Line]:
-    """What is to be known in rows, the first ones of each kind."""
     by_word: defaultdict[str, list[Finding]] = defaultdict(list)
     for one in found:
         by_word[one.word].append(one)
@@ -78,35 +74,18 @@ def _rows(found: Sequence[Finding], verbosity: int) -> Iterator[Line]:
 
 
 def _modes(result: Result) -> Iterator[Line]:
-    """What modes say after the counts."""
     for one in result.sections:
         for number, line in enumerate(() if one.stands_for_counts else one.lines):
             yield Line(line, color="yellow" if one.findings and not number else "")
 
 
-def _crashes(result: Result) -> Iterator[Line]:
+def _notes(result: Result, verbosity: int) -> Iterator[Line]:
     for worker in result.collected.crashed:
         kept = "every tuning that it had finished was kept" if result.dump else "its last test may be missing here"
         yield Line(f"worker {worker} crashed; {kept}", color="yellow")
     if result.recovered:
         lost = "that an earlier run with this dump path could not write"
         yield Line(f"recovered {counted(result.recovered, 'tuning')} {lost}")
-
-
-def _unhooked(result: Result) -> Iterator[Line]:
-    for tuner, reason in result.collected.unhooked:
-        yield Line(f"{tuner} was bypassed: {reason}", color="yellow")
-
-
-def _noted(result: Result) -> Iterator[Line]:
-    for tuner in result.without_adapter:
-        yield Line(f"{tuner}: entries are loaded, and no adapter for it is installed", color="yellow")
-    for note in result.collected.notes:
-        yield Line(note, color="yellow")
-
-
-def _notes(result: Result, verbosity: int) -> Iterator[Line]:
-    yield from _crashes(result)
     yield from _noted(result)
     if verbosity >= 0:
         yield from _of_entries(result)
@@ -122,8 +101,14 @@ def _notes(result: Result, verbosity: int) -> Iterator[Line]:
         yield from map(Line, [*(mode.notes if verbosity >= 0 else ()), *(mode.details if verbosity > 0 else ())])
 
 
+def _noted(result: Result) -> Iterator[Line]:
+    for tuner in result.without_adapter:
+        yield Line(f"{tuner}: entries are loaded, and no adapter for it is installed", color="yellow")
+    for note in result.collected.notes:
+        yield Line(note, color="yellow")
+
+
 def _of_entries(result: Result) -> Iterator[Line]:
-    """What is to be known of entries that were used, replaced or left out."""
     for (then, now), hits in result.other_versions.items():
         tells = f" ({'; '.join(result.request.tells)})" if result.request.tells else ""
         yield Line(f"{counted(hits, 'hit')}, tuned with {then}; this run has {now}{tells}")
@@ -140,9 +125,8 @@ def _of_entries(result: Result) -> Iterator[Line]:
 
 
 def notes(result: Result) -> list[str]:
-    """What is to be known of a run beside its rows, for other forms of the result: the same words as here."""
-    lines = [*_unhooked(result), *_notes(result, 1)]
-    return list(dict.fromkeys(line.word + line.text for line in lines))
+    """What is to be known of a run beside its rows, for other forms of the result."""
+    return [line.word + line.text for line in _notes(result, 1)]
 
 
 def verdict(result: Result) -> tuple[str, str]:
@@ -197,8 +181,6 @@ def settled(result: Result, *, with_counts: bool = True) -> Iterator[Line]:
 
 
 def _counts(result: Result) -> str:
-    """What was looked up, and what searches came to."""
-
     def those(*names: str) -> list[str]:
         return [f"{result.counts[name]} {_COUNTED.get(name, name)}" for name in names if result.counts[name]]
 

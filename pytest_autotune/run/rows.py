@@ -102,12 +102,8 @@ class Row:
         return f"nothing was recorded: {self.unrecorded}" if self.unrecorded else _FALLBACKS.get(self.fallback, "")
 
 
-def rows_of(
-    lookups: Iterable[Lookup],
-    nearest: Callable[[Problem], Near],
-    merged: Merged,
-) -> tuple[Row, ...]:
-    """One row per problem, numbers in their order; its outcome is the worst that any process met.
+def rows_of(lookups: Iterable[Lookup], nearest: Callable[[Problem], Near], merged: Merged) -> tuple[Row, ...]:
+    """One row per problem; its outcome is the worst that any process met.
 
     :param nearest: says of a problem without an entry how the nearest entry of its kernel differs.
     :param merged: what the lookups come to; where it has an entry for what was asked, the row has that one's choice.
@@ -124,13 +120,7 @@ def rows_of(
             row = replace(row, reason=near.reason, nearest=near.has)
         return replace(row, reason="; ".join(filter(None, [row.reason, row.became])))
 
-    return tuple(sorted(map(explained, rows), key=lambda row: _reading_order(row.problem)))
-
-
-def _reading_order(problem: Problem) -> tuple[object, ...]:
-    numbers = tuple(value.value if isinstance(value.value, (int, float)) else 0 for value in problem.key)
-    names = tuple(value.name for value in problem.key)
-    return problem.tuner, problem.kernel, problem.device.id, names, numbers, problem.sort_key
+    return tuple(sorted(map(explained, rows), key=lambda row: row.problem.sort_key))
 
 
 def _row(

@@ -1,7 +1,4 @@
-"""Everything that imports pytest; here is what the plugin, the controller and its workers spell alike.
-
-It stands in no module of its own, since a run that asks for nothing would import that, too.
-"""
+"""Everything that imports pytest; here is what the plugin, the controller and its workers spell alike."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ def forget_removed_modules() -> None:
 
 
 def supply_interpreter_benchmark(undo: list[Callable[[], None]]) -> None:
-    """Let Triton measure interpreted kernels, once it is imported, also in a run that asks for nothing.
-
-    :param undo: gets what restores Triton.
-    """
+    """Let Triton measure interpreted kernels, also in a run that asks for nothing; ``undo`` gets what restores it."""
     import wrapt
 
     def supply(module: Any) -> None:

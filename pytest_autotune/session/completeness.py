@@ -1,7 +1,4 @@
-"""Whether a run can be judged: complete, or no entry can be called unused, and with something loaded to judge it by.
-
-A limit on misses, an error for each, or a race of each choice would be green for nothing in a run that loads none.
-"""
+"""Whether a run can be judged: complete, or no entry can be called unused, and with something loaded to judge it by."""
 
 from __future__ import annotations
 
@@ -30,9 +27,7 @@ class Completeness:
 
     def __init__(self) -> None:
         self._ran: set[str] = set()
-        #: What failed first, by its kind.
         self._first: dict[str, str] = {}
-        #: What was skipped first.
         self.skipped = ""
 
     def saw(self, report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -95,11 +90,10 @@ def selection(config: pytest.Config) -> str:
 
 
 def unloaded_gate(config: pytest.Config, options: Options) -> str:
-    """What is wrong with judging this run, in one line; empty where nothing is.
+    """What is wrong with judging this run, in one line; empty where nothing is: a gate would be green for nothing.
 
-    Nothing is wrong where a cache is loaded, where a new one is dumped and nothing is to be raced again, or where an
-    empty ``--autotune-load=`` says that nothing is to be loaded. Markers may still load some for single tests, which
-    only the tests know. Who runs a part of a suite is not kept from it by what the ini file asks of the whole.
+    Markers may still load some for single tests, which only the tests know. Who runs a part of a suite is not kept from
+    it by what the ini file asks of the whole.
     """
     if options.update and not options.load:
         return f"{options.update_flag}: nothing is loaded, so there is nothing to update (add --autotune-load=PATH)"

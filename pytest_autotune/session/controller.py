@@ -66,17 +66,14 @@ class Controller:
         self._config = config
         self._options = options
         self._process: TestProcess | None = None
-        #: What the log's files do not have: (process, event).
         self._sent: list[tuple[str, Event]] = []
         self._crashed: list[str] = []
         self._completeness = Completeness()
         self._has_begun = False
-        #: Node id of a test -> where it is defined.
         self._locations: dict[str, tuple[str, int | None, str]] = {}
         self._is_on_github = options.ci != "off" and os.environ.get("GITHUB_ACTIONS") == "true"
         self._result: Result | None = None
         self._run_id = uuid.uuid4().hex
-        #: Where this run's processes meet those of other runs on this machine.
         self._shared = shared_folder()
         reports.check(options)
         self._beginning, self._folder = _begin(config, options, self._shared)
@@ -93,7 +90,7 @@ class Controller:
             self._meeting = None
 
     def begin(self) -> TestProcess | None:
-        """What runs the tests in this process; None where xdist's workers do: what they tune is shown here."""
+        """What runs the tests in this process; None where xdist's workers do."""
         config, options = self._config, self._options
         if is_distributed(config):
             line = progress_line(config, partial(stages_in, self._meeting)) if self._meeting is not None else None
@@ -216,7 +213,6 @@ class Controller:
         self._folder.close(written=is_written)
 
     def _end(self, session: pytest.Session, exitstatus: int) -> Result:
-        """Settle the run, write its dump, and judge it."""
         options = self._options
         events, damaged = self._folder.collect()
         recovered, damaged_before = self._folder.recovered
@@ -264,10 +260,6 @@ class Controller:
         return path_argument(name, self._config.invocation_params.dir, MARKER, self._config).location
 
     def _request(self, update: str) -> Request:
-        """What the user asked for, as far as the end of the run goes by it.
-
-        :param update: what to type to bring the caches up to date.
-        """
         options, names = self._options, self._config.getoption("autotune_tuners")
         return Request(
             dumps=options.dump is not None,
@@ -297,11 +289,8 @@ class Controller:
 
 
 def _begin(config: pytest.Config, options: Options, shared: SharedFolder) -> tuple[Beginning, RunFolder]:
-    """Read the caches of a run.
+    """Read the caches of a run, and make the folder of its log, where the next one finds what a killed one has tuned.
 
-    :param shared: where the processes of this user meet.
-    :returns: what there was, and the folder where the processes of this run write down what they do. There the next run
-        with this dump path finds what a killed one has tuned.
     :raises pytest.UsageError: when a cache cannot be read, or the dump not be written.
     """
     dump, held, reading = options.dump, Cache(), _reading_at_once(options)

@@ -1,7 +1,4 @@
-"""The one table of options: flags, ini values and ``--help`` come from it.
-
-A run that asks for nothing imports this module, and not the one that reads values.
-"""
+"""The one table of options: flags, ini values and ``--help`` come from it."""
 
 from __future__ import annotations
 

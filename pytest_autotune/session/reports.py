@@ -68,10 +68,7 @@ def _in_the_way(path: Path) -> str:
 
 
 def write(reports: Sequence[CacheArgument], result: Result) -> Result:
-    """Write the reports.
-
-    :returns: the result, with an error for each report that could not be written.
-    """
+    """Write the reports; the result gets an error for each that could not be written."""
     for report in reports:
         path = report.location.path
         try:
@@ -98,7 +95,7 @@ def about(config: pytest.Config) -> tuple[tuple[str, str], ...]:
 
 
 def add_to_junit(result: Result, config: pytest.Config) -> None:
-    """Add the counts, and a test case for the gates of the run, to JUnit's report, where the run writes one."""
+    """Add the counts, and a test case for the gates, to JUnit's report, where the run writes one."""
     log: Any = next((one for one in config.pluginmanager.get_plugins() if type(one).__name__ == "LogXML"), None)
     if log is None:
         return
@@ -137,10 +134,7 @@ def show(lines: Sequence[terminal.Line], terminalreporter: pytest.TerminalReport
 
 
 def add_step_summary(result: Result) -> Result:
-    """Add the result, as Markdown, to that of the step.
-
-    :returns: the result, with a note where that could not be written.
-    """
+    """Add the result, as Markdown, to that of the step; the result gets a note where that cannot be written."""
     path = os.environ.get("GITHUB_STEP_SUMMARY", "")
     if not path or not (result.rows or result.loaded or result.dump or result.failures):
         return result

@@ -1,7 +1,4 @@
-"""What a run is asked for: the values of its options, from the command line, else from the ini file.
-
-Nothing here looks at what paths name: xdist's workers parse the same command line in their own folder.
-"""
+"""The values of options, from the command line, else from the ini file. Workers read them, too: no file is touched."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ _AGAINST_UPDATE = ("dump", "on_miss", "on_stale")
 
 @dataclass(frozen=True)
 class CacheArgument:
-    """A path as the user named it.
-
-    :param given: where it was written: a flag, or the name of an ini value.
-    """
+    """A path as the user named it; ``given`` is the flag, or the ini value, that did."""
 
     location: Location
     given: str
@@ -147,7 +141,7 @@ class Options:
 
 
 def read_options(config: pytest.Config) -> Options:
-    """Combine command line and ini values of this run.
+    """The options of this run.
 
     :raises pytest.UsageError: for a value that makes no sense, in one line.
     """

@@ -52,9 +52,7 @@ class WorkerContext:
     """What a process that runs tests finds.
 
     :param index: what is loaded; None when nothing is.
-    :param log: where everything is written down at once.
     :param workers: how many processes of this run share the machine.
-    :param progress: is told what is tuned.
     :param folder: the run's own on this machine; None where there is none.
     """
 
@@ -72,9 +70,7 @@ class Task:
 
     :param entries: what is loaded, as an index has it encoded, or None when nothing is.
     :param run_folder: where the processes of this run write down what they do; empty where there is no place.
-    :param host: the controller's host; its paths mean nothing on another one.
-    :param run_id: the same for all workers of one run.
-    :param workers: how many workers the controller started.
+    :param host: the controller's; its paths mean nothing on another one.
     """
 
     entries: bytes | None = None
@@ -144,7 +140,7 @@ class TestProcess:
         pytest.fail(self._refused, pytrace=False)
 
     def end(self) -> Log:
-        """Write down what this process reports of itself when it ends; returns all that it has written."""
+        """Write down what this process reports of itself; returns all that it has written."""
         self.session.paused = True
         log = self._context.log
         self._end_modes()
@@ -199,7 +195,6 @@ class TestProcess:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.session.begin_test(item.nodeid)
-        self.session.lookups.clear()
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             self._drawn.add(item.nodeid)
         self.session.lookups.clear()
@@ -217,7 +212,7 @@ class TestProcess:
             self.session.paused = False
 
     def _isolate(self) -> None:
-        """Until this test ends, let nothing that was chosen before answer in the place of a cache."""
+        """Until this test ends, nothing that was chosen before answers in the place of a cache."""
         if not self._is_isolated:
             self._is_isolated = True
             self._test_ends.enter_context(self.hooks.isolated())
@@ -229,10 +224,7 @@ class TestProcess:
             self.load(item, path)
 
     def load(self, item: pytest.Item, path: str) -> None:
-        """Load one more cache for this test; the path is relative to the test's file.
-
-        A cache that cannot be read fails the test with one line.
-        """
+        """Load one more cache for this test, relative to its file; one that cannot be read fails it with one line."""
         self._isolate()
         try:
             argument = path_argument(path, item.path.parent, MARKER, item.config)
@@ -284,10 +276,7 @@ class TestProcess:
 
 
 class CacheFixture:
-    """What the ``autotune_cache`` fixture gives to a test.
-
-    The problems are those that this test was the first to ask for in its process.
-    """
+    """What the ``autotune_cache`` fixture gives; the problems are those that this test was the first to ask for."""
 
     def __init__(self, process: TestProcess, item: pytest.Item) -> None:
         self._process = process
@@ -325,10 +314,7 @@ class CacheFixture:
         return tuple(entry for index in self._process.session.indexes for entry in index)
 
     def load(self, path: str | Path) -> None:
-        """Load one more cache until this test ends.
-
-        :param path: relative to the test's file.
-        """
+        """Load one more cache until this test ends; the path is relative to its file."""
         self._process.load(self._item, str(path))
 
     def tune(self, kernel: str, **request: Any) -> Any:
@@ -353,10 +339,7 @@ def _enabled(item: pytest.Item) -> bool:
 
 
 def _caches(item: pytest.Item) -> Iterator[str]:
-    """The caches that a test's markers name, the nearest one last, since the last one wins.
-
-    A marker that makes no sense fails the test with one line.
-    """
+    """The caches that a test's markers name, the nearest one last: it wins. One without sense fails the test."""
     for mark in reversed(list(item.iter_markers(MARKER))):
         load, enabled = mark.kwargs.get("load", []), mark.kwargs.get("enabled", True)
         paths = load if isinstance(load, (list, tuple)) else [load]
@@ -392,10 +375,7 @@ def _parts_of(item: pytest.Item) -> Iterator[object]:
 
 
 def _module_is_imported(name: str) -> bool:
-    """Whether the module that should define a kernel was imported here.
-
-    :param name: ``tuner:kernel``, as a problem is named; the kernel is a qualified name.
-    """
+    """Whether the module that should define a kernel, ``tuner:module.qualname``, was imported here."""
     parts = name.partition(":")[2].split(".")
     for end in range(len(parts) - 1, 0, -1):
         if (module := sys.modules.get(".".join(parts[:end]))) is not None:

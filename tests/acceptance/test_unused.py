@@ -33,7 +33,7 @@ def test_a_complete_run_names_the_entries_that_nobody_asked_for(suite: Suite, se
     assert unused(lines) == ["UNUSED toy:lib.op (M=2): not requested by any test"]
     assert lines[1] == "2 hits, 1 unused"
     assert lines[2] == (
-        "Re-run with --autotune-load=cache.textproto --autotune-update=prune "
+        "Run with --autotune-load=cache.textproto --autotune-update=prune "
         "to drop the unused entries, unless another suite uses them."
     )
     assert entries(suite) == 3
