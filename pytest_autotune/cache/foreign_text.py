@@ -51,6 +51,18 @@ def words_of(error: BaseException) -> str:
         return f"<{type(error).__name__} that cannot be shown>"
 
 
+def first_line(text: str) -> str:
+    """The first line of a text that is not blank; what UTF-8 cannot encode, as in some paths, is escaped."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line.encode("utf-8", "backslashreplace").decode()
+
+
+def error_line(error: BaseException, message: str = "") -> str:
+    """An error in one line: its class, and the first line of what it says, or of ``message``."""
+    first = first_line(message or words_of(error))
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
 def tuple_words(encoded: str) -> str:
     """A tuple as a value of a key holds it, as people read it: ``(16, fp32)``."""
     if _TUPLE.fullmatch(encoded) is None:  # a file may say anything

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from pytest_autotune.cache.counted import counted, duration, significant
 from pytest_autotune.cache.diff import winner
+from pytest_autotune.cache.foreign_text import error_line
 from pytest_autotune.cache.model import Candidate, Entry, Identity, Problem
 from pytest_autotune.cache.ties import noise_of
 from pytest_autotune.modes import part_of
@@ -30,7 +31,7 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner
 from pytest_autotune.tuners.measuring.launching import Result as Launched
 from pytest_autotune.tuners.measuring.race import Contest, Limits, OwnRace, Race, Raced
-from pytest_autotune.tuners.shared.candidates import error_line, rounded_us
+from pytest_autotune.tuners.shared.candidates import rounded_us
 from pytest_autotune.workers.coordinator import Claim
 from pytest_autotune.workers.events import RACED, Event, race_of
 from pytest_autotune.workers.locks import in_distributed_run

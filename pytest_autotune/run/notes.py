@@ -91,12 +91,6 @@ def code_of(value: object) -> CodeType | None:
     return inspect.unwrap(function).__code__ if type(function) is FunctionType else None
 
 
-def in_words(error: BaseException) -> str:
-    """An error in one line: its class, and the first line of what it says."""
-    first = next((line.strip() for line in words_of(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
 WAITING_FOR_GPU = "waiting for the GPU"
 WAITING_FOR_WORKER = "waiting for another worker's tuning"
 

@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter
 from typing import NoReturn
 
-from pytest_autotune.cache.foreign_text import one_line
+from pytest_autotune.cache.foreign_text import error_line, one_line
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import (
     NO_VERSIONS,
@@ -25,7 +25,7 @@ from pytest_autotune.cache.model import (
 )
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy, Refusal
 from pytest_autotune.run.mode import Mode
-from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress, in_words
+from pytest_autotune.run.notes import WAITING_FOR_WORKER, Notes, Progress
 from pytest_autotune.run.sources import Answer, Answers, Loaded, fallbacks, of_other_worker
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.workers.coordinator import Claim, Coordinator
@@ -195,7 +195,7 @@ class Session(Notes):
                 raise
             except BaseException as error:
                 if not self.policy.is_error(tuning.lookup.outcome):  # else it is our own refusal that ends the test
-                    tuning.not_recorded(in_words(error), is_over=True)
+                    tuning.not_recorded(error_line(error), is_over=True)
                 raise
             finally:
                 _OUTERMOST.set(inside)
@@ -295,7 +295,7 @@ class Session(Notes):
             self.error(lookup.problem.tuner, where, error, is_counted=has_searched)
             if has_searched:
                 bare = replace(lookup, entry=None, tuned=False, shared=False, label="")
-                self.report(replace(bare, unrecorded=in_words(error)))
+                self.report(replace(bare, unrecorded=error_line(error)))
         else:
             self.lookups.append(lookup)
 

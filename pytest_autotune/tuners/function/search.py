@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from pytest_autotune.cache.foreign_text import error_line, first_line
 from pytest_autotune.cache.model import Candidate
 from pytest_autotune.devices import torch_cuda
 from pytest_autotune.run.tuning import REASON_LENGTH
@@ -21,7 +22,7 @@ from pytest_autotune.tuners.measuring.how import CallersClock, make_clock
 from pytest_autotune.tuners.measuring.launching import DeviceLostError, Result
 from pytest_autotune.tuners.measuring.race import Race
 from pytest_autotune.tuners.measuring.times import Measurement, UnusableTimesError
-from pytest_autotune.tuners.shared.candidates import clear_tracebacks, first_line, rounded_us
+from pytest_autotune.tuners.shared.candidates import clear_tracebacks, rounded_us
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: Gets a number, and out of how many it is.
@@ -281,9 +282,8 @@ def _device_lost(configuration: Configuration, error: BaseException, broken: Bas
 def _reason(error: BaseException) -> str:
     """What a candidate failed with, in one line."""
     # An entry keeps less of it, once paths and the like are out of it, which are not as long in each run.
-    line = first_line(str(error))[: 4 * REASON_LENGTH]
-    named = isinstance(error, (InvalidConfiguration, UnusableTimesError)) and bool(line)
-    return line if named else f"{type(error).__name__}: {line}".removesuffix(": ")
+    named = str(error) if isinstance(error, (InvalidConfiguration, UnusableTimesError)) else ""
+    return (first_line(named) or error_line(error))[: 4 * REASON_LENGTH]
 
 
 def _may_pass(error: BaseException | None) -> bool:

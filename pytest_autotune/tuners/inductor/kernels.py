@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from pytest_autotune.cache.foreign_text import error_line
 from pytest_autotune.cache.model import Candidate, Problem, UncacheableError
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.run.session import Session
@@ -47,7 +48,7 @@ from pytest_autotune.tuners.inductor.identity import (
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.protocol import HookError
-from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile, error_line
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, does_not_compile
 from pytest_autotune.tuners.shared.compile_pool import CompilePool
 from pytest_autotune.tuners.shared.library import Patches
 

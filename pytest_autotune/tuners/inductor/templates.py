@@ -19,6 +19,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from pytest_autotune.cache.foreign_text import error_line
 from pytest_autotune.cache.model import Candidate, Entry, Problem
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
@@ -32,7 +33,6 @@ from pytest_autotune.tuners.measuring.times import ALLOWANCE, Comparison
 from pytest_autotune.tuners.shared.candidates import (
     EVERY_CANDIDATE_FAILED,
     does_not_compile,
-    error_line,
     rounded_us,
 )
 from pytest_autotune.tuners.shared.library import Patches

@@ -19,21 +19,6 @@ def rounded_us(time_us: float, digits: int = DIGITS) -> float:
     return significant(time_us, digits)
 
 
-def error_line(error: BaseException, message: str = "") -> str:
-    """An error in one line: its class, and the first line of what it says.
-
-    :param message: what it says, where that is not its text.
-    """
-    first = first_line(message or str(error))
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def first_line(text: str) -> str:
-    """The first line of a text that is not blank; what UTF-8 cannot encode, as in some paths, is escaped."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line.encode("utf-8", "backslashreplace").decode()
-
-
 def does_not_compile(error: str) -> str:
     """Why a choice that was loaded, or picked by a mode, is rejected; ``error`` is one line."""
     return f"the choice does not compile: {error}"

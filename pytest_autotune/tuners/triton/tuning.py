@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from pytest_autotune.cache.foreign_text import error_line
 from pytest_autotune.cache.model import Candidate, Value
 from pytest_autotune.cache.ties import NOISE_OF_INTERPRETER, settle
 from pytest_autotune.devices import stream_is_capturing
@@ -20,7 +21,7 @@ from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.launching import Result
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest, Race
-from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, clear_tracebacks, error_line, rounded_us
+from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED, clear_tracebacks, rounded_us
 from pytest_autotune.tuners.triton import interpreter
 from pytest_autotune.tuners.triton.compiling import compile_candidates, load_ahead
 from pytest_autotune.tuners.triton.identity import Call, distinct_params
