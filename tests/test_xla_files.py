@@ -29,7 +29,7 @@ def new_entry(hlo: str = "0" * 32, device: str = "ed0e56ab8b2a0ecb", block: int 
 
 def legacy_entries() -> tuple[XlaEntry, ...]:
     path = DATA / "legacy_0.11.2.textproto"
-    return files.read(path.read_bytes(), True, str(path))
+    return files.read(path.read_bytes(), str(path))
 
 
 # What XLA of jaxlib 0.11.2 wrote on an H200 for ``jnp.tanh(a @ a).sum()``, ``a`` of bfloat16[256, 256], and text
@@ -57,7 +57,7 @@ def test_a_file_of_xlas_comes_back_to_the_byte_through_every_format_of_ours_and_
 def test_bytes_of_a_newer_xla_are_kept_in_binary_and_refused_in_text() -> None:
     newer = XlaEntry(Layout.NEW, new_entry().raw + b"\xea\x04\x05newer")
 
-    assert files.read(files.write([newer], Layout.NEW, False), False, "x")[0].raw == newer.raw
+    assert files.read(files.write([newer], Layout.NEW, False), "x")[0].raw == newer.raw
     with pytest.raises(CacheError, match=r"cannot hold an entry with fields of another version of XLA \(use .pb\)"):
         files.write([newer], Layout.NEW, True)
 
@@ -113,7 +113,7 @@ def test_a_log_of_several_modules_has_times_failures_and_versions() -> None:
 
 def test_the_log_of_an_h200_has_the_times_of_what_was_tuned_and_tells_each_fusion() -> None:
     profiles, _ = entries.read_log((DATA / "h200_log.textproto").read_text())
-    tuned = files.read((DATA / "h200_new.pb").read_bytes(), False, "h200_new.pb")
+    tuned = files.read((DATA / "h200_new.pb").read_bytes(), "h200_new.pb")
     choices = {str(entries.to_entry(entry, H200).choice) for entry in tuned}
 
     assert sorted(entries.hlo_summary(profile.hlo_text) for profile in profiles.values()) == [
@@ -195,12 +195,10 @@ def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
         (("missing.pb", "b.pb"), "missing.pb: no such file"),
         (("missing.pb", "b.pb", "--from=xla"), "missing.pb: no such file"),
         (("a.textproto", "b.docx"), 'b.docx: the suffix ".docx" is unknown'),
-        (("a.textproto", "b.pb", "--from=xla"), "a.textproto: is not a text file of XLA's autotuning results"),
+        (("a.textproto", "b.pb", "--from=xla"), "a.textproto: is not a file of XLA's autotuning results"),
         (("xla.textproto", "b.pb"), "xla.textproto: is a file of XLA's, not a cache (add --from=xla)"),
-        (("noise.pb", "b.pb", "--from=xla"), "noise.pb: is not a binary file of XLA's autotuning results"),
+        (("noise.pb", "b.pb", "--from=xla"), "noise.pb: is not a file of XLA's autotuning results"),
         (("cut.pb", "b.pb", "--from=xla"), "cut.pb: is damaged"),
-        (("text.pb", "b.pb", "--from=xla"), "(name it .txt or .textproto, as XLA does)"),
-        (("binary.txt", "b.pb", "--from=xla"), "(name it .pb, as XLA does)"),
         (("old.textproto", "b.pb", "--from=xla"), "old.textproto: XLA's file version is 2, not 3"),
         (("a.textproto", "b.pb", "--to=xla"), "a.textproto: holds entries in both of XLA's formats (add --xla-format="),
         (("none.textproto", "b.pb", "--to=xla"), "none.textproto: holds no entries of XLA"),
@@ -229,8 +227,6 @@ def test_a_bad_input_is_one_line_and_exit_status_4(
         "xla.textproto": legacy,
         "noise.pb": b"\xff\xfe noise",
         "cut.pb": binary[:-5],
-        "text.pb": legacy,
-        "binary.txt": binary,
         "old.textproto": legacy.replace(b"version: 3", b"version: 2", 1),
         "file": b"",
     }

@@ -77,7 +77,7 @@ def _is_of_xla(path: str) -> bool:
 def _read_xla(path: str, device: Device | None = None) -> Cache:
     from pytest_autotune.tuners.xla import entries, files
 
-    return entries.to_cache(files.read(stores.file_bytes(path), files.is_text(Path(path)), path), device)
+    return entries.to_cache(files.read(stores.file_bytes(path), path), device)
 
 
 def _write_xla(cache: Cache, source: str, output: str, wanted: str | None) -> str:

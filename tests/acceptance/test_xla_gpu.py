@@ -146,6 +146,6 @@ def test_xla_itself_uses_a_converted_cache(folder: Path) -> None:
     run(folder, flags=flags)
 
     def read(name: str) -> set[bytes]:
-        return {entry.raw for entry in files.read((folder / name).read_bytes(), False, name)}
+        return {entry.raw for entry in files.read((folder / name).read_bytes(), name)}
 
     assert read("out.pb") == read("for-xla.pb")

@@ -175,7 +175,7 @@ class Compilations:
         dump = _taken(compilation.dump)
         log_text = _taken(compilation.log).decode("utf-8", "replace")
         with self._mutex:
-            new = [entry for entry in files.read(dump, False, "XLA's dump") if entry.raw not in self._in_memory]
+            new = [entry for entry in files.read(dump, "XLA's dump") if entry.raw not in self._in_memory]
             self._in_memory.update(entry.raw for entry in new)
         profiles: Profiles = {}
         try:

@@ -34,6 +34,11 @@ _FORMS = {
     Layout.NEW: ("xla.autotuner.AutotuneCache", "entries", "xla.autotuner.AutotuneEntry"),
     Layout.LEGACY: ("xla.AutotuneResults", "results", "xla.AutotuneResultsEntry"),
 }
+#: What a file of it begins with: the first word of a text, the first byte of binary.
+_BEGINS = {
+    Layout.NEW: (b"entries", b"device_scope", b"explicit_version_scope", b"\x0a", b"\x12", b"\x1a"),
+    Layout.LEGACY: (b"version", b"results", b"\x08", b"\x22"),
+}
 
 
 @dataclass(frozen=True)
@@ -78,11 +83,11 @@ def is_text(path: PurePath) -> bool:
     return path.suffix in TEXT_SUFFIXES
 
 
-def read(data: bytes, text: bool, where: str) -> tuple[XlaEntry, ...]:
-    """The entries of a file that XLA wrote, or would read; ``where`` is its path, for the CacheError."""
+def read(data: bytes, where: str) -> tuple[XlaEntry, ...]:
+    """The entries of a file that XLA wrote, text or binary; ``where`` is its path, for the CacheError."""
     if not data.strip():
         return ()
-    layout, message = (_parsed_text if text else _parsed_binary)(data, where)
+    layout, message = _parsed(data, where)
     if layout is Layout.LEGACY and message.version != LEGACY_FILE_VERSION:
         raise CacheError(where, f"XLA's file version is {message.version}, not {LEGACY_FILE_VERSION}", "make it anew")
     if layout is Layout.NEW and (message.device_scope or message.explicit_version_scope):
@@ -108,33 +113,24 @@ def write(entries: Iterable[XlaEntry], layout: Layout, text: bool) -> bytes:
     return _text(message).encode() if text else bytes(message.SerializeToString(deterministic=True))
 
 
-def _parsed_binary(data: bytes, where: str) -> tuple[Layout, messages.Message]:
+def _parsed(data: bytes, where: str) -> tuple[Layout, messages.Message]:
     from google.protobuf.message import DecodeError
+    from google.protobuf.text_format import Parse, ParseError
 
-    # Either format's parser takes the other's file for an empty one of its own: only the first byte tells.
-    if data[:1] not in (b"\x08", b"\x0a", b"\x12", b"\x1a", b"\x22"):
-        remedy = "name it .txt or .textproto, as XLA does" if _FIRST_WORD.match(data) else ""
-        raise CacheError(where, "is not a binary file of XLA's autotuning results", remedy)
-    layout = Layout.LEGACY if data[:1] in (b"\x08", b"\x22") else Layout.NEW
-    try:
-        return layout, messages.parsed(_FORMS[layout][0], data)
-    except DecodeError:
-        raise CacheError(where, "is damaged: not the binary form of XLA's autotuning results") from None
-
-
-def _parsed_text(data: bytes, where: str) -> tuple[Layout, messages.Message]:
-    from google.protobuf import text_format
-
-    if (match := _FIRST_WORD.match(data)) is None:
-        remedy = "name it .pb, as XLA does" if data[:1] in (b"\x08", b"\x1a") else ""
-        raise CacheError(where, "is not a text file of XLA's autotuning results", remedy)
-    layout = Layout.LEGACY if match[1] in (b"version", b"results") else Layout.NEW
+    # Either format's parser takes the other's binary for an empty file of its own: only the beginning tells.
+    word = _FIRST_WORD.match(data)
+    layout = next((layout for layout, begins in _BEGINS.items() if (word[1] if word else data[:1]) in begins), None)
+    if layout is None:
+        raise CacheError(where, "is not a file of XLA's autotuning results")
     file = messages.new(_FORMS[layout][0])
     try:
-        return layout, text_format.Parse(data.decode(), file, descriptor_pool=messages.pool())
-    except UnicodeDecodeError:
-        raise CacheError(where, "is not encoded in UTF-8") from None
-    except text_format.ParseError as error:
+        if word is not None:
+            return layout, Parse(data.decode(), file, descriptor_pool=messages.pool())
+        file.MergeFromString(data)
+        return layout, file
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise CacheError(where, f"is damaged: {error}") from None
+    except ParseError as error:
         remedy = "where XLA has fields that are not known here, use its binary form (.pb)"
         raise CacheError(where, f"is not the text of XLA's autotuning results: {error}", remedy) from None
 
