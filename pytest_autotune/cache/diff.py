@@ -30,10 +30,6 @@ class ChangeKind(Enum):
         return counted(number, self.value, "choices changed" if self is ChangeKind.CHOICE else self.value)
 
 
-#: Whoever reviews choices has nothing to do with these.
-SAME_CHOICE = frozenset({ChangeKind.VERSIONS, ChangeKind.TIME})
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """One entry that differs.

@@ -10,7 +10,7 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.counted import counted
-from pytest_autotune.cache.diff import SAME_CHOICE, Change, ChangeKind, Diff, diff
+from pytest_autotune.cache.diff import Change, ChangeKind, Diff, diff
 from pytest_autotune.cache.foreign_text import one_line
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cli.output import FOUND, OK, PATH, keys_of, print_lines, safe, table
@@ -24,10 +24,9 @@ _LONGEST_HEADING = 116
 @click.command("diff", short_help="how two caches differ")
 @click.argument("old", metavar="OLD", type=PATH)
 @click.argument("new", metavar="NEW", type=PATH)
-@click.option("--exit-code", is_flag=True, help="Exit status 1 where they differ; with --choices, in that.")
-@click.option("--choices", is_flag=True, help="No rows for entries whose choice, code and name are what they were.")
+@click.option("--exit-code", is_flag=True, help="Exit status 1 where they differ.")
 @click.option("--markdown", is_flag=True, help="Tables for the comment of a pull request: only what changed.")
-def command(old: str, new: str, exit_code: bool, choices: bool, markdown: bool) -> int:
+def command(old: str, new: str, exit_code: bool, markdown: bool) -> int:
     """What is different in the cache NEW: a line of counts, then a row for each entry.
 
     Where only versions of libraries are others, one row is for all of them.
@@ -36,14 +35,13 @@ def command(old: str, new: str, exit_code: bool, choices: bool, markdown: bool) 
     """
     # So git names a side that has no such file.
     found = diff(*(Cache() if path == os.devnull else stores.read(path) for path in (old, new)))
-    shown = [change for change in found.changes if not (choices and change.kind in SAME_CHOICE)]
-    print_lines(_markdown(found, shown) if markdown else _lines(found, shown))
-    return FOUND if exit_code and shown else OK
+    print_lines(_markdown(found) if markdown else _lines(found))
+    return FOUND if exit_code and found.changes else OK
 
 
-def _lines(found: Diff, shown: Sequence[Change]) -> Iterator[str]:
+def _lines(found: Diff) -> Iterator[str]:
     yield str(found)
-    for device, changes in _by_device(found, shown):
+    for device, changes in _by_device(found):
         yield ""
         others = [change for change in changes if change.kind is not ChangeKind.VERSIONS]
         rows = [(change.kind.value, str(change.entry.problem), *changed(change)) for change in others]
@@ -51,10 +49,10 @@ def _lines(found: Diff, shown: Sequence[Change]) -> Iterator[str]:
         yield from table(str(device), rows, right=[3])
 
 
-def _by_device(found: Diff, shown: Sequence[Change]) -> Iterator[tuple[Device, list[Change]]]:
-    devices = {change.entry.problem.device for change in shown}
+def _by_device(found: Diff) -> Iterator[tuple[Device, list[Change]]]:
+    devices = {change.entry.problem.device for change in found.changes}
     for device in sorted(devices, key=lambda device: (device != found.device, device.sort_key)):
-        yield device, [change for change in shown if change.entry.problem.device == device]
+        yield device, [change for change in found.changes if change.entry.problem.device == device]
 
 
 def _versions(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
@@ -64,12 +62,12 @@ def _versions(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
     yield from ((counted(number, "entry"), which) for which, number in words.items())
 
 
-def _markdown(found: Diff, shown: Sequence[Change]) -> Iterator[str]:
+def _markdown(found: Diff) -> Iterator[str]:
     """A table for each kernel and device: what all its rows have in common stands above it."""
     from pytest_autotune.report.markdown import code
 
     yield f"**{one_line(str(found), _LONGEST_HEADING)}**"
-    for device, changes in _by_device(found, shown):
+    for device, changes in _by_device(found):
         yield from (f"\n{number}: {code(one_line(which, 90))}" for number, which in _versions(changes))
         kernels: defaultdict[str, list[Change]] = defaultdict(list)
         for change in changes:

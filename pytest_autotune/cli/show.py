@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import TypeAlias
 
 import click
 
 from pytest_autotune.cache import stores
-from pytest_autotune.cache.codec import Format, encode
 from pytest_autotune.cache.counted import counted, seconds
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Device, Entry
@@ -29,8 +26,7 @@ _NEAREST = 5
 @click.option("--kernel", metavar="NAME", help="Only kernels with this in TUNER:KERNEL; a glob where it has * or ?.")
 @click.option("--device", metavar="NAME", help="Only devices with this in id or name; a glob as above.")
 @click.option("--summary", is_flag=True, help="A row for each kernel and device instead of their tables.")
-@click.option("--json", "as_json", is_flag=True, help="The cache as a file of JSON has it.")
-def command(file: str, kernel: str | None, device: str | None, summary: bool, as_json: bool) -> int:
+def command(file: str, kernel: str | None, device: str | None, summary: bool) -> int:
     """Tables of what the cache FILE holds: one for each kernel and device, with a row for each problem."""
     cache = stores.read(file)
     of_kernel = [entry for entry in cache.entries if matches(kernel, entry.problem.name)]
@@ -42,11 +38,7 @@ def command(file: str, kernel: str | None, device: str | None, summary: bool, as
     groups: defaultdict[tuple[str, Device], list[Entry]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry.sort_key):
         groups[entry.problem.name, entry.problem.device].append(entry)
-    if as_json:
-        shown = encode(replace(cache, entries=tuple(entries)), Format.JSON)
-        print_lines([json.dumps(json.loads(shown), indent=1)])  # in ASCII: nothing in it acts upon a terminal
-    else:
-        print_lines([*(_summary if summary else _tables)(groups), "", _totals(groups, len(cache.entries))])
+    print_lines([*(_summary if summary else _tables)(groups), "", _totals(groups, len(cache.entries))])
     if cache.lossy:
         print_lines([safe(str(CacheError(*cache.lossy)))], err=True)
     return OK

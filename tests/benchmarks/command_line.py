@@ -78,7 +78,6 @@ def main() -> None:
     print(machine("click"))
     commands = {
         "show": ("show", "old.pb"),
-        "show --json": ("show", "old.pb", "--json"),
         "diff": ("diff", "old.pb", "new.pb"),
         "merge": ("merge", "old.pb", "new.pb", "-o", "out.pb"),
         "check": ("check", "old.pb"),
