@@ -60,15 +60,6 @@ def test_a_choice_stays_where_the_tuner_tells_no_times() -> None:
     assert chosen(merge(Cache((untimed("a"),)), [Measured(untimed("b"))]).cache) == ["BLOCK=a"]
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_without_times_what_most_processes_chose_is_kept_in_any_order(reverse: bool) -> None:
-    rivals = [Measured(untimed("a"), "gw0"), Measured(untimed("b"), "gw1"), Measured(untimed("b"), "gw2")]
-
-    merged = merge(Cache(), rivals[::-1] if reverse else rivals)
-
-    assert chosen(merged.cache) == ["BLOCK=b"]
-
-
 @pytest.mark.parametrize(("slower_by", "stays"), [(0.0, True), (NOISE * 0.9, True), (NOISE * 1.1, False)])
 def test_the_committed_choice_stays_while_it_is_not_slower_by_more_than_noise(slower_by: float, stays: bool) -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))

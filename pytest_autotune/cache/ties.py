@@ -49,17 +49,6 @@ def hysteresis(device: Device, best_us: float) -> float:
     return max(noise, tie_on_gpu(best_us) + noise / 2 if noise == NOISE else 0.0)
 
 
-def tied_within(device: Device, best_us: float, chosen_us: float) -> float:
-    """The share of the best time, in microseconds, by which others may be slower and still count as as good.
-
-    :param chosen_us: the time of what was chosen, which was as good unless more than noise speaks against it.
-    """
-    noise, slower = hysteresis(device, best_us), chosen_us / best_us - 1
-    if noise == NOISE_OF_INTERPRETER:
-        return noise
-    return max(TIE if noise == NOISE_ON_CPU else tie_on_gpu(best_us), slower if slower <= noise else 0.0)
-
-
 def settle(
     times: Mapping[int, float],
     noise: float,
@@ -108,16 +97,13 @@ class Measured:
 def ranked(rivals: Sequence[Measured]) -> list[Measured]:
     """Measurements of one problem, the one to keep first; the same for every order of them.
 
-    The higher generation, then undisturbed before disturbed, then the lower time, then the lower position of the choice
-    among the candidates, then what more of them chose, then the encoding.
+    The higher generation, then undisturbed before disturbed, then the lower time, then the encoding.
     """
     if len(rivals) == 1:
         return list(rivals)
 
     def quality(one: Measured) -> tuple[object, ...]:
-        votes = sum(same_choice(one.entry, rival.entry) for rival in rivals)
-        measured = -one.entry.generation, one.disturbed, best_time_us(one.entry)
-        return *measured, _position(one.entry), -votes, repr(one.entry), one.origin
+        return -one.entry.generation, one.disturbed, best_time_us(one.entry), repr(one.entry), one.origin
 
     return sorted(rivals, key=quality)
 
@@ -140,15 +126,3 @@ def best_time_us(entry: Entry) -> float:
     """The lowest time that was measured for an entry, in microseconds; infinite if none was."""
     measured = entry.candidates or ((entry.choice,) if entry.choice else ())
     return min((one.time_us for one in measured if one.time_us is not None), default=float("inf"))
-
-
-def same_choice(one: Entry, other: Entry) -> bool:
-    """Whether both have a choice, and it is one configuration."""
-    return one.choice is not None and other.choice is not None and one.choice.same_configuration(other.choice)
-
-
-def _position(entry: Entry) -> int:
-    """Where the choice stands among the candidates; behind all of them where it does not."""
-    choice, all_of_them = entry.choice, entry.candidates
-    same = (at for at, one in enumerate(all_of_them) if choice is not None and one.same_configuration(choice))
-    return 0 if choice is None else next(same, len(all_of_them))

@@ -20,7 +20,7 @@ from typing import Any
 
 from pytest_autotune.cache.counted import significant
 from pytest_autotune.cache.foreign_text import one_line
-from pytest_autotune.cache.ties import tied_within
+from pytest_autotune.cache.ties import hysteresis
 from pytest_autotune.report.findings import by_kernel, by_test, findings
 from pytest_autotune.report.hints import hints
 from pytest_autotune.report.json_report import to_mapping
@@ -88,15 +88,13 @@ def _listed(candidate: Mapping[str, Any] | None, params: dict[str, int]) -> list
 def _of_row(result: Result, row: Row) -> dict[str, Any]:
     """What the page knows of a problem beside the JSON report; its key in words."""
     of_modes = {one.name: said for one in result.sections if (said := one.of_problems.get(row.problem)) is not None}
-    timed = [one for one in row.candidates if one.time_us and not one.failed]
-    best_us = min((one.time_us or 0.0 for one in timed), default=0.0)
-    chosen = (one.time_us for one in timed if row.choice is not None and one.same_configuration(row.choice))
+    best_us = min((one.time_us for one in row.candidates if one.time_us and not one.failed), default=0.0)
     return {
         "key": readable(row.problem.key),
         "versions": str(row.versions),
         "found": next((said.word for said in of_modes.values() if said.word), ""),
         "said": "; ".join(f"{name}: {said.text}" for name, said in of_modes.items() if said.text),
-        "tie": tied_within(row.problem.device, best_us, next(chosen, None) or best_us) if best_us else 0,
+        "tie": hysteresis(row.problem.device, best_us),
     }
 
 
