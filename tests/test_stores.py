@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -207,12 +208,13 @@ def test_what_must_not_be_overwritten_is_refused_before_and_kept_after_a_run(tmp
     assert b'"sub"' in Path(second).read_bytes()
 
 
-def test_without_the_lock_the_cache_is_written_beside(tmp_path):
+def test_without_the_lock_the_cache_is_written_beside(tmp_path, monkeypatch):
+    monkeypatch.setattr(stores.disk, "locked", partial(locked, timeout_s=0.1))
     path = tmp_path / "c.textproto"
     update(path, adding(entry("add")))
     with locked(tmp_path / ".c.textproto.lock", 0) as held:
         assert held
-        updated = update(path, adding(entry("mul")), lock_timeout_s=0.1)
+        updated = update(path, adding(entry("mul")))
     assert updated.written_to == str(tmp_path / "c.textproto.new")
     assert read(path).entries == (entry("add"),)
     assert b'"mul"' in Path(updated.written_to).read_bytes()
@@ -324,7 +326,7 @@ def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path, name):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert path.read_bytes() == old
-    update(path, adding(entry("mul")), lock_timeout_s=5)
+    update(path, adding(entry("mul")))
     assert os.listdir(tmp_path) == [name]
     assert len(read(path).entries) == 2
 

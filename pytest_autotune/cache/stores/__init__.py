@@ -18,26 +18,16 @@ from pytest_autotune.cache.stores.writing import lock_of, locked, os_errors, rep
 
 #: A text is relative to the current folder.
 AnyLocation: TypeAlias = "Location | str | os.PathLike[str]"
-_LOCK_TIMEOUT_S = 60.0
 #: The stores at URLs that were read in this process, each with what it found: what a run adds is told from that.
-_SHARED: dict[Location, Store] = {}
+_SHARED: dict[str, Store] = {}
 
 
-def _store_of(location: AnyLocation, *, reread: bool = True) -> Store:
-    """The store of a location.
-
-    :param reread: a store at a URL is to be read now; else it may know what it read before.
-    """
+def _store_of(location: AnyLocation) -> Store:
+    """The store of a location, which knows nothing yet of what it keeps."""
     if not isinstance(location, Location):
         location = Location.of(location, Path())
-    if location.url:
-        if reread or location not in _SHARED:
-            _SHARED[location] = _at_url(location)
-        return _SHARED[location]
-    return FolderStore(location) if location.is_folder else FileStore(location)
-
-
-def _at_url(location: Location) -> Store:
+    if not location.url:
+        return FolderStore(location) if location.is_folder else FileStore(location)
     from pytest_autotune.cache.stores.segments import SegmentStore
 
     shared = SegmentStore(location)
@@ -46,7 +36,8 @@ def _at_url(location: Location) -> Store:
         store = Optional(shared)
     elif not shared.has_credentials:  # as in the pull request of a fork
         store = Keeping(shared)
-    return ReadOnly(store) if READ_ONLY in location.options else store
+    _SHARED[str(location)] = store = ReadOnly(store) if READ_ONLY in location.options else store
+    return store
 
 
 def read(location: AnyLocation, missing_ok: bool = False) -> Cache:
@@ -68,21 +59,18 @@ def check_writable(location: AnyLocation) -> Cache:
     return _store_of(location).check()
 
 
-def update(
-    location: AnyLocation, change: Change, lock_timeout_s: float = _LOCK_TIMEOUT_S, *, removing: bool = False
-) -> Updated:
+def update(location: AnyLocation, change: Change, *, removing: bool = False) -> Updated:
     """Put ``change(what is there now)`` in the place of what is there now.
 
-    Other processes that update the same path wait meanwhile. What is there is
-    replaced as a whole or, on any error, left as it is. A missing or empty file
-    is an empty cache; missing folders are made.
+    Other processes that update the same path wait meanwhile; where that takes too long, or what is there became
+    unreadable, the cache is written beside the path. What is there is replaced as a whole or, on any error, left as it
+    is. A missing or empty file is an empty cache; missing folders are made.
 
-    :param lock_timeout_s: after so many seconds of waiting for them, the cache
-        is written beside the path, like one that became unreadable.
     :param removing: from a store at a URL, too, what ``change`` leaves out is removed: it may be of others' runs.
     :raises CacheError: where nothing could be written.
     """
-    return _store_of(location, reread=False).update(change, lock_timeout_s, removing)
+    store = _SHARED.get(str(location)) or _store_of(location)
+    return store.update(change, removing)
 
 
 def compact(url: str) -> tuple[int, int]:
@@ -120,5 +108,5 @@ def replace_file(path: str, data: bytes) -> None:
         if file.is_dir():
             raise CacheError(path, "is a folder")
         file.parent.mkdir(parents=True, exist_ok=True)
-        with locked(lock_of(file), _LOCK_TIMEOUT_S):
+        with locked(lock_of(file)):
             replace(file, data)

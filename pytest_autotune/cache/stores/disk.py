@@ -81,7 +81,7 @@ class FileStore:
         check_creatable(self._lock, self._where)
         return cache
 
-    def update(self, change: Change, timeout_s: float, removing: bool = False) -> Updated:
+    def update(self, change: Change, removing: bool = False) -> Updated:
         """Put ``change(what is there now)`` in its place, under a lock, as a whole or not at all.
 
         :param removing: is so in any case.
@@ -89,7 +89,7 @@ class FileStore:
         """
         with os_errors(self._where):
             self._lock.parent.mkdir(parents=True, exist_ok=True)
-            with locked(self._lock, timeout_s) as held:
+            with locked(self._lock) as held:
                 self._check_ours()
                 try:
                     cache = self._read(missing_ok=True)

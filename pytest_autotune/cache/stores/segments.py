@@ -19,7 +19,7 @@ import hashlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -64,6 +64,7 @@ class SegmentStore:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._where = str(location)
+        self._keep = location.keep or Path(os.devnull)  # below which nothing can be
         self._library, self._objects, self.has_credentials = open_url(location)
         #: What was there when it was first asked for, tombstones too.
         self._held: Cache | None = None
@@ -88,17 +89,16 @@ class SegmentStore:
             unread = [cache.lossy for cache in segments.values() if cache.lossy]
             if unread and len(unread) == len(segments):
                 raise CacheError(*unread[0])
-            self._held = _merged(segments)
+            self._held = combine(segments).cache
         return self._held
 
     def check(self) -> Cache:
         """What is there now. Whether it can be written to is found out when it is: what cannot be is kept as a file."""
         return self.read(missing_ok=True)
 
-    def update(self, change: Change, timeout_s: float = 0.0, removing: bool = False) -> Updated:
+    def update(self, change: Change, removing: bool = False) -> Updated:
         """Add what ``change`` adds to, or has replaced in, what was there; what it leaves out stays for others' runs.
 
-        :param timeout_s: of a lock, which there is none of.
         :raises NotTakenError: where it could not be written.
         """
         held = self._read()
@@ -111,9 +111,11 @@ class SegmentStore:
         try:
             self._put(new)
         except CacheError as error:
-            file = self._keep_as_file(new)
-            send = f"it is kept: pytest-autotune merge {file} -o {self._location.url}/ sends it"
-            raise NotTakenError(self._where, error.found, file, send) from None
+            data = encode(Cache(tuple(new)), Format.BINARY)
+            file = self._keep / "unsent" / f"{_name_of(data)[:16]}.pb"
+            place = os.path.relpath(file) if _is_written(file, data) else ""
+            send = f"it is kept: pytest-autotune merge {place} -o {self._location.url}/ sends it"
+            raise NotTakenError(self._where, error.found, place, send) from None
         return Updated(self._where, bool(new))
 
     def compact(self) -> tuple[int, int]:
@@ -126,7 +128,7 @@ class SegmentStore:
         """
         segments = self._segments()
         mergeable = {name: cache for name, cache in segments.items() if not cache.lossy}
-        new = self._put(_without_tombstones(_merged(mergeable)).entries, there=mergeable)
+        new = self._put(_without_tombstones(combine(mergeable).cache).entries, there=mergeable)
         old = [name for name in mergeable if name not in new]
         with_tombstones = [name for name in old if any(map(_is_tombstone, mergeable[name].entries))]
         for names in ([name for name in old if name not in with_tombstones], with_tombstones):
@@ -152,7 +154,7 @@ class SegmentStore:
                         break
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # where one request hangs, the others do
-        self._tidy_mirror(found)
+        self._tidy_copies(found)
         return {name: self._decoded(name, data) for name, data in found.items()}
 
     def _decoded(self, name: str, data: bytes) -> Cache:
@@ -172,41 +174,28 @@ class SegmentStore:
 
     def _bytes(self, name: str) -> bytes | None:
         """The bytes of a segment; None where it is gone."""
-        if self._mirror is not None:
-            with suppress(OSError):
-                data = (self._mirror / name.replace("/", "-")).read_bytes()
-                if _name_of(data) in name:
-                    return data
+        with suppress(OSError):
+            data = self._copy_of(name).read_bytes()
+            if _name_of(data) in name:
+                return data
         try:
             data = bytes(self._library.get(self._objects, name).bytes())
         except FileNotFoundError:
             return None
         if _name_of(data) in name:
-            self._copy(name, data)
+            _is_written(self._copy_of(name), data)
         return data
 
-    def _copy(self, name: str, data: bytes) -> None:
-        if self._mirror is not None:
-            copy = self._mirror / name.replace("/", "-")
-            with suppress(OSError):  # a mirror that cannot be written costs requests
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                temporary = copy.with_suffix(f".{os.getpid()}")
-                temporary.write_bytes(data)
-                os.replace(temporary, copy)
+    def _copy_of(self, name: str) -> Path:
+        """Where a segment is kept on this machine."""
+        return self._keep / "segments" / _name_of(self._location.url.encode())[:16] / name.replace("/", "-")
 
-    @property
-    def _mirror(self) -> Path | None:
-        """Where the segments are kept on this machine."""
-        keep = self._location.keep
-        return keep / "segments" / _name_of(self._location.url.encode())[:16] if keep is not None else None
-
-    def _tidy_mirror(self, found: Iterable[str]) -> None:
-        listed = {name.replace("/", "-") for name in found}
-        if self._mirror is not None and self._mirror.is_dir():
-            for file in self._mirror.iterdir():
-                if file.name not in listed and file.suffix == ".pb":
-                    with suppress(OSError):  # a read-only tree
-                        file.unlink()
+    def _tidy_copies(self, found: Iterable[str]) -> None:
+        listed = set(map(self._copy_of, found))
+        with suppress(OSError):  # there are none, or it is a read-only tree
+            for file in self._copy_of("").iterdir():
+                if file not in listed and file.suffix == ".pb":
+                    file.unlink()
 
     def _put(self, entries: Iterable[Entry], there: Iterable[str] = ()) -> set[str]:
         """Write entries as segments, one for each device.
@@ -220,22 +209,8 @@ class SegmentStore:
             for name, data in new.items():
                 if name not in names:
                     self._library.put(self._objects, name, data)  # of a name all writers have the same bytes
-                    self._copy(name, data)
+                    _is_written(self._copy_of(name), data)
         return set(new)
-
-    def _keep_as_file(self, new: Sequence[Entry]) -> str:
-        """Write down what the store does not take; empty where there is no place."""
-        data = encode(Cache(tuple(new)), Format.BINARY)
-        keep = self._location.keep
-        if keep is None:
-            return ""
-        file = keep / "unsent" / f"{_name_of(data)[:16]}.pb"
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
-        except OSError:
-            return ""
-        return os.path.relpath(file)
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
@@ -293,14 +268,20 @@ def _words(error: BaseException) -> str:
     return text.partition("\n")[0].rpartition(" - ")[2]
 
 
+def _is_written(file: Path, data: bytes) -> bool:
+    """Whether a file could be written."""
+    temporary = file.with_suffix(f".{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        os.replace(temporary, file)
+    except OSError:
+        return False
+    return True
+
+
 def _name_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _merged(segments: Mapping[str, Cache]) -> Cache:
-    if len(segments) == 1:
-        return next(iter(segments.values()))
-    return combine(segments).cache
 
 
 def _is_tombstone(entry: Entry) -> bool:

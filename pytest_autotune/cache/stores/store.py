@@ -51,7 +51,7 @@ class Store(Protocol):
     def check(self) -> Cache:
         """See :func:`~pytest_autotune.cache.stores.check_writable`."""
 
-    def update(self, change: Change, timeout_s: float, removing: bool = False) -> Updated:
+    def update(self, change: Change, removing: bool = False) -> Updated:
         """See :func:`~pytest_autotune.cache.stores.update`."""
 
 
@@ -74,7 +74,7 @@ class ReadOnly(Around):
     def check(self) -> Cache:
         raise CacheError(str(self), "is only read (?readonly)", "leave the option out, or name another cache")
 
-    def update(self, change: Change, timeout_s: float, removing: bool = False) -> Updated:
+    def update(self, change: Change, removing: bool = False) -> Updated:
         return Updated("", False, "is only read (?readonly): nothing was written there")
 
 
@@ -84,9 +84,9 @@ class Keeping(Around):
     def check(self) -> Cache:
         return self.read(missing_ok=True)
 
-    def update(self, change: Change, timeout_s: float, removing: bool = False) -> Updated:
+    def update(self, change: Change, removing: bool = False) -> Updated:
         try:
-            return self._store.update(change, timeout_s, removing)
+            return self._store.update(change, removing)
         except NotTakenError as error:
             if not error.file:
                 raise

@@ -13,6 +13,8 @@ from tempfile import NamedTemporaryFile
 from pytest_autotune.cache.errors import CacheError
 
 _POLL_S = 0.02
+#: So long a writer waits for the others.
+_TIMEOUT_S = 60.0
 
 
 @contextmanager
@@ -79,7 +81,7 @@ def lock_of(file: Path) -> Path:
 
 
 @contextmanager
-def locked(lock: Path, timeout_s: float) -> Iterator[bool]:
+def locked(lock: Path, timeout_s: float = _TIMEOUT_S) -> Iterator[bool]:
     """Whether the lock could be had; a killed process gives it back.
 
     :raises OSError: where there can be no lock file.
